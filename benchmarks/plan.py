@@ -276,7 +276,6 @@ def scores(sequences: int, tokens: int) -> None:
     torch.set_num_threads(1)
     import isentrope as ise
     from isentrope.policy.scoring import score
-    from isentrope.system.heap import give_back_free_memory
 
     with tempfile.TemporaryDirectory() as place:
         case = CASES["qwen2.5-0.5b"]
@@ -287,7 +286,6 @@ def scores(sequences: int, tokens: int) -> None:
         rollouts = ise.Rollouts(
             [prompt] * sequences, list(ids), prompt_index=torch.arange(sequences)
         )
-        give_back_free_memory()
         Path("/proc/self/clear_refs").write_text("5")  # the largest so far becomes what there is
         before, start = peak(), time.perf_counter()
         score(policy, rollouts)

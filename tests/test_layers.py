@@ -201,7 +201,10 @@ def test_an_import_upward_or_sideways_is_found(small):
     assert set(upward(edges)) == {("nouns.vectors", "policy.a"), ("sampling.a", "update.a")}
 
 
-OPENED_IN = {"verbs.prepare", "verbs.prepare_training", "verbs.loop"}
+OPENED_IN = {
+    *("verbs.prepare", "verbs.prepare_training", "verbs.loop"),
+    *("verbs.plan", "verbs.dry_run"),  # a dry run of the loop
+}
 """Modules that may take a whole configuration apart; those of `config` may too."""
 
 TAKE_A_WHOLE_CONFIGURATION = {
@@ -212,11 +215,10 @@ TAKE_A_WHOLE_CONFIGURATION = {
 
 COMPARE_OR_WRITE_IT = {
     *("study.keep", "study.require_inputs", "study.writing_study", "study.plan_study"),
-    *("study._alone", "resumed_training.contract_config", "resumed_training.training_origin"),
-    "resumed_training._plain",
-    *("resumed_training.require_same_training", "resumed_training._require_same_schedule"),
-    *("resume.measurement_origin", "resume.evaluation_origin", "resume.require_same_measurement"),
-    *("resume.require_same_evaluation", "resume._of_measurement", "resume._of_evaluation"),
+    *("study._alone", "identity.contract_config", "identity.require_same_training"),
+    *("identity.require_same_measurement", "identity.require_same_evaluation"),
+    *("origin.training_origin", "origin.measurement_origin", "origin.evaluation_origin"),
+    *("origin.of_measurement", "origin.of_evaluation"),
 }
 """Functions of `runs` to which a configuration is a document. Neither set may grow."""
 

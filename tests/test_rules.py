@@ -15,8 +15,8 @@ SIZE = runpy.run_path(str(ROOT / ".ci" / "size.py"))
 
 SHARED_NAMES = """
     Column Drawn Evaluation HeldOut Mean Measurement Report Sampler
-    SamplingConfig Section Source Sums Work along bare columns_of decode differences
-    encode evaluating find_change find_trial fine_tuning first_tokens joined listed lowest measured
+    SamplingConfig Section Source Sums along bare columns_of decode differences
+    encode evaluating find_change find_trial fine_tuning joined listed lowest measured
     name_of names noise_scale optimizer_step part_of read_schema read_text require_finite
     require_steps resolved resume sequence_table sequence_weights token_table total training verdict
     write_table
@@ -34,7 +34,6 @@ LONG_FILES = {
     "estimators/importance.py",
     "nouns/estimate.py",
     "nouns/rollouts.py",
-    "planning/measuring.py",
     "policy/language_model.py",
     "probe/callback.py",
     "sampling/generate.py",

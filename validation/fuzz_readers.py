@@ -18,13 +18,16 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.recording.contract import read_contract, require_same_run
+from isentrope.recording.contract import (
+    read_contract,
+)
 from isentrope.recording.next_update import read_next_update
 from isentrope.reports.evaluations import find_evaluations
 from isentrope.reports.read_run import read_run
 from isentrope.results.results import load_result
 from isentrope.runs.evaluation_folder import StepFolder
-from isentrope.runs.resumed_training import require_same_training, training_origin
+from isentrope.runs.identity import require_same_run, require_same_training
+from isentrope.runs.origin import training_origin
 from isentrope.sampling.tasks.custom import PromptFile
 from isentrope.system import errors, reading
 from isentrope.system.files import MANIFEST, MARKER, write_manifest
@@ -119,7 +122,7 @@ def _of_checkpoints(checkpoint: Path, base: Path, policy: Any) -> list[Reader]:
     def saved_contract() -> Any:
         found = read_contract(checkpoint)
         require_same_training(checkpoint, found, config, origin)
-        require_same_run(found, contract)
+        require_same_run(checkpoint, found, contract)
         return {key: found[key] for key in contract if key in found}
 
     def resumable() -> Any:

@@ -52,6 +52,7 @@ _HOMES = {
     "ProbeOptions": "isentrope.probe.options",
     "EntropyMeasurements": "isentrope.verbs.legacy",
     "Evaluation": "isentrope.evaluation.evaluate",
+    "EvaluationOptions": "isentrope.evaluation.evaluate",
     "evaluate": "isentrope.evaluation.evaluate",
     "pass_at_k": "isentrope.evaluation.pass_at_k",
     "EntropyLaw": "isentrope.evaluation.entropy_law",
@@ -81,7 +82,7 @@ else:
     from isentrope.estimators.functional import EstimatorOptions
     from isentrope.estimators.resampled import resampled_entropy_change
     from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
-    from isentrope.evaluation.evaluate import Evaluation, evaluate
+    from isentrope.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
     from isentrope.evaluation.pass_at_k import pass_at_k
     from isentrope.models.precision import Precision
     from isentrope.nouns.estimate import Estimate
@@ -109,6 +110,7 @@ __all__ = [
     "Estimate",
     "EstimatorOptions",
     "Evaluation",
+    "EvaluationOptions",
     "FisherKernel",
     "GradientOptions",
     "Influence",

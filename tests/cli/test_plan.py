@@ -7,9 +7,10 @@ import yaml
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
-from isentrope.config.measure import BatchConfig, CheckpointConfig
-from isentrope.config.sizes import Lengths
+from isentrope.policy.language_model import Policy
 from isentrope.verbs import plan as pipeline
+from isentrope.verbs.dry_run import Batch
+from isentrope.verbs.kinds import load_any
 from tests.tiny_checkpoint import settings
 
 
@@ -28,40 +29,42 @@ def call(*arguments):
 def test_a_plan_that_fits_ends_with_0_and_names_its_stages(asked):
     done = call("plan", asked, "--verb", "kernel", "--memory", "64GB")
     assert done.exit_code == 0, done.output
-    for word in ("load", "sampling", "update", "kernel UU", "peak", "64.00 GB"):
+    for word in ("load", "sampling", "update", "kernel", "held", "peak", "64.00 GB"):
         assert word in done.stdout
     assert all(len(line) <= 80 for line in done.stdout.splitlines() if "│" in line or "─" in line)
 
 
-def test_what_does_not_fit_ends_with_1_and_names_a_cure_that_fits(asked):
-    plan = ("plan", asked, "--verb", "kernel", "--prompt-tokens", 400, "--json")
-    plan = (*plan, "--set", "sampling.max_new_tokens=200", "--set", "batch_config.B_U=40")
+def test_what_does_not_fit_ends_with_1_and_names_a_cure(asked):
+    plan = ("plan", asked, "--verb", "kernel", "--prompt-tokens", 20, "--json")
+    plan = (*plan, "--set", "sampling.max_new_tokens=12", "--set", "batch_config.B_U=40")
     whole = json.loads(call(*plan, "--memory", "64GB").stdout)[0]
-    largest = max(stage["peak"] for stage in whole["stages"])
-    limit = f"{(whole['libraries'] + largest * 3 // 4) // 1000}KB"
+    stage = max(whole["stages"], key=lambda stage: stage["peak"])
+    limit = f"{(whole['libraries'] + (stage['peak'] + stage['fixed']) // 2) // 1000}KB"
     done = call(*plan, "--memory", limit)
     assert done.exit_code == 1
     assert "kernel of step_4 does not fit: it takes" in done.stderr
-    assert "--set sampling.max_tokens=4096 would fit." in " ".join(done.stderr.split())
 
 
-def test_several_processes_share_time_and_a_spread_base(asked):
+def test_several_processes_hold_a_share_of_a_spread_base(asked):
     def planned(*more):
         plan = ("plan", asked, "--verb", "kernel", "--memory", "64GB", "--json", *more)
-        return json.loads(call(*plan).stdout)[0]["stages"]
+        return json.loads(call(*plan).stdout)[0]
 
-    def weights(stage):
-        return next(term["size"] for term in stage["terms"] if term["name"] == "weights")
-
-    spread = ("--processes", 2, "--set", "checkpoint.shard_base=true")
-    one, two, sharded = planned(), planned("--processes", 2), planned(*spread)
-    for alone, shared in zip(one, two, strict=True):
-        assert shared["work"]["flops"] == alone["work"]["flops"] / 2
-        assert shared["peak"] <= alone["peak"]
-    assert all(weights(a) < 0.7 * weights(b) for a, b in zip(sharded, two, strict=True))
+    spread = planned("--processes", 2, "--set", "checkpoint.shard_base=true")
+    weights = {term["name"]: term["size"] for term in spread["held"]}["weights"]
+    whole = {term["name"]: term["size"] for term in planned()["held"]}["weights"]
+    assert weights < 0.7 * whole
     done = call("plan", asked, "--set", "checkpoint.shard_base=true")
     assert done.exit_code == 1
     assert "--processes" in done.stderr
+
+
+def test_what_cannot_be_run_here_is_planned_by_what_it_holds(asked):
+    done = call("plan", asked, "--set", "checkpoint.device_map=cuda", "--verb", "noise")
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stdout.split())
+    assert "held without any pass" in said
+    assert "This is not all: no pass is in it, since there is no CUDA device here." in said
 
 
 def test_sizes_and_verbs_that_are_not_understood_are_refused(asked):
@@ -86,11 +89,38 @@ def test_a_verb_refuses_before_any_work_what_cannot_fit(asked, monkeypatch, tmp_
     assert not (tmp_path / "run" / "measurements").exists()
 
 
-def test_responses_given_as_ids_are_as_long_as_they_are(tiny, tmp_path):
+def test_an_evaluation_is_planned_by_its_chunks(tiny, tmp_path):
+    path = tmp_path / "evaluate.yaml"
+    sections = {
+        "checkpoint": {"checkpoint_path": str(tiny / "step_4")},
+        "data": {"dataset_name": "prompts", "dataset_path": str(tiny / "prompts.jsonl")},
+        "evaluation": {"n_prompts": 6, "samples_per_prompt": 4, "chunk_prompts": 4},
+        "sampling": {"max_new_tokens": 3},
+    }
+    path.write_text(yaml.safe_dump(sections))
+    done = call("plan", path, "--memory", "64GB", "--json")
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(done.stdout)
+    assert [stage["name"] for stage in found["stages"]] == ["load", "sampling", "scoring"]
+
+
+def test_responses_given_as_ids_are_as_long_as_they_are(asked, tiny, tmp_path):
     file = tmp_path / "U.jsonl"
     rows = [{"prompt_ids": [2, 3, 4], "response_ids": list(range(2, 2 + n))} for n in (5, 7)]
     file.write_text("\n".join(map(json.dumps, rows)))
-    shapes = pipeline.checkpoint_shapes(tiny / "step_4", CheckpointConfig(checkpoint_path="step_4"))
-    data = BatchConfig(dataset_name="prompts", U_file=str(file), E_file=str(file))
-    for batch in pipeline.batch_lengths(data, shapes, None):
-        assert batch == Lengths(2, 3, 7)
+    given = [f"batch_config.{name}_file={file}" for name in "EU"]
+    policy = Policy.from_checkpoint(tiny / "step_4")
+    for batch in pipeline.batches_of(load_any(asked, given), policy, None):
+        assert sorted(batch.lengths) == [(3, 5), (3, 7)]
+        assert not batch.drawn
+
+
+def test_a_share_of_a_batch_has_its_longest_sequence():
+    whole = Batch([(10, 100)] * 3 + [(10, 20)] * 1021, 4, True)
+    small, large = whole.shares(4)
+    assert large.group == small.group == 2
+    assert len(small.lengths) == len(large.lengths)
+    assert 4 * small.tokens == pytest.approx(large.tokens, rel=0.1)
+    assert large.lengths[0][1] > 90
+    alone = Batch([(16, 984)] * 2, 1, False).shares(16)[1]
+    assert alone.tokens == pytest.approx(100, abs=4)

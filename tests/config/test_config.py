@@ -131,12 +131,6 @@ def test_a_learning_rate_of_zero_asks_for_another():
     assert load("estimator.eta_list=[1e-6]").estimator.etas(0.0) == [1e-6]
 
 
-def test_the_old_name_of_the_gradient_backend_is_read_with_a_warning(caplog):
-    assert load("analysis.passes=one_by_one").analysis.gradient_backend == "loop"
-    assert "analysis.gradient_backend: write loop" in caplog.text
-    assert "old name" in complaint("analysis.passes=hooks", "analysis.gradient_backend=loop")
-
-
 NOTES = """
 checkpoint:
   checkpoint_path: "/path/to/checkpoint/model"

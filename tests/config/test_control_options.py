@@ -18,7 +18,6 @@ from isentrope.config.trl import grpo_options
 from isentrope.control.adaptive_strength import AdaptiveStrength
 from isentrope.sampling.prompts import Prompt
 from isentrope.verbs.train import resume, train
-from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training import runs
 
 pytest.importorskip("trl")
@@ -46,7 +45,7 @@ def config(folder, *changes, **control):
         (
             {"name": "stare"},
             ["trainer.importance_sampling_level=sequence"],
-            "spread",
+            "one ratio per response",
         ),
         (
             {"name": "stare"},
@@ -114,22 +113,6 @@ def test_the_contract_names_the_control_and_another_one_is_refused(tmp_path, cap
     (folder / "config.yaml").write_text(written.replace("share: 0.5", "share: 0.4"))
     with pytest.raises(ValueError, match=r"control\.options\.share=0\.5.*0\.4"):
         resume(folder, ["training.steps=3"])
-
-
-def test_a_run_of_before_controls_goes_on_without_one_and_not_with_one(tmp_path):
-    folder = train(config(tmp_path))
-    path = folder / "training_state/step_2/contract.json"
-    contract = json.loads(path.read_text())
-    assert contract.pop("control") is None
-    del contract["config"]
-    path.write_text(json.dumps(contract))
-    as_made_elsewhere(path.parent)
-    written = (folder / "config.yaml").read_text()
-    (folder / "config.yaml").write_text(written.replace("name: none", "name: stare"))
-    with pytest.raises(ValueError, match=r"control .*None"):
-        resume(folder, ["training.steps=3"])
-    (folder / "config.yaml").write_text(written)
-    resume(folder, ["training.steps=3"])
 
 
 def test_a_target_reaches_the_contract_and_the_log(tmp_path):

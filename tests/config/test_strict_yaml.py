@@ -21,8 +21,8 @@ def complaint(path):
     [
         ("[" * 20000, "levels are nested"),
         ("{a: " * 5000, "levels are nested"),
-        ("model: &m\n  path: *m\n", "refers to what it is part of"),
-        ("x: &x {path: toy}\nmodel:\n  <<: *x\n", "merge keys"),
+        ("model: &m\n  path: *m\n", "an alias (*name) is not read"),
+        ("model:\n  <<: {path: toy}\n", "merge keys"),
         ("model: !!python/object/apply:os.system ['true']", "tag"),
         ("training: {steps: !!int x}", "a tag is not read"),
         ("model: !!map x", "tag"),
@@ -39,7 +39,7 @@ def complaint(path):
         ("a: 'x", "not YAML"),
         ("", "holds no sections"),
         ("model: {path: toy}\n" + "#" * 1_000_001, "too many for a configuration"),
-        (BOMB + "model: {path: *i}\n", "stands for more than 100000 values"),
+        (BOMB + "model: {path: *i}\n", "an alias (*name) is not read"),
     ],
 )
 def test_a_document_is_refused_quickly_in_a_short_sentence(content, words, tmp_path):

@@ -8,7 +8,6 @@ import torch
 from isentrope.config.contract import advantages_of, objective_of
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.recording.contract import _MUST_AGREE, require_same_run
 from isentrope.recording.next_update import read_next_update
 from isentrope.sampling.advantages import with_advantages
 from isentrope.trainers.fields import FIELDS
@@ -105,12 +104,3 @@ def test_a_named_objective_has_the_token_weights_that_trl_used(tmp_path, options
     assert same or named == "recorded"
     if named == "recorded" and "entropy_coef" not in options:
         assert not same
-
-
-def test_a_run_whose_objective_is_now_called_recorded_still_resumes():
-    saved = dict.fromkeys(_MUST_AGREE, 1) | {"objective": "dr_grpo", "loss_type": "dr_grpo"}
-    require_same_run(saved, saved | {"objective": "recorded"})
-    with pytest.raises(ValueError, match=r"'dr_grpo' .*'dr_grpo_longest'"):
-        require_same_run(saved, saved | {"objective": "dr_grpo_longest"})
-    with pytest.raises(ValueError, match=r"loss_type .*'dr_grpo' .*'grpo'"):
-        require_same_run(saved, saved | {"objective": "recorded", "loss_type": "grpo"})

@@ -18,7 +18,7 @@ from tests.control.batches import batch
 
 
 def held(control=None, h=1.0):
-    return Controller(control or RepoR(strength=0.2), Feedback(Target("value", h)))
+    return Controller(control or RepoR(strength=0.2), Feedback(Target(kind="value", value=h)))
 
 
 def test_without_a_target_the_strength_is_the_controls_own():

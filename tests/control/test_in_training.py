@@ -301,7 +301,7 @@ def test_a_step_that_uses_its_batch_again_replays_under_control(tmp_path, name, 
 
 def test_a_resumed_run_under_control_equals_an_uninterrupted_one_to_the_bit(tmp_path):
     def begin(folder, steps=runs.STEPS):
-        options, target = {"mode": "complete"}, Target("linear", to=0.5, steps=10)
+        options, target = {"mode": "complete"}, Target(kind="linear", to=0.5, steps=10)
         control = run_control("bonus", options, target=target)
         return trainer(folder, control, steps=steps)
 

@@ -259,7 +259,7 @@ def test_what_cannot_be_controlled_is_refused_by_name(tmp_path):
     for control, words in (
         (HOLD | {"options": {"sizes": 3}}, "no option 'sizes'"),
         (HOLD | {"options": {"reward_neutral": True}}, "'reward_neutral'"),
-        (HOLD | {"strength": -1.0}, "strength .*positive"),
+        (HOLD | {"strength": -1.0}, "strength: .*greater than 0"),
     ):
         with pytest.raises(ConfigError, match=words):
             run(tmp_path, "refused", control=control)
@@ -269,7 +269,7 @@ def test_sharded_trainers_and_skipped_steps_are_refused(tmp_path):
     made = runs.trainer(tmp_path)
     control = IsentropicStep(["1+1="], options=IsentropicOptions(size=16))
     made.is_fsdp_enabled = True
-    with pytest.raises(ValueError, match="fsdp"):
+    with pytest.raises(ValueError, match="FSDP"):
         control.attach(made)
     made.is_fsdp_enabled, made.args.fp16 = False, True
     with pytest.raises(ValueError, match=r"trainer\.fp16=false"):
@@ -291,7 +291,7 @@ def test_the_log_of_a_trainer_of_ones_own_has_the_controls_numbers(tmp_path):
 
 def test_a_gradient_that_is_not_finite_is_no_reason_to_blow_up(tmp_path):
     made = runs.trainer(tmp_path)
-    feedback = Feedback(Target("hold"))
+    feedback = Feedback(Target(kind="hold"))
     control = IsentropicStep(
         ["1+1=", "2+1="], options=IsentropicOptions(size=16, start_size=16), feedback=feedback
     )

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.evaluation.evaluate import require_format
+from isentrope.evaluation.evaluate import EvaluationOptions, require_format
 from isentrope.evaluation.records import make_records
 from isentrope.evaluation.responses import (
     choose_prompts,
@@ -41,7 +41,9 @@ def policy():
 
 def evaluated(policy, **options):
     settings = {"samples_per_prompt": 4, "max_new_tokens": 6, "seed": 3} | options
-    return ise.evaluate(policy, Digits(), **settings)
+    fields = EvaluationOptions.__dataclass_fields__
+    own = EvaluationOptions(**{name: settings.pop(name) for name in fields if name in settings})
+    return ise.evaluate(policy, Digits(), **settings, options=own)
 
 
 @pytest.mark.parametrize("decoding", ["sampled", "greedy"])

@@ -172,17 +172,15 @@ def check(tiny, folder):
 
 
 def plan(tiny, folder):
-    """Every stage of every measuring verb, with the terms that are plain arithmetic."""
-    said = call("plan", write(folder, asked(tiny)), "--json", "--memory", "64GB")
-    followed = ("logits", "activations", "kept by the allocator", "weights' files")
-    stages = {
-        f"{p['verb']}: {s['name']}": {
-            t["name"]: t["size"] for t in s["terms"] if t["name"] not in followed
-        }
+    """Two verbs: the names of their stages, and what is held without any pass."""
+    verbs = ("--verb", "influence", "--verb", "kernel")
+    said = call("plan", write(folder, asked(tiny)), *verbs, "--json", "--memory", "64GB")
+    found = {
+        p["verb"]: {t["name"]: t["size"] for t in p["held"]}
+        | {"stages": [s["name"] for s in p["stages"]], "not_run": p["not_run"]}
         for p in json.loads(said)
-        for s in p["stages"]
     }
-    return {"files": [], "values": stages, "tables": {}}
+    return {"files": [], "values": found, "tables": {}}
 
 
 def evaluate(tiny, folder):

@@ -4,15 +4,10 @@ import pytest
 import torch
 
 from isentrope.models import attention
-from isentrope.models.precision import Precision
-from isentrope.planning.followed import Batch
-from isentrope.planning.passes import Passes
-from isentrope.planning.shapes import shapes_of
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score_along, score_along_each
 from isentrope.policy.slopes import logprob_jvp
 from tests import cases
-from tests.tiny_checkpoint import make_checkpoint
 
 NAMES = ("qwen2", "gpt_neox")
 
@@ -21,13 +16,6 @@ NAMES = ("qwen2", "gpt_neox")
 def blocks(monkeypatch):
     """Few attention weights are held from here on."""
     return lambda: monkeypatch.setattr(attention, "WEIGHTS_HELD", 40)
-
-
-@pytest.fixture(scope="module")
-def shapes(tmp_path_factory):
-    """Of a model of one layer and two heads."""
-    folder = tmp_path_factory.mktemp("tiny")
-    return shapes_of(make_checkpoint(folder, layers=1, steps=(1, 1)) / "step_4")
 
 
 def direction(policy):
@@ -95,9 +83,3 @@ def test_directions_of_a_pass_share_the_weights_that_are_held(scoring, blocks, m
     blocks()
     scoring(policy, E, [direction(policy)] * 3)
     assert set(asked) == {3}
-
-
-@pytest.mark.parametrize("order", [0, 1])
-def test_memory_of_a_long_sequence_is_less_than_its_square(shapes, order):
-    long = Passes(shapes, Precision("float64"), 8192, 8192).derivatives(Batch(1, 1, 8192), order)
-    assert long.peak < 8 * 2 * 8192**2 * (1 + order)  # two heads of one layer, in float64

@@ -46,8 +46,8 @@ def test_a_failure_is_said_once_and_the_run_goes_on_as_it_would_have(tmp_path, c
         ({"top_p": 0.9}, r"args\.top_p=0\.9"),
         ({"min_p": 0.1}, r"args\.min_p=0\.1"),
         ({"repetition_penalty": 1.2}, r"args\.repetition_penalty=1\.2"),
-        ({"generation_kwargs": {"typical_p": 0.5}}, r"generation_kwargs\['typical_p'\]=0\.5"),
-        ({"generation_kwargs": {"eos_token_id": 5}}, r"generation_kwargs\['eos_token_id'\]=5"),
+        ({"generation_kwargs": {"typical_p": 0.5}}, r"generation_kwargs\.typical_p=0\.5"),
+        ({"generation_kwargs": {"eos_token_id": 5}}, r"generation_kwargs\.eos_token_id=5"),
         ({"optim": "adafactor"}, "optimizer Adafactor"),
     ],
 )

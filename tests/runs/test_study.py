@@ -10,7 +10,7 @@ from isentrope.config.io import load_config
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.runs.checkpoints import Checkpoint
-from isentrope.runs.one_contract import require_one_contract
+from isentrope.runs.one_study import require_one_contract
 from isentrope.runs.study_table import numbers_in
 from isentrope.verbs import measure as measure_module
 from isentrope.verbs.measure import measure

@@ -7,8 +7,7 @@ import pytest
 
 from isentrope.config.io import all_keys, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.runs.branch import FIXED
-from isentrope.runs.resumed_training import _ARGUMENTS
+from isentrope.runs.identity import FIXED
 from isentrope.system.reading import read_tensors
 from isentrope.trainers.passed import managed_fields
 from isentrope.verbs.train import branch, train
@@ -68,7 +67,9 @@ def test_the_lists_are_complete():
     accepted = {
         key for key in all_keys(TrainConfig) if "." in key and not key.startswith(FIXED)
     } - {"control.target", "control.feedback"}
-    fields = {f"trainer.{name}" for name in _ARGUMENTS} - {"trainer.learning_rate"}
+    names = "lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args weight_decay "
+    names += "adam_beta1 adam_beta2 adam_epsilon epsilon epsilon_high beta loss_type "
+    fields = {f"trainer.{x}" for x in (names + "scale_rewards num_iterations").split()}
     assert not {name.removeprefix("trainer.") for name in fields} & managed_fields("train").keys()
     accepted |= {field for field in fields if not field.startswith(FIXED)}
     assert accepted <= {*STEPS, *FILES, *PARTS, *REFUSED}

@@ -263,7 +263,7 @@ def test_a_run_is_resumed_with_its_own_settings_and_base_alone(settings, begun, 
     weights = tmp_path / "base" / "model.safetensors"
     save_file({n: x * 2 for n, x in load_file(weights).items()}, weights, {"format": "pt"})
     as_made_elsewhere(tmp_path / "base")
-    with pytest.raises(ConfigError, match="trained from other base weights"):
+    with pytest.raises(ConfigError, match="made from other base weights"):
         resume(begun)
 
 

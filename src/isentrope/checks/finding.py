@@ -20,3 +20,18 @@ class Finding:
     passed: bool | None
     detail: str
     advice: str = ""
+
+    @classmethod
+    def judged(cls, name: str, fault: str | None, advice: str, sound: str) -> Finding:
+        """A check that failed with a fault and its advice, or that found none.
+
+        Args:
+            name: What was checked.
+            fault: What is wrong; empty or None where nothing is.
+            advice: What to do about it.
+            sound: What was measured where nothing is wrong.
+
+        Returns:
+            The finding.
+        """
+        return cls(name, False, fault, advice) if fault else cls(name, True, sound)

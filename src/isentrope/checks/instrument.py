@@ -60,51 +60,42 @@ def check_instrument(
 def _switches(policy: Policy) -> Finding:
     short = {name: value for name, value in matmul_switches().items() if value in ("tf32", "bf16")}
     on = [f"torch.backends.{name}.fp32_precision={value}" for name, value in short.items()]
-    if policy.precision.allow_tf32:
-        on.append("precision.allow_tf32")
-    if not on:
-        return Finding("TF32 off", True, "matrix products keep float32, here and in this process")
-    return Finding(
+    on += ["precision.allow_tf32"] if policy.precision.allow_tf32 else []
+    return Finding.judged(
         "TF32 off",
-        False,
-        f"on: {', '.join(on)}",
+        f"on: {', '.join(on)}" if on else None,
         "TF32 rounds float32 products to 10 bits, which is noise far above ΔH at training rates: "
         'set torch.backends.cuda.matmul.fp32_precision and its mkldnn twin to "ieee" and '
         "precision.allow_tf32 to false.",
+        "matrix products keep float32, here and in this process",
     )
 
 
 def _dropout(policy: Policy, rates: Mapping[str, float]) -> Finding:
+    fault, advice = None, "The policy is random while dropout acts: call model.eval()."
     if active := active_dropout(policy.model):
-        return Finding(
-            "no dropout",
-            False,
-            f"active in {len(active)} modules, the first is {active[0]}",
-            "The policy is random while dropout acts: call model.eval().",
-        )
-    if rates:
+        fault = f"active in {len(active)} modules, the first is {active[0]}"
+    elif rates:
         name, rate = next(iter(rates.items()))
-        return Finding(
-            "no dropout",
-            False,
-            f"{len(rates)} modules drop activations in training, the first is {name} at {rate:g}",
+        fault = (
+            f"{len(rates)} modules drop activations in training, the first is {name} at {rate:g}"
+        )
+        advice = (
             "The training step is not a function of its batch, so it cannot be replayed as v: "
             "train with lora_dropout 0 and the model's own rates 0, or, if training had switched "
-            "dropout off, set estimator.ignore_training_settings: [dropout].",
+            "dropout off, set estimator.ignore_training_settings: [dropout]."
         )
-    return Finding("no dropout", True, "no module has dropout")
+    return Finding.judged("no dropout", fault, advice, "no module has dropout")
 
 
 def _determinism(policy: Policy, rollouts: Rollouts) -> Finding:
-    if difference := nondeterminism(policy, rollouts):
-        return Finding(
-            DETERMINISTIC,
-            False,
-            difference,
-            "Find the module that draws random numbers or uses a non-deterministic kernel; "
-            "torch.use_deterministic_algorithms(True) names the kernel.",
-        )
-    return Finding(DETERMINISTIC, True, "two evaluations are bit-identical")
+    return Finding.judged(
+        DETERMINISTIC,
+        nondeterminism(policy, rollouts),
+        "Find the module that draws random numbers or uses a non-deterministic kernel; "
+        "torch.use_deterministic_algorithms(True) names the kernel.",
+        "two evaluations are bit-identical",
+    )
 
 
 def _batch_independence(policy: Policy, rollouts: Rollouts) -> Finding:
@@ -112,48 +103,42 @@ def _batch_independence(policy: Policy, rollouts: Rollouts) -> Finding:
     alone = [score(policy, rollouts.select([i])).logprobs[0] for i in range(min(8, len(rollouts)))]
     gap = max(float((x - together[i, : len(x)]).abs().max()) for i, x in enumerate(alone))
     limit = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.3}[policy.precision.runtime_dtype]
-    if gap > limit:
-        return Finding(
-            BATCH,
-            False,
-            f"a sequence scored alone and beside longer ones differs by {gap:.2g} nats",
-            "The model depends on padding: it must be causal, and a model that pads on the left "
-            "needs an attention mask and position ids.",
-        )
-    detail = f"scored alone or in a batch: equal to {gap:.1g} nats"
-    return Finding(BATCH, True, detail)
+    fault = f"a sequence scored alone and beside longer ones differs by {gap:.2g} nats"
+    return Finding.judged(
+        BATCH,
+        fault if gap > limit else None,
+        "The model depends on padding: it must be causal, and a model that pads on the left "
+        "needs an attention mask and position ids.",
+        f"scored alone or in a batch: equal to {gap:.1g} nats",
+    )
 
 
 def _own_logits(policy: Policy, rollouts: Rollouts) -> Finding:
+    fault = None
     try:
         policy.require_own_logits(rollouts)
     except UnsupportedModelError as error:
-        advice = "The model cannot be measured as it is loaded."
-        return Finding(OWN_LOGITS, False, str(error).rstrip("."), advice)
-    return Finding(OWN_LOGITS, True, "scores are those of the model's own logits")
+        fault = str(error).rstrip(".")
+    advice = "The model cannot be measured as it is loaded."
+    return Finding.judged(OWN_LOGITS, fault, advice, "scores are those of the model's own logits")
 
 
 def _float64(policy: Policy) -> Finding:
-    name = "float64 throughout"
-    if operations := policy.rounding_operations():
-        return Finding(
-            name,
-            False,
-            f"{len(operations)} operations round, the first is {operations[0]}",
-            "A module was changed after the policy was made: it must keep its input's type.",
-        )
-    return Finding(name, True, "no operation of the model rounds to a shorter type")
+    operations = policy.rounding_operations()
+    return Finding.judged(
+        "float64 throughout",
+        f"{len(operations)} operations round, the first is {operations[0]}" if operations else None,
+        "A module was changed after the policy was made: it must keep its input's type.",
+        "no operation of the model rounds to a shorter type",
+    )
 
 
 def _floor(policy: Policy, rollouts: Rollouts, direction: Vector) -> Finding:
     sample = score_batch(policy, rollouts, functional="per_token", method="prefix")
-    floor = rounding_floor(policy, rollouts, direction, sample)
-    limit = FLOORS[policy.precision.runtime_dtype]
-    detail = (
-        f"{floor.log_weight:.1g} nats per sequence in {policy.precision.runtime_dtype} "
-        f"(bound {limit:.0e})"
+    floor = rounding_floor(policy, rollouts, direction, sample).log_weight
+    dtype = policy.precision.runtime_dtype
+    detail = f"{floor:.1g} nats per sequence in {dtype} (bound {FLOORS[dtype]:.0e})"
+    advice = "Measure in float64: rounding exceeds differences at training rates otherwise."
+    return Finding.judged(
+        "rounding floor", detail if floor > FLOORS[dtype] else None, advice, detail
     )
-    if floor.log_weight > limit:
-        advice = "Measure in float64: rounding exceeds differences at training rates otherwise."
-        return Finding("rounding floor", False, detail, advice)
-    return Finding("rounding floor", True, detail)

@@ -29,17 +29,15 @@ def check_rates(state: OptimizerState, checkpoint: str | Path) -> Finding:
     """Rates, weight decay and betas against the checkpoint's own records, if there are others."""
     groups = describe_groups(state)
     record, difference = disagreement(state, Path(checkpoint))
-    if difference:
-        return Finding(
-            NAME,
-            False,
-            f"{groups}; {difference}",
-            "The groups of optimizer.pt are not those of training: exchanged rates give another "
-            "step. Restore the optimizer's file, or the record.",
-        )
     if record is None:
         return Finding(NAME, None, f"{groups}; no record of training to compare with")
-    return Finding(NAME, True, f"{groups}; as in {record}")
+    return Finding.judged(
+        NAME,
+        f"{groups}; {difference}" if difference else None,
+        "The groups of optimizer.pt are not those of training: exchanged rates give another "
+        "step. Restore the optimizer's file, or the record.",
+        f"{groups}; as in {record}",
+    )
 
 
 def describe_groups(state: OptimizerState) -> str:
@@ -52,18 +50,20 @@ def describe_groups(state: OptimizerState) -> str:
     return f"{words}. η is the rate of the first group; the others move at {ratios} times η"
 
 
-def disagreement(state: OptimizerState, checkpoint: Path) -> tuple[str | None, str | None]:
-    """Name of a record of training, and its first difference in words; None where there is none."""
-    for name, compare in (
-        (CONTRACT, _contract),
-        (SCHEDULER, _scheduler),
-        (TRAINER_STATE, _trainer_state),
-    ):
-        if (checkpoint / name).is_file():
-            on_record, difference = compare(state, checkpoint)
-            if on_record:
+def disagreement(state: OptimizerState, checkpoint: Path) -> tuple[str | None, str]:
+    """Name of a record of training, or None, and its first difference in words, if there is one."""
+    records = {
+        CONTRACT: _contract,
+        SCHEDULER: _scheduler,
+        TRAINER_STATE: _trainer_state,
+        "initial_lr": _initial_rates,
+    }
+    for name, compare in records.items():
+        if name == "initial_lr" or (checkpoint / name).is_file():
+            difference = compare(state, checkpoint)
+            if difference is not None:
                 return name, difference
-    return _initial_rates(state)
+    return None, ""
 
 
 def _words(group: Mapping[str, Any]) -> str:
@@ -78,73 +78,72 @@ def _plain(value: Any) -> str:
     return f"{float(value):g}"
 
 
-def _contract(state: OptimizerState, folder: Path) -> tuple[bool, str | None]:
+def _contract(state: OptimizerState, folder: Path) -> str | None:
     groups = read_contract(folder).get("param_groups")
     names = folder / SIDECAR
     if not groups or not names.is_file():
-        return False, None
+        return None
     lists = read_names(names)
     if lists and isinstance(lists[0], str):
         lists = [lists]
     if len(lists) != len(groups):
-        return False, None
+        return None
     recorded = {name: group for part, group in zip(lists, groups, strict=True) for name in part}
     for name, group in state.groups.items():
         for key in SETTINGS:
             there = recorded.get(name, {}).get(key)
             if there is not None and key in group and _plain(there) != _plain(group[key]):
-                return True, (
+                return (
                     f"{key} of {name} is {_plain(group[key])}, and {CONTRACT} has {_plain(there)}"
                 )
-    return True, None
+    return ""
 
 
-def _scheduler(state: OptimizerState, folder: Path) -> tuple[bool, str | None]:
+def _scheduler(state: OptimizerState, folder: Path) -> str | None:
     try:
         saved = read_torch(folder / SCHEDULER)
     except FileError:
-        return False, None
+        return None
     rates = saved.get("_last_lr") if isinstance(saved, Mapping) else None
     if not rates or len(rates) <= max(state.group_index.values()):
-        return False, None
+        return None
     for name, index in state.group_index.items():
         here = float(state.groups[name]["lr"])
         if abs(here - float(rates[index])) > 1e-9 * abs(here):
-            return True, (
-                f"group {index} has lr {here:g}, and {SCHEDULER} has {float(rates[index]):g} for it"
-            )
-    return True, None
+            there = float(rates[index])
+            return f"group {index} has lr {here:g}, and {SCHEDULER} has {there:g} for it"
+    return ""
 
 
-def _trainer_state(state: OptimizerState, folder: Path) -> tuple[bool, str | None]:
+def _trainer_state(state: OptimizerState, folder: Path) -> str | None:
     """The logged rate is of an earlier step: it differs where it is another group's."""
     content = read_json(folder / TRAINER_STATE, finite=False)  # transformers writes NaN
     log = content.get("log_history", []) if isinstance(content, Mapping) else []
     logged = [float(row["learning_rate"]) for row in log if "learning_rate" in row]
     rates = {i: float(state.groups[name]["lr"]) for name, i in state.group_index.items()}
     if not logged or len(set(rates.values())) < 2:
-        return False, None
+        return None
     first = min(rates)
     others = [i for i, rate in rates.items() if rate == logged[-1] and rate != rates[first]]
     if others:
-        return True, (
+        return (
             f"{TRAINER_STATE} logs the first group's rate as {logged[-1]:g}, which optimizer.pt "
             f"has for group {others[0]}"
         )
-    return rates[first] == logged[-1], None
+    return "" if rates[first] == logged[-1] else None
 
 
-def _initial_rates(state: OptimizerState) -> tuple[str | None, str | None]:
+def _initial_rates(state: OptimizerState, _: Path) -> str | None:
     """One schedule for all groups keeps the ratio of a rate to its initial one the same."""
     groups = {i: state.groups[name] for name, i in state.group_index.items()}
     if len(groups) < 2 or not all(group.get("initial_lr") for group in groups.values()):
-        return None, None
+        return None
     ratios = {i: float(group["lr"]) / float(group["initial_lr"]) for i, group in groups.items()}
     first, *rest = sorted(ratios)
     for i in rest:
         if abs(ratios[i] - ratios[first]) > 1e-6 * abs(ratios[first]):
-            return "initial_lr", (
+            return (
                 f"lr is {ratios[first]:.3g} of its initial value in group {first}, and "
                 f"{ratios[i]:.3g} in group {i}"
             )
-    return "initial_lr", None
+    return ""

@@ -12,9 +12,8 @@ from rich.console import Console
 from isentrope.cli.console import say
 from isentrope.cli.layout import Column, print_table
 from isentrope.planning.plan import Plan, gigabytes
-from isentrope.planning.stages import Stage
 
-ROUGH = "Times are rough: a factor of two or three either way; memory is of the longest responses."
+ROUGH = "Times are right within a factor of about two; memory is of the longest responses."
 
 
 def print_plans(out: Console, err: Console, plans: Sequence[Plan], *, as_json: bool) -> None:
@@ -47,39 +46,33 @@ def print_plans(out: Console, err: Console, plans: Sequence[Plan], *, as_json: b
 
 
 def _print(out: Console, plan: Plan) -> None:
-    stages = plan.stages
     columns = [
-        Column("stage", [stage.name for stage in stages], left=True),
-        Column("memory", [gigabytes(stage.peak) for stage in stages]),
-        Column("largest terms", [_terms(stage) for stage in stages], left=True),
-        Column("time", [_time(plan, stage) for stage in stages]),
+        Column("stage", [stage.name for stage in plan.stages], left=True),
+        Column("memory", [gigabytes(stage.peak) for stage in plan.stages]),
+        Column("time", [_time(stage.seconds) for stage in plan.stages]),
     ]
     print_table(out, f"{plan.verb} of {plan.checkpoint}", columns)
+    terms = ", ".join(f"{term.name} {gigabytes(term.size)}" for term in plan.held)
+    say(f"  held    {terms}", out)
     say(
         f"  peak    {gigabytes(plan.peak)} ({plan.largest.name}, with {gigabytes(plan.libraries)} "
-        f"for Python and its libraries) of {gigabytes(plan.memory)}\n",
+        f"for Python and its libraries) of {gigabytes(plan.memory)}",
         out,
     )
+    if plan.seconds is not None:
+        say(f"  time    {_time(plan.seconds)}\n", out)
+    if plan.not_run is not None:
+        say(f"  This is not all: no pass is in it, since {plan.not_run}.\n", out)
 
 
-def _terms(stage: Stage) -> str:
-    largest = sorted(stage.terms, key=lambda term: -term.size)[:2]
-    return "\n".join(f"{term.name} {gigabytes(term.size)}" for term in largest)
-
-
-def _time(plan: Plan, stage: Stage) -> str:
-    if plan.rate is None:
+def _time(seconds: float | None) -> str:
+    if seconds is None:
         return "-"
-    seconds = plan.rate.seconds(stage.work)
     if seconds < 1:
         return "< 1 s"
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _document(plan: Plan) -> dict[str, object]:
-    seconds = None if plan.rate is None else [plan.rate.seconds(s.work) for s in plan.stages]
-    document = asdict(plan) | {"peak": plan.peak, "fits": plan.fits, "seconds": plan.seconds}
-    for k, stage in enumerate(document["stages"]):
-        stage["peak"] = plan.stages[k].peak
-        stage["seconds"] = None if seconds is None else seconds[k]
-    return document
+    found = {"peak": plan.peak, "fits": plan.fits, "seconds": plan.seconds}
+    return asdict(plan) | found | {"cure": None if plan.fits else plan.cure}

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from isentrope.attribution.gradients.options import GradientBackend
 from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.config.stages import Section
 from isentrope.config.values import Count, NotNegative, Positive, Real, Share, Whole
-
-log = logging.getLogger("isentrope")
 
 
 class AnalysisConfig(Section):
@@ -43,19 +39,6 @@ class AnalysisConfig(Section):
     """Relative error for which variance says how many prompts E needs."""
     supervised: bool = False
     """noise also of a supervised loss: demonstrations of U's split, tested on those of E's."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _passes_is_the_old_name(cls, content: Any) -> Any:
-        """Accept `passes` for `gradient_backend`, with a warning."""
-        if not isinstance(content, Mapping) or "passes" not in content:
-            return content
-        if "gradient_backend" in content:
-            raise ValueError("passes is the old name of gradient_backend: give the new one alone")
-        old = content["passes"]
-        new = {"one_by_one": "loop"}.get(old, old)
-        log.warning("passes is the old name of analysis.gradient_backend: write %s.", new)
-        return {k: v for k, v in content.items() if k != "passes"} | {"gradient_backend": new}
 
     @field_validator("top")
     @classmethod

@@ -7,41 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from isentrope.config.stages import Section
-from isentrope.config.values import Count, Name, NotNegative, Positive, Real
-from isentrope.control.feedback import Feedback, Target, TargetKind
-
-
-class TargetConfig(Section):
-    """The entropy that is wanted at each step, in nats per token."""
-
-    kind: TargetKind = "none"
-    """none, hold (the entropy before the first step), value, linear, or cosine."""
-    value: Positive | None = None
-    """Of value; where linear and cosine begin, null: the entropy before the first step."""
-    to: Positive | None = None
-    """Where linear and cosine end."""
-    steps: Count | None = None
-    """Steps that linear and cosine take."""
-
-    @model_validator(mode="after")
-    def _meaningful(self) -> TargetConfig:
-        self.build()
-        return self
-
-    def build(self) -> Target:
-        """The target."""
-        return Target(**self.model_dump())
-
-
-class FeedbackConfig(Section):
-    """How the distance to the target sets how hard the control acts."""
-
-    proportional: NotNegative = 0.1
-    """Share of the error that one step is to make good."""
-    integral: NotNegative = 0.01
-    """The same of the sum of all errors."""
-    limit: Positive = 0.05
-    """Largest change asked of one step, as a share of the target."""
+from isentrope.config.values import Count, Name, Positive, Real
+from isentrope.control.feedback import Feedback, Gains, Target
 
 
 class ControlConfig(Section):
@@ -51,9 +18,9 @@ class ControlConfig(Section):
     """none, or the name of a control."""
     strength: Real | None = None
     """How hard it acts; null: the control's default. With a target, how hard it acts at most."""
-    target: TargetConfig = TargetConfig()
+    target: Target = Target()
     """The entropy that is wanted; without one, the strength stays as it is."""
-    feedback: FeedbackConfig = FeedbackConfig()
+    feedback: Gains = Gains()
     """From the distance to the target to the strength."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Settings of the control."""
@@ -84,7 +51,7 @@ class ControlConfig(Section):
 
     def build_feedback(self) -> Feedback:
         """The feedback, with nothing seen yet."""
-        return Feedback(self.target.build(), **self.feedback.model_dump())
+        return Feedback(self.target, self.feedback)
 
 
 class TrialConfig(Section):

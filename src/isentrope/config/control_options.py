@@ -21,7 +21,7 @@ from isentrope.control.pass_at_k import PassAtK
 from isentrope.control.run_control import RunControl
 from isentrope.control.trl_fields import TrainerFields
 from isentrope.sampling.prompts import Prompt
-from isentrope.trainers.passed import CONTROLS
+from isentrope.trainers.passed import BESIDE_TOKEN_WEIGHTS, CONTROLS
 
 
 def trainer_fields(config: TrainConfig) -> dict[str, Any]:
@@ -63,23 +63,12 @@ def trainer_fields(config: TrainConfig) -> dict[str, Any]:
 def _require_token_weights(config: TrainConfig, control: TokenRule, given: dict[str, Any]) -> None:
     """Refuse settings under which token weights would mean something else."""
     name = config.control.name
-    if given.get("loss_type") == "vespo":
-        raise ConfigError(
-            f"control.name={name} gives every token an advantage of its own, and the weights of "
-            "trainer.loss_type=vespo are those of whole responses: choose another loss_type."
-        )
-    if given.get("importance_sampling_level", "token") != "token":
-        raise ConfigError(
-            f"control.name={name} gives every token a weight of its own, and one ratio per "
-            "response would spread it over the response: leave out "
-            "trainer.importance_sampling_level."
-        )
-    if given.get("off_policy_mask_threshold") is not None:
-        raise ConfigError(
-            f"control.name={name} gives every token an advantage of its own, and "
-            "trainer.off_policy_mask_threshold drops whole responses by their advantage: leave it "
-            "out."
-        )
+    for field, (usual, words) in BESIDE_TOKEN_WEIGHTS.items():
+        if given.get(field) not in (None, *usual):
+            raise ConfigError(
+                f"control.name={name} gives every token a weight of its own, and "
+                f"trainer.{field}={given[field]} {words}: leave it out."
+            )
     if isinstance(control, InfluenceClip) and given.get("num_iterations", 1) > 1:
         raise ConfigError(
             "control.name=influence measures at the policy that drew the batch, and with "

@@ -1,8 +1,8 @@
 """Strict YAML: what a configuration file may hold, and text written so that it reads back.
 
 Read: one document of mappings, lists, texts, finite numbers, true, false and null. Tags, merge
-keys, keys that are not text, keys given twice, cycles and aliases that expand far are refused. A
-number has one spelling: `010`, `1_000` and `1:30` are texts.
+keys, aliases, keys that are not text and keys given twice are refused. A number has one spelling:
+`010`, `1_000` and `1:30` are texts.
 
 A file that we write begins with `FIRST_LINE` and ends with `LAST_LINE`. A file with the first line
 and without the last one was cut, and is refused.
@@ -28,8 +28,6 @@ LAST_LINE = "# end of configuration"
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 40
-MAX_EXPANSION = 100_000
-"""Nodes that a document may have once its aliases are expanded."""
 MAX_INTEGER = 2**63 - 1
 
 _NUMBERS = {
@@ -78,6 +76,8 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent):  # which may stand for itself, or for very much
+            raise self._refusal(event, "an alias (*name) is not read: write the value out")
         if getattr(event, "tag", None) is not None:
             raise self._refusal(event, "a tag is not read: leave it out")
         self._depth += 1
@@ -164,11 +164,7 @@ def parse(text: str, where: str) -> Any:
     try:
         loader = _Loader(text, where)
         try:
-            node = loader.get_single_node()
-            if node is None:
-                return None
-            _require_small(node, where)
-            return loader.construct_document(node)
+            return loader.get_single_data()
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
@@ -180,31 +176,6 @@ def parse(text: str, where: str) -> Any:
         raise ConfigError(f"{where} is not YAML: {shortened(words)}.") from error
     except RecursionError as error:
         raise ConfigError(f"{where} is not YAML: it is nested too deeply.") from error
-
-
-def _require_small(root: Any, where: str) -> None:
-    """Refuse cycles, and aliases that stand for very many nodes, before anything is expanded."""
-    sizes: dict[int, int | None] = {}
-
-    def size(node: Any) -> int:
-        if id(node) in sizes:
-            known = sizes[id(node)]
-            if known is None:
-                raise ConfigError(f"{where} is not YAML: an alias refers to what it is part of.")
-            return known
-        sizes[id(node)] = None
-        parts = [] if isinstance(node.value, str) else node.value
-        inner = [p for part in parts for p in (part if isinstance(part, tuple) else (part,))]
-        total = 1 + sum(size(part) for part in inner)
-        if total > MAX_EXPANSION:
-            raise ConfigError(
-                f"{where} stands for more than {MAX_EXPANSION} values: write fewer, or fewer "
-                "aliases (*name) of them."
-            )
-        sizes[id(node)] = total
-        return total
-
-    size(root)
 
 
 def as_written(content: Any) -> Any:

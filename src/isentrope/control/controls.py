@@ -102,34 +102,22 @@ def build(
             f"Unknown control {name!r}: the nearest is {near!r}; choose one of none, "
             f"{', '.join(table)}."
         )
-    kind, arguments = table[name], dict(options or {})
-    accepted = [field.name for field in fields(kind)]
-    fixed = STEP.get(name, {})
-    allowed = [option for option in accepted if option not in ("strength", *fixed)]
-    for option in arguments:
-        if option not in allowed:
-            raise ValueError(
-                f"The control {name!r} has no option {option!r}: {_suggestion(option, allowed)}."
-            )
-    if strength is not None:
-        if "strength" not in accepted:
-            raise ValueError(f"The control {name!r} has no strength; its options are {allowed}.")
-        arguments["strength"] = strength
+    kind, fixed, arguments = table[name], STEP.get(name, {}), dict(options or {})
+    accepted = {field.name for field in fields(kind)}
+    allowed = sorted(accepted - {"strength", *fixed})
+    if unknown := [option for option in arguments if option not in allowed]:
+        near = get_close_matches(unknown[0], allowed, n=1, cutoff=0.0)
+        words = f"the nearest is {near[0]!r}" if near else "it has none"
+        words = "its strength is control.strength" if unknown[0] == "strength" else words
+        raise ValueError(f"The control {name!r} has no option {unknown[0]!r}: {words}.")
+    if strength is not None and "strength" not in accepted:
+        raise ValueError(f"The control {name!r} has no strength; its options are {allowed}.")
+    given = {} if strength is None else {"strength": strength}
     try:
-        return kind(**arguments, **fixed)
+        return kind(**arguments, **given, **fixed)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        prefix = "" if not place else f"{place}: "
-        value = f", got {first['input']!r}" if place else ""
+        place = ".".join(map(str, first["loc"]))
         message = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"The control {name!r}: {prefix}{message}{value}.") from error
-
-
-def _suggestion(option: str, allowed: list[str]) -> str:
-    if option == "strength":
-        return "its strength is control.strength"
-    if not allowed:
-        return "it has none"
-    near = get_close_matches(option, allowed, n=1, cutoff=0.0)
-    return f"the nearest is {(near or allowed)[0]!r}"
+        sentence = f"{place}: {message}, got {first['input']!r}" if place else message
+        raise ValueError(f"The control {name!r}: {sentence}.") from error

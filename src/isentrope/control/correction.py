@@ -36,33 +36,13 @@ from torch import Tensor
 
 from isentrope.control.gradients import along, entropy_of, gradient_groups, total
 from isentrope.control.level import Level
+from isentrope.control.options import Limits
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm
 from isentrope.policy.language_model import Policy
 
 GAIN_DRIFT = 0.1
 """Change of the gain from one step to the next, as a share of it."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Bounds of a correction.
-
-    Attributes:
-        strength: s, the share of <g,v> that is cancelled.
-        largest: Bound on ‖λu‖ as a multiple of ‖v‖.
-        range: Bound on |ηλc| as a share of the entropy.
-    """
-
-    strength: float = 1.0
-    largest: float = 1.0
-    range: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("strength", "largest", "range"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} of an isentropic step must be positive, got {value}.")
 
 
 @dataclass(frozen=True)

@@ -13,41 +13,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from isentrope.control.base import OPTIONS, Count, NotNegative, Positive
 
 TargetKind = Literal["none", "hold", "value", "linear", "cosine"]
 
 
-@dataclass(frozen=True)
-class Target:
-    """The target entropy at each step.
+class _Section(BaseModel):
+    model_config = ConfigDict(**OPTIONS, frozen=True, use_attribute_docstrings=True)
 
-    Attributes:
-        kind: "none"; "hold" (the first measured entropy); "value"; "linear" or "cosine", from
-            `value` (the first measured entropy, where it is None) to `to` over `steps` steps.
-        value: Nats per token.
-        to: Nats per token, of "linear" and "cosine".
-        steps: Number of steps from one to the other.
-    """
+
+class Target(_Section):
+    """The entropy that is wanted at each step, in nats per token."""
 
     kind: TargetKind = "none"
-    value: float | None = None
-    to: float | None = None
-    steps: int | None = None
+    """none, hold (the entropy before the first step), value, linear, or cosine."""
+    value: Positive | None = None
+    """Of value; where linear and cosine begin, null: the entropy before the first step."""
+    to: Positive | None = None
+    """Where linear and cosine end."""
+    steps: Count | None = None
+    """Steps that linear and cosine take."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _has_what_its_kind_needs(self) -> Target:
         schedule = self.kind in ("linear", "cosine")
         needs = {"value": self.kind == "value", "to": schedule, "steps": schedule}
-        allowed = {**needs, "value": needs["value"] or schedule}
         for name, needed in needs.items():
-            value = getattr(self, name)
-            if needed and value is None:
-                raise ValueError(f"A target of kind {self.kind} needs {name}.")
-            if value is not None and not allowed[name]:
-                raise ValueError(f"A target of kind {self.kind} has no {name}.")
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} of a target must be positive, got {value}.")
+            given = getattr(self, name) is not None
+            if needed and not given:
+                raise ValueError(f"a target of kind {self.kind} needs {name}")
+            if given and not needed and not (name == "value" and schedule):
+                raise ValueError(f"a target of kind {self.kind} has no {name}")
+        return self
 
     def at(self, step: int, start: float) -> float:
         """The target entropy after a step.
@@ -75,6 +76,17 @@ class Target:
         return begin + (self.to - begin) * part
 
 
+class Gains(_Section):
+    """How the distance to the target sets how hard the control acts."""
+
+    proportional: NotNegative = 0.1
+    """Share of the error that one step is to make good."""
+    integral: NotNegative = 0.01
+    """The same of the sum of all errors."""
+    limit: Positive = 0.05
+    """Largest change asked of one step, as a share of the target."""
+
+
 class Feedback:
     """A proportional–integral controller of h.
 
@@ -86,32 +98,14 @@ class Feedback:
         share: The output over its limit, in [−1, 1].
     """
 
-    def __init__(
-        self,
-        target: Target,
-        *,
-        proportional: float = 0.1,
-        integral: float = 0.01,
-        limit: float = 0.05,
-    ) -> None:
+    def __init__(self, target: Target, gains: Gains | None = None) -> None:
         """Start before the first observation.
 
         Args:
             target: The target entropy.
-            proportional: k_p, share of the error that one step is to correct.
-            integral: k_i, the same of the sum of all errors.
-            limit: Largest change requested of a step, as a share of the target.
-
-        Raises:
-            ValueError: If a gain is negative or the limit is not positive.
+            gains: k_p, k_i and the limit.
         """
-        if not (proportional >= 0 and integral >= 0 and 0 < limit < math.inf):
-            raise ValueError(
-                f"Feedback needs gains of 0 or more and a positive limit, got proportional="
-                f"{proportional}, integral={integral}, limit={limit}."
-            )
-        self.target = target
-        self._gains, self._limit = (proportional, integral), limit
+        self.target, self._gains = target, gains or Gains()
         self.start: float | None = None
         self._sum = self._last = 0.0
         self.output = self.share = 0.0
@@ -138,9 +132,8 @@ class Feedback:
         if self.target.kind == "none":
             return
         target = self.target.at(step - 1 + ahead, self.start)
-        error, largest = target - entropy, self._limit * target
-        proportional, integral = self._gains
-        raw = proportional * error + integral * (self._sum + error)
+        error, largest = target - entropy, self._gains.limit * target
+        raw = self._gains.proportional * error + self._gains.integral * (self._sum + error)
         self._last = error if abs(raw) <= largest or raw * error < 0 else 0.0
         self._sum += self._last
         self.output = max(-largest, min(largest, raw))

@@ -8,6 +8,8 @@ the policy that drew the sample these are the entropies of the policy, so it is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -23,13 +25,16 @@ GROUPS = 4
 """Number of groups of sequences per sample, over which errors are computed."""
 
 
-def gradient_groups(policy: Policy, E: Rollouts, groups: int = GROUPS) -> Vector:
+def gradient_groups(
+    policy: Policy, E: Rollouts, groups: int = GROUPS, mine: Iterable[int] | None = None
+) -> Vector:
     """g_H of h on E, as a sum over groups of its sequences.
 
     Args:
         policy: The policy that drew E.
         E: An unfiltered sample, with the entropies of its sampler.
         groups: K.
+        mine: The groups that are computed, the others are 0; None for all.
 
     Returns:
         (K, ...) by parameter name, float64, nats per token per unit of θ.
@@ -39,33 +44,18 @@ def gradient_groups(policy: Policy, E: Rollouts, groups: int = GROUPS) -> Vector
     """
     if len(E) < groups:
         raise ValueError(f"E has {len(E)} sequences, which cannot make {groups} groups.")
-    weights = entropy_cotangents(E)
+    weights, splits = entropy_cotangents(E), torch.arange(len(E)).tensor_split(groups)
+    gradients = {
+        n: torch.zeros(groups, *x.shape, dtype=torch.float64, device=x.device)
+        for n, x in policy.theta.items()
+    }
     with derivative_of_scores(policy.model):
-        pieces = [
-            weighted_rows(policy, E, rows, weights)
-            for rows in torch.arange(len(E)).tensor_split(groups)
-        ]
-    return {n: torch.stack([piece[n] for piece in pieces]) for n in policy.names}
-
-
-def weighted_rows(
-    policy: Policy, E: Rollouts, rows: Tensor, weights: tuple[Tensor, Tensor]
-) -> Vector:
-    """∂_θ Σ_ik (a_ik s_ik + b_ik H_ik) over some of the sequences.
-
-    Args:
-        policy: The policy.
-        E: n sequences.
-        rows: Indices of the sequences.
-        weights: a and b, (n, t) each.
-
-    Returns:
-        The gradient by parameter name, float64.
-    """
-    part = E.select(rows)
-    width = part.mask.shape[1]
-    a, b = (x[rows, :width] for x in weights)
-    return weighted_gradient(policy, part, a, b)
+        for k in range(groups) if mine is None else mine:
+            part = E.select(splits[k])
+            a, b = (x[splits[k], : part.mask.shape[1]] for x in weights)
+            for n, x in weighted_gradient(policy, part, a, b).items():
+                gradients[n][k] = x
+    return gradients
 
 
 def entropy_cotangents(E: Rollouts) -> tuple[Tensor, Tensor]:

@@ -24,9 +24,11 @@ from transformers import TrainerCallback
 
 from isentrope.control.averages import GradientMeans
 from isentrope.control.correction import Correction, correct
-from isentrope.control.entropy_draw import EntropyDraw, draw_entropy, draw_level
+from isentrope.control.entropy_draw import STREAM, EntropyDraw, draw_entropy
 from isentrope.control.feedback import Feedback, Target
+from isentrope.control.gradients import entropy_of
 from isentrope.control.level import Level
+from isentrope.control.measured import HeldOut
 from isentrope.control.options import IsentropicOptions
 from isentrope.control.requirements import require_correctable, require_long_parameters
 from isentrope.nouns.vectors import Vector
@@ -85,7 +87,6 @@ class IsentropicStep(TrainerCallback):
         """
         self._prompts = name_prompts(prompts)
         self._options = options or IsentropicOptions()
-        self._limits = self._options.limits
         self._feedback = feedback or Feedback(Target())
         self._drawing = {"seed": seed, "batch_size": batch_size}
         self._temperature, self._max_new_tokens = temperature, max_new_tokens
@@ -164,9 +165,7 @@ class IsentropicStep(TrainerCallback):
         """E of this step; None where the last E is used again."""
         if (step - 1) % self._options.every and not self._means.empty:
             return None
-        draw = draw_entropy(
-            policy, self._prompts, self._options.size, length, step=step, **self._drawing
-        )
+        draw = draw_entropy(policy, self._source(self._options.size, length), step)
         self._tokens += draw.tokens
         self._means.observe(draw.a, draw.b)
         return draw
@@ -198,10 +197,13 @@ class IsentropicStep(TrainerCallback):
 
     def _start(self, policy: Policy, length: int) -> tuple[float, float]:
         """The entropy before the first step and its variance, on a larger sample."""
-        size = self._options.start_size
-        h, se, tokens = draw_level(policy, self._prompts, size, length, step=0, **self._drawing)
-        self._tokens += tokens
+        E = self._source(self._options.start_size, length).draw(policy, 0)
+        self._tokens += int(E.lengths.sum())
+        h, se = entropy_of(E)
         return h, max(se**2, 1e-18)
+
+    def _source(self, size: int, length: int) -> HeldOut:
+        return HeldOut(self._prompts, size, length, stream=STREAM, **self._drawing)
 
     def _correction(self, coming: ComingStep, tau: float, drawn: bool) -> Correction:
         if not coming.components:
@@ -216,7 +218,7 @@ class IsentropicStep(TrainerCallback):
             coming.learning_rate,
             self._level.value,
             tau=tau,
-            limits=self._limits,
+            limits=self._options,
             project=project,
             gains=None if coming.first else self._gains,
             drawn=drawn,
@@ -239,7 +241,7 @@ class IsentropicStep(TrainerCallback):
         gain_error = self._eta * correction.weight * numbers["gain_se"]
         variance = error**2 + gain_error**2 + (SECOND_ORDER * before) ** 2
         if not math.isfinite(change + variance):  # then only the previous level is known
-            change, variance = 0.0, (self._limits.range * self._level.value) ** 2
+            change, variance = 0.0, (self._options.range * self._level.value) ** 2
         self._level.predict(change, variance)
 
     def _warn(self, step: int, reason: str, cut: bool) -> None:

@@ -29,7 +29,7 @@ from isentrope.policy.slopes import logprob_jvp
 from isentrope.policy.token_statistics import LOGITS_HELD
 from isentrope.sampling.advantages import RewardFunction, with_rewards
 from isentrope.sampling.generate import decode, sample_responses
-from isentrope.sampling.prompts import Prompt, as_prompts, require_room
+from isentrope.sampling.prompts import PromptLike, as_prompts, require_room
 from isentrope.sampling.streams import draw_plan, generator_of
 from isentrope.sampling.tasks import Task
 from isentrope.system.processes import gather, rank, together, world_size
@@ -170,17 +170,19 @@ class HeldOut:
         prompts: Held-out prompts.
         size: Number of sequences per batch, one response per prompt draw.
         max_new_tokens: Longest response in tokens.
-        seed: Fixes prompts and tokens of every batch, with a stream other than the probe's.
+        seed: Fixes prompts and tokens of every batch, together with the step.
         task: Computes rewards; None for no rewards.
         batch_size: Sequences sampled at a time on this process.
+        stream: Number of the stream of random numbers, different from the probe's.
     """
 
-    prompts: Sequence[Prompt]
+    prompts: Sequence[PromptLike]
     size: int
     max_new_tokens: int
     seed: int
     task: Task | RewardFunction | None = None
     batch_size: int = 64
+    stream: int = 17
 
     def draw(self, policy: Policy, step: int) -> Rollouts:
         """Draw the batch of a step; every process must call this.
@@ -192,7 +194,7 @@ class HeldOut:
         Returns:
             The whole batch, the same on every process.
         """
-        generator = generator_of(self.seed, step, 0, 17)
+        generator = generator_of(self.seed, step, 0, self.stream)
         plan = len(self.prompts), self.size, self.max_new_tokens
         draws, uniforms = draw_plan(generator, *plan)
         mine = _rows(self.size)
@@ -215,7 +217,9 @@ class HeldOut:
             sampler_entropies=draw.entropies,
             prompt_keys=[p.key for p in prompts],
             references=[p.reference for p in prompts],
-            response_texts=decode(policy, draw.responses),
             max_new_tokens=self.max_new_tokens,
         )
-        return rollouts if self.task is None else with_rewards(rollouts, self.task)
+        if self.task is None:
+            return rollouts
+        texts = decode(policy, draw.responses)
+        return with_rewards(rollouts.with_columns(response_texts=texts), self.task)

@@ -57,12 +57,11 @@ def require_correctable(trainer: Any) -> None:
         ValueError: If parameters are sharded, or have less precision than float32, or steps may be
             skipped.
     """
-    for name in ("fsdp", "deepspeed"):
-        if getattr(trainer, f"is_{name}_enabled", False):
-            raise ValueError(
-                "An isentropic step needs whole parameters and gradients on every process, and "
-                f"this trainer runs under {name}: choose a control of token weights."
-            )
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        raise ValueError(
+            "An isentropic step needs whole parameters and gradients on every process: train "
+            "without FSDP and DeepSpeed, or choose a control of token weights."
+        )
     if getattr(trainer.args, "fp16", False):
         raise ValueError(
             "An isentropic step needs every optimizer step to be taken, and fp16 skips those "

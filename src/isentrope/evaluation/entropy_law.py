@@ -131,12 +131,12 @@ def fit_entropy_law(
     inflation = 1.0 if exact else inflation_of_errors(rho, len(h))
     options: dict[str, Any] = {"confidence": confidence, "inflation": inflation}
     options["caveats"] = Caveats(trusted=not warnings)
-    a, b, ceiling = _estimates(_fit, x, r, block, "reward", **options)
+    a, b, ceiling = _estimates(_fit, x, r, block, **options)
     options["caveats"] = Caveats(trusted=not exact)
     if not exact:  # a run that bends leaves residuals of the line that are alike for that reason
         bent = r - _powers(x - x.mean()) @ _quadratic(x - x.mean(), r)[0]
         options["inflation"] = inflation_of_errors(_autocorrelation(bent), len(h))
-    (c,) = _estimates(_curvature, x - x.mean(), r, block, "reward", **options)
+    (c,) = _estimates(_curvature, x - x.mean(), r, block, **options)
     law = EntropyLaw(
         a,
         b,
@@ -148,8 +148,9 @@ def fit_entropy_law(
     )
     if law.misfits:
         warnings.append(_MISFIT)
-    parts = {k: replace(v, warnings=tuple(warnings)) for k, v in _parts(law).items()}
-    return replace(law, **parts, warnings=tuple(warnings))
+    parts = {"a": law.a, "b": law.b, "ceiling": law.ceiling}
+    noted = {name: replace(part, warnings=tuple(warnings)) for name, part in parts.items()}
+    return replace(law, **noted, warnings=tuple(warnings))
 
 
 def inflation_of_errors(rho: float, steps: int) -> float:
@@ -169,16 +170,11 @@ def inflation_of_errors(rho: float, steps: int) -> float:
     return float(np.sqrt(1 + BLOCKS * (tau - 1) / steps))
 
 
-def _parts(law: EntropyLaw) -> dict[str, Estimate]:
-    return {"a": law.a, "b": law.b, "ceiling": law.ceiling}
-
-
 def _estimates(
     fit: Callable[[np.ndarray, np.ndarray], np.ndarray],
     x: np.ndarray,
     r: np.ndarray,
     block: np.ndarray,
-    unit: str,
     inflation: float,
     **options: Any,
 ) -> list[Estimate]:
@@ -191,7 +187,7 @@ def _estimates(
             float(value),
             float(error),
             len(r),
-            unit=unit,
+            unit="reward",
             method=_METHOD,
             degrees_of_freedom=BLOCKS - 1,
             **options,

@@ -8,8 +8,7 @@ independent units of every error, so a subset represents the set it was drawn fr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
 import pandas as pd
 
@@ -33,7 +32,6 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.task import FormattedTask, Task
-from isentrope.system.progress import Report
 
 
 @dataclass(frozen=True)
@@ -52,13 +50,26 @@ class Evaluation:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per metric that has a value: value, se, ci_low, ci_high, n, unit, method."""
-        fields = ("value", "se", "ci_low", "ci_high", "n", "unit", "method")
-        rows: dict[str, dict[str, Any]] = {
-            name: {field: getattr(estimate, field) for field in fields}
-            for name, estimate in self.metrics.items()
-            if estimate is not None
-        }
-        return pd.DataFrame.from_dict(rows, orient="index", columns=list(fields))
+        known = {name: asdict(e) for name, e in self.metrics.items() if e is not None}
+        columns = ["value", "se", "ci_low", "ci_high", "n", "unit", "method"]
+        return pd.DataFrame(list(known.values()), index=list(known), columns=columns)
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What is estimated from the responses.
+
+    Attributes:
+        ks: The k of pass@k, each at most `samples_per_prompt`; None for 1, 2, 4, ...
+        metrics: Metrics to estimate.
+        right_above: A response is correct if its reward is above this.
+        batch_size: Sequences at a time; changes nothing but speed and memory.
+    """
+
+    ks: Sequence[int] | None = None
+    metrics: Sequence[Metric] = METRICS
+    right_above: float = 0.5
+    batch_size: int = 64
 
 
 def evaluate(
@@ -67,14 +78,10 @@ def evaluate(
     *,
     n_prompts: int | None = None,
     samples_per_prompt: int = 8,
-    ks: Sequence[int] | None = None,
     decoding: Decoding = "sampled",
-    metrics: Sequence[Metric] = METRICS,
-    right_above: float = 0.5,
     max_new_tokens: int = 150,
     seed: int = 0,
-    batch_size: int = 64,
-    progress: Report | None = None,
+    options: EvaluationOptions = EvaluationOptions(),
 ) -> Evaluation:
     """Evaluate a policy on a task.
 
@@ -83,21 +90,17 @@ def evaluate(
         task: Prompts and a reward.
         n_prompts: Size of a random subset of the prompts; None for all.
         samples_per_prompt: Responses to each prompt; one where `decoding` is "greedy".
-        ks: The k of pass@k, each at most `samples_per_prompt`; None for 1, 2, 4, ...
         decoding: "sampled" at the policy's temperature, or "greedy".
-        metrics: Metrics to estimate.
-        right_above: A response is correct if its reward is above this.
         max_new_tokens: Longest response in tokens, EOS counted.
         seed: Fixes the subset and every token.
-        batch_size: Sequences at a time; changes nothing but speed and memory.
-        progress: Called after each batch.
+        options: What is estimated.
 
     Returns:
         Estimates and responses.
     """
-    tries = powers_of_two(samples_per_prompt) if ks is None else tuple(ks)
+    tries = powers_of_two(samples_per_prompt) if options.ks is None else tuple(options.ks)
     require_tries(tries, samples_per_prompt)
-    require_known(metrics)
+    require_known(options.metrics)
     rollouts = draw_responses(
         policy,
         choose_prompts(task.prompts, n_prompts, seed, policy=policy),
@@ -105,10 +108,10 @@ def evaluate(
         random_numbers(seed),
         decoding=decoding,
         max_new_tokens=max_new_tokens,
-        batch_size=batch_size,
-        progress=progress,
+        batch_size=options.batch_size,
     )
-    records = score_records(policy, rollouts, task, metrics, decoding, right_above=right_above)
+    metrics, above = options.metrics, options.right_above
+    records = score_records(policy, rollouts, task, metrics, decoding, right_above=above)
     estimates = estimate_metrics(records, metrics, tries, sampled=decoding == "sampled")
     return Evaluation(estimates, records, decoding)
 

@@ -26,7 +26,7 @@ correct, a format that the task does not define) is None.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -68,7 +68,7 @@ FORKING_SHARE = 0.2
 MIN_PROMPTS_FOR_INTERVAL = 48
 """Prompts from which on intervals of skewed quantities hold, if the skew is moderate."""
 
-BY_PROMPT, JACKKNIFE = "mean over prompts", "jackknife over prompts"
+JACKKNIFE = "jackknife over prompts"
 
 
 def powers_of_two(n: int) -> tuple[int, ...]:
@@ -138,7 +138,7 @@ def _passes(records: pd.DataFrame, ks: Sequence[int]) -> dict[str, Estimate | No
 def _reward(records: pd.DataFrame) -> Estimate:
     if records["reward"].between(0, 1).all():
         return _share(records, "reward", unit="reward")
-    return _mean(records, records["reward"], "reward", positive=False)
+    return _over_prompts(records["prompt"], records["reward"], unit="reward", positive=False)
 
 
 def _share(records: pd.DataFrame, name: str, unit: str = "share of responses") -> Estimate:
@@ -149,38 +149,34 @@ def _share(records: pd.DataFrame, name: str, unit: str = "share of responses") -
 def _lengths(records: pd.DataFrame) -> dict[str, Estimate | None]:
     parts = {"": records, "_right": records[records["right"]], "_wrong": records[~records["right"]]}
     return {
-        f"response_length{which}": _mean(part, part["length"], "tokens") if len(part) else None
+        f"response_length{which}": _over_prompts(part["prompt"], part["length"], unit="tokens")
         for which, part in parts.items()
+        if len(part)
     }
 
 
 def _entropies(records: pd.DataFrame, metrics: Sequence[Metric]) -> dict[str, Estimate | None]:
     values: dict[str, Estimate | None] = {}
-    for metric, column, method in (
-        ("entropy", "entropy", "rao-blackwell"),
-        ("surprisal", "surprisal", "surprisal"),
-    ):
+    prompts, methods = records["prompt"], {"entropy": "rao-blackwell", "surprisal": "surprisal"}
+    for metric, method in methods.items():
         if metric in metrics:
             whole, per_token = NAMES[metric]
-            values[whole] = _mean(records, records[column], "nats per sequence", method)
-            values[per_token] = _ratio(
-                records, records[column], records["length"], "nats per token", method
-            )
+            sums, style = records[metric], {"method": method}
+            values[whole] = _over_prompts(prompts, sums, unit="nats per sequence", **style)
+            values[per_token] = _over_prompts(prompts, sums, records["length"], **style)
     if "forking_entropy" in metrics:
-        values["forking_entropy"] = forking_entropy(
-            records["entropies"].tolist(), _index(records), FORKING_SHARE
-        )
+        values["forking_entropy"] = forking_entropy(records["entropies"].tolist(), prompts)
     return values
 
 
 def forking_entropy(
-    entropies: Sequence[np.ndarray], prompt_index: Tensor, share: float = FORKING_SHARE
+    entropies: Sequence[np.ndarray], prompts: Any, share: float = FORKING_SHARE
 ) -> Estimate:
     """Mean entropy of the share of all tokens where it is highest.
 
     Args:
         entropies: H of every token, one array per response, nats.
-        prompt_index: (n,) which prompt each response belongs to.
+        prompts: (n,) which prompt each response belongs to.
         share: Share of tokens.
 
     Returns:
@@ -191,49 +187,24 @@ def forking_entropy(
     quantile = float(np.partition(every, len(every) - top)[len(every) - top])
     excess = [float(np.maximum(h - quantile, 0).sum()) for h in entropies]
     tokens = [share * len(h) for h in entropies]
-    above, below = (torch.tensor(x, dtype=torch.float64) for x in (excess, tokens))
-    unit, method = "nats per token", "top tokens"
-    return _jackknifed(above, below, prompt_index, unit, method, shift=quantile, positive=True)
+    return _over_prompts(prompts, excess, tokens, method="top tokens", shift=quantile)
 
 
-def _mean(
-    records: pd.DataFrame,
-    values: pd.Series,
-    unit: str,
+def _over_prompts(
+    prompts: Any,
+    above: Any,
+    below: Any = None,
+    *,
+    unit: str = "nats per token",
     method: str = JACKKNIFE,
-    *,
-    positive: bool = True,
-) -> Estimate:
-    ones = pd.Series(1.0, index=records.index)
-    return _ratio(records, values, ones, unit, method, positive=positive)
-
-
-def _ratio(
-    records: pd.DataFrame,
-    above: pd.Series,
-    below: pd.Series,
-    unit: str,
-    method: str,
-    *,
-    positive: bool = True,
-) -> Estimate:
-    numbers = (_tensor(above), _tensor(below), _index(records))
-    return _jackknifed(*numbers, unit, method, positive=positive)
-
-
-def _jackknifed(
-    above: Tensor,
-    below: Tensor,
-    prompt_index: Tensor,
-    unit: str,
-    method: str,
     shift: float = 0.0,
-    *,
-    positive: bool,
+    positive: bool = True,
 ) -> Estimate:
     """Shift + Σ ω_i a_i / Σ ω_i b_i with its error over prompts; on the log scale if positive."""
+    a = _tensor(above)
+    b = torch.ones_like(a) if below is None else _tensor(below)
     jackknife = infinitesimal_jackknife(
-        lambda omega: (shift + (omega @ above) / (omega @ below))[None], prompt_index
+        lambda omega: (shift + (omega @ a) / (omega @ b))[None], _tensor(prompts).long()
     )
     warnings = few_prompts(jackknife.n_units) if positive else ()
     estimate = jackknife.estimate(0, unit=unit, method=method, caveats=Caveats(warnings))
@@ -250,9 +221,5 @@ def few_prompts(n: int) -> tuple[str, ...]:
     )
 
 
-def _index(records: pd.DataFrame) -> Tensor:
-    return torch.tensor(records["prompt"].tolist())
-
-
-def _tensor(values: pd.Series) -> Tensor:
-    return torch.tensor(values.tolist(), dtype=torch.float64)
+def _tensor(values: Any) -> Tensor:
+    return torch.tensor(np.asarray(values, dtype=np.float64))

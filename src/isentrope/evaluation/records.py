@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.token_statistics import Scores
@@ -61,22 +59,14 @@ def make_records(
         "format": pd.array([format_of(x) if format_of else None for x in texts], dtype="Float64"),
         "response_ids": [r.numpy() for r in rollouts.response_ids],
     }
-    return pd.DataFrame(columns | _scored(rollouts, scores))
-
-
-def _scored(rollouts: Rollouts, scores: Scores | None) -> dict[str, list[Any]]:
-    """Per response, summed over its own tokens: a sum that padding cannot change."""
-    if scores is None:
-        return {}
-    logprobs, entropies = (_ragged(x, rollouts) for x in (scores.logprobs, scores.entropies))
-    return {
-        "entropy": [float(h.sum()) for h in entropies],
-        "surprisal": [-float(s.sum()) for s in logprobs],
-        "logprobs": logprobs,
-        "entropies": entropies,
-    }
-
-
-def _ragged(padded: torch.Tensor, rollouts: Rollouts) -> list[np.ndarray]:
-    lengths = rollouts.lengths.tolist()
-    return [row[:length].numpy() for row, length in zip(padded, lengths, strict=True)]
+    if scores is not None:
+        both = (scores.logprobs, scores.entropies)
+        logprobs, entropies = (
+            [row[:length].numpy() for row, length in zip(padded, columns["length"], strict=True)]
+            for padded in both
+        )
+        # summed over its own tokens: a sum that padding cannot change
+        columns["entropy"] = [float(h.sum()) for h in entropies]
+        columns["surprisal"] = [-float(s.sum()) for s in logprobs]
+        columns |= {"logprobs": logprobs, "entropies": entropies}
+    return pd.DataFrame(columns)

@@ -8,8 +8,7 @@ the same settings are coupled (common random numbers).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -18,7 +17,6 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
-from isentrope.system.progress import Report
 
 Decoding = Literal["sampled", "greedy"]
 """Responses drawn from the policy, or the likeliest token at every position."""
@@ -76,7 +74,6 @@ def draw_responses(
     decoding: Decoding = "sampled",
     max_new_tokens: int,
     batch_size: int = 64,
-    progress: Report | None = None,
 ) -> Rollouts:
     """Answer each of these prompts, in order.
 
@@ -89,24 +86,16 @@ def draw_responses(
             between them for greedy responses too.
         max_new_tokens: Longest response in tokens.
         batch_size: Sequences at a time; changes nothing but speed and memory.
-        progress: Called after each batch.
 
     Returns:
         The responses; greedy ones without the sampler's log-probabilities.
     """
-    options = {"max_new_tokens": max_new_tokens, "batch_size": batch_size, "progress": progress}
-    if decoding == "sampled":
-        return respond(policy, prompts, samples_per_prompt, generator, **options)
-    with _cold(policy):
-        rollouts = respond(policy, prompts, samples_per_prompt, generator, **options)
-    return rollouts.with_columns(sampler_logprobs=None)
-
-
-@contextmanager
-def _cold(policy: Policy) -> Iterator[None]:
     before = policy.temperature
-    policy.temperature = GREEDY_TEMPERATURE
+    if decoding == "greedy":
+        policy.temperature = GREEDY_TEMPERATURE
+    options = {"max_new_tokens": max_new_tokens, "batch_size": batch_size}
     try:
-        yield
+        rollouts = respond(policy, prompts, samples_per_prompt, generator, **options)
     finally:
         policy.temperature = before
+    return rollouts if decoding == "sampled" else rollouts.with_columns(sampler_logprobs=None)

@@ -25,6 +25,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
+from isentrope.models.limits import at_once
 from isentrope.system.heap import give_back_free_memory
 
 WEIGHTS_HELD = 2**25
@@ -61,16 +62,16 @@ def attention_in_blocks(model: Any, input_ids: Tensor, directions: int = 1) -> G
 
 
 def _held(device: torch.device) -> int:
-    return min(WEIGHTS_OF_CPU, WEIGHTS_HELD) if device.type == "cpu" else WEIGHTS_HELD
+    return at_once(min(WEIGHTS_OF_CPU, WEIGHTS_HELD) if device.type == "cpu" else WEIGHTS_HELD)
 
 
 def _queries(query: Tensor, keys: int, directions: int) -> int:
     """Queries of a block."""
     each = query.shape[:-2].numel() * keys * directions
-    most = max(1, WEIGHTS_HELD // each)
+    most = max(1, at_once(WEIGHTS_HELD) // each)
     if query.device.type != "cpu":
         return most
-    return min(most, max(QUERIES_OF_CPU, WEIGHTS_OF_CPU // each))
+    return min(most, max(QUERIES_OF_CPU, at_once(WEIGHTS_OF_CPU) // each))
 
 
 class _InBlocks(TorchFunctionMode):
@@ -122,7 +123,8 @@ def _attention(
         )
 
     parts: list[Tensor] = []
-    many = query.shape[:-1].numel() * keys > WEIGHTS_HELD  # a backward pass cannot hold them all
+    # a backward pass cannot hold them all
+    many = query.shape[:-1].numel() * keys > at_once(WEIGHTS_HELD)
     again = many and torch.is_grad_enabled() and query.requires_grad
     for start in reversed(range(0, queries, rows)):
         q = query[..., start : start + rows, :]

@@ -1,18 +1,12 @@
-"""A plan: the stages of a verb at a checkpoint, whether they fit, and if not what would."""
+"""A plan: the stages of a verb, what they hold, whether that fits, and if not what would."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from isentrope.models.precision import Precision
-from isentrope.planning.measuring import Measuring
-from isentrope.planning.passes import Passes
-from isentrope.planning.rate import Rate
-from isentrope.planning.shapes import Shapes
-from isentrope.planning.sizes import Sizes
-from isentrope.planning.stages import Stage
+from isentrope.planning.held import Term
 from isentrope.system.errors import IsentropeError
 
 _UNITS = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
@@ -23,6 +17,42 @@ class DoesNotFitError(IsentropeError, ValueError):
     """A verb that takes more memory than there is."""
 
 
+def on_line(shares: Sequence[float], found: Sequence[float]) -> Callable[[float], float]:
+    """The straight line through two dry runs, which never falls.
+
+    Args:
+        shares: Of the whole, the smaller first.
+        found: What they took.
+
+    Returns:
+        What a share takes; 1 is the whole.
+    """
+    (less, more), (first, second) = shares, found
+    slope = max(0.0, second - first) / (more - less) if more > less else 0.0
+    return lambda share: max(0.0, second + slope * (share - more))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a verb.
+
+    Attributes:
+        name: As the verb's own clock calls it.
+        seconds: Of one process; None where nothing was run.
+        peak: Bytes at once.
+        fixed: Those of them that no smaller micro-batch would save.
+        setting: What the others are in proportion to.
+        value: Of that setting, as far as it acts.
+    """
+
+    name: str
+    seconds: float | None
+    peak: int
+    fixed: int
+    setting: str = "sampling.max_tokens"
+    value: int = 1
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a verb takes at a checkpoint.
@@ -31,19 +61,19 @@ class Plan:
         verb: Its name.
         checkpoint: Name of the checkpoint.
         stages: In the order in which they run.
+        held: What is held without any pass, which is in the stages too.
         libraries: Bytes of Python and its libraries, without any model.
         memory: Bytes that there are.
-        rate: Of the device; None where it was not measured.
-        cure: The smallest change that would fit, as a sentence; None where it fits.
+        not_run: Why no stage was run; None where they were.
     """
 
     verb: str
     checkpoint: str
     stages: tuple[Stage, ...]
+    held: tuple[Term, ...]
     libraries: int
     memory: int
-    rate: Rate | None = None
-    cure: str | None = None
+    not_run: str | None = None
 
     @property
     def largest(self) -> Stage:
@@ -62,130 +92,37 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """Time of all stages, roughly: to a factor of two or three."""
-        if self.rate is None:
-            return None
-        return sum(self.rate.seconds(stage.work) for stage in self.stages)
+        """Of all stages."""
+        known = [stage.seconds for stage in self.stages if stage.seconds is not None]
+        return sum(known) if known else None
 
-
-def plan_measuring(
-    verb: str,
-    name: str,
-    shapes: Shapes,
-    sizes: Sizes,
-    memory: int,
-    rate: Rate | None = None,
-) -> Plan:
-    """Plan a measuring verb, every pass followed by shapes.
-
-    Args:
-        verb: One of measure, influence, kernel, noise and audit.
-        name: Of the checkpoint.
-        shapes: Of the checkpoint.
-        sizes: What is asked.
-        memory: Bytes that there are.
-        rate: Of the device, for the time.
-
-    Returns:
-        The plan, with a cure where it does not fit.
-    """
-    known: dict[tuple[Precision, int], Passes] = {}
-
-    def stages(of: Sizes) -> tuple[Stage, ...]:
-        def passes(precision: Precision) -> Passes:
-            if (precision, sizes.max_tokens) not in known:
-                known[precision, sizes.max_tokens] = Passes(
-                    shapes, precision, sizes.max_tokens, sizes.vocab_chunk
-                )
-            whole = known[precision, sizes.max_tokens]
-            if of.max_tokens == sizes.max_tokens:
-                return whole
-            return whole.with_fewer_tokens(of.max_tokens)
-
-        return tuple(Measuring(shapes, of, passes).stages(verb))
-
-    plan = Plan(verb, name, stages(sizes), libraries_bytes(), memory, rate)
-    if plan.fits:
-        return plan
-    return replace(plan, cure=_cure(plan, sizes, shapes.spread, stages))
-
-
-def least(verb: str, name: str, shapes: Shapes, sizes: Sizes, memory: int) -> Plan:
-    """What a verb takes without any pass: weights, moments and stored gradients.
-
-    Args:
-        verb: One of measure, influence, kernel, noise and audit.
-        name: Of the checkpoint.
-        shapes: Of the checkpoint.
-        sizes: What is asked.
-        memory: Bytes that there are.
-
-    Returns:
-        A plan that the verb is sure to exceed.
-    """
-    found = tuple(Measuring(shapes, sizes).stages(verb))
-    return Plan(verb, name, found, libraries_bytes(), memory)
-
-
-def _changes(sizes: Sizes, spread: int) -> list[tuple[str, Sizes]]:
-    """Changes of one setting, those that cost least first; `spread` parameters can be shared."""
-    longest = max(sizes.E.length, sizes.U.length)
-    tokens = sizes.max_tokens
-    found: list[tuple[str, Sizes]] = []
-    while tokens // 2 >= longest:
-        tokens //= 2
-        found.append((f"sampling.max_tokens={tokens}", replace(sizes, max_tokens=tokens)))
-    batch = sizes.sampled_at_once
-    while batch > 1:
-        batch //= 2
-        found.append((f"sampling.batch_size={batch}", replace(sizes, sampled_at_once=batch)))
-    disk = replace(sizes.storage, where="disk")
-    found.append(("fisher_kernel.where=disk", replace(sizes, storage=disk)))
-    for groups in (4, 2):
-        if sizes.groups is None or groups < sizes.groups:
-            found.append((f"analysis.groups={groups}", replace(sizes, groups=groups)))
-    if spread and sizes.processes > 1 and not sizes.sharded:
-        found.append(("checkpoint.shard_base=true", replace(sizes, sharded=True)))
-    if sizes.order == 2:
-        found.append(("estimator.order=1", replace(sizes, order=1)))
-    if sizes.measuring.runtime_dtype == "float64":
-        short = Precision("float32")
-        same = replace(sizes, measuring=short, updating=short, sampling=short)
-        found.append(("precision.runtime_dtype=float32", same))
-    return found
-
-
-def _cure(
-    plan: Plan, sizes: Sizes, spread: int, stages: Callable[[Sizes], tuple[Stage, ...]]
-) -> str:
-    """The first change that fits, or several at once."""
-
-    def fits(of: Sizes) -> bool:
-        return replace(plan, stages=stages(of)).fits
-
-    for words, changed in _changes(sizes, spread):
-        if fits(changed):
-            return f"--set {words} would fit."
-    taken: dict[str, str] = {}
-    now = sizes
-    for _ in range(8):
-        better = [
-            (replace(plan, stages=stages(changed)).peak, words, changed)
-            for words, changed in _changes(now, spread)
+    def less(self, spared: int) -> Plan:
+        """The same where every stage holds so much less: what a spread base has elsewhere."""
+        stages = [
+            replace(stage, peak=stage.peak - spared, fixed=stage.fixed - spared)
+            for stage in self.stages
         ]
-        size, words, changed = min(better, key=lambda x: x[0])
-        if size >= replace(plan, stages=stages(now)).peak:
-            break
-        taken[words.partition("=")[0]] = words
-        now = changed
-        if fits(now):
-            return " ".join(f"--set {words}" for words in taken.values()) + " would fit."
-    left = replace(plan, stages=stages(now))
-    return (
-        f"No change of these settings fits: with {', '.join(taken.values()) or 'none'} it takes "
-        f"{gigabytes(left.peak)}, of which the {left.largest.terms[0].name} are "
-        f"{gigabytes(left.largest.terms[0].size)}. Take a machine with more memory."
-    )
+        return replace(self, stages=tuple(stages))
+
+    @property
+    def cure(self) -> str:
+        """The change that would fit, by the straight line of each stage."""
+        room = self.memory - self.libraries
+        wanted: dict[str, int] = {}
+        for stage in self.stages:
+            if stage.peak <= room:
+                continue
+            share = (room - stage.fixed) / max(1, stage.peak - stage.fixed)
+            value = int(share * stage.value)
+            if value < 1:
+                return (
+                    f"{gigabytes(stage.fixed)} are held in {stage.name} whatever is read at a "
+                    "time: fisher_kernel.where=disk, fewer analysis.groups, "
+                    "precision.runtime_dtype=float32 or a machine with more memory."
+                )
+            power = 1 << (value.bit_length() - 1)
+            wanted[stage.setting] = min(power, wanted.get(stage.setting, power))
+        return " ".join(f"--set {name}={value}" for name, value in wanted.items()) + " would fit."
 
 
 def libraries_bytes() -> int:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.models.batching import MicroBatch
+from isentrope.models.limits import at_once
 from isentrope.policy.scorer import Scorer
 from isentrope.policy.token_statistics import logit_chunks
 
@@ -54,7 +55,7 @@ class DivergentScorer(Scorer):
     ) -> Tensor:
         """(m, 4) s, H, χ², κ, or (m, 6) with ρ_2 and ρ_4, a few tokens at a time."""
         hidden, head = self.hidden(batch), self.head
-        rows = max(1, LOGITS_HELD // self.lm.config.vocab_size)
+        rows = max(1, at_once(LOGITS_HELD) // self.lm.config.vocab_size)
         parts: list[Tensor] = []
         pieces = (torch.split(x, rows) for x in (hidden, reference.hidden, batch.targets))
         for moved, drawn, targets in zip(*pieces, strict=True):

@@ -17,6 +17,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor, nn
 
+from isentrope.models.limits import at_once
 from isentrope.policy.token_statistics import LOGITS_HELD
 
 
@@ -152,7 +153,7 @@ def logit_rows(hidden: Tensor, head: nn.Linear) -> Iterator[tuple[slice, Tensor]
     Yields:
         A slice of the tokens, and their logits (rows, v).
     """
-    rows = max(1, LOGITS_HELD // head.weight.shape[0])
+    rows = max(1, at_once(LOGITS_HELD) // head.weight.shape[0])
     for start in range(0, len(hidden), rows):
         here = slice(start, min(start + rows, len(hidden)))
         yield here, nn.functional.linear(hidden[here], head.weight, head.bias)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from isentrope.models.limits import at_once
 from isentrope.models.logits import ScaledHead
 from isentrope.policy.spread import Spread
 
@@ -91,7 +92,7 @@ def token_statistics(
     Returns:
         s and H, each (m,), in nats; then V and F if requested.
     """
-    rows = max(1, LOGITS_HELD // _columns(head, vocab_chunk))
+    rows = max(1, at_once(LOGITS_HELD) // _columns(head, vocab_chunk))
     parts: list[tuple[Tensor, ...]] = []
     for h, t in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
         args = (h, head, t, temperature, vocab_chunk, dtype, variances)

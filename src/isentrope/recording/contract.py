@@ -25,29 +25,6 @@ from isentrope.system.manifest import verify
 from isentrope.system.reading import require_types
 from isentrope.update.parameter_names import SIDECAR
 
-_MUST_AGREE = {
-    "trainable": "the trainable parameters",
-    "frozen_sha256": "the frozen weights of the base model",
-    "world_size": "the number of processes",
-    "prompts_per_step": "training.prompts_per_step",
-    "group_size": "training.group_size",
-    "micro_batch": "training.micro_batch",
-    "max_new_tokens": "sampling.max_new_tokens",
-    "eos_token_ids": "the tokens that end a response",
-    "temperature": "sampling.temperature",
-    "max_grad_norm": "training.max_grad_norm",
-    "control": "control",
-    "objective": "the objective",
-    "loss_type": "trainer.loss_type",
-    "seed": "training.seed",
-    "dataset_sha256": "the training prompts",
-}
-"""Settings that must be equal to resume a run, in words."""
-_MAY_BE_MISSING = ("eos_token_ids",)
-"""Settings that older checkpoints do not hold and that cannot be inferred."""
-_OLD_DEFAULTS = {"control": None}
-"""Settings that older checkpoints do not hold, and their values there."""
-
 
 def frozen_hash(model: nn.Module) -> str:
     """SHA-256 over names and bytes of every weight that is not trained."""
@@ -100,54 +77,6 @@ def read_contract(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{folder} has no {CONTRACT}: `isentrope train` did not write it.")
     require_types(folder / CONTRACT, contract, Contract, CURE)
     return contract
-
-
-_STATES_NEED = ("trainable", "frozen_sha256", "world_size", "eos_token_ids", "dataset_sha256")
-"""Those that the states in a checkpoint depend on, which a branch takes over."""
-
-
-def require_same_run(
-    saved: Mapping[str, Any], now: Mapping[str, Any], *, branched: bool = False
-) -> None:
-    """Refuse to resume a run from a checkpoint of another run.
-
-    Args:
-        saved: The checkpoint's contract.
-        now: The contract of the resumed run.
-        branched: Whether it is another run that begins there, whose settings may differ.
-
-    Raises:
-        ValueError: Naming the first thing that differs.
-    """
-    for key, words in _MUST_AGREE.items():
-        if (branched and key not in _STATES_NEED) or (key in _MAY_BE_MISSING and key not in saved):
-            continue
-        if key == "objective" and now[key] == "recorded":
-            continue  # these names now cover more: the loss's settings are compared separately
-        if key not in saved and key not in _OLD_DEFAULTS:
-            raise ValueError(
-                f"The run cannot be resumed: the contract of its checkpoint has no {key!r}, so "
-                f"{words} cannot be compared. Restore {CONTRACT}, or start a new run."
-            )
-        before = saved.get(key, _OLD_DEFAULTS.get(key))
-        if before != now[key]:
-            differ = _other_shapes if key == "trainable" else _other_value
-            raise ValueError(
-                f"The run cannot be resumed: {words} {differ(before, now[key])}. Resume "
-                "with the settings of its start, or start a new run."
-            )
-
-
-def _other_value(saved: Any, now: Any) -> str:
-    return f"was {saved!r} and is {now!r}"
-
-
-def _other_shapes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    other = [name for name in {**saved, **now} if saved.get(name) != now.get(name)]
-    return (
-        f"differ in {len(other)} of {len(saved)}, the first is {other[0]!r} "
-        f"(shape {saved.get(other[0], 'none')} then, {now.get(other[0], 'none')} now)"
-    )
 
 
 def environment() -> dict[str, Any]:

@@ -36,18 +36,6 @@ from isentrope.training.run_files import WRITING, RunFiles
 
 BRANCH = "branch.json"
 
-FIXED = (
-    "model.",
-    "data.",
-    "training.seed",
-    "training.prompt_weighting",
-    "trainer.optim",
-    "trainer.fp16",
-    "trainer.fsdp",
-    "trainer.deepspeed",
-)
-"""Settings that a branch shares with its parent, whose states depend on them."""
-
 
 @dataclass(frozen=True)
 class Branch:
@@ -107,28 +95,6 @@ def parent_of(checkpoint: str | Path) -> tuple[Path, RunFiles]:
     verify(folder)
     require_resumable(folder)
     return folder, files
-
-
-def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """What a branch changes.
-
-    Args:
-        then: `flat_settings` of the parent.
-        now: That of the branch.
-
-    Returns:
-        Key → both values.
-
-    Raises:
-        ConfigError: If a setting that a branch shares with its parent is another.
-    """
-    keys = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))
-    if fixed := [key for key in keys if key.startswith(FIXED)]:
-        raise ConfigError(
-            f"{fixed[0]} cannot change in a branch (it was {then.get(fixed[0])} and is "
-            f"{now.get(fixed[0])}): the states it takes over depend on it. Start a new run instead."
-        )
-    return {key: [then.get(key), now.get(key)] for key in keys}
 
 
 def require_steps(step: int, last: int, trainer: Mapping[str, Any]) -> None:

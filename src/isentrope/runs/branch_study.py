@@ -20,13 +20,18 @@ from isentrope.config.measure import PolicyConfig
 from isentrope.config.train import TrainConfig
 from isentrope.runs.branch import (
     Branch,
-    changed_settings,
     parent_of,
     require_steps,
     settings_of,
 )
 from isentrope.runs.checkpoints import find_checkpoints
-from isentrope.runs.resumed_training import BY_CONTENT, flat_settings, schedule_has_end
+from isentrope.runs.identity import (
+    BY_CONTENT,
+    changed_settings,
+    flat_settings,
+    require_same,
+    schedule_has_end,
+)
 from isentrope.runs.room import folder_name
 from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.checkpoint_names import step_of_folder
@@ -212,12 +217,7 @@ def _require_same_branch(branch: Planned, checkpoint: Path, parent: RunFiles) ->
         )
     then = flat_settings(load_config(file, root=TrainConfig))
     now = flat_settings(settings_of(parent, list(branch.overrides))[1])
-    for key in sorted({*then, *now} - {"training.steps", *BY_CONTENT}):
-        if then.get(key) != now.get(key):
-            raise ValueError(
-                f"{branch.files.folder} was made with {key}={then.get(key)}, and {now.get(key)} is "
-                f"asked for now: {cure}."
-            )
+    require_same(branch.files.folder, then, now, ("training.steps", *BY_CONTENT))
 
 
 def _folder(setting: str) -> str:

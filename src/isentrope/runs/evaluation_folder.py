@@ -29,7 +29,7 @@ import pandas as pd
 from isentrope.results.coding import ResultsError
 from isentrope.results.columns import RECORDS
 from isentrope.runs.evaluation_result import EvaluationResult
-from isentrope.runs.resume import require_same_origin
+from isentrope.runs.identity import require_same_origin
 from isentrope.system.errors import FileError
 from isentrope.system.file_contents import csv_cell, parquet
 from isentrope.system.files import (

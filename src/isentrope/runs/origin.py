@@ -12,12 +12,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import all_keys
+from isentrope.config.measure import MeasureConfig
+from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.models.base_model import adapter_base
 from isentrope.sampling.tasks.python_file import NAME
 from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
 from isentrope.system.errors import FileError
 from isentrope.system.files import sha256
 from isentrope.system.manifest import file_digest
+from isentrope.training.models import TOY, find_model
 from isentrope.update.parameter_names import SIDECAR
 
 UNKNOWN = "unknown"
@@ -25,6 +32,24 @@ UNKNOWN = "unknown"
 
 NOTHING = "none"
 """Digest of what is not there."""
+
+DATA_OF_MEASURE = {
+    "data": "batch_config.dataset_path",
+    "data of U": "batch_config.U_dataset_path",
+    "E_file": "batch_config.E_file",
+    "U_file": "batch_config.U_file",
+}
+PATHS = (
+    *("checkpoint.checkpoint_path", "checkpoint.optimizer_path", "checkpoint.base_model"),
+    *("data.dataset_path", *DATA_OF_MEASURE.values()),
+)
+"""Settings that are paths, whose content is compared instead."""
+
+_NO_NUMBER = (
+    *("output.", "checkpoint.device_map", "checkpoint.allow_hub", "checkpoint.verify"),
+    *("sampling.batch_size", "sampling.max_tokens", "sampling.vocab_chunk", "sampling.vllm_memory"),
+)
+"""Settings of an evaluation that decide speed and memory alone."""
 
 _TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt"),
@@ -48,10 +73,8 @@ def checkpoint_digests(
         Digest by part.
     """
     parts = {"weights": _of_files(sorted(folder.glob("*.safetensors")))}
-    file = folder / "adapter_config.json"
     base: Path | None = folder
-    if file.is_file():
-        settings = CheckpointFolder(folder).adapter
+    if settings := CheckpointFolder(folder).adapter:
         named = settings.pop("base_model_name_or_path", None)
         parts["adapter settings"] = digest_of(settings)
         source = adapter_base(folder, named, base_model, allow_hub=allow_hub)
@@ -177,3 +200,73 @@ def _of_names(folder: Path, names: Iterable[str]) -> str:
 
 def _of_files(files: Iterable[Path]) -> str:
     return sha256(bytes.fromhex(file_digest(file)) for file in files)
+
+
+def measurement_origin(config: MeasureConfig, checkpoint: Path, optimizer: Path) -> dict[str, str]:
+    """Digests, by part, of what the results of one item of a study are made from."""
+    settings, batch, where = of_measurement(config), config.batch_config, config.checkpoint
+    parts = checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub)
+    parts["optimizer"] = optimizer_digest(optimizer)
+    parts |= {part: data_digest(settings[key]) for part, key in DATA_OF_MEASURE.items()}
+    parts["task"] = task_digest(batch.dataset_name, batch.U_dataset_name)
+    return parts | {"settings": _settings_digest(config, settings)}
+
+
+def evaluation_origin(config: EvaluateConfig, checkpoint: Path) -> dict[str, str]:
+    """Digests, by part, of what the evaluation of one checkpoint is made from."""
+    where = config.checkpoint
+    return checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub) | {
+        "data": data_digest(config.data.dataset_path),
+        "task": task_digest(config.data.dataset_name),
+        "settings": _settings_digest(config, of_evaluation(config)),
+    }
+
+
+def training_origin(config: TrainConfig | SftConfig) -> dict[str, str]:
+    """Digests of what a run is made from: first model, tokenizer, data and the task's file."""
+    data = config.data
+    parts = {"data": data_digest(data.dataset_path), "task": task_digest(data.dataset_name)}
+    if config.model.path == TOY:
+        return parts
+    folder = local_folder(find_model(config.model.path))
+    if folder is not None and CheckpointFolder(folder).is_adapter:
+        adapter = checkpoint_digests(folder, allow_hub=config.model.allow_hub)
+        del adapter["contract"]
+        return parts | adapter
+    tokenizer = UNKNOWN if folder is None else tokenizer_digest(folder)
+    return parts | base_digests(folder, config.model.path) | {"tokenizer": tokenizer}
+
+
+def of_measurement(config: MeasureConfig) -> dict[str, Any]:
+    """Every key that moves a number, the checkpoint by its resolved path."""
+    sections = config.model_dump(exclude={"output", "provenance", "detailed_logging"})
+    flat = {f"{s}.{k}": value for s, keys in sections.items() for k, value in keys.items()}
+    for permission in ("allow_hub", "allow_mixed", "verify"):
+        del flat[f"checkpoint.{permission}"]
+    where = Path(str(flat["checkpoint.checkpoint_path"])).expanduser()
+    return flat | {"checkpoint.checkpoint_path": str(where.resolve())}
+
+
+def of_evaluation(config: EvaluateConfig) -> dict[str, Any]:
+    """Dotted key → value of what may move a number, of paths the last part alone."""
+    content = config.model_dump(mode="json")
+    keys = [k for k in all_keys(EvaluateConfig) if "." in k and not k.startswith(_NO_NUMBER)]
+    flat = {key: content[key.split(".")[0]][key.split(".")[1]] for key in keys}
+    return flat | {key: _names(flat[key]) for key in PATHS if key in flat}
+
+
+def _names(paths: str | list[str] | None) -> Any:
+    if isinstance(paths, list):
+        return [Path(path).name for path in paths]
+    return None if paths is None else Path(paths).name
+
+
+def _settings_digest(config: BaseModel, settings: Mapping[str, Any]) -> str:
+    """Digest of the settings that are not defaults: a version with more keys continues."""
+    chosen = {}
+    for key, value in settings.items():
+        section, _, name = key.partition(".")
+        field = type(getattr(config, section)).model_fields[name]
+        if key not in PATHS and value != field.get_default(call_default_factory=True):
+            chosen[key] = value
+    return digest_of(chosen)

@@ -23,11 +23,11 @@ from isentrope.config.paths import inputs_of
 from isentrope.results.result import Result, item_name
 from isentrope.results.results import load_result
 from isentrope.runs.checkpoints import Subject, find_subjects
-from isentrope.runs.evaluated_models import require_one_model
 from isentrope.runs.folder import noted_if_interrupted, require_new, resolved, run_directory
-from isentrope.runs.one_contract import other_base, require_one_contract
+from isentrope.runs.identity import require_same_measurement
+from isentrope.runs.one_study import other_base, require_one_contract, require_one_model
 from isentrope.runs.one_writer import one_writer
-from isentrope.runs.resume import measurement_origin, require_same_measurement
+from isentrope.runs.origin import measurement_origin
 from isentrope.runs.room import require_writable
 from isentrope.system.files import write_bytes
 from isentrope.system.outputs import require_apart

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-from contextvars import ContextVar
 
 KEPT = 2**27
 """Bytes of free blocks that the allocator may keep."""
@@ -28,9 +27,6 @@ LARGEST_KEPT = 2**25
 
 _M_MMAP_THRESHOLD = -3
 """Of <malloc.h>."""
-
-
-_INSTEAD: ContextVar[Callable[[], None] | None] = ContextVar("_INSTEAD", default=None)
 
 
 class _Numbers(ctypes.Structure):
@@ -50,32 +46,12 @@ def give_back_free_memory() -> None:
 
     Does nothing where the C library is not glibc 2.33 or later.
     """
-    if (instead := _INSTEAD.get()) is not None:
-        instead()
-        return
     library = _glibc()
     if library is None:
         return
     library.mallinfo2.restype = _Numbers
     if library.mallinfo2().fordblks > KEPT:
         library.malloc_trim(0)
-
-
-@contextmanager
-def told_instead(instead: Callable[[], None]) -> Generator[None]:
-    """A block that runs without numbers: nothing is given back, and a function is called instead.
-
-    Args:
-        instead: Called by `give_back_free_memory`.
-
-    Yields:
-        Nothing.
-    """
-    token = _INSTEAD.set(instead)
-    try:
-        yield
-    finally:
-        _INSTEAD.reset(token)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from isentrope.trainers.fields import by_field
+from isentrope.update.objective import OBJECTIVES
 
 _SET_BY_US = {
     "output.directory": "output_dir",
@@ -79,6 +80,12 @@ CONTROLS = {
     "top_entropy_quantile": "entropy_mask",
 }
 """TRL's own controls of entropy, and their names here."""
+BESIDE_TOKEN_WEIGHTS = {
+    "loss_type": ([loss for loss in OBJECTIVES if loss != "vespo"], "weights whole responses"),
+    "importance_sampling_level": (["token"], "has one ratio per response"),
+    "off_policy_mask_threshold": ([], "drops whole responses by their advantage"),
+}
+"""Fields that control token weights too: usual values, and what any other value does."""
 SHARDING = ("fsdp", "deepspeed")
 """Fields that shard the weights."""
 

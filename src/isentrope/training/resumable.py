@@ -1,4 +1,8 @@
-"""Checks that a checkpoint is complete, so that a run resumes from it exactly."""
+"""Checks that a checkpoint is complete, so that a run resumes from it exactly.
+
+Its manifest says which files it was written with (`system.manifest`). The parts below are asked for
+where it has none: transformers would go on without a state that is not there.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,15 @@ from pathlib import Path
 
 from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
 from isentrope.system.checkpoint_names import step_name
-from isentrope.system.reading import read_json, reading
+from isentrope.system.reading import reading
 from isentrope.trainers.convert.distributed import METADATA, require_inert
 
 STATE = "isentrope_state.json"
 CONTROL_STATE = "step_control.safetensors"
-_ALWAYS = (CONTRACT, STATE, "trainer_state.json", "scheduler.pt")
 _REMEDY = (
     "Restore the file that the run saved there, or remove the folder to resume from the checkpoint "
     "before it."
 )
-_SHARDED = ("optimizer.bin", "optimizer*", "global_step*", "rank*")
 
 
 def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool = False) -> None:
@@ -33,12 +35,12 @@ def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool =
         ValueError: If a file is missing, empty, of another step, or would run code; the message
             names the file.
     """
-    missing = next(_missing(checkpoint, sharded, scaled), None)
-    if missing is not None:
-        raise ValueError(
-            f"{checkpoint} has no {missing}, so the run cannot be resumed from it exactly. "
-            f"{_REMEDY}"
-        )
+    for pattern in _parts(checkpoint, sharded, scaled):
+        if not any(path.stat().st_size for path in checkpoint.glob(pattern)):
+            raise ValueError(
+                f"{checkpoint} has no {pattern}, so the run cannot be resumed from it exactly. "
+                f"{_REMEDY}"
+            )
     for metadata in checkpoint.rglob(METADATA):
         require_inert(metadata.parent)
     saved = CheckpointFolder(checkpoint).step
@@ -46,43 +48,17 @@ def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool =
         raise ValueError(f"{checkpoint} is not called step_N by its step, {saved}. {_REMEDY}")
 
 
-def _missing(checkpoint: Path, sharded: bool, scaled: bool) -> Iterator[str]:
-    def present(pattern: str) -> bool:
-        paths = checkpoint.glob(pattern)
-        return any((p.is_dir() and any(p.iterdir())) or _has_content(p) for p in paths)
-
-    if not any(checkpoint.iterdir()):
-        yield "file in it"
-    kind, weights = "adapter_config.json", "adapter_model.safetensors"
-    if not present(kind):
-        kind, weights = "config.json", "model*.safetensors"
-    if not present(kind):
-        yield "adapter_config.json or config.json"
-    if not sharded and not present(weights):
-        yield weights
-    if not any(present(name) for name in (_SHARDED if sharded else ("optimizer.pt",))):
-        yield "optimizer.pt"
-    controlled = (CONTROL_STATE,) if _controlled(checkpoint / STATE) else ()
-    for name in (*_ALWAYS, *(("scaler.pt",) if scaled else ()), *controlled):
-        if not present(name):
-            yield name
-    processes = _processes(checkpoint)
-    numbered = [f"rng_state_{i}.pth" for i in range(processes)]
-    for name in numbered if processes > 1 else ["rng_state.pth"]:
-        if not present(name):
-            yield name
-
-
-def _has_content(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0
-
-
-def _controlled(state: Path) -> bool:
-    """Whether the saved state contains that of a step control."""
-    return _has_content(state) and "step_control" in read_json(state, _REMEDY, finite=False)
-
-
-def _processes(checkpoint: Path) -> int:
-    contract = CheckpointFolder(checkpoint).contract or {}
+def _parts(checkpoint: Path, sharded: bool, scaled: bool) -> Iterator[str]:
+    yield from (CONTRACT, STATE, "trainer_state.json", "scheduler.pt")
+    if not sharded:  # the loaders of FSDP and DeepSpeed require theirs
+        adapter = (checkpoint / "adapter_config.json").is_file()
+        yield from (
+            "adapter_model.safetensors" if adapter else "model*.safetensors",
+            "optimizer.pt",
+        )
+    if scaled:
+        yield "scaler.pt"
     with reading(checkpoint / CONTRACT, _REMEDY):
-        return operator.index(contract.get("world_size", 1))
+        contract = CheckpointFolder(checkpoint).contract or {}
+        n = operator.index(contract.get("world_size", 1))
+    yield from ["rng_state.pth"] if n == 1 else [f"rng_state_{i}.pth" for i in range(n)]

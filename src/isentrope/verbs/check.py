@@ -26,7 +26,7 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Subject
-from isentrope.runs.one_contract import other_base
+from isentrope.runs.one_study import other_base
 from isentrope.runs.origin import checkpoint_digests
 from isentrope.runs.room import require_writable
 from isentrope.runs.study import require_inputs

@@ -25,13 +25,13 @@ from isentrope.config.paths import inputs_of
 from isentrope.evaluation.metrics import metric_names
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.runs.checkpoints import Checkpoint, find_checkpoints
-from isentrope.runs.evaluated_models import require_one_model
 from isentrope.runs.evaluation_folder import StepFolder, write_table
 from isentrope.runs.evaluation_result import EvaluationResult
 from isentrope.runs.folder import differences, resolved
-from isentrope.runs.one_contract import other_base
+from isentrope.runs.identity import CONFIG, require_same_evaluation
+from isentrope.runs.one_study import other_base, require_one_model
 from isentrope.runs.one_writer import one_writer
-from isentrope.runs.resume import CONFIG, evaluation_origin, require_same_evaluation
+from isentrope.runs.origin import evaluation_origin
 from isentrope.runs.room import folder_name
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verification

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from isentrope.config.measure import MeasureConfig
-from isentrope.config.sizes import Lengths, measuring_sizes
 from isentrope.results.result import Result
 from isentrope.runs.folder import differences, resolved
 from isentrope.runs.study import Item, Run, writing_study
@@ -126,8 +125,7 @@ def _run_item(
     keep_configuration: Callable[[], None],
 ) -> R:
     config, clock, subject = item.config, Clock(), item.subject
-    sizes = measuring_sizes(config, Lengths(None, 1), Lengths(None, 1))
-    require_memory(verb, subject.name, subject.path, config.checkpoint, sizes)
+    require_memory(verb, subject.name, subject.path, config)
     ready = prepare_checkpoint(config, item.subject, progress, clock)
     if ready.along is not None and verb != "measure":
         raise ValueError(

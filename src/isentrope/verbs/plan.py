@@ -1,48 +1,53 @@
 """`isentrope plan`: what the verbs of a configuration take, before any of them runs.
 
-Every response is taken to be as long as it may be. Prompts are encoded to know their lengths; no
-weight is read.
+Every response is taken to be as long as it may be. The verb itself is run on small shares of its
+batches (`verbs.dry_run`); where that cannot be, what it holds without any pass is all that is said.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.config.evaluate import EvaluateConfig
-from isentrope.config.measure import BatchConfig, CheckpointConfig, MeasureConfig, PolicyConfig
-from isentrope.config.sizes import Lengths, evaluation_sizes, measuring_sizes
-from isentrope.models.checkpoint import load_tokenizer
-from isentrope.nouns.rollouts import Rollouts
+from isentrope.config.measure import CheckpointConfig, MeasureConfig, PolicyConfig
+from isentrope.planning.gauge import Alive, Meter
+from isentrope.planning.held import Rows, Term, held
 from isentrope.planning.plan import (
     DoesNotFitError,
     Plan,
+    Stage,
     bytes_of,
     gigabytes,
-    least,
+    libraries_bytes,
     memory_of,
-    plan_measuring,
 )
-from isentrope.planning.rate import measured_rate
 from isentrope.planning.shapes import Shapes, shapes_of
-from isentrope.planning.sizes import Sizes
-from isentrope.runs.checkpoints import find_checkpoints
-from isentrope.sampling.chat_template import render_chat
-from isentrope.sampling.prompts import Prompt, name_prompts
+from isentrope.policy.language_model import Policy
+from isentrope.runs.checkpoints import Checkpoint, find_checkpoints
+from isentrope.runs.study import plan_study
+from isentrope.sampling.prompts import as_prompts, name_prompts
+from isentrope.sampling.tasks import Task
 from isentrope.system.processes import world_size
-from isentrope.system.reading import read_json_lines
+from isentrope.verbs.batches import read_rollouts
+from isentrope.verbs.dry_run import ANALYSES, Batch, DryRun, sampling_stage, scoring_stage
 from isentrope.verbs.kinds import load_any
 
 log = logging.getLogger("isentrope")
 
-MEASURING = ("measure", "influence", "kernel", "noise", "variance", "audit")
+GROUPS = 8
+"""Error groups of influence, at least, unless the configuration asks for others."""
 
 PROMPTS_READ = 256
 """Prompts of a data set that are encoded to know how long they are."""
+
+Config = MeasureConfig | EvaluateConfig
 
 
 def plan(
@@ -77,7 +82,7 @@ def plan(
             f"{path} trains a model, and isentrope plan is for configurations that measure or "
             "evaluate: its checkpoints are planned once they are there."
         )
-    possible = MEASURING if isinstance(config, MeasureConfig) else ("evaluate",)
+    possible = tuple(ANALYSES) if isinstance(config, MeasureConfig) else ("evaluate",)
     if other := [verb for verb in verbs if verb not in possible]:
         raise ValueError(f"{path} is for {', '.join(possible)}, not for {other[0]}.")
     where = config.checkpoint
@@ -85,141 +90,202 @@ def plan(
         raise ValueError(
             "checkpoint.shard_base spreads the base over several processes: give --processes N."
         )
-    device, first = where.device_map, find_checkpoints(where)[0]
+    first = find_checkpoints(where)[0]
     shapes = checkpoint_shapes(first.path, where)
-    if isinstance(config, MeasureConfig):
-        E, U = batch_lengths(config.batch_config, shapes, prompt_tokens)
-        sizes = measuring_sizes(config, E, U)
-    else:
-        task = None if prompt_tokens else config.data.load_task(
-            config.data.dataset_name, config.data.split, config.data.dataset_path,
-            _tokenizer(shapes),
-        )  # fmt: skip
-        prompts = [] if task is None else task.prompts
-        sizes = evaluation_sizes(config, prompt_tokens or _longest(prompts, _tokenizer(shapes)))
     if where.shard_base and not shapes.spread:
         raise ValueError(
             f"{first.name} keeps its layers where checkpoint.shard_base cannot spread them."
         )
-    sizes = replace(sizes, processes=processes, sharded=where.shard_base)
-    free = memory_of(device) // (1 if device.startswith("cuda") else processes)
-    size = free if memory is None else bytes_of(memory)
-    rate = measured_rate(device)
+    size = memory_of(where.device_map, processes) if memory is None else bytes_of(memory)
+    over = processes if where.shard_base else 1
+    plans = [least(verb, first.name, config, shapes, size, over) for verb in verbs or possible]
+    if plans[0].not_run or not all(found.fits for found in plans):
+        return plans
+    whole = where.model_copy(update={"shard_base": False})  # one process runs it
+    alone = config.model_copy(update={"checkpoint": whole})
+    ran = _with_stages(plans, alone, first, prompt_tokens, processes)
+    if over == 1:
+        return ran
+    spared = [least(p.verb, p.checkpoint, config, shapes, size).peak - p.peak for p in plans]
+    return [p.less(size) for p, size in zip(ran, spared, strict=True)]
+
+
+def least(
+    verb: str, name: str, config: Config, shapes: Shapes, memory: int, spread_over: int = 1
+) -> Plan:
+    """What a verb holds without any pass: it is sure to take more."""
+    rows, storage = Rows(), Storage()
+    precision, checks_in_float64 = config.precision.measuring, False
+    if isinstance(config, MeasureConfig):
+        short = precision.runtime_dtype != "float64" and spread_over == 1
+        checks_in_float64 = verb == "measure" and config.estimator.order == 2 and short
+        data, storage = config.batch_config, config.fisher_kernel.held
+        u, e = data.B_U * data.G, data.B_E * data.G_E
+        sides = {"UU": (u, None), "EE": (e, None), "EU": (e, u), "FU": (data.B_U, u)}
+        groups = (config.analysis.groups or min(GROUPS, data.B_E)) * (1 + config.analysis.reward)
+        rows = {
+            "influence": Rows(groups),
+            "audit": Rows(groups),
+            "noise": Rows(groups, ((data.B_U, None),)),
+            "kernel": Rows(sides=tuple(sides[block] for block in config.fisher_kernel.blocks)),
+        }.get(verb, Rows())
+    terms = held(shapes, precision, rows, storage, spread_over)
+    if checks_in_float64:
+        n = shapes.parameters
+        terms.append(Term("weights in float64", 8 * n, f"{n:,} parameters x 8 bytes, for a check"))
+    total = sum(term.size for term in terms)
+    stage = Stage("held without any pass", None, total, total)
+    return Plan(
+        verb, name, (stage,), tuple(terms), libraries_bytes(), memory, _obstacle(config, shapes)
+    )
+
+
+def _obstacle(config: Config, shapes: Shapes) -> str | None:
+    """Why nothing can be run here."""
+    import torch
+
+    where = config.checkpoint
+    if not shapes.present:
+        return "the weights are not on this machine"
+    if where.quantization != "none":
+        return "a quantised base is not run"
+    if where.device_map.startswith("cuda") and not torch.cuda.is_available():
+        return "there is no CUDA device here"
+    if 4 * shapes.parameters > memory_of(where.device_map):
+        return "the weights are larger than this machine's memory"
+    return None
+
+
+def _with_stages(
+    plans: list[Plan], config: Config, first: Checkpoint, prompt_tokens: int | None, processes: int
+) -> list[Plan]:
+    """The plans with the stages of a dry run."""
+    with tempfile.TemporaryDirectory() as place:
+        if isinstance(config, EvaluateConfig):
+            policy, alive, loaded = _loaded(first, config)
+            found = {"evaluate": _evaluation(config, policy, alive, prompt_tokens, processes)}
+        else:
+            item = plan_study("measure", config, Path(place)).items[0]
+            config, subject = item.config, item.subject
+            policy, alive, loaded = _loaded(subject, config)
+            E, U = (b.of_a_process(processes) for b in batches_of(config, policy, prompt_tokens))
+            drawn = [pair for b in (E, U) if b.drawn for pair in b.lengths]
+            before = [sampling_stage(policy, alive, config, drawn)] if drawn else []
+            dry = DryRun(policy, config, subject, Path(place), E, U, alive)
+            found = {
+                verb: stages if isinstance(stages, str) else [*before, *stages]
+                for verb, stages in dry.stages([p.verb for p in plans]).items()
+            }
     return [
-        plan_measuring(verb, first.name, shapes, sizes, size, rate) for verb in verbs or possible
+        replace(p, not_run=stages)
+        if isinstance(stages := found[p.verb], str)
+        else replace(p, stages=(loaded, *(_with_rows(stage, p) for stage in stages)))
+        for p in plans
     ]
+
+
+def _with_rows(stage: Stage, p: Plan) -> Stage:
+    """With the rows of a kernel that the dry run had fewer of."""
+    rows = sum(term.size for term in p.held if term.name == "stored gradients")
+    more = rows if stage.name == p.verb else 0
+    return replace(stage, peak=stage.peak + more, fixed=stage.fixed + more)
+
+
+def _loaded(subject: Checkpoint, config: Config) -> tuple[Policy, Alive, Stage]:
+    """The policy, a gauge that knows its weights, and how long loading took."""
+    meter = Meter(Alive("cpu", ()))
+    with meter.stage("load"):
+        policy = subject.load(config.checkpoint, config.sampling)
+    alive = Alive(policy.device.type, [*policy.model.parameters(), *policy.model.buffers()])
+    return policy, alive, Stage("load", meter.seconds["load"], alive.now, alive.now)
+
+
+def _evaluation(
+    config: EvaluateConfig,
+    policy: Policy,
+    alive: Alive,
+    prompt_tokens: int | None,
+    processes: int,
+) -> list[Stage]:
+    """Sampling and scoring, in chunks that the processes take by turns."""
+    profile, longest = config.evaluation, config.sampling.max_new_tokens
+    data = config.data
+    task = data.load_task(data.dataset_name, data.split, data.dataset_path, policy.tokenizer)
+    each = (prompt_tokens or _longest(policy, task), longest)
+    responses = profile.samples_per_prompt + profile.greedy
+    prompts = -(-(profile.n_prompts or len(task.prompts)) // processes)
+    chunk = Batch([each] * min(prompts, profile.chunk_prompts) * responses, responses, True)
+    sampling = sampling_stage(policy, alive, config, [each] * prompts * responses)
+    scoring = scoring_stage(policy, alive, config, chunk)
+    seconds = (scoring.seconds or 0.0) * prompts * responses / len(chunk.lengths)
+    return [sampling, replace(scoring, seconds=seconds)]
+
+
+def batches_of(
+    config: MeasureConfig, policy: Policy, prompt_tokens: int | None
+) -> tuple[Batch, Batch]:
+    """E and U as far as they are known: read, or responses as long as they may be."""
+    data, longest = config.batch_config, config.sampling.max_new_tokens
+
+    def batch(file: str | None, load: Callable[[Any], Task], prompts: int, group: int) -> Batch:
+        if file is None:
+            prompt = prompt_tokens or _longest(policy, load(policy.tokenizer))
+            return Batch([(prompt, longest)] * prompts * group, group, True)
+        read = read_rollouts(policy, file, longest)
+        pairs = zip(read.prompt_ids, read.response_ids, strict=True)
+        return Batch([(len(p), len(r)) for p, r in pairs], len(read) // read.n_prompts, False)
+
+    return (
+        batch(data.E_file, data.evaluation_task, data.B_E, data.G_E),
+        batch(data.U_file, data.update_task, data.B_U, data.G),
+    )
+
+
+def _longest(policy: Policy, task: Task) -> int:
+    """Tokens of the longest of the first prompts."""
+    prompts = as_prompts(policy, name_prompts(task.prompts[:PROMPTS_READ]))
+    return max(len(p.token_ids or ()) for p in prompts)
 
 
 def checkpoint_shapes(path: Path, where: PolicyConfig) -> Shapes:
     """The shapes of a checkpoint as its configuration wants it loaded."""
     patterns = where.trainable if isinstance(where, CheckpointConfig) else None
     return shapes_of(
-        path,
-        base_model=where.base_model,
-        allow_hub=where.allow_hub,
-        trainable_patterns=patterns,
-        optimizer=where.optimizer_path if isinstance(where, CheckpointConfig) else None,
+        path, base_model=where.base_model, allow_hub=where.allow_hub, trainable_patterns=patterns
     )
 
 
-def require_memory(verb: str, name: str, path: Path, where: PolicyConfig, sizes: Sizes) -> None:
-    """Say what a verb takes at least, and refuse it where that is more than there is.
+def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> None:
+    """Say what a verb holds at least, and refuse what is sure not to fit, before any work.
 
     Args:
         verb: Its name.
         name: Of the checkpoint.
         path: Its folder.
-        where: The section that names it.
-        sizes: What is asked.
+        config: What is asked.
 
     Raises:
         DoesNotFitError: If what is held without any pass is more than the memory.
     """
-    if verb not in MEASURING or where.quantization != "none":
+    where = config.checkpoint
+    if verb not in ANALYSES or where.quantization != "none":
         return
     try:
         shapes = checkpoint_shapes(path, where)
     except (ValueError, OSError, RuntimeError, TypeError, AttributeError) as error:
         log.debug("%s: no plan, %s", name, error)  # loading it says what is wrong, if anything is
         return
-    sizes = replace(sizes, processes=world_size(), sharded=where.shard_base)
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    found = least(verb, name, shapes, sizes, memory_of(where.device_map, here))
+    free = memory_of(where.device_map, here)
+    found = least(verb, name, config, shapes, free, world_size() if where.shard_base else 1)
     log.info(
         "%s of %s holds %s at least, and %s are free; isentrope plan says what its passes take",
         *(verb, name, gigabytes(found.peak), gigabytes(found.memory)),
     )
     if not found.fits:
-        terms = ", ".join(f"{t.name} {gigabytes(t.size)}" for t in found.largest.terms)
+        terms = ", ".join(f"{t.name} {gigabytes(t.size)}" for t in found.held)
         raise DoesNotFitError(
             f"{verb} of {name} does not fit: it holds {gigabytes(found.peak)} at least "
-            f"({found.largest.name}: {terms}), and {gigabytes(found.memory)} are free. "
+            f"({terms}), and {gigabytes(found.memory)} are free. "
             "isentrope plan names the smallest change that would fit."
         )
-
-
-def batch_lengths(
-    data: BatchConfig, shapes: Shapes, prompt_tokens: int | None
-) -> tuple[Lengths, Lengths]:
-    """How many sequences E and U have, and how long they are at most, as far as it is known."""
-    tokenizer = _tokenizer(shapes)
-    if data.E_file is not None:
-        E = _of_file(Path(data.E_file), tokenizer)
-    elif prompt_tokens is not None:
-        E = Lengths(None, prompt_tokens)
-    else:
-        E = Lengths(None, _longest(data.evaluation_task(tokenizer).prompts, tokenizer))
-    if data.U_file is not None:
-        return E, _of_file(Path(data.U_file), tokenizer)
-    if prompt_tokens is not None:
-        return E, Lengths(None, prompt_tokens)
-    return E, Lengths(None, _longest(data.update_task(tokenizer).prompts, tokenizer))
-
-
-def _of_file(path: Path, tokenizer: Any) -> Lengths:
-    """The lengths in a file of rollouts."""
-    if path.suffix == ".parquet":
-        rollouts = Rollouts.load(path)
-        longest = max(map(len, rollouts.prompt_ids))
-        return Lengths(len(rollouts), longest, max(map(len, rollouts.response_ids)))
-    rows = [row for _, row in read_json_lines(path)]
-    prompts, responses = (
-        [
-            len(row[f"{part}_ids"])
-            if f"{part}_ids" in row
-            else _encoded(tokenizer, row[part]) + end
-            for row in rows
-        ]
-        for part, end in (("prompt", 0), ("response", 1))  # a text gets an end token, ids do not
-    )
-    return Lengths(len(rows), max(prompts), max(responses))
-
-
-def _longest(prompts: Sequence[Any], tokenizer: Any) -> int:
-    """Tokens of the longest of the first prompts."""
-    return max(_tokens(tokenizer, p) for p in name_prompts(prompts[:PROMPTS_READ]))
-
-
-def _tokens(tokenizer: Any, prompt: Prompt) -> int:
-    if prompt.token_ids is not None:
-        return len(prompt.token_ids)
-    if prompt.messages is None:
-        return _encoded(tokenizer, prompt.text)
-    text = render_chat(tokenizer, prompt.messages, prompt.template, add_generation_prompt=False)
-    return len(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-def _encoded(tokenizer: Any, text: Any) -> int:
-    if tokenizer is None or not isinstance(text, str):
-        raise ValueError(
-            "The prompts are not token ids, and the checkpoint has no tokenizer: give "
-            "--prompt-tokens, the length of the longest prompt."
-        )
-    return len(tokenizer(text)["input_ids"])
-
-
-def _tokenizer(shapes: Shapes) -> Any:
-    for source in (shapes.folder, Path(shapes.source)):
-        if (source / "tokenizer_config.json").exists():
-            return load_tokenizer(source)
-    return None

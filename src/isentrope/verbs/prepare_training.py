@@ -20,15 +20,11 @@ from isentrope.recording.contract import (
     environment,
     frozen_hash,
     read_contract,
-    require_same_run,
     trainable_shapes,
 )
 from isentrope.runs.branch import Branch
-from isentrope.runs.resumed_training import (
-    contract_config,
-    require_same_arguments,
-    training_origin,
-)
+from isentrope.runs.identity import contract_config, require_same_run
+from isentrope.runs.origin import training_origin
 from isentrope.runs.room import checkpoints_size, require_disk
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.system.checkpoint_names import step_of_folder
@@ -84,9 +80,7 @@ def prepare_training(
     if checkpoint is not None:
         saved = read_contract(checkpoint)
         step = step_of_folder(checkpoint.name) or 0
-        require_same_run(saved, contract, branched=Branch.at(files, step) is not None)
-        if "config" not in saved:
-            require_same_arguments(checkpoint, args)
+        require_same_run(checkpoint, saved, contract, branched=Branch.at(files, step) is not None)
     if config.model.shard_base:
         shard_base(model, all_ranks(), args.device)
     readers = ["the probe"] if config.entropy_probe.enabled else []

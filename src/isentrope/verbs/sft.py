@@ -28,9 +28,9 @@ from isentrope.models.requirements import active_dropout
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.language_model import Policy
 from isentrope.runs.folder import differences, noted_if_interrupted, resolved, run_directory
+from isentrope.runs.identity import flat_settings, require_same, require_same_origin
 from isentrope.runs.one_writer import one_writer
-from isentrope.runs.origin import changed_parts
-from isentrope.runs.resumed_training import training_origin
+from isentrope.runs.origin import training_origin
 from isentrope.runs.room import require_disk
 from isentrope.sampling.tasks.task import Demonstrator
 from isentrope.system.files import write_bytes
@@ -172,17 +172,10 @@ def _require_same(checkpoint: Path, now: dict[str, Any]) -> None:
     from isentrope.training.supervised import RECORD
 
     saved = read_json(checkpoint / RECORD)
-    for section, settings in now["config"].items():
-        if saved["config"].get(section) != settings:
-            raise ConfigError(
-                f"{checkpoint} was trained with other settings in {section} than {CONFIG} has: "
-                "restore them, or start a new run with another --out."
-            )
-    if others := changed_parts(saved["made_from"], now["made_from"]):
-        raise ConfigError(
-            f"{checkpoint} was trained from other {' and '.join(sorted(others))} than are there "
-            "now: restore them, or start a new run with another --out."
-        )
+    cure = "or start a new run with another --out."
+    then, here = (flat_settings(x["config"]) for x in (saved, now))
+    require_same(checkpoint, then, here, cure=f"restore it, {cure}")
+    require_same_origin(checkpoint, saved["made_from"], now["made_from"], cure)
 
 
 def require_paths(model: ModelConfig, data: DataConfig) -> None:

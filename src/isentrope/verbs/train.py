@@ -17,21 +17,21 @@ from isentrope.recording.contract import read_contract
 from isentrope.runs.branch import (
     Branch,
     begin_branch,
-    changed_settings,
     parent_of,
     require_steps,
     settings_of,
 )
 from isentrope.runs.folder import differences, noted_if_interrupted, resolved, run_directory
-from isentrope.runs.one_writer import one_writer
-from isentrope.runs.resumed_training import (
+from isentrope.runs.identity import (
     BY_CONTENT,
     MAY_CHANGE,
+    RESUMED,
+    changed_settings,
     flat_settings,
-    may_change,
     require_same_training,
-    training_origin,
 )
+from isentrope.runs.one_writer import one_writer
+from isentrope.runs.origin import training_origin
 from isentrope.system.checkpoint_names import step_of_folder
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
@@ -120,7 +120,7 @@ def resume(
 
     Args:
         folder: The run folder.
-        overrides: Settings that may change (`runs.resumed_training.MAY_CHANGE`), and paths whose
+        overrides: Settings that may change (`runs.identity.MAY_CHANGE`), and paths whose
             content is the same.
         until: Step to stop at, with a checkpoint; None for the last one.
         progress: Where to say how far it is.
@@ -138,7 +138,7 @@ def resume(
         raise FileNotFoundError(f"{files.folder} holds no run: it has no {CONFIG}{from_here}.")
     allowed = (*MAY_CHANGE, *BY_CONTENT)
     if fixed := [change for change in changes if not change.startswith(allowed)]:
-        raise ConfigError(f"{fixed[0]} would make it another run. {may_change()}")
+        raise ConfigError(f"{fixed[0]} would make it another run: {RESUMED}")
     join_processes()
     with one_writer(files.folder):
         return _resume(files, changes, progress or Progress(), until)

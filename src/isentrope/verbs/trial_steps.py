@@ -198,7 +198,7 @@ class TrialSteps:
                 direction,
                 step.preconditioner,
                 eta,
-                limits=options.limits,
+                limits=options,
                 project=project,
             )
             for direction in (step.direction, step.components["gradient"])

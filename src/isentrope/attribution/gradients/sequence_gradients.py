@@ -34,6 +34,7 @@ from isentrope.attribution.gradients.token_sum import TokenSum, first_tokens
 from isentrope.attribution.influence.closure import require_agreement
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.models.batching import MicroBatch, micro_batches
+from isentrope.models.limits import at_once
 from isentrope.models.padding import DerivativeOfTraining, derivative_of_scores
 from isentrope.models.precision import Precision
 from isentrope.models.requirements import require_no_checkpointing
@@ -147,7 +148,7 @@ class SequenceGradients:
         def hand_over(layer: Layer, x: Tensor, g: Tensor, of: Tensor = rows) -> None:
             for name, part, size in layer.parts():
                 visited.add(name)
-                step = max(1, ELEMENTS_HELD // size)
+                step = max(1, at_once(ELEMENTS_HELD) // size)
                 for start in range(0, len(of), step):
                     here = slice(start, start + step)
                     visit(name, of[here], part(x[here], g[here]))

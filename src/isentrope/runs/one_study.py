@@ -1,20 +1,33 @@
-"""Are the checkpoints of a study one model at several steps? From their files alone.
+"""Are the checkpoints of a study one model at several steps, and of runs that train alike?
 
 Checkpoints of one study share the base model, the settings of its architecture, the shapes of
 their adapters and the tokenizer. Otherwise a curve over them would join what does not belong
-together: it is refused by the names of two checkpoints and of what differs.
+together: it is refused by the names of two checkpoints and of what differs. Those of two runs may
+be measured together if their contracts agree in all that makes the measured step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from isentrope.config.io import ConfigError
+from isentrope.recording.contract import read_contract
 from isentrope.runs.checkpoints import Checkpoint
-from isentrope.system.checkpoint_folder import ADAPTER, CheckpointFolder
+from isentrope.runs.identity import OF_THE_STEP, changed
+from isentrope.runs.origin import changed_parts
+from isentrope.system.checkpoint_folder import ADAPTER, CONTRACT, CheckpointFolder
 from isentrope.system.manifest import file_digest
 from isentrope.system.reading import read_json
+from isentrope.trainers.fields import FIELDS
+from isentrope.trainers.rules import Obstacle
+
+_ACTING = {name for name, field in FIELDS.items() if field.treatment != "harmless"}
+"""Fields of the trainer that may change the step, beside those of the optimizer."""
+
+_RATES = ("lr", "initial_lr")
+"""Settings of a param group that a schedule changes along a run."""
 
 _VOLATILE = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"}
 """Settings of a model that say how it was saved, not what it is."""
@@ -77,8 +90,8 @@ def _tokenizer(folder: Path) -> str | None:
     return file_digest(file) if file.is_file() else None
 
 
-def _shapes(folder: CheckpointFolder) -> dict[str, list[int]]:
-    return {name: shape for name, (_, shape) in folder.header(ADAPTER).items()}
+def _shapes(folder: CheckpointFolder) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(shape) for name, (_, shape) in folder.header(ADAPTER).items()}
 
 
 def _words(aspect: str, one: dict[str, Any], other: dict[str, Any]) -> str:
@@ -92,3 +105,56 @@ def _words(aspect: str, one: dict[str, Any], other: dict[str, Any]) -> str:
         return f"base model ({a} and {b})"
     key = next(k for k in sorted({*a, *b}) if a.get(k) != b.get(k))
     return f"{aspect} ({key}: {a.get(key)} and {b.get(key)})"
+
+
+def require_one_contract(checkpoints: Sequence[Checkpoint]) -> None:
+    """Refuse checkpoints of runs whose configurations differ in what makes the measured step.
+
+    Args:
+        checkpoints: Of one study; those without a contract are not compared.
+
+    Raises:
+        ConfigError: Naming two checkpoints and what differs.
+    """
+    known = [(c.path, _of_the_step(x)) for c in checkpoints if (x := _contract(c.path))]
+    for path, own in known[1:]:
+        first, settings = known[0]
+        both = own.keys() & settings.keys()
+        if keys := changed({k: settings[k] for k in both}, {k: own[k] for k in both}):
+            key = keys[0]
+            raise ConfigError(
+                f"The checkpoints {first} and {path} are of runs that trained differently: {key} "
+                f"was {settings[key]!r} and {own[key]!r}. Measure them in studies of their own, "
+                "each with its own --out, or set checkpoint.allow_mixed=true."
+            )
+
+
+def other_base(checkpoint: Path, made_from: Mapping[str, str]) -> list[Obstacle]:
+    """Whether the base model under an adapter is another than training had.
+
+    Returns:
+        One obstacle, or none; none where the contract does not say.
+    """
+    recorded = _contract(checkpoint).get("made_from", {})
+    parts = [part for part in changed_parts(recorded, made_from) if part.startswith("base ")]
+    if not parts:
+        return []
+    words = f"the {' and '.join(parts)} under the adapter differ from training's ({CONTRACT})"
+    return [Obstacle("base_model", words)]
+
+
+def _of_the_step(contract: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {key: contract[key] for key in OF_THE_STEP if key in contract}
+    if "param_groups" in contract:
+        settings["param_groups"] = [
+            {k: v for k, v in group.items() if k not in _RATES}
+            for group in contract["param_groups"]
+        ]
+    if "config" in contract:
+        given = contract["config"].get("trainer", {})
+        settings["trainer"] = {k: v for k, v in given.items() if k in _ACTING}
+    return settings
+
+
+def _contract(checkpoint: Path) -> dict[str, Any]:
+    return read_contract(checkpoint) if (checkpoint / CONTRACT).is_file() else {}

@@ -1,0 +1,128 @@
+"""What a plan says: exact terms, a straight line, and a change that would fit."""
+
+import pytest
+import torch
+
+from isentrope.attribution.gradients.gradient_store import GradientStore
+from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.models.precision import Precision
+from isentrope.planning.gauge import RESIDENT, Alive, Meter
+from isentrope.planning.held import STEP_VECTORS, Rows, held, weights
+from isentrope.planning.plan import Plan, Stage, bytes_of, on_line
+from isentrope.planning.shapes import shapes_of
+from isentrope.policy.language_model import Policy
+
+FLOAT32, FLOAT64 = Precision("float32"), Precision("float64")
+
+
+@pytest.fixture(scope="module")
+def shapes(tiny):
+    return shapes_of(tiny / "step_4")
+
+
+@pytest.fixture(scope="module")
+def policy(tiny):
+    return Policy.from_checkpoint(tiny / "step_4", precision="float64")
+
+
+def sizes(terms):
+    return {term.name: term.size for term in terms}
+
+
+def test_shapes_are_those_of_the_loaded_model(shapes, policy):
+    assert shapes.parameters == sum(p.numel() for p in policy.model.parameters())
+    assert shapes.trainable == sum(p.numel() for p in policy.theta.values())
+    assert shapes.present
+
+
+def test_trainable_patterns_are_those_of_the_checkpoint(tiny):
+    whole = shapes_of(tiny / "base")
+    assert whole.trainable == whole.parameters
+    some = shapes_of(tiny / "base", trainable_patterns=["*layernorm*"])
+    model = Policy.from_checkpoint(tiny / "base").model
+    norms = sum(p.numel() for n, p in model.named_parameters() if "layernorm" in n)
+    assert some.trainable == norms
+
+
+def test_weights_are_kept_in_float32_beside_the_copy_in_use(shapes, policy):
+    n = shapes.parameters
+    copies = sum(p.nbytes for p in policy.model.parameters())
+    assert [t.size for t in weights(shapes, FLOAT32)] == [4 * n]
+    assert [t.size for t in weights(shapes, FLOAT64)] == [4 * n, copies]
+
+
+def test_a_spread_base_is_a_share_of_its_layers_and_one_whole(shapes, policy, tiny):
+    whole = dict(policy.model.named_parameters())
+    layers = sum(p.numel() for k, p in whole.items() if ".layers." in k and "lora" not in k)
+    assert shapes.spread == layers
+    each = shapes.parameters - layers + layers // 4
+    spread = [t.size for t in weights(shapes, FLOAT32, 4)]
+    assert spread == [4 * each, 4 * layers // shapes.layers]
+    base = shapes_of(tiny / "base")
+    assert 0 < base.spread == base.spread_trainable < base.trainable
+
+
+@pytest.mark.parametrize("kept", ["exact", "bfloat16"])
+def test_stored_rows_of_a_kernel_are_those_that_are_held(shapes, policy, kept):
+    storage = Storage(kept=kept)
+    store = GradientStore(policy.theta, 600, storage)
+    bytes_held = sum(rows.nbytes for rows in store._rows.values())
+    rows = Rows(sides=((600, None), (8, 600)))
+    found = sizes(held(shapes, FLOAT64, rows, storage))
+    assert found["stored gradients"] == bytes_held
+    assert found["step"] == STEP_VECTORS * 8 * shapes.trainable
+    disk = held(shapes, FLOAT64, Rows(8, rows.sides), Storage(where="disk"))
+    assert not {"stored gradients", "stored gradient groups"} & set(sizes(disk))
+
+
+def test_groups_are_stored_at_float32_or_more(shapes):
+    for precision, size in ((FLOAT64, 8), (FLOAT32, 4), (Precision("bfloat16"), 4)):
+        found = sizes(held(shapes, precision, Rows(16), Storage()))
+        assert found["stored gradient groups"] == 16 * size * shapes.trainable
+
+
+def test_the_gauge_counts_what_is_alive_at_once():
+    known = torch.zeros(1000)
+    alive = Alive("cpu", [known])
+    meter = Meter(alive)
+    with alive, meter.stage("outer"):
+        kept = torch.zeros(250)
+        with meter.stage("inner"):
+            for _ in range(3):
+                torch.zeros(2000)
+        kept.add_(1)
+        known.view(10, 100)
+    assert meter.peaks == {"inner": 4 * 3250, "outer": 4 * 3250}
+    assert alive.now == 4 * 1250
+    assert alive.resident(lambda share: 100 + 50 * share) == (int(100 + 50 * RESIDENT), 100)
+
+
+def test_a_line_goes_through_both_runs_and_never_falls():
+    assert on_line([0.25, 0.5], [3.0, 4.0])(1) == 6.0
+    assert on_line([0.25, 0.5], [4.0, 3.0])(1) == 3.0
+    assert on_line([1.0, 1.0], [4.0, 3.0])(1) == 3.0
+
+
+def plan_of(memory, **options):
+    stages = (
+        Stage("sampling", 1.0, 600, 200, "sampling.batch_size", 64),
+        Stage("sweep", 2.0, 1000, 200, value=8000, **options),
+    )
+    return Plan("measure", "step_4", stages, (), 0, memory)
+
+
+def test_the_cure_is_on_the_line_of_each_stage_that_does_not_fit():
+    assert plan_of(1000).fits
+    assert plan_of(1000).seconds == 3.0
+    assert plan_of(999).cure == "--set sampling.max_tokens=4096 would fit."
+    both = plan_of(400).cure
+    assert both == "--set sampling.batch_size=32 --set sampling.max_tokens=1024 would fit."
+    assert "200 bytes" in plan_of(200).cure or "0.0 MB are held in" in plan_of(200).cure
+
+
+def test_memory_is_given_with_its_unit():
+    assert bytes_of("16GB") == 16 * 10**9
+    assert bytes_of("1.5 GiB") == 3 * 2**29
+    for wrong in ("16", "GB", "-1GB", "0GB", "1e3GB"):
+        with pytest.raises(ValueError, match="is not a size: write 16GB"):
+            bytes_of(wrong)
