@@ -14,7 +14,6 @@ ALLOWED = {
     "branching": 9,
     "correct": 10,
     "isentropic_correction": 9,
-    "evaluate": 12,
     "Policy.__init__": 9,
     "evaluation_batch": 9,
     "update_batch": 13,
