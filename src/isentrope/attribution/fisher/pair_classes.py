@@ -146,10 +146,5 @@ def _left(values: Tensor, units: Units) -> Tensor:
 
 def _arrays(matrix: Tensor, logprobs: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     K, S, x = (torch.as_tensor(v, dtype=torch.float64) for v in (matrix, logprobs, x))
-    if K.shape != (*S.shape, *x.shape) or K.ndim != 2:
-        raise ValueError(
-            f"A block of shape {tuple(K.shape)} does not fit {tuple(S.shape)} log-probabilities of "
-            f"rows and {tuple(x.shape)} weights of columns."
-        )
     require_finite(K)
     return K, S, x
