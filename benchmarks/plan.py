@@ -249,18 +249,15 @@ def run(verb: str, file: str) -> None:
 
 def work_of(verb: str, asked: dict[str, Any]) -> Callable[[], object]:
     """A verb with its configuration, imported and not yet run."""
-    from isentrope._lazy import load
-    from isentrope.cli.commands import VERBS as ROWS
     from isentrope.config.io import load_config
+    from isentrope.results.verbs import VERBS as MEASURING
     from isentrope.verbs.check import check
     from isentrope.verbs.loop import run_verb
-    from isentrope.verbs.measure import find_change
 
     config = load_config(asked)
     if verb == "check":
         return partial(check, config)
-    find: Any = {row.name: row.run for row in ROWS}[verb]
-    return partial(run_verb, verb, find_change if verb == "measure" else load(find), config)  # type: ignore[arg-type]
+    return partial(run_verb, MEASURING[verb], config)
 
 
 def peak() -> int:

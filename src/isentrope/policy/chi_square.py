@@ -43,7 +43,7 @@ class Divergence:
 
 
 @dataclass(frozen=True)
-class Sampler:
+class RowSampler:
     """What is known of the distribution π_s that tokens were drawn from.
 
     Attributes:
@@ -79,7 +79,7 @@ def score_moved(
     direction: Vector,
     etas: Sequence[float],
     *,
-    sampler: Sampler | None = None,
+    sampler: RowSampler | None = None,
     remainder: bool = False,
 ) -> list[tuple[Scores, Divergence] | None]:
     """Score every response at θ + ηv for several η, and how far each distribution has moved.
@@ -100,7 +100,7 @@ def score_moved(
     shape = (len(etas), *mask.shape, 6 if remainder else 4)
     out = torch.zeros(shape, dtype=torch.float64)
     head = _separate(policy.head) if _is_trained(policy) else policy.head
-    sampler = sampler or Sampler(policy.temperature)
+    sampler = sampler or RowSampler(policy.temperature)
     with torch.no_grad():
         for batch in scoring_batches(policy, rollouts, policy.max_tokens, policy.padding):
             here = batch.to(policy.device)
@@ -150,7 +150,7 @@ def _require_scores(
             )
 
 
-def divergence_at_theta(policy: Policy, rollouts: Rollouts, sampler: Sampler) -> Tensor:
+def divergence_at_theta(policy: Policy, rollouts: Rollouts, sampler: RowSampler) -> Tensor:
     """How far the policy is from the distribution that the responses were drawn from.
 
     Args:
@@ -171,7 +171,9 @@ def divergence_at_theta(policy: Policy, rollouts: Rollouts, sampler: Sampler) ->
     return moved[1].jumps
 
 
-def _unpacked(columns: Tensor, mask: Tensor, sampler: Sampler) -> tuple[Scores, Divergence] | None:
+def _unpacked(
+    columns: Tensor, mask: Tensor, sampler: RowSampler
+) -> tuple[Scores, Divergence] | None:
     scores = Scores(columns[..., 0], columns[..., 1], mask)
     try:
         require_finite(scores)

@@ -169,7 +169,7 @@ class EntropyRecord:
 
     Attributes:
         batch: "E" or "U".
-        definition: A key of `cli.entropies_table.WORDS`.
+        definition: A key of `verbs.entropies.WORDS`.
         value: Over the responses of the batch.
         difference: The value minus the exact one, which is `per_token` on E; None where its unit
             is another.

@@ -112,7 +112,7 @@ class Result(Header):
         """
         verify(folder)
         path, wanted = folder / RESULTS, f"isentrope/{cls.verb}/1"
-        text, schema = read_schema(folder)
+        text, schema = result_schema(folder)
         if schema != wanted:
             raise ResultsError(f"{path}: its schema is {schema!r}, and it should be {wanted!r}.")
         result = replace(decode(_adapter(cls), text, path), tables=Tables(folder))
@@ -127,7 +127,7 @@ def item_name(checkpoint: str, repeat: int) -> str:
     return f"{checkpoint}_repeat_{repeat}" if repeat else checkpoint
 
 
-def read_schema(folder: Path) -> tuple[str, str]:
+def result_schema(folder: Path) -> tuple[str, str]:
     """The text of a results.json, and which verb's it is.
 
     Returns:

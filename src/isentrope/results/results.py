@@ -13,6 +13,7 @@ from isentrope.attribution.influence.classes import Classes
 from isentrope.estimators.variance import MethodVariance
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
+from isentrope.results import verbs
 from isentrope.results.attributions import (
     Budget,
     Changes,
@@ -24,7 +25,7 @@ from isentrope.results.attributions import (
 )
 from isentrope.results.coding import ResultsError
 from isentrope.results.kernel import BlockRecord, SecondOrder
-from isentrope.results.result import RESULTS, Result, read_schema
+from isentrope.results.result import RESULTS, Result, result_schema
 from isentrope.results.sweep import Checks, LinearRange, RewardRecord, SavedRow, SweepRow
 
 
@@ -45,7 +46,7 @@ class MeasureResult(Result):
         reward: ΔJ(η) likewise; None where E has no rewards.
     """
 
-    verb: ClassVar[str] = "measure"
+    verb: ClassVar[str] = verbs.MEASURE.name
 
     entropy: dict[str, Estimate]
     first_order: Estimate | None
@@ -129,7 +130,7 @@ class InfluenceResult(Result):
         classes: Of "tokens" and "sequences".
     """
 
-    verb: ClassVar[str] = "influence"
+    verb: ClassVar[str] = verbs.INFLUENCE.name
 
     how: str
     groups: int
@@ -155,7 +156,7 @@ class KernelResult(Result):
         truncations: How much of δH₁ each truncation predicts.
     """
 
-    verb: ClassVar[str] = "kernel"
+    verb: ClassVar[str] = verbs.KERNEL.name
 
     preconditioned: bool
     blocks: dict[str, BlockRecord]
@@ -174,7 +175,7 @@ class NoiseResult(Result):
         supervised: The same of a supervised loss, if it was asked for.
     """
 
-    verb: ClassVar[str] = "noise"
+    verb: ClassVar[str] = verbs.NOISE.name
 
     gradient: dict[str, Estimate]
     preconditioned: dict[str, Estimate]
@@ -199,7 +200,7 @@ class VarianceResult(Result):
         seconds: Per response of E, by stage; "batches" draws U too.
     """
 
-    verb: ClassVar[str] = "variance"
+    verb: ClassVar[str] = verbs.VARIANCE.name
 
     eta: FiniteFloat
     wanted_error: FiniteFloat
@@ -219,7 +220,7 @@ class AuditResult(Result):
         classes: Of "tokens" and "sequences".
     """
 
-    verb: ClassVar[str] = "audit"
+    verb: ClassVar[str] = verbs.AUDIT.name
 
     off_policy: bool
     reliability: dict[str, Estimate]
@@ -238,7 +239,7 @@ class TrialResult(Result):
         tried: By control and strength.
     """
 
-    verb: ClassVar[str] = "try"
+    verb: ClassVar[str] = verbs.TRY.name
 
     eta: FiniteFloat
     vanilla: dict[str, Changes]
@@ -255,7 +256,7 @@ class EntropiesResult(Result):
         rows: One per batch and definition.
     """
 
-    verb: ClassVar[str] = "entropies"
+    verb: ClassVar[str] = verbs.ENTROPIES.name
 
     logged: float | None
     logged_from: str | None
@@ -284,7 +285,7 @@ def load_result(folder: Path) -> Result:
     Raises:
         ResultsError: If the file cannot be read, or is of no verb.
     """
-    schema = read_schema(folder)[1]
+    schema = result_schema(folder)[1]
     known = {f"isentrope/{kind.verb}/1": kind for kind in KINDS}
     if schema not in known:
         raise ResultsError(

@@ -36,7 +36,7 @@ START = "start"
 
 
 @dataclass(frozen=True)
-class Sums:
+class EffectSums:
     """The responses of one policy, by prompt.
 
     Attributes:
@@ -50,7 +50,7 @@ class Sums:
     reward: Tensor
 
     @classmethod
-    def read(cls, file: Path) -> Sums:
+    def read(cls, file: Path) -> EffectSums:
         """Those of records.parquet of an evaluation."""
         by_prompt = read_table(file, schema=RECORDS).groupby("prompt")
         columns = (by_prompt["entropy"].sum(), by_prompt["length"].sum())
@@ -83,7 +83,7 @@ class Effect:
 
 
 def effects(
-    checkpoint: str, step: int, start: Sums, ends: Mapping[str, Sequence[Sums]]
+    checkpoint: str, step: int, start: EffectSums, ends: Mapping[str, Sequence[EffectSums]]
 ) -> list[Effect]:
     """Changes over the branches of a checkpoint, and their differences.
 
@@ -128,7 +128,7 @@ def table(found: Sequence[Effect]) -> pd.DataFrame:
     return pd.DataFrame([row(effect) for effect in found])
 
 
-def _statistics(omega: Tensor, policies: Sequence[Sums]) -> Tensor:
+def _statistics(omega: Tensor, policies: Sequence[EffectSums]) -> Tensor:
     """(h of every policy, then the reward of every policy) as functions of the prompts' weights."""
     entropy, length, reward = (
         torch.stack([getattr(p, name) for p in policies])
@@ -154,7 +154,7 @@ def _mean_difference(
     return estimate, of_repeats, known.se
 
 
-def _units(policy: Sums) -> Tensor:
+def _units(policy: EffectSums) -> Tensor:
     return torch.arange(len(policy.reward))
 
 

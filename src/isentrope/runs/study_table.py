@@ -34,12 +34,10 @@ from isentrope.nouns.estimate import Estimate, freedom_of_units, within_bounds
 from isentrope.results.attributions import IN_FILE, EntropyRecord
 from isentrope.results.result import Result, Tables
 from isentrope.results.sweep import RewardRow, SweepRow
+from isentrope.results.verbs import Verb
 from isentrope.runs.study import Item, Study
 from isentrope.system.file_contents import csv, parquet
 from isentrope.system.files import write_bytes
-
-ERRORS_OVER_E = ("measure", "influence", "try", "entropies")
-"""Verbs whose errors are over the prompts of E, which all repeats share."""
 
 MEAN = "mean"
 
@@ -58,7 +56,7 @@ _NOT_NUMBERS = (
 )
 
 
-def study_table(verb: str, study: Study) -> pd.DataFrame:
+def study_table(verb: Verb, study: Study) -> pd.DataFrame:
     """The tidy table of a study.
 
     Args:
@@ -80,29 +78,23 @@ def study_table(verb: str, study: Study) -> pd.DataFrame:
     for name, of in table.groupby("checkpoint", sort=False):
         items = [item for item in study.items if item.subject.name == name]
         if len(items) > 1:
-            shared = _influences(items) if verb in ERRORS_OVER_E else None
+            shared = _influences(items) if verb.errors_over_E else None
             means += Means(of, shared, confidence).rows()
     table = table.drop(columns=["freedom", "degrees_of_freedom", "withheld"])
     return pd.concat([table, pd.DataFrame(means)], ignore_index=True) if means else table
 
 
-def write_study(verb: str, study: Study, *, table: str, name: str) -> None:
-    """Write the tables of a study of several items; a single one has its own already.
-
-    Args:
-        verb: What was done.
-        study: Items that are all done.
-        table: The table that every item has, to be joined.
-        name: What the joined one is called.
-    """
+def write_study(verb: Verb, study: Study) -> None:
+    """Write the tables of a study of several items; a single one has its own already."""
     if len(study.items) == 1:
         return
     folder = study.folder / "measurements"
-    write_bytes(folder / f"{name}.parquet", parquet(joined(study, table)))
-    write_bytes(folder / f"{verb}_study.csv", csv(study_table(verb, study)))
+    name = verb.joined or f"{verb.name}_all"
+    write_bytes(folder / f"{name}.parquet", parquet(joined_tables(study, verb.table)))
+    write_bytes(folder / f"{verb.name}_study.csv", csv(study_table(verb, study)))
 
 
-def joined(study: Study, name: str) -> pd.DataFrame:
+def joined_tables(study: Study, name: str) -> pd.DataFrame:
     """A table that every item has, one below the other."""
     parts = [Tables(i.target)[name].assign(**_place(i)) for i in study.items]
     return pd.concat(parts, ignore_index=True)

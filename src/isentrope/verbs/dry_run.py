@@ -23,21 +23,12 @@ from isentrope.planning.gauge import Alive, Meter
 from isentrope.planning.plan import Stage, on_line
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
+from isentrope.results.verbs import VERBS
 from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.generate import sample_responses
 from isentrope.system.progress import Progress
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import prepare_checkpoint
-
-ANALYSES = {
-    "measure": "isentrope.verbs.measure:find_change",
-    "influence": "isentrope.verbs.influence:find_influence",
-    "kernel": "isentrope.verbs.kernel:find_kernel",
-    "noise": "isentrope.verbs.noise:find_noise",
-    "variance": "isentrope.verbs.variance:find_variance",
-    "audit": "isentrope.verbs.audit:find_audit",
-}
-"""What each verb does at a checkpoint that is prepared."""
 
 SHARE = 0.05
 """Tokens of the second run, of all; the first has a quarter of them."""
@@ -208,7 +199,7 @@ class DryRun:
                         at_precision(self.policy, config.precision.measuring),
                         run.meter.stage(verb),
                     ):
-                        load(ANALYSES[verb])(ready, Progress())
+                        load(VERBS[verb].analyse)(ready, Progress())
                 except (ValueError, RuntimeError, ArithmeticError) as error:
                     run.stopped[verb] = f"its dry run stopped: {error}"
                 inner = [name for name in seconds if name not in before and name != verb]

@@ -7,6 +7,8 @@ noise.parquet  one row per number
 
 from __future__ import annotations
 
+from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,6 +17,7 @@ from isentrope.attribution.fisher.supervised import supervised_loss_change, supe
 from isentrope.attribution.influence.influence import require_disjoint
 from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
 from isentrope.attribution.noise.scale import NoiseScale, groups_with_weight, noise_scale
+from isentrope.estimators.tail import LIGHT_TAILS
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
@@ -24,6 +27,7 @@ from isentrope.system.progress import Progress
 from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.verbs.influence import influence_of
 from isentrope.verbs.prepare import Prepared
+from isentrope.verbs.printed import Column, Printed, Table, ends
 
 
 def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
@@ -118,3 +122,21 @@ def _demonstrations(policy: Policy, name: str, task: Task, n: int, seed: int) ->
 def _columns(estimate: Estimate) -> dict[str, Any]:
     names = ("value", "se", "ci_low", "ci_high", "n", "unit")
     return {name: getattr(estimate, name) for name in names}
+
+
+def printed_noise(result: NoiseResult, _: Path) -> Printed:
+    """Every noise scale with its interval."""
+    rows = [
+        (of, name.replace("_", " "), scale, ends(scale), scale.unit)
+        for of, scales in result.scales.items()
+        for name, scale in scales.items()
+    ]
+    columns = [
+        Column("of", itemgetter(0), left=True),
+        Column("quantity", itemgetter(1), left=True),
+        Column("value", itemgetter(2)),
+        Column("interval", itemgetter(3), 1),
+        Column("unit", itemgetter(4), 2, left=True),
+    ]
+    yield Table(f"{result.policy.name}: noise", rows, columns)
+    yield f"  intervals    {LIGHT_TAILS}"
