@@ -116,10 +116,10 @@ def run(folder: Path, spread: bool, verb: str) -> None:
     from isentrope.config.io import load_config
     from isentrope.config.measure import CheckpointConfig
     from isentrope.config.stages import SamplingConfig
+    from isentrope.results.verbs import MEASURE
     from isentrope.runs.checkpoints import Checkpoint
     from isentrope.system.processes import gather, join_processes, leave, rank
     from isentrope.verbs.loop import run_verb
-    from isentrope.verbs.measure import find_change
 
     join_processes()
     before, peak, done = private(), 0, threading.Event()
@@ -133,7 +133,7 @@ def run(folder: Path, spread: bool, verb: str) -> None:
     watching = threading.Thread(target=watch)
     watching.start()
     if verb == "measure":
-        run_verb("measure", find_change, load_config(settings(folder, spread)))
+        run_verb(MEASURE, load_config(settings(folder, spread)))
     else:
         where = CheckpointConfig(checkpoint_path=str(folder / "step_1"), shard_base=spread)
         Checkpoint(folder / "step_1", "step_1").load(where, SamplingConfig())

@@ -38,10 +38,11 @@ from isentrope.control.controls import STEP, TOKEN, build
 from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.paired import Change, price
 from isentrope.nouns.estimate import Estimate, t_quantile
+from isentrope.results.verbs import TRY
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
-from isentrope.verbs.trial import find_trial, on_frontier
+from isentrope.verbs.trial import on_frontier
 from isentrope.verbs.trial_steps import RANDOM
 from validation.toy_training import QUIET
 
@@ -118,7 +119,7 @@ def tried_at(
         },
         root=MeasureConfig,
     )
-    (result,) = run_verb("try", find_trial, config).results
+    (result,) = run_verb(TRY, config).results
     return result.to_dict()
 
 

@@ -5,8 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from isentrope.cli.attribution_tables import print_influence, print_noise
-from isentrope.cli.tables import summary_lines
+from isentrope.cli.layout import show
+from isentrope.verbs.influence_text import printed_influence
+from isentrope.verbs.measure_text import summary_lines
+from isentrope.verbs.noise import printed_noise
 from tests.reports.made_up import influence, loaded, measure, noise, tables
 
 
@@ -16,7 +18,7 @@ def printed(tmp_path, **more):
     content = influence() | {"how": "one pass", "groups": 8, "measured_on": "the 64 responses of E"}
     found = loaded(tmp_path, content | more, sequences=sequences, tokens=tokens)
     console = Console(file=io.StringIO(), width=200)
-    print_influence(console, *found)
+    show(console, printed_influence(*found))
     return console.file.getvalue(), tokens
 
 
@@ -49,5 +51,5 @@ def test_the_linear_range_has_an_interval_and_no_error(tmp_path, high, said):
 
 def test_noise_has_the_limits_of_its_intervals_beside_it(tmp_path):
     console = Console(file=io.StringIO(), width=200)
-    print_noise(console, *loaded(tmp_path, noise()))
+    show(console, printed_noise(*loaded(tmp_path, noise())))
     assert "hold for those it does not" in console.file.getvalue()

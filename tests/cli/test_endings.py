@@ -14,7 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from isentrope.cli import session
-from isentrope.cli.commands import CONFIG_VERBS, VERBS
+from isentrope.cli.commands import COMMANDS, CONFIG_COMMANDS
 from isentrope.cli.main import app
 from isentrope.system.errors import FileError
 from tests.tiny_checkpoint import settings
@@ -145,7 +145,7 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("verb", [*VERBS, *CONFIG_VERBS], ids=lambda verb: verb.name)
+@pytest.mark.parametrize("verb", [*COMMANDS, *CONFIG_COMMANDS], ids=lambda verb: verb.name)
 def test_a_signal_ends_every_verb_with_one_sentence(verb, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text("")

@@ -9,7 +9,7 @@ import pytest
 
 import isentrope
 from isentrope._lazy import load
-from isentrope.cli.commands import CONFIG_VERBS, VERBS
+from isentrope.cli.commands import COMMANDS, CONFIG_COMMANDS
 
 HEAVY = ("torch", "transformers", "pandas", "numpy", "pydantic", "rich", "matplotlib")
 HELP = "import sys; sys.argv[1:] = {arguments}; from isentrope.cli.main import app; app()"
@@ -62,7 +62,7 @@ def test_every_public_name_is_there_and_no_other():
         isentrope.entrpy  # noqa: B018
 
 
-@pytest.mark.parametrize("verb", [*VERBS, *CONFIG_VERBS], ids=lambda verb: verb.name)
+@pytest.mark.parametrize("verb", [*COMMANDS, *CONFIG_COMMANDS], ids=lambda verb: verb.name)
 def test_the_functions_of_every_verb_exist(verb):
     if verb.name in ("demo", "sft", "train"):
         pytest.importorskip("trl")

@@ -7,21 +7,24 @@ import pytest
 from rich.console import Console
 
 from isentrope.checks import Finding
-from isentrope.cli.attribution_tables import print_audit, print_influence, print_noise
 from isentrope.cli.branch_table import print_branches
 from isentrope.cli.check_table import print_findings
 from isentrope.cli.evaluation_table import print_evaluation
-from isentrope.cli.kernel_tables import print_kernel
-from isentrope.cli.layout import Column, fitting, print_table
-from isentrope.cli.tables import print_measurement
-from isentrope.cli.trial_table import print_trial
+from isentrope.cli.layout import fitting, print_table, show
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.nouns.estimate import Estimate
 from isentrope.runs.branch_effects import QUANTITIES, START, Effect
 from isentrope.runs.branch_study import UNCHANGED, Start
 from isentrope.runs.evaluation_result import EvaluatedRow, EvaluationResult, RewardCounts
+from isentrope.verbs.audit import printed_audit
 from isentrope.verbs.branch import Branched
+from isentrope.verbs.influence_text import printed_influence
+from isentrope.verbs.kernel_text import printed_kernel
+from isentrope.verbs.measure_text import printed_measurements
+from isentrope.verbs.noise import printed_noise
+from isentrope.verbs.printed import Column, Table
+from isentrope.verbs.trial_text import printed_trial
 from tests.reports.made_up import (
     audit,
     estimate,
@@ -39,9 +42,14 @@ NAME = "checkpoint-120000"
 TINY = -5.294e-05
 
 
+def showing(printed):
+    """A printer of what a verb prints."""
+    return lambda console, *content: show(console, printed(*content))
+
+
 def swept(folder):
-    show, (result, _) = studied(folder)
-    return show, [result]
+    how, (result, _) = studied(folder)
+    return how, [result]
 
 
 def studied(folder):
@@ -52,7 +60,7 @@ def studied(folder):
     content["checks"]["rounding_floor"]["log_weight"] = 1e-12
     content["entropy"]["per_sequence"] = content["entropy"]["per_token"]
     result, _ = loaded(folder, content)
-    return print_measurement, [result, result]
+    return showing(printed_measurements), [result, result]
 
 
 def attributed(folder):
@@ -60,7 +68,7 @@ def attributed(folder):
     tokens = tokens.assign(advantage=-0.123456, delta_h=TINY, delta_h_se=3e-6, delta_j=TINY)
     content = influence(NAME) | {"how": "one pass", "groups": 8, "measured_on": "E"}
     content["classes"] = {"tokens": classes("unlikely, punished, high entropy")}
-    return print_influence, *loaded(folder, content, sequences=sequences, tokens=tokens)
+    return showing(printed_influence), *loaded(folder, content, sequences=sequences, tokens=tokens)
 
 
 def classes(name):
@@ -88,12 +96,12 @@ def kernels(folder):
     }
     truncations = {"diagonal of each prompt": truncation}
     content = kernel(NAME) | {"blocks": blocks, "truncations": truncations}
-    return print_kernel, *loaded(folder, content)
+    return showing(printed_kernel), *loaded(folder, content)
 
 
 def noises(folder):
     scales = {"b_simple_of_the_gradient": estimate(123456.0, unit="prompt groups per update")}
-    return print_noise, *loaded(folder, noise(NAME) | {"preconditioned": scales})
+    return showing(printed_noise), *loaded(folder, noise(NAME) | {"preconditioned": scales})
 
 
 def audited(folder):
@@ -102,7 +110,7 @@ def audited(folder):
     for of in ("tokens", "sequences"):
         rows = {"covariance_of_the_surprisal": {name: estimate(TINY) for name in names}}
         content[of] = {"items": 4096, "proxies": rows}
-    return print_audit, *loaded(folder, content)
+    return showing(printed_audit), *loaded(folder, content)
 
 
 def evaluated(_):
@@ -132,7 +140,7 @@ def tried(folder):
     entry = {"control": "influence_clip", "strength": 0.00123, "did": {"touched": 0.123456}}
     entry |= {"step": gains | part, "gradient": gains | part, "predicted": None}
     content = head("try", NAME) | {"vanilla": {"step": part, "gradient": part}, "eta": 1e-3}
-    return print_trial, *loaded(folder, content | {"tried": {"influence_clip": entry}})
+    return showing(printed_trial), *loaded(folder, content | {"tried": {"influence_clip": entry}})
 
 
 def branched(_):
@@ -158,9 +166,9 @@ PRINTED = (swept, studied, attributed, kernels, noises, audited, evaluated, trie
 
 
 def printed(case, folder, width):
-    show, *content = case(folder)
+    how, *content = case(folder)
     console = Console(file=io.StringIO(), width=width)
-    show(console, *content)
+    how(console, *content)
     return console.file.getvalue()
 
 
@@ -184,15 +192,16 @@ def test_at_80_columns_the_change_stands_whole_with_its_interval(tmp_path):
     assert "  not shown    " in said
 
 
-def columns(*ranks):
-    return [Column(f"c{k}", ["12345678"], rank) for k, rank in enumerate(ranks)]
+def table(*ranks):
+    columns = [Column(f"c{k}", lambda _: "12345678", rank) for k, rank in enumerate(ranks)]
+    return Table("a title that is wider", [None], columns)
 
 
 @pytest.mark.parametrize(
     ("width", "kept"), [(80, "c0 c1 c2 c3"), (32, "c0 c1 c3"), (24, "c0 c3"), (3, "c0 c3")]
 )
 def test_the_highest_rank_is_left_out_first_and_rank_0_never(width, kept):
-    some = fitting(narrow(width), "a title that is wider", columns(0, 1, 2, 0))
+    some = fitting(narrow(width), table(0, 1, 2, 0))
     assert " ".join(column.title for column in some) == kept
 
 
@@ -202,6 +211,6 @@ def narrow(width):
 
 def test_a_console_too_narrow_for_a_number_breaks_it_and_loses_no_digit():
     console = narrow(8)
-    print_table(console, "t", columns(0))
+    print_table(console, table(0))
     digits = [c for line in console.file.getvalue().splitlines() for c in line if c.isdigit()]
     assert "".join(digits).endswith("12345678")

@@ -17,12 +17,12 @@ from isentrope.estimators.paired import PairedSteps
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import CONTROL, read_control, read_next_update
+from isentrope.results.verbs import TRY
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.measure import measure
 from isentrope.verbs.train import resume, train
 from isentrope.verbs.training_step import with_control
-from isentrope.verbs.trial import find_trial
 from tests.probe import following
 from tests.training import runs
 
@@ -100,7 +100,7 @@ def test_a_checkpoint_is_tried_and_measured_on_fresh_and_on_its_own_batch(folder
     batch["U_file"] = str(here / "next_update" / "rollouts.parquet")
     given["estimator"]["objective"] = "dr_grpo"
     given["output"] = {"directory": str(tmp_path / "own")}
-    done = run_verb("try", find_trial, load_config(given))
+    done = run_verb(TRY, load_config(given))
     (results,) = done.results
     # the correction is no part of the step that controls are compared with
     policy = Policy.from_checkpoint(here, precision="float64")

@@ -3,7 +3,7 @@
 import re
 
 import isentrope
-from isentrope.cli.commands import VERBS
+from isentrope.cli.commands import COMMANDS
 from isentrope.config.io import all_keys
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.notes import ELSEWHERE
@@ -14,7 +14,7 @@ TEXT = (ROOT / "docs" / "from_notes.md").read_text(encoding="utf-8")
 ROWS = [line.split("|")[1:3] for line in TEXT.splitlines() if re.match(r"\| (?!name|-)", line)]
 KEYS = {*all_keys(MeasureConfig), *all_keys(TrainConfig)}
 NAMES = {*KEYS, *(f"ise.{name}" for name in isentrope.__all__)}
-NAMES |= {f"isentrope {verb.name}" for verb in VERBS}
+NAMES |= {f"isentrope {verb.name}" for verb in COMMANDS}
 NAMES |= {"surprisal", "prefix", "doubly-robust"}  # estimators
 NAMES |= {f"isentrope {command}" for command in ("check CHECKPOINT --replay",)}
 

@@ -1,9 +1,9 @@
 """The momentum by past update, on the page and on the screen."""
 
-from isentrope.cli.attribution_tables import past_lines
 from isentrope.reports.panels.budget import past_updates
 from isentrope.reports.read_run import read_run
 from isentrope.results.results import InfluenceResult
+from isentrope.verbs.influence_text import past_lines
 from tests.reports.made_up import estimate, influence, tables, write
 
 

@@ -12,27 +12,11 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.results.coding import ResultsError
 from isentrope.results.columns import SCHEMAS
 from isentrope.results.results import InfluenceResult, MeasureResult, load_result
+from isentrope.results.verbs import VERBS
 from isentrope.system.errors import FileError
-from isentrope.verbs.audit import find_audit
-from isentrope.verbs.entropies import find_entropies
-from isentrope.verbs.influence import find_influence
-from isentrope.verbs.kernel import find_kernel
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.measure import measure
-from isentrope.verbs.noise import find_noise
-from isentrope.verbs.trial import find_trial
-from isentrope.verbs.variance import find_variance
 from tests.tiny_checkpoint import as_made_elsewhere, settings
 
-VERBS = {
-    "influence": find_influence,
-    "kernel": find_kernel,
-    "noise": find_noise,
-    "variance": find_variance,
-    "audit": find_audit,
-    "try": find_trial,
-    "entropies": find_entropies,
-}
 ABSENT = object()
 """In place of a value: its key is removed."""
 
@@ -53,10 +37,10 @@ SMALL = (
 def folders(tiny, tmp_path_factory):
     """The folder of each verb's result on the tiny checkpoint."""
     made = {}
-    for verb in ("measure", *VERBS):
+    for verb in VERBS:
         where = tmp_path_factory.mktemp(verb)
         config = load_config(settings(tiny), [*SMALL, f"output.directory={where}"])
-        run = measure(config) if verb == "measure" else run_verb(verb, VERBS[verb], config)
+        run = run_verb(VERBS[verb], config)
         (made[verb],) = run.measurements.values()
     return made
 
@@ -230,7 +214,7 @@ def test_null_is_nan_in_an_estimate_and_none_where_nothing_was_asked_for(changed
         (("sweep", 0, "eta"), "1e-3", r"sweep\.0\.eta is wrong"),
         (("checks",), ABSENT, "checks is missing"),
         (("schema",), "isentrope/measure/9", "isentrope/measure/9"),
-        (("schema",), ABSENT, "cannot be read"),
+        (("schema",), ABSENT, "its schema is 'None'"),
     ],
 )
 def test_a_file_that_is_not_a_result_is_refused_by_file_and_key(changed, path, to, said):

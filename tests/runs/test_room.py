@@ -7,6 +7,7 @@ import pytest
 
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig, TrainingConfig
+from isentrope.results.verbs import MEASURE, NOISE
 from isentrope.runs.room import checkpoints_size, folder_name, require_disk, require_writable
 from isentrope.system.errors import FileError
 from isentrope.verbs.check import check
@@ -54,12 +55,12 @@ def test_a_folder_is_looked_at_before_work(tmp_path, tiny):
         check(load_config(asked))
     logs = {"output_directory": str(tmp_path / "file")}
     with pytest.raises(FileError, match=r"detailed_logging\.output_directory"):
-        run_verb("measure", lambda *_: 1 / 0, load_config(settings(tiny, detailed_logging=logs)))
+        run_verb(MEASURE, load_config(settings(tiny, detailed_logging=logs)))
 
 
 def test_a_noise_scale_of_three_groups_is_refused_before_sampling(tiny):
     with pytest.raises(ValueError, match=r"four prompt groups or more, and .*B_U is 3"):
-        run_verb("noise", lambda *_: 1 / 0, load_config(settings(tiny)))
+        run_verb(NOISE, load_config(settings(tiny)))
 
 
 def test_enough_room_is_no_complaint(tmp_path):

@@ -14,30 +14,14 @@ from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.config import stages as config_stages
 from isentrope.config.io import load_config
 from isentrope.models.precision import Precision
+from isentrope.results.verbs import VERBS
 from isentrope.runs import checkpoints
 from isentrope.verbs import batches
 from isentrope.verbs import kernel as kernel_verb
 from isentrope.verbs import prepare as preparation
-from isentrope.verbs.audit import find_audit
-from isentrope.verbs.entropies import find_entropies
-from isentrope.verbs.influence import find_influence
-from isentrope.verbs.kernel import find_kernel
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.measure import measure
-from isentrope.verbs.noise import find_noise
-from isentrope.verbs.trial import find_trial
-from isentrope.verbs.variance import find_variance
 from tests.tiny_checkpoint import settings
 
-VERBS = {
-    "influence": find_influence,
-    "kernel": find_kernel,
-    "noise": find_noise,
-    "variance": find_variance,
-    "audit": find_audit,
-    "try": find_trial,
-    "entropies": find_entropies,
-}
 CALLED = {  # and where each is called from
     "from_checkpoint": [checkpoints.Policy],
     "load_task": [config_stages],
@@ -92,7 +76,7 @@ def observe(tiny, folder, overrides, monkeypatch, *, verb="measure", until=None)
         with monkeypatch.context() as patch:
             spy(patch, calls, CALLED, until)
             config = load_config(settings(tiny), [o.replace("@", str(tiny)) for o in overrides])
-            measure(config) if verb == "measure" else run_verb(verb, VERBS[verb], config)
+            run_verb(VERBS[verb], config)
         assert until is None, f"the run ended without a call of {until}"
     except ReachedError:
         pass

@@ -8,13 +8,11 @@ import json
 import sys
 from pathlib import Path
 
-from isentrope._lazy import load
-from isentrope.cli.commands import VERBS
 from isentrope.config.io import load_config
+from isentrope.results.verbs import VERBS
 from isentrope.system.processes import leave, rank
 from isentrope.verbs.check import check
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.measure import find_change
 from tests.tiny_checkpoint import settings
 
 BATCHES = {"B_E": 14, "B_U": 5, "G": 3, "save_batches": True}
@@ -43,7 +41,6 @@ OF = {
 
 def main(checkpoint, out, sharded=False):
     """Run them in turn."""
-    rows = {verb.name: verb for verb in VERBS}
     for name, more in MORE.items():
         asked = settings(checkpoint, batch_config=BATCHES, **more)
         if sharded:
@@ -51,9 +48,7 @@ def main(checkpoint, out, sharded=False):
             asked.get("fisher_kernel", {}).pop("second_order", None)  # is refused
         asked["output"] = {"directory": str(out / name), "log_level": "WARNING"}
         verb = OF.get(name, name)
-        run_verb(
-            verb, find_change if verb == "measure" else load(rows[verb].run), load_config(asked)
-        )
+        run_verb(VERBS[verb], load_config(asked))
     asked = settings(checkpoint, batch_config=BATCHES, checkpoint={"shard_base": sharded})
     found = check(load_config(asked))
     if rank() == 0:

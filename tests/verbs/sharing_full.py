@@ -7,15 +7,13 @@ torchrun --nproc_per_node 2 -m tests.verbs.sharing_full FOLDER OUT sharded
 import sys
 from pathlib import Path
 
-from isentrope._lazy import load
-from isentrope.cli.commands import VERBS
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
+from isentrope.results.verbs import VERBS
 from isentrope.system.processes import leave
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.measure import find_change
 from isentrope.verbs.train import train
 from tests.tiny_checkpoint import make_full_checkpoint, settings
 from tests.training import runs
@@ -65,12 +63,10 @@ def at(checkpoint, sections):
 
 def main(folder, out, sharded=False):
     """Run them in turn, and evaluate."""
-    rows = {verb.name: verb for verb in VERBS}
     for name, (verb, content) in asked(folder).items():
         content["checkpoint"]["shard_base"] = sharded
         content["output"] = {"directory": str(out / name), "log_level": "WARNING"}
-        found = find_change if verb == "measure" else load(rows[verb].run)
-        run_verb(verb, found, load_config(content))
+        run_verb(VERBS[verb], load_config(content))
     content = evaluating.settings(folder / "part")
     content["checkpoint"]["shard_base"] = sharded
     content["output"] = {"directory": str(out / "evaluated"), "log_level": "WARNING"}

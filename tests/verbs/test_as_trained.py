@@ -13,7 +13,7 @@ from isentrope.config.io import ConfigError, load_config
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.verbs.influence import find_influence
+from isentrope.results.verbs import INFLUENCE
 from isentrope.verbs.legacy import EntropyMeasurements
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.measure import measure
@@ -158,10 +158,10 @@ def test_every_verb_refuses_and_every_result_says_where_settings_came_from(train
     with pytest.raises(ValueError, match=r"temperature .*1\.0, .*0\.7"):
         EntropyMeasurements(wrong).run_experiments()
     with pytest.raises(ValueError, match=r"temperature .*1\.0, .*0\.7"):
-        run_verb("influence", find_influence, wrong)
+        run_verb(INFLUENCE, wrong)
     for name, verb in (
         ("measure", measure),
-        ("influence", lambda config: run_verb("influence", find_influence, config)),
+        ("influence", lambda config: run_verb(INFLUENCE, config)),
     ):
         out = tmp_path / name
         run = verb(load_config(asked, [*usual, f"output.directory={out}"]))

@@ -16,22 +16,12 @@ from isentrope.estimators.sample import sampler_logprobs
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
+from isentrope.results.verbs import VERBS
 from isentrope.sampling.prompts import name_prompts
 from isentrope.update.step import optimizer_step
 from isentrope.verbs import batches
-from isentrope.verbs.audit import find_audit
-from isentrope.verbs.influence import find_influence
-from isentrope.verbs.kernel import find_kernel
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.noise import find_noise
 from tests.tiny_checkpoint import settings
-
-VERBS = {
-    "influence": find_influence,
-    "kernel": find_kernel,
-    "noise": find_noise,
-    "audit": find_audit,
-}
 
 
 @pytest.fixture
@@ -46,7 +36,7 @@ def run(tiny, tmp_path):
             "estimator.order=1",
             *overrides,
         ]
-        done = run_verb(verb, VERBS[verb], load_config(settings(tiny), where))
+        done = run_verb(VERBS[verb], load_config(settings(tiny), where))
         (folder, *_) = done.measurements.values()
         return folder, json.loads((folder / "results.json").read_text())
 

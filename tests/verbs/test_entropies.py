@@ -4,11 +4,11 @@ import pandas as pd
 import pytest
 import torch
 
-from isentrope.cli.entropies_table import WORDS
 from isentrope.config.io import load_config
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.verbs.entropies import find_entropies
+from isentrope.results.verbs import ENTROPIES
+from isentrope.verbs.entropies import WORDS
 from isentrope.verbs.loop import run_verb
 from tests.adapters import save_base_model
 from tests.probe import following
@@ -20,7 +20,7 @@ SMALL = ["batch_config.B_E=24", "batch_config.allow_overlap=true", "batch_config
 
 def found(config, *overrides):
     """Rows by batch and definition, and the result."""
-    done = run_verb("entropies", find_entropies, load_config(config, [*SMALL, *overrides]))
+    done = run_verb(ENTROPIES, load_config(config, [*SMALL, *overrides]))
     (result,) = done.results
     (where,) = done.measurements.values()
     return {(row.batch, row.definition): row for row in result.rows}, result, where
@@ -196,7 +196,7 @@ def test_the_entropy_that_trl_logs_is_the_row_that_claims_to_be_it(tried, trl_ru
 
 def test_repeats_make_a_table_with_every_definition(tiny, tmp_path):
     where = [f"output.directory={tmp_path / 'run'}", "batch_config.repeats=2"]
-    done = run_verb("entropies", find_entropies, load_config(settings(tiny), [*SMALL, *where]))
+    done = run_verb(ENTROPIES, load_config(settings(tiny), [*SMALL, *where]))
     table = pd.read_csv(tmp_path / "run" / "measurements" / "entropies_study.csv")
     mean = table[table["repeat"] == "mean"].set_index("quantity")
     rows = [{(x.batch, x.definition): x.value for x in of.rows} for of in done.results]

@@ -9,8 +9,8 @@ import pytest
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.results.results import InfluenceResult
+from isentrope.results.verbs import INFLUENCE
 from isentrope.system.files import MANIFEST
-from isentrope.verbs.influence import find_influence
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.train import train
 from tests.training import runs
@@ -48,7 +48,7 @@ def unrolled(made, tmp_path):
             "analysis": {"momentum_steps": steps, "overlap": "independent", "tokens": False},
             "output": {"directory": str(tmp_path / name / "run"), "log_level": "WARNING"},
         }
-        done = run_verb("influence", find_influence, load_config(content, overrides))
+        done = run_verb(INFLUENCE, load_config(content, overrides))
         (folder,) = done.measurements.values()
         return InfluenceResult.load(folder)
 
@@ -125,7 +125,7 @@ def test_a_record_of_another_step_is_refused(unrolled, made, tmp_path):
         "dataset_path": str(made.parent / "prompts.jsonl"),
     }
     with pytest.raises(ValueError, match="records step 7"):
-        run_verb("influence", find_influence, load_config(config, ["sampling.max_new_tokens=1"]))
+        run_verb(INFLUENCE, load_config(config, ["sampling.max_new_tokens=1"]))
 
 
 def test_a_checkpoint_whose_name_has_no_step_is_refused(made, tmp_path):
@@ -141,7 +141,7 @@ def test_a_checkpoint_whose_name_has_no_step_is_refused(made, tmp_path):
         "output": {"directory": str(tmp_path / "run")},
     }
     with pytest.raises(ValueError, match="has no step"):
-        run_verb("influence", find_influence, load_config(config, ["sampling.max_new_tokens=1"]))
+        run_verb(INFLUENCE, load_config(config, ["sampling.max_new_tokens=1"]))
 
 
 def test_the_table_can_be_read_back(unrolled):

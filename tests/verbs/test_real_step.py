@@ -11,12 +11,12 @@ from isentrope.config.io import load_config
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from isentrope.results.verbs import INFLUENCE
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import rounded_step, short_types
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.check import check
-from isentrope.verbs.influence import find_influence
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.measure import measure
 from tests.tiny_checkpoint import PROMPTS, in_bfloat16, settings
@@ -110,7 +110,7 @@ def test_the_rounded_step_is_measured_at_every_rate(tiny, tmp_path, config):
     parts = sum(said.budget[n] for n in ("momentum", "decay", "gradient", "rounding"))
     assert parts == pytest.approx(said.first_order.value, rel=1e-9)
     with pytest.raises(ValueError, match="rounded_step=true"):
-        run_verb("influence", find_influence, config(short, "estimator.rounded_step=true"))
+        run_verb(INFLUENCE, config(short, "estimator.rounded_step=true"))
 
 
 def test_rates_of_all_groups_are_told_and_exchanged_ones_noticed(folder, config):

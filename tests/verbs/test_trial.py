@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from isentrope.cli.main import app
 from isentrope.cli.running import overrides
-from isentrope.cli.trial_table import price_sentences
 from isentrope.config.io import ConfigError, load_config
 from isentrope.control.trial import OutOfReachError
 from isentrope.nouns.estimate import Estimate
@@ -19,11 +18,13 @@ from isentrope.nouns.vectors import axpy
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.results.attributions import Tried
+from isentrope.results.verbs import TRY
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.trial import find_trial, on_frontier
+from isentrope.verbs.trial import on_frontier
 from isentrope.verbs.trial_strengths import largest_strength
+from isentrope.verbs.trial_text import price_sentences
 from tests.tiny_checkpoint import make_checkpoint, settings
 
 WITHOUT_CONTROL = ("shrunk_step", "no_momentum")
@@ -48,7 +49,7 @@ def run(tiny, tmp_path):
             *SMALL,
             *overrides,
         ]
-        done = run_verb("try", find_trial, load_config(settings(of), where))
+        done = run_verb(TRY, load_config(settings(of), where))
         (folder, *_) = done.measurements.values()
         results = json.loads((folder / "results.json").read_text())
         mine = {k: v for k, v in results["tried"].items() if v["control"] not in WITHOUT_CONTROL}
@@ -279,7 +280,7 @@ def test_a_strength_of_0_is_refused_by_the_command(tmp_path):
 def test_the_command_hands_on_what_was_asked(monkeypatch, tmp_path, given, expected):
     asked = []
     monkeypatch.setattr(
-        "isentrope.cli.running.attributing", lambda *args: asked.extend(overrides(args[-1]))
+        "isentrope.cli.running.measuring", lambda *args: asked.extend(overrides(args[-1]))
     )
     config = tmp_path / "try.json"
     config.write_text("{}")

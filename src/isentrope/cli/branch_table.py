@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
-from rich.markup import escape
 
 from isentrope.cli.console import say
-from isentrope.cli.layout import Column, print_table
+from isentrope.cli.layout import print_table
 from isentrope.nouns.estimate import Estimate
 from isentrope.runs.branch_effects import START, Effect
 from isentrope.runs.branch_study import UNCHANGED, Start
+from isentrope.system.formatting import MISSING
 from isentrope.verbs.branch import Branched
+from isentrope.verbs.printed import Column, Table
 
+Cell = Callable[[str], str]
+"""From a setting to its cell."""
 _HEADS = {"entropy_per_token": "h", "reward": "reward"}
 
 
@@ -23,26 +26,24 @@ def print_branches(console: Console, branched: Branched) -> None:
     repeats = branched.effects[0].estimate.n
     for start in branched.starts:
         of_start = [e for e in branched.effects if e.checkpoint == start.name]
-        print_table(console, _title(start, repeats), _columns(of_start))
+        settings = list(dict.fromkeys(effect.setting for effect in of_start))
+        columns = list(_columns(of_start))
+        print_table(console, Table(_title(start, repeats), settings, columns))
     if repeats == 1:
         say("  note  One repeat has no interval: --repeats 3 or more gives one.", console)
 
 
-def _columns(found: Sequence[Effect]) -> list[Column]:
+def _columns(found: Sequence[Effect]) -> Iterator[Column]:
     by_place = {(e.setting, e.quantity, e.against): e.estimate for e in found}
-    settings = list(dict.fromkeys(e.setting for e in found))
-    columns = [Column("setting", [escape(_short(s)) for s in settings], left=True)]
+
+    def cell(write: Callable[[Estimate | None], str], quantity: str, against: str) -> Cell:
+        return lambda setting: write(by_place.get((setting, quantity, against)))
+
+    yield Column("setting", _short, left=True)
     for quantity, head in _HEADS.items():
-        own, apart = (
-            [by_place.get((s, quantity, against)) for s in settings]
-            for against in (START, UNCHANGED)
-        )
-        columns += [
-            Column(f"Δ{head}", [_value(x) for x in apart]),
-            Column(f"95 %, {head}", [_interval(x) for x in apart], rank=1),
-            Column(f"{head} since start", [f"{_value(x)} {_interval(x)}" for x in own], rank=2),
-        ]
-    return columns
+        yield Column(f"Δ{head}", cell(_value, quantity, UNCHANGED))
+        yield Column(f"95 %, {head}", cell(_interval, quantity, UNCHANGED), rank=1)
+        yield Column(f"{head} since start", cell(_both, quantity, START), rank=2)
 
 
 def _title(start: Start, repeats: int) -> str:
@@ -58,10 +59,14 @@ def _short(setting: str) -> str:
 
 
 def _value(estimate: Estimate | None) -> str:
-    return "–" if estimate is None else f"{estimate.value:+.2g}"
+    return MISSING if estimate is None else f"{estimate.value:+.2g}"
 
 
 def _interval(estimate: Estimate | None) -> str:
     if estimate is None or math.isnan(estimate.ci_low):
-        return "–"
-    return escape(f"[{estimate.ci_low:.2g}, {estimate.ci_high:.2g}]")
+        return MISSING
+    return f"[{estimate.ci_low:.2g}, {estimate.ci_high:.2g}]"
+
+
+def _both(estimate: Estimate | None) -> str:
+    return f"{_value(estimate)} {_interval(estimate)}"

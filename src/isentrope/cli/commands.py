@@ -1,7 +1,7 @@
-"""The table of verbs: options, pipeline function, printer and help of each.
+"""The table of commands: options, function, printer and help of each.
 
 Functions are given by dotted names and imported when their verb is called, so that `--version` and
-`--help` load no torch. A new verb is a row here.
+`--help` load no torch. Verbs that measure are rows of `results.verbs`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import typer
 from isentrope._lazy import load
 from isentrope.cli import options
 from isentrope.cli.interrupts import stopped_by_signals
+from isentrope.results.verbs import ENTROPIES, TRY, VERBS
 
 
 @dataclass(frozen=True)
-class Verb:
+class Command:
     """A row of the table.
 
     Attributes:
@@ -41,10 +42,13 @@ class Verb:
     kept: str = "Nothing is kept of what was not finished: run the same command again."
 
 
-_PIPELINES, _TABLES = "isentrope.verbs", "isentrope.cli.attribution_tables"
+_PIPELINES = "isentrope.verbs"
 
-VERBS = (
-    Verb(
+OPTIONS = {TRY: options.tried, ENTROPIES: options.reconciled}
+"""Options of measuring verbs that have some of their own."""
+
+COMMANDS = (
+    Command(
         "demo",
         options.demonstrated,
         through="isentrope.cli.running:demonstrating",
@@ -53,7 +57,7 @@ VERBS = (
         help="Train a toy policy, see its entropy fall, and find out which tokens do it.",
         kept="What was finished is kept. Run it again with another --out.",
     ),
-    Verb(
+    Command(
         "sft",
         options.fine_tuned,
         through="isentrope.cli.running:fine_tuning",
@@ -62,7 +66,7 @@ VERBS = (
         help="Fine-tune a model on a task's demonstrations, loss on the response alone; or resume "
         "a run.",
     ),
-    Verb(
+    Command(
         "train",
         options.trained,
         through="isentrope.cli.running:training",
@@ -72,7 +76,7 @@ VERBS = (
         "a run.",
         kept="No step of training is lost, since none was begun: run the same command again.",
     ),
-    Verb(
+    Command(
         "branch",
         options.branched,
         through="isentrope.cli.running:branching",
@@ -82,7 +86,7 @@ VERBS = (
         "repeated, and compare what they did to entropy and reward.",
         kept="No branch was begun: run the same command again.",
     ),
-    Verb(
+    Command(
         "evaluate",
         options.evaluated,
         through="isentrope.cli.running:evaluating",
@@ -91,73 +95,18 @@ VERBS = (
         help="Evaluate checkpoints on a task: pass@k, lengths, format, entropy; a restart goes on.",
         kept="Finished chunks of prompts are kept: run the same command again to go on.",
     ),
-    Verb(
-        "measure",
-        options.measured,
-        through="isentrope.cli.running:measuring",
-        run=f"{_PIPELINES}.measure:measure",
-        show="isentrope.cli.tables:print_measurement",
-        help="Measure how much one optimizer step changes the entropy of a checkpoint, or of a "
-        "list.",
+    *(
+        Command(
+            verb.name,
+            OPTIONS.get(verb, options.measured),
+            through="isentrope.cli.running:measuring",
+            run=verb.analyse,
+            show=verb.printed,
+            help=verb.help,
+        )
+        for verb in VERBS.values()
     ),
-    Verb(
-        "influence",
-        options.measured,
-        through="isentrope.cli.running:attributing",
-        run=f"{_PIPELINES}.influence:find_influence",
-        show=f"{_TABLES}:print_influence",
-        help="Attribute the entropy change of a step to the sequences and tokens of its batch.",
-    ),
-    Verb(
-        "kernel",
-        options.measured,
-        through="isentrope.cli.running:attributing",
-        run=f"{_PIPELINES}.kernel:find_kernel",
-        show="isentrope.cli.kernel_tables:print_kernel",
-        help="Compute the Fisher kernel: how a step on one response moves another.",
-    ),
-    Verb(
-        "noise",
-        options.measured,
-        through="isentrope.cli.running:attributing",
-        run=f"{_PIPELINES}.noise:find_noise",
-        show=f"{_TABLES}:print_noise",
-        help="Measure the gradient noise scale, and that of the entropy change.",
-    ),
-    Verb(
-        "variance",
-        options.measured,
-        through="isentrope.cli.running:attributing",
-        run=f"{_PIPELINES}.variance:find_variance",
-        show="isentrope.cli.variance_table:print_variance",
-        help="Compare the errors of every estimator, and say how large E must be.",
-    ),
-    Verb(
-        "audit",
-        options.measured,
-        through="isentrope.cli.running:attributing",
-        run=f"{_PIPELINES}.audit:find_audit",
-        show=f"{_TABLES}:print_audit",
-        help="Hold every published proxy against the measured influence of tokens and sequences.",
-    ),
-    Verb(
-        "try",
-        options.tried,
-        through="isentrope.cli.running:attributing",
-        run="isentrope.cli.trial_table:find_trial",
-        show="isentrope.cli.trial_table:print_trial",
-        help="Try controls on the step of a checkpoint: entropy and reward gained, before a run.",
-    ),
-    Verb(
-        "entropies",
-        options.reconciled,
-        through="isentrope.cli.running:attributing",
-        run=f"{_PIPELINES}.entropies:find_entropies",
-        show="isentrope.cli.entropies_table:print_entropies",
-        help="Compare the entropy that a trainer logged with every definition of it, and with the "
-        "exact one.",
-    ),
-    Verb(
+    Command(
         "check",
         options.checked,
         through="isentrope.cli.running:checking",
@@ -165,7 +114,7 @@ VERBS = (
         show="isentrope.cli.check_table:print_findings",
         help="Check the instrument before measuring; exit status 1 if anything is wrong.",
     ),
-    Verb(
+    Command(
         "plan",
         options.planned,
         through="isentrope.cli.running:planning",
@@ -174,7 +123,7 @@ VERBS = (
         help="Say what memory and time a configuration takes, before anything runs; exit status 1 "
         "if it does not fit.",
     ),
-    Verb(
+    Command(
         "convert",
         options.converted,
         through="isentrope.cli.running:converting",
@@ -183,7 +132,7 @@ VERBS = (
         help="Write a checkpoint of FSDP, verl, DeepSpeed or torch.distributed as one that every "
         "verb reads.",
     ),
-    Verb(
+    Command(
         "report",
         options.reported,
         through="isentrope.cli.running:reporting",
@@ -194,8 +143,8 @@ VERBS = (
     ),
 )
 
-CONFIG_VERBS = (
-    Verb(
+CONFIG_COMMANDS = (
+    Command(
         "show",
         options.shown,
         through="isentrope.cli.running:showing",
@@ -203,7 +152,7 @@ CONFIG_VERBS = (
         show="isentrope.cli.running:print_text",
         help="Print every setting, its default or its value in CONFIG, and what it does.",
     ),
-    Verb(
+    Command(
         "validate",
         options.validated,
         through="isentrope.cli.running:validating",
@@ -214,13 +163,13 @@ CONFIG_VERBS = (
 )
 
 
-def add_to(app: typer.Typer, verbs: tuple[Verb, ...]) -> None:
+def add_to(app: typer.Typer, verbs: tuple[Command, ...]) -> None:
     """Add rows to an application."""
     for verb in verbs:
         app.command(name=verb.name, help=verb.help, short_help=verb.help)(_command(verb))
 
 
-def _command(verb: Verb) -> Callable[..., None]:
+def _command(verb: Command) -> Callable[..., None]:
     """A function with the signature of the verb's options, which calls it in a session."""
 
     @wraps(verb.options)

@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from isentrope.cli.attribution_tables import print_influence
 from isentrope.cli.console import out, say
 from isentrope.cli.evaluation_table import print_rows
-from isentrope.cli.tables import print_measurement
+from isentrope.cli.layout import show
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
@@ -28,16 +27,16 @@ from isentrope.reports.figures import entropy_change_figure
 from isentrope.reports.read_run import read_run
 from isentrope.reports.report import write_report
 from isentrope.reports.verdict import verdict
+from isentrope.results.verbs import AUDIT, INFLUENCE, KERNEL
 from isentrope.runs.folder import noted_if_interrupted
 from isentrope.runs.one_writer import LOCK, one_writer
 from isentrope.system.progress import Progress
 from isentrope.training.toy import MAX_NEW_TOKENS
-from isentrope.verbs.audit import find_audit
 from isentrope.verbs.evaluate import evaluate_checkpoints
-from isentrope.verbs.influence import find_influence
-from isentrope.verbs.kernel import find_kernel
+from isentrope.verbs.influence_text import printed_influence
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.measure import measure
+from isentrope.verbs.measure_text import printed_measurements
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
 
@@ -137,17 +136,18 @@ class Story:
         """What does one more step do to the entropy?"""
         _chapter("measure: what one more step does to entropy")
         run = measure(self._config(), progress=self.progress, draw=entropy_change_figure)
-        print_measurement(out, run.results[-1:])
+        show(out, printed_measurements(run.results[-1:]))
 
     def attribute(self) -> None:
         """Who did it, how responses are tied to each other, and how well the proxies see it."""
         config = self._config()
         _chapter("influence: which tokens do it")
-        run = run_verb("influence", find_influence, config, self.progress)
-        print_influence(out, run.results[-1], list(run.measurements.values())[-1])
+        run = run_verb(INFLUENCE, config, self.progress)
+        result = run.results[-1]
+        show(out, printed_influence(result, run.folder), result.warnings)
         _chapter("kernel and audit: how responses are tied, and what the proxies see")
-        run_verb("kernel", find_kernel, config, self.progress)
-        run_verb("audit", find_audit, config, self.progress)
+        for verb in (KERNEL, AUDIT):
+            run_verb(verb, config, self.progress)
 
     def report(self) -> None:
         """One page with all of it."""

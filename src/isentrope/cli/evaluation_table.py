@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from rich.console import Console
 
 from isentrope.cli.console import say
-from isentrope.cli.layout import Column, print_table
+from isentrope.cli.layout import print_table
 from isentrope.nouns.estimate import Estimate
 from isentrope.runs.evaluation_result import EvaluatedRow, EvaluationResult
-from isentrope.system.formatting import known
+from isentrope.system.formatting import MISSING, known
+from isentrope.verbs.printed import Column, Table
 
 COLUMNS = {
     "reward": "reward",
@@ -45,13 +47,14 @@ def print_rows(console: Console, results: Sequence[EvaluationResult]) -> None:
         "± standard error; ℋ and h in nats per sequence and per token"
     )
     columns = [
-        Column("checkpoint", [checkpoint for checkpoint, _ in rows], left=True),
-        Column("decoding", [row.decoding for _, row in rows], left=True),
+        Column("checkpoint", itemgetter(0), left=True),
+        Column("decoding", lambda row: row[1].decoding, left=True),
     ]
-    for rank, (name, heading) in enumerate(shown.items()):
-        cells = [_measured(row.metrics[name]) for _, row in rows]
-        columns.append(Column(heading, cells, rank=_RANKS.get(name, rank)))
-    print_table(console, title, columns)
+    columns += [
+        Column(heading, lambda row, name=name: _measured(row[1].metrics[name]), _RANKS.get(name, k))
+        for k, (name, heading) in enumerate(shown.items())
+    ]
+    print_table(console, Table(title, rows, columns))
 
 
 _RANKS = {"entropy_per_token": 1, "response_length": 2, "reward": 2}
@@ -78,6 +81,6 @@ def _value(row: EvaluatedRow, name: str) -> float | None:
 
 def _measured(estimate: Estimate | None) -> str:
     if estimate is None or known(estimate.value) is None:
-        return "–"
-    error = "–" if known(estimate.se) is None else f"{estimate.se:.1g}"
+        return MISSING
+    error = MISSING if known(estimate.se) is None else f"{estimate.se:.1g}"
     return f"{estimate.value:.3g}±{error}"

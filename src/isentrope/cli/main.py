@@ -6,7 +6,7 @@ import typer
 
 from isentrope._version import __version__
 from isentrope.cli.app import app, config_app, settings
-from isentrope.cli.commands import CONFIG_VERBS, VERBS, add_to
+from isentrope.cli.commands import COMMANDS, CONFIG_COMMANDS, add_to
 
 __all__ = ["app"]
 
@@ -33,8 +33,8 @@ def _options(
     settings.traceback = traceback
 
 
-add_to(app, VERBS)
-add_to(config_app, CONFIG_VERBS)
+add_to(app, COMMANDS)
+add_to(config_app, CONFIG_COMMANDS)
 app.add_typer(config_app, name="config")
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 
 from isentrope.cli.console import say
-from isentrope.cli.layout import Column, print_table
+from isentrope.cli.layout import print_table
 from isentrope.planning.plan import Plan, gigabytes
+from isentrope.verbs.printed import Column, Table
 
 ROUGH = "Times are right within a factor of about two; memory is of the longest responses."
 
@@ -47,11 +48,11 @@ def print_plans(out: Console, err: Console, plans: Sequence[Plan], *, as_json: b
 
 def _print(out: Console, plan: Plan) -> None:
     columns = [
-        Column("stage", [stage.name for stage in plan.stages], left=True),
-        Column("memory", [gigabytes(stage.peak) for stage in plan.stages]),
-        Column("time", [_time(stage.seconds) for stage in plan.stages]),
+        Column("stage", "name", left=True),
+        Column("memory", lambda stage: gigabytes(stage.peak)),
+        Column("time", lambda stage: _time(stage.seconds)),
     ]
-    print_table(out, f"{plan.verb} of {plan.checkpoint}", columns)
+    print_table(out, Table(f"{plan.verb} of {plan.checkpoint}", plan.stages, columns))
     terms = ", ".join(f"{term.name} {gigabytes(term.size)}" for term in plan.held)
     say(f"  held    {terms}", out)
     say(

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isentrope._lazy import load
-from isentrope.cli.commands import Verb
+from isentrope.cli.commands import Command
 from isentrope.cli.console import err, out, say, say_written
+from isentrope.cli.layout import show
 from isentrope.cli.options import Changes
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.results.verbs import VERBS
 from isentrope.runs.branch_study import Asked
 from isentrope.system.processes import rank
 from isentrope.system.progress import Progress
@@ -32,32 +34,24 @@ def overrides(changes: Changes) -> list[str]:
     return [*changes.texts, *values]
 
 
-def measuring(verb: Verb, config: str, changes: Changes) -> None:
-    """Measure, and print one table for all checkpoints."""
+def measuring(verb: Command, config: str, changes: Changes) -> None:
+    """Analyse each checkpoint by a measuring verb, and print what was found."""
+    of = VERBS[verb.name]
     settings = load_config(config, overrides(changes))
-    draw = load("isentrope.reports.figures:entropy_change_figure")
     with Progress(err) as progress:
-        run = load(verb.run)(settings, progress=progress, draw=draw)
+        run = run_verb(of, settings, progress, load(of.figure[0]) if of.figure else None)
     if rank() > 0:
         return
-    load(verb.show)(out, run.results)
-    for folder in run.measurements.values():
+    folders = run.measurements.values()
+    if of.together:
+        show(out, load(of.printed)(run.results))
+    for result, folder in zip(run.results, folders, strict=True):
+        if not of.together:
+            show(out, load(of.printed)(result, folder), result.warnings)
         say_written(folder)
 
 
-def attributing(verb: Verb, config: str, changes: Changes) -> None:
-    """Analyse each checkpoint by any measuring verb but measure, and print its tables."""
-    settings, analyse = load_config(config, overrides(changes)), load(verb.run)
-    with Progress(err) as progress:
-        run = run_verb(verb.name, analyse, settings, progress)  # type: ignore[arg-type]
-    if rank() > 0:
-        return
-    for result, folder in zip(run.results, run.measurements.values(), strict=True):
-        load(verb.show)(out, result, folder)
-        say_written(folder)
-
-
-def evaluating(verb: Verb, config: str, changes: Changes) -> None:
+def evaluating(verb: Command, config: str, changes: Changes) -> None:
     """Evaluate, and print a row per checkpoint and decoding."""
     settings = load_config(config, overrides(changes), EvaluateConfig)
     with Progress(err) as progress:
@@ -67,7 +61,7 @@ def evaluating(verb: Verb, config: str, changes: Changes) -> None:
         say_written(evaluated.table)
 
 
-def fine_tuning(verb: Verb, config: str | None, resume: str | None, changes: Changes) -> None:
+def fine_tuning(verb: Command, config: str | None, resume: str | None, changes: Changes) -> None:
     """Fine-tune or resume, and print the last loss and where the model is."""
     with Progress(err) as progress:
         if resume is not None:
@@ -90,7 +84,7 @@ def print_fine_tuned(fine_tuned: FineTuned) -> None:
 
 
 def training(
-    verb: Verb, config: str | None, resume: str | None, start: str | None, changes: Changes
+    verb: Command, config: str | None, resume: str | None, start: str | None, changes: Changes
 ) -> None:
     """Start or resume a run, and print its folder."""
     with Progress(err) as progress:
@@ -105,7 +99,7 @@ def training(
 
 
 def branching(
-    verb: Verb,
+    verb: Command,
     checkpoints: Sequence[str],
     vary: Sequence[str],
     changes: Sequence[str],
@@ -125,7 +119,7 @@ def branching(
         say_written(branched.table)
 
 
-def checking(verb: Verb, config: str, replay: bool, changes: Changes) -> None:
+def checking(verb: Command, config: str, replay: bool, changes: Changes) -> None:
     """Check or replay, and print a table of findings per checkpoint."""
     run = load("isentrope.verbs.replay:replay" if replay else verb.run)
     source = {"checkpoint": {"checkpoint_path": config}} if Path(config).is_dir() else config
@@ -137,7 +131,7 @@ def checking(verb: Verb, config: str, replay: bool, changes: Changes) -> None:
 
 
 def planning(
-    verb: Verb,
+    verb: Command,
     config: str,
     verbs: Sequence[str],
     memory: str | None,
@@ -152,7 +146,7 @@ def planning(
     load(verb.show)(out, err, plans, as_json=as_json)
 
 
-def converting(verb: Verb, source: str, folder: str, model: str | None) -> None:
+def converting(verb: Command, source: str, folder: str, model: str | None) -> None:
     """Convert, and say what was read."""
     load(verb.show)(load(verb.run)(source, folder, model))
 
@@ -170,7 +164,7 @@ def print_converted(made: Converted) -> None:
 
 
 def reporting(
-    verb: Verb, run: str, other: str | None, checkpoint: str | None, evaluations: Sequence[str]
+    verb: Command, run: str, other: str | None, checkpoint: str | None, evaluations: Sequence[str]
 ) -> None:
     """Write a report, and print its verdict and what is missing."""
     load(verb.show)(load(verb.run)(run, other, checkpoint=checkpoint, evaluations=evaluations))
@@ -188,14 +182,14 @@ def print_report(report: Report) -> None:
     say_written(report.page)
 
 
-def demonstrating(verb: Verb, *sizes: Any) -> None:
+def demonstrating(verb: Command, *sizes: Any) -> None:
     """Run every verb in turn, each with its own tables, and print three sentences."""
     with Progress(err) as progress:
         story = load(verb.run)(*sizes, progress)
     load(verb.show)(out, story)
 
 
-def showing(verb: Verb, config: str | None, kind: Any, settings: Sequence[str]) -> None:
+def showing(verb: Command, config: str | None, kind: Any, settings: Sequence[str]) -> None:
     """Print the settings as YAML, with what each does."""
     loaded = load_any(config, settings) if config else defaults(kind or "measure", settings)
     text = load(verb.run)(loaded, comments=True)
@@ -207,7 +201,7 @@ def print_text(text: str) -> None:
     out.print(text, end="", markup=False, highlight=False, soft_wrap=True)
 
 
-def validating(verb: Verb, config: str, settings: Sequence[str]) -> None:
+def validating(verb: Command, config: str, settings: Sequence[str]) -> None:
     """Print what a configuration would do."""
     loaded = load(verb.run)(config, settings)
     out.print(f"{config} is valid: {load(verb.show)(loaded)}.", highlight=False, soft_wrap=True)

@@ -29,7 +29,7 @@ from transformers.utils import logging as transformers_logging
 
 from isentrope._lazy import load
 from isentrope.cli.app import settings
-from isentrope.cli.commands import Verb
+from isentrope.cli.commands import Command
 from isentrope.cli.console import err
 from isentrope.cli.interrupts import Interrupted
 from isentrope.system.errors import IsentropeError
@@ -44,7 +44,7 @@ FAULT_STATUS = 70
 PIPE_STATUS = 128 + int(getattr(signal, "SIGPIPE", 13))
 
 
-def run(verb: Verb, given: dict[str, Any]) -> None:
+def run(verb: Command, given: dict[str, Any]) -> None:
     """Call a verb; end with one sentence where it does not succeed.
 
     With `--traceback`, and at `output.log_level=DEBUG`, the traceback is printed too.
@@ -70,7 +70,7 @@ def run(verb: Verb, given: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _one_sentence(verb: Verb) -> Generator[None]:
+def _one_sentence(verb: Command) -> Generator[None]:
     """A block whose errors are printed as one sentence, and end the verb with a status."""
     try:
         yield
@@ -85,7 +85,7 @@ def _one_sentence(verb: Verb) -> Generator[None]:
         raise typer.Exit(_failed(verb, error)) from error
 
 
-def _failed(verb: Verb, error: Exception) -> int:
+def _failed(verb: Command, error: Exception) -> int:
     """Print the sentence of an error, and give its status."""
     if isinstance(error, OtherProcessError):
         return 1  # the process that failed says why
@@ -115,7 +115,7 @@ def _failed(verb: Verb, error: Exception) -> int:
     return FAULT_STATUS
 
 
-def _sentence(verb: Verb, error: Exception) -> str:
+def _sentence(verb: Command, error: Exception) -> str:
     if isinstance(error, OSError) and error.errno is not None and str(error).startswith("[Errno"):
         words = error.strerror or os.strerror(error.errno)
         if error.filename is None:
@@ -136,7 +136,7 @@ def _kept(trace: str) -> str:
         return "that `isentrope --traceback` prints"
 
 
-def _interrupted(verb: Verb, error: KeyboardInterrupt) -> int:
+def _interrupted(verb: Command, error: KeyboardInterrupt) -> int:
     """Print what is kept, and give the status."""
     if not isinstance(error, Interrupted):
         error = Interrupted(signal.SIGINT)

@@ -80,7 +80,7 @@ class TokenRule:
         raise NotImplementedError
 
 
-def lowest(values: Tensor, among: Tensor, share: float) -> Tensor:
+def lowest_share(values: Tensor, among: Tensor, share: float) -> Tensor:
     """The tokens with the lowest values: a share of the candidates, at least one token.
 
     Args:

@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from isentrope.control.base import OPTIONS, TokenRule, lowest
+from isentrope.control.base import OPTIONS, TokenRule, lowest_share
 from isentrope.control.tokens import Rewritten, Tokens
 
 
@@ -42,7 +42,7 @@ class EntroPIC(TokenRule):
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
         """Push tokens."""
         if self.threshold is None:
-            likely = lowest(-tokens.logprobs, tokens.mask, self.share)
+            likely = lowest_share(-tokens.logprobs, tokens.mask, self.share)
         else:
             likely = tokens.mask & (tokens.logprobs.exp() > self.threshold)
         return Rewritten(tokens.weights - strength * tokens.weights.abs() * likely)

@@ -25,7 +25,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from isentrope.control.base import OPTIONS, Column, Share, TokenRule, lowest
+from isentrope.control.base import OPTIONS, Column, Share, TokenRule, lowest_share
 from isentrope.control.tokens import Rewritten, Tokens
 
 
@@ -59,7 +59,7 @@ class InfluenceClip(TokenRule):
             least = max(float(reward_effect[mask].abs().median()), sys.float_info.min)
             criterion = influence / reward_effect.clamp(min=least)
         negative = mask & (criterion < 0)
-        damped = lowest(criterion, mask, self.share) & negative
+        damped = lowest_share(criterion, mask, self.share) & negative
         total = float(influence[mask].sum())
         numbers = {"influence": total, "influence_damped": float(influence[damped].sum())}
         return Rewritten(tokens.weights * (1 - strength * damped.double()), numbers=numbers)

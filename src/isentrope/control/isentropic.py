@@ -28,14 +28,14 @@ from isentrope.control.entropy_draw import STREAM, EntropyDraw, draw_entropy
 from isentrope.control.feedback import Feedback, Target
 from isentrope.control.gradients import entropy_of
 from isentrope.control.level import Level
-from isentrope.control.measured import HeldOut
+from isentrope.control.measured import HeldOutSample
 from isentrope.control.options import IsentropicOptions
 from isentrope.control.requirements import require_correctable, require_long_parameters
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep, coming_step
 from isentrope.probe.requirements import LENGTH, setting
-from isentrope.recording.observing import bare, evaluating
+from isentrope.recording.observing import evaluating, metric_name
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.system.processes import rank, together
 
@@ -136,7 +136,7 @@ class IsentropicStep(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Compute the correction of the step about to be taken."""
         start = time.perf_counter()
-        model, step = bare(kwargs["model"]), state.global_step + 1
+        model, step = metric_name(kwargs["model"]), state.global_step + 1
         with evaluating(model):
             policy = together(lambda: self._live_policy(model, args, kwargs))
             coming = together(
@@ -202,8 +202,8 @@ class IsentropicStep(TrainerCallback):
         h, se = entropy_of(E)
         return h, max(se**2, 1e-18)
 
-    def _source(self, size: int, length: int) -> HeldOut:
-        return HeldOut(self._prompts, size, length, stream=STREAM, **self._drawing)
+    def _source(self, size: int, length: int) -> HeldOutSample:
+        return HeldOutSample(self._prompts, size, length, stream=STREAM, **self._drawing)
 
     def _correction(self, coming: ComingStep, tau: float, drawn: bool) -> Correction:
         if not coming.components:

@@ -23,7 +23,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from isentrope.control.base import OPTIONS, NotNegative, TokenRule, lowest
+from isentrope.control.base import OPTIONS, NotNegative, TokenRule, lowest_share
 from isentrope.control.tokens import Rewritten, Tokens
 
 UNCLIPPED = 1e6
@@ -73,5 +73,5 @@ class KlCov(TokenRule):
         """
         s, A = logprobs.detach(), advantages[:, None].expand_as(logprobs)
         covariance = (A - A[mask].mean()) * (s - s[mask].mean())
-        penalised = lowest(-covariance.cpu(), mask.cpu(), self.share).to(logprobs.device)
+        penalised = lowest_share(-covariance.cpu(), mask.cpu(), self.share).to(logprobs.device)
         return torch.where(penalised, weights[:, None] * log_ratios.abs(), 0.0).sum()

@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from isentrope.control.base import OPTIONS, Column, NotNegative, TokenRule, lowest
+from isentrope.control.base import OPTIONS, Column, NotNegative, TokenRule, lowest_share
 from isentrope.control.tokens import Rewritten, Tokens
 
 
@@ -47,7 +47,7 @@ class LpReg(TokenRule):
         """Pull tokens up: c', and the number of selected tokens that the filter keeps."""
         assert tokens.kept_mass is not None
         kept = tokens.kept_mass
-        rare = lowest(tokens.logprobs, tokens.token_advantages < 0, self.share)
+        rare = lowest_share(tokens.logprobs, tokens.token_advantages < 0, self.share)
         rare &= kept > 0
         pull = torch.where(rare, 1 / kept.clamp(min=1e-12) - 1, 0.0)
         weights = tokens.weights + strength * tokens.sequence_weights[:, None] * pull

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from isentrope.control.base import OPTIONS, TokenRule, lowest
+from isentrope.control.base import OPTIONS, TokenRule, lowest_share
 from isentrope.control.tokens import Rewritten, Tokens
 
 
@@ -39,7 +39,7 @@ class Stare(TokenRule):
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
         """Weight tokens."""
         A, s = tokens.token_advantages, tokens.logprobs
-        factor = 1 + strength * lowest(s, A > 0, self.share).double()
+        factor = 1 + strength * lowest_share(s, A > 0, self.share).double()
         if self.sides == "both":
-            factor -= strength * lowest(s, A < 0, self.share).double()
+            factor -= strength * lowest_share(s, A < 0, self.share).double()
         return Rewritten(tokens.weights * factor)

@@ -183,3 +183,29 @@ def rounding_operations(scorer: Scorer, precision: Precision) -> list[str]:
     with torch.no_grad(), precision.active(), recorder, refusal_by_name(scorer.lm):
         scorer(batch.to(device_of(scorer)), 1.0, 8192, torch.float64)
     return recorder.found
+
+
+POSITIONS = 256
+"""Distributions that are sorted at a time: one of a large vocabulary takes megabytes."""
+
+
+def truncated_entropies(
+    scorer: Scorer,
+    batch: Rollouts,
+    precision: Precision,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+) -> Tensor:
+    """Entropy (n, t) of what top-k, 0 for all, and then top-p leave of each distribution."""
+    found = torch.zeros(batch.mask.shape, dtype=torch.float64)
+    for i in range(len(batch)):
+        logits = own_logits(scorer, batch.select(torch.tensor([i])), precision)
+        for first in range(0, len(logits), POSITIONS):
+            here = logits[first : first + POSITIONS].double() / temperature
+            p = here.softmax(-1).sort(-1, descending=True)[0][:, : top_k or None]
+            p = p / p.sum(-1, keepdim=True)
+            p = p * (p.cumsum(-1) - p < top_p)
+            entropy = torch.special.entr(p / p.sum(-1, keepdim=True)).sum(-1)
+            found[i, first : first + len(p)] = entropy.cpu()
+    return found * batch.mask

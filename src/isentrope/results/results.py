@@ -13,6 +13,7 @@ from isentrope.attribution.influence.classes import Classes
 from isentrope.estimators.variance import MethodVariance
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
+from isentrope.results import verbs
 from isentrope.results.attributions import (
     Budget,
     Changes,
@@ -22,9 +23,8 @@ from isentrope.results.attributions import (
     SharesRecord,
     Tried,
 )
-from isentrope.results.coding import ResultsError
 from isentrope.results.kernel import BlockRecord, SecondOrder
-from isentrope.results.result import RESULTS, Result, read_schema
+from isentrope.results.result import Result, read_result
 from isentrope.results.sweep import Checks, LinearRange, RewardRecord, SavedRow, SweepRow
 
 
@@ -45,7 +45,7 @@ class MeasureResult(Result):
         reward: ΔJ(η) likewise; None where E has no rewards.
     """
 
-    verb: ClassVar[str] = "measure"
+    verb: ClassVar[str] = verbs.MEASURE.name
 
     entropy: dict[str, Estimate]
     first_order: Estimate | None
@@ -129,7 +129,7 @@ class InfluenceResult(Result):
         classes: Of "tokens" and "sequences".
     """
 
-    verb: ClassVar[str] = "influence"
+    verb: ClassVar[str] = verbs.INFLUENCE.name
 
     how: str
     groups: int
@@ -155,7 +155,7 @@ class KernelResult(Result):
         truncations: How much of δH₁ each truncation predicts.
     """
 
-    verb: ClassVar[str] = "kernel"
+    verb: ClassVar[str] = verbs.KERNEL.name
 
     preconditioned: bool
     blocks: dict[str, BlockRecord]
@@ -174,7 +174,7 @@ class NoiseResult(Result):
         supervised: The same of a supervised loss, if it was asked for.
     """
 
-    verb: ClassVar[str] = "noise"
+    verb: ClassVar[str] = verbs.NOISE.name
 
     gradient: dict[str, Estimate]
     preconditioned: dict[str, Estimate]
@@ -199,7 +199,7 @@ class VarianceResult(Result):
         seconds: Per response of E, by stage; "batches" draws U too.
     """
 
-    verb: ClassVar[str] = "variance"
+    verb: ClassVar[str] = verbs.VARIANCE.name
 
     eta: FiniteFloat
     wanted_error: FiniteFloat
@@ -219,7 +219,7 @@ class AuditResult(Result):
         classes: Of "tokens" and "sequences".
     """
 
-    verb: ClassVar[str] = "audit"
+    verb: ClassVar[str] = verbs.AUDIT.name
 
     off_policy: bool
     reliability: dict[str, Estimate]
@@ -238,7 +238,7 @@ class TrialResult(Result):
         tried: By control and strength.
     """
 
-    verb: ClassVar[str] = "try"
+    verb: ClassVar[str] = verbs.TRY.name
 
     eta: FiniteFloat
     vanilla: dict[str, Changes]
@@ -255,7 +255,7 @@ class EntropiesResult(Result):
         rows: One per batch and definition.
     """
 
-    verb: ClassVar[str] = "entropies"
+    verb: ClassVar[str] = verbs.ENTROPIES.name
 
     logged: float | None
     logged_from: str | None
@@ -276,19 +276,5 @@ KINDS: tuple[type[Result], ...] = (
 
 
 def load_result(folder: Path) -> Result:
-    """Read a result of any verb.
-
-    Returns:
-        The result.
-
-    Raises:
-        ResultsError: If the file cannot be read, or is of no verb.
-    """
-    schema = read_schema(folder)[1]
-    known = {f"isentrope/{kind.verb}/1": kind for kind in KINDS}
-    if schema not in known:
-        raise ResultsError(
-            f"{folder / RESULTS}: its schema is {schema!r}, and it should be one of "
-            f"{', '.join(known)}."
-        )
-    return known[schema].load(folder)
+    """Read a result of any verb, as `read_result` does."""
+    return read_result(folder, *KINDS)

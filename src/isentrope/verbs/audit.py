@@ -6,6 +6,7 @@ audit.parquet   one row per proxy and statistic, `of` tokens or sequences
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -19,6 +20,14 @@ from isentrope.results.results import AuditResult
 from isentrope.system.progress import Progress
 from isentrope.verbs.influence import classes_of, influence_of
 from isentrope.verbs.prepare import Prepared
+from isentrope.verbs.printed import (
+    Column,
+    Printed,
+    Table,
+    class_lines,
+    classes_table,
+    reliability_line,
+)
 
 
 def find_audit(ready: Prepared, progress: Progress) -> AuditResult:
@@ -94,3 +103,23 @@ def _halves(attribution: Attribution) -> tuple[Any, Any]:
 def _record(audited: Audit) -> ProxyRecord:
     proxies = {proxy: dict(statistics) for proxy, statistics in audited.statistics.items()}
     return ProxyRecord(audited.n_items, proxies)
+
+
+_PRINTED = ("pearson", "spearman", "sign_agreement", "overlap")
+
+
+def printed_audit(result: AuditResult, _: Path) -> Printed:
+    """Correlations, sign agreement and overlaps of every proxy."""
+    for of, record in (("tokens", result.tokens), ("sequences", result.sequences)):
+        statistics = dict.fromkeys(name for row in record.proxies.values() for name in row)
+        names = [name for name in statistics if name.split("@")[0] in _PRINTED]
+        columns = [Column("proxy", left=True)]
+        columns += [
+            Column(name.replace("_", " "), lambda row, name=name: row.get(name), rank)
+            for rank, name in enumerate(names)
+        ]
+        title = f"{result.policy.name}: {record.items} {of}, proxies against influence"
+        yield Table(title, record.proxies, columns)
+    yield from classes_table(result.policy.name, result.classes)
+    yield from class_lines(result.classes)
+    yield reliability_line(result.reliability)

@@ -30,8 +30,7 @@ from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.estimate import Caveats, Estimate, t_quantile
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.language_model import Policy
-from isentrope.policy.own_logits import own_logits
+from isentrope.policy.own_logits import truncated_entropies
 from isentrope.policy.scoring import score
 from isentrope.results.attributions import EntropyRecord
 from isentrope.results.results import EntropiesResult
@@ -40,14 +39,13 @@ from isentrope.system.progress import Progress
 from isentrope.system.reading import read_json
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import Prepared
+from isentrope.verbs.printed import Column, Printed, Table, ends
 
 EXACT = "per_token"
 TOP = 0.2
 """Share of the tokens that `top_tokens` is of."""
 PARTITIONS = 16
 """Random orders of the batch that `micro_batch_means` averages over: trainers shuffle it."""
-POSITIONS = 256
-"""Distributions that are sorted at a time: one of a large vocabulary takes megabytes."""
 ROUNDING = 1e-4
 """Relative difference of a logged value from the recorded batch's that is rounding of float32."""
 
@@ -153,26 +151,13 @@ def _other_distributions(ready: Prepared, batch: Rollouts) -> Iterator[tuple[str
         finally:
             policy.temperature = temperature
     if section.top_k or section.top_p < 1:
-        yield "truncated", truncated_entropies(policy, batch, section.top_k, section.top_p)
+        filters = section.top_k, section.top_p
+        H = truncated_entropies(policy.scorer, batch, policy.precision, temperature, *filters)
+        yield "truncated", H
     trained = bool(arguments.get("bf16") or arguments.get("fp16"))
     if trained if section.bfloat16 is None else section.bfloat16:
         with at_precision(policy, "bfloat16"):
             yield "bfloat16", score(policy, batch).entropies
-
-
-def truncated_entropies(policy: Policy, batch: Rollouts, top_k: int, top_p: float) -> Tensor:
-    """Entropy (n, t) of what top-k, 0 for all, and then top-p leave of each distribution."""
-    found = torch.zeros(batch.mask.shape, dtype=torch.float64)
-    for i in range(len(batch)):
-        logits = own_logits(policy.scorer, batch.select(torch.tensor([i])), policy.precision)
-        for first in range(0, len(logits), POSITIONS):
-            here = logits[first : first + POSITIONS].double() / policy.temperature
-            p = here.softmax(-1).sort(-1, descending=True)[0][:, : top_k or None]
-            p = p / p.sum(-1, keepdim=True)
-            p = p * (p.cumsum(-1) - p < top_p)
-            entropy = torch.special.entr(p / p.sum(-1, keepdim=True)).sum(-1)
-            found[i, first : first + len(p)] = entropy.cpu()
-    return found * batch.mask
 
 
 def _micro_batches(ready: Prepared, n: int) -> Tensor | None:
@@ -269,3 +254,45 @@ def _flat(row: EntropyRecord) -> dict[str, str | float]:
     place: dict[str, str | float] = {"batch": row.batch, "definition": row.definition}
     place["unit"] = row.value.unit
     return place | row.value.columns() | (row.difference or nothing).columns("difference")
+
+
+WORDS = {
+    "per_token": "per token",
+    "micro_batch_means": "mean of micro-batches",
+    "response_means": "mean of responses",
+    "per_response": "per response",
+    "surprisal": "surprisal",
+    "sampler_surprisal": "surprisal, sampler's",
+    "sampler_entropy": "per token, sampler's",
+    "without_end": "without end tokens",
+    "finished": "finished responses",
+    "top_tokens": "top 20 % of tokens",
+    "temperature_1": "temperature 1",
+    "truncated": "after top-k and top-p",
+    "bfloat16": "in bfloat16",
+}
+
+
+def printed_entropies(result: EntropiesResult, _: Path) -> Printed:
+    """Value and difference to the exact one of each definition, and which was logged."""
+    rows = result.rows
+    columns = [
+        Column("on", "batch", left=True),
+        Column("definition", lambda row: WORDS[row.definition], left=True),
+        Column("value", lambda row: f"{row.value.value:.5g} ± {row.value.se:.1g}"),
+        Column("95 % interval", lambda row: ends(row.value), 1),
+        Column("minus exact", "difference"),
+    ]
+    if result.logged is not None:
+        columns.append(Column("logged", lambda row: "yes" if row.agrees else ""))
+    title = f"{result.policy.name}: entropies in nats; the first row is exact"
+    yield Table(title, rows, columns, sections={sum(row.batch == "E" for row in rows) - 1})
+    yield "  E, U         E is unfiltered, from this policy; U is the update batch"
+    if result.logged is None:
+        yield "  logged       no value: give --logged, or a trainer_state.json that has it"
+        return
+    same = [f"{WORDS[row.definition]} on {row.batch}" for row in rows if row.agrees]
+    yield (
+        f"  logged       {result.logged:.6g} ({result.logged_from}) agrees within errors with "
+        f"{', '.join(same) or 'none of these'}"
+    )

@@ -53,7 +53,7 @@ def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
         reward=None if table.reward is None else _budget(table.reward),
         reliability=dict(table.reliability),
         listed_share=dict(table.listed_share),
-        shares=shares_of(ready) if section.share_responses else None,
+        shares=prompt_shares(ready) if section.share_responses else None,
         classes=classes_of(ready, table),
         past=past and past.record,
         warnings=(*_warnings(table), *(past.warnings if past else ())),
@@ -109,7 +109,7 @@ def fresh_responses(sampler: Sampler, U: Rollouts, count: int) -> Rollouts:
     return sampler.respond(prompts, count, seed, "fresh responses", sampler.longest(U))
 
 
-def shares_of(ready: Prepared) -> SharesRecord:
+def prompt_shares(ready: Prepared) -> SharesRecord:
     """Same-prompt and other-prompt shares on fresh responses to U's prompts."""
     U = ready.batches.U
     E = fresh_responses(ready.sampler, U, ready.analysis.share_responses)

@@ -16,14 +16,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Protocol
 
+from isentrope._lazy import load
 from isentrope.config.measure import MeasureConfig
 from isentrope.results.result import Result
-from isentrope.runs.folder import differences, resolved
+from isentrope.results.verbs import MEASURE, Verb
+from isentrope.runs.folder import content_differences, resolved_content
 from isentrope.runs.study import Item, Run, writing_study
 from isentrope.runs.study_table import write_study
 from isentrope.system.files import whole_folder
@@ -36,105 +38,83 @@ from isentrope.verbs.prepare import Prepared, prepare_checkpoint
 
 log = logging.getLogger("isentrope")
 
-Verb = Literal["measure", "influence", "kernel", "noise", "variance", "audit", "try", "entropies"]
-
-R = TypeVar("R", bound=Result)
-
 FIXED_PROMPTS = (
     "batch_config.fixed_prompts: errors are over prompts, as if other prompts could be drawn. For "
     "a statement about these prompts alone they are too large."
 )
 
-Analyse = Callable[[Prepared, Progress], R]
+
+class Drawn(Protocol):
+    """A figure."""
+
+    def savefig(self, path: Path, /, *, dpi: int) -> object:
+        """Write it to a file."""
 
 
-@dataclass(frozen=True)
-class Joined:
-    """The table of a verb that is joined over the items of a study.
-
-    Attributes:
-        table: Its name in the folder of an item.
-        name: Its name in the folder of all of them.
-    """
-
-    table: str
-    name: str
-
-
-JOINED: dict[Verb, Joined] = {
-    "measure": Joined("sweep", "all"),
-    "influence": Joined("sequences", "influence_all"),
-    "kernel": Joined("structure", "kernel_all"),
-    "noise": Joined("noise", "noise_all"),
-    "variance": Joined("variance", "variance_all"),
-    "audit": Joined("audit", "audit_all"),
-    "try": Joined("trial", "try_all"),
-    "entropies": Joined("entropies", "entropies_all"),
-}
+Draw = Callable[[Any], Drawn]
+"""From a result to its figure."""
 
 
 def run_verb(
-    verb: Verb, analyse: Analyse[R], config: MeasureConfig, progress: Progress | None = None
-) -> Run[R]:
+    verb: Verb, config: MeasureConfig, progress: Progress | None = None, draw: Draw | None = None
+) -> Run[Any]:
     """Run a verb on every checkpoint and write what it finds.
 
     Args:
-        verb: Its name, for folders.
-        analyse: What it does at one checkpoint, at the measuring precision.
-        config: What to do.
+        verb: What to do at each checkpoint, at the measuring precision.
+        config: The checkpoints and settings.
         progress: Where to say how far it is.
+        draw: Makes the figure of a result; None for no figure.
 
     Returns:
         The folders and the results.
 
     Raises:
-        ValueError: If the rounded step is asked for, whose parts do not sum to v, a noise scale
-            of fewer than four prompt groups, or `try` in several processes.
+        ValueError: If the rounded step is asked for, whose parts do not sum to v, a verb needs more
+            prompt groups, or works in one process alone.
     """
     join_processes()
     batch = config.batch_config
-    if verb == "try" and world_size() > 1:
+    if not verb.processes and world_size() > 1:
         raise ValueError(
-            "isentrope try runs in one process: its controls share out work as training does. "
-            "Start it without torchrun."
+            f"isentrope {verb.name} runs in one process: its controls share out work as training "
+            "does. Start it without torchrun."
         )
-    if verb == "noise" and batch.U_file is None and batch.B_U < 4:
+    if batch.U_file is None and verb.least_groups > batch.B_U:
         raise ValueError(
-            f"A noise scale needs four prompt groups or more, and batch_config.B_U is {batch.B_U}."
+            f"A {verb.name} scale needs four prompt groups or more, and batch_config.B_U is "
+            f"{batch.B_U}."
         )
     logging.getLogger("isentrope").setLevel(config.output.log_level)
-    for difference in differences(config.provenance or {}):
+    for difference in content_differences(config.provenance or {}):
         log.warning("This configuration is of a run with %s.", difference)
-    with verification(config.checkpoint.verify), writing_study(verb, config) as study:
+    with verification(config.checkpoint.verify), writing_study(verb.name, config) as study:
         for item in study.left:
-            log.info("%s of %s", verb, item.subject.path)
-            result = _run_item(
-                verb, analyse, item, progress or Progress(), lambda: study.keep(config)
-            )
+            log.info("%s of %s", verb.name, item.subject.path)
+            result = _run_item(verb, item, progress or Progress(), draw, lambda: study.keep(config))
             from_first(partial(result.finish, result, study.folder / "logs"))
-        joined = JOINED[verb]
-        from_first(lambda: write_study(verb, study, table=joined.table, name=joined.name))
+        from_first(lambda: write_study(verb, study))
         return from_first(study.run)
 
 
 def _run_item(
     verb: Verb,
-    analyse: Analyse[R],
     item: Item,
     progress: Progress,
+    draw: Draw | None,
     keep_configuration: Callable[[], None],
-) -> R:
+) -> Result:
     config, clock, subject = item.config, Clock(), item.subject
-    require_memory(verb, subject.name, subject.path, config)
+    require_memory(verb.name, subject.name, subject.path, config)
     ready = prepare_checkpoint(config, item.subject, progress, clock)
-    if ready.along is not None and verb != "measure":
+    if ready.along is not None and not verb.rounded:
         raise ValueError(
-            "estimator.rounded_step=true acts in measure: the shares of "
-            f"{verb} sum to v, which rounding is no part of. Set it to false."
+            f"estimator.rounded_step=true acts in {MEASURE.name}: the shares of {verb.name} sum to "
+            "v, which rounding is no part of. Set it to false."
         )
-    timed = nullcontext() if verb == "measure" else clock.stage(verb)  # measure has stages
+    timed = nullcontext() if verb.own_stages else clock.stage(verb.name)
     with at_precision(ready.policy, config.precision.measuring), timed:
-        result = analyse(ready, progress)
+        result: Result = load(verb.analyse)(ready, progress)
     fixed = (FIXED_PROMPTS,) if config.batch_config.fixed_prompts else ()
     warnings = tuple(dict.fromkeys([*ready.step.warnings, *fixed, *result.warnings]))
     result = replace(result, warnings=warnings, timing=dict(clock.seconds))
@@ -142,6 +122,8 @@ def _run_item(
     def save() -> None:
         with whole_folder(item.target) as here:
             result.save(here)
+            if draw is not None and verb.figure is not None:
+                draw(result).savefig(here / verb.figure[1], dpi=150)
             _save_inputs(config, ready, here, item.target)
             keep_configuration()  # a folder of results is the last thing that appears
 
@@ -152,7 +134,7 @@ def _run_item(
 def _save_inputs(config: MeasureConfig, ready: Prepared, folder: Path, target: Path) -> None:
     """Write beside a result what it was made with; the folder gets the target's name."""
     run, seeds = target.parents[1], config.batch_config.seeds
-    (folder / "config.yaml").write_bytes(resolved(config, run, target, seeds=seeds))
+    (folder / "config.yaml").write_bytes(resolved_content(config, run, target, seeds=seeds))
     if config.batch_config.save_batches:
         ready.batches.E.save(folder / "E.parquet")
         ready.batches.U.save(folder / "U.parquet")

@@ -13,36 +13,21 @@ A folder appears when its measurement is complete, and not before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Protocol
 
 import pandas as pd
 
 from isentrope.config.measure import MeasureConfig
 from isentrope.results.columns import SCHEMAS
 from isentrope.results.results import MeasureResult
+from isentrope.results.verbs import MEASURE
 from isentrope.runs.study import Run
 from isentrope.system.progress import Progress
 from isentrope.verbs.detailed_log import DetailedLog
-from isentrope.verbs.loop import run_verb
+from isentrope.verbs.loop import Draw, run_verb
 from isentrope.verbs.measurement import Measurement, measure_checkpoint
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.results import measure_result
-
-FIGURE = "entropy_change.png"
-
-
-class Drawn(Protocol):
-    """A figure."""
-
-    def savefig(self, path: Path, /, *, dpi: int) -> object:
-        """Write it to a file."""
-
-
-Draw = Callable[[MeasureResult], Drawn]
 
 
 def measure(
@@ -58,16 +43,15 @@ def measure(
     Returns:
         The folders and the results.
     """
-    return run_verb("measure", partial(find_change, draw=draw), config, progress)
+    return run_verb(MEASURE, config, progress, draw)
 
 
-def find_change(ready: Prepared, progress: Progress, draw: Draw | None = None) -> MeasureResult:
+def find_change(ready: Prepared, progress: Progress) -> MeasureResult:
     """Measure ΔH(η) at a checkpoint.
 
     Args:
         ready: The checkpoint, at the measuring precision.
         progress: Where to say how far it is.
-        draw: Makes a figure of the result; None for no figure.
 
     Returns:
         The result; its log is written when its folder is complete.
@@ -78,14 +62,10 @@ def find_change(ready: Prepared, progress: Progress, draw: Draw | None = None) -
         log.observe(ready.policy)
     result = measure_result(ready, measured)
 
-    def save_figure(folder: Path) -> None:
-        if draw is not None:
-            draw(result).savefig(folder / FIGURE, dpi=150)
-
     tables = {"sweep": sweep_table(result)}
     if measured.influences:
         tables["influences"] = influence_table(measured)
-    return replace(result, tables=tables, save_more=save_figure, finish=log.write)
+    return replace(result, tables=tables, finish=log.write)
 
 
 def influence_table(measured: Measurement) -> pd.DataFrame:

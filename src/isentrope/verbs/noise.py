@@ -7,14 +7,16 @@ noise.parquet  one row per number
 
 from __future__ import annotations
 
-from typing import Any
+from operator import itemgetter
+from pathlib import Path
 
 import pandas as pd
 
 from isentrope.attribution.fisher.supervised import supervised_loss_change, supervised_noise_scale
 from isentrope.attribution.influence.influence import require_disjoint
 from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
-from isentrope.attribution.noise.scale import NoiseScale, groups_with_weight, noise_scale
+from isentrope.attribution.noise.scale import ESTIMATES, groups_with_weight, noise_scale
+from isentrope.estimators.tail import LIGHT_TAILS
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
@@ -24,6 +26,7 @@ from isentrope.system.progress import Progress
 from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.verbs.influence import influence_of
 from isentrope.verbs.prepare import Prepared
+from isentrope.verbs.printed import Column, Printed, Table, ends
 
 
 def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
@@ -44,7 +47,7 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
                 confidence=confidence,
                 gradients=ready.gradients,
             )
-            numbers[name] = _of(scale)
+            numbers[name] = {key: getattr(scale, key) for key in ESTIMATES}
     table = influence_of(ready, progress, tokens=False, reward=False)
     acting = groups_with_weight(U.prompt_index, step.acting)
     of_entropy = entropy_noise_scale(
@@ -59,31 +62,17 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
     numbers["entropy"]["baseline"] = table.baseline
     if ready.analysis.supervised:
         numbers["supervised"] = _supervised(ready)
+    every = [(of, name, x) for of, estimates in numbers.items() for name, x in estimates.items()]
     rows = [
-        {"of": of, "quantity": name, **_columns(estimate)}
-        for of, estimates in numbers.items()
-        for name, estimate in estimates.items()
-    ]
-    sentences = [
-        f"{of}, {name}: {sentence}"
-        for of, estimates in numbers.items()
-        for name, estimate in estimates.items()
-        for sentence in estimate.warnings
+        {"of": of, "quantity": name, **x.columns(), "n": x.n, "unit": x.unit}
+        for of, name, x in every
     ]
     return NoiseResult(
         **vars(ready.header),
-        gradient=numbers["gradient"],
-        preconditioned=numbers["preconditioned"],
-        entropy=numbers["entropy"],
-        supervised=numbers.get("supervised"),
-        warnings=tuple(sentences),
+        **numbers,
+        warnings=tuple(f"{of}, {name}: {text}" for of, name, x in every for text in x.warnings),
         tables={"noise": pd.DataFrame(rows)},
     )
-
-
-def _of(scale: NoiseScale) -> dict[str, Estimate]:
-    names = ("gradient_square", "trace", "b_simple")
-    return {name: getattr(scale, name) for name in names}
 
 
 def _supervised(ready: Prepared) -> dict[str, Estimate]:
@@ -115,6 +104,19 @@ def _demonstrations(policy: Policy, name: str, task: Task, n: int, seed: int) ->
     return demonstration_rollouts(policy, task.demonstrations(n, seed))
 
 
-def _columns(estimate: Estimate) -> dict[str, Any]:
-    names = ("value", "se", "ci_low", "ci_high", "n", "unit")
-    return {name: getattr(estimate, name) for name in names}
+def printed_noise(result: NoiseResult, _: Path) -> Printed:
+    """Every noise scale with its interval."""
+    rows = [
+        (of, name.replace("_", " "), scale, ends(scale), scale.unit)
+        for of, scales in result.scales.items()
+        for name, scale in scales.items()
+    ]
+    columns = [
+        Column("of", itemgetter(0), left=True),
+        Column("quantity", itemgetter(1), left=True),
+        Column("value", itemgetter(2)),
+        Column("interval", itemgetter(3), 1),
+        Column("unit", itemgetter(4), 2, left=True),
+    ]
+    yield Table(f"{result.policy.name}: noise", rows, columns)
+    yield f"  intervals    {LIGHT_TAILS}"

@@ -30,19 +30,22 @@ from isentrope.planning.plan import (
 )
 from isentrope.planning.shapes import Shapes, shapes_of
 from isentrope.policy.language_model import Policy
+from isentrope.results.verbs import MEASURE, VERBS
 from isentrope.runs.checkpoints import Checkpoint, find_checkpoints
 from isentrope.runs.study import plan_study
 from isentrope.sampling.prompts import as_prompts, name_prompts
 from isentrope.sampling.tasks import Task
 from isentrope.system.processes import world_size
 from isentrope.verbs.batches import read_rollouts
-from isentrope.verbs.dry_run import ANALYSES, Batch, DryRun, sampling_stage, scoring_stage
+from isentrope.verbs.dry_run import Batch, DryRun, sampling_stage, scoring_stage
 from isentrope.verbs.kinds import load_any
 
 log = logging.getLogger("isentrope")
 
 GROUPS = 8
 """Error groups of influence, at least, unless the configuration asks for others."""
+
+PLANNED = tuple(verb.name for verb in VERBS.values() if verb.planned)
 
 PROMPTS_READ = 256
 """Prompts of a data set that are encoded to know how long they are."""
@@ -82,7 +85,7 @@ def plan(
             f"{path} trains a model, and isentrope plan is for configurations that measure or "
             "evaluate: its checkpoints are planned once they are there."
         )
-    possible = tuple(ANALYSES) if isinstance(config, MeasureConfig) else ("evaluate",)
+    possible = PLANNED if isinstance(config, MeasureConfig) else ("evaluate",)
     if other := [verb for verb in verbs if verb not in possible]:
         raise ValueError(f"{path} is for {', '.join(possible)}, not for {other[0]}.")
     where = config.checkpoint
@@ -118,7 +121,7 @@ def least(
     precision, checks_in_float64 = config.precision.measuring, False
     if isinstance(config, MeasureConfig):
         short = precision.runtime_dtype != "float64" and spread_over == 1
-        checks_in_float64 = verb == "measure" and config.estimator.order == 2 and short
+        checks_in_float64 = verb == MEASURE.name and config.estimator.order == 2 and short
         data, storage = config.batch_config, config.fisher_kernel.held
         u, e = data.B_U * data.G, data.B_E * data.G_E
         sides = {"UU": (u, None), "EE": (e, None), "EU": (e, u), "FU": (data.B_U, u)}
@@ -165,7 +168,7 @@ def _with_stages(
             policy, alive, loaded = _loaded(first, config)
             found = {"evaluate": _evaluation(config, policy, alive, prompt_tokens, processes)}
         else:
-            item = plan_study("measure", config, Path(place)).items[0]
+            item = plan_study(MEASURE.name, config, Path(place)).items[0]
             config, subject = item.config, item.subject
             policy, alive, loaded = _loaded(subject, config)
             E, U = (b.of_a_process(processes) for b in batches_of(config, policy, prompt_tokens))
@@ -208,17 +211,13 @@ def _evaluation(
     processes: int,
 ) -> list[Stage]:
     """Sampling and scoring, in chunks that the processes take by turns."""
-    profile, longest = config.evaluation, config.sampling.max_new_tokens
-    data = config.data
+    profile, data = config.evaluation, config.data
     task = data.load_task(data.dataset_name, data.split, data.dataset_path, policy.tokenizer)
-    each = (prompt_tokens or _longest(policy, task), longest)
-    responses = profile.samples_per_prompt + profile.greedy
+    each = (prompt_tokens or _longest(policy, task), config.sampling.max_new_tokens)
     prompts = -(-(profile.n_prompts or len(task.prompts)) // processes)
-    chunk = Batch([each] * min(prompts, profile.chunk_prompts) * responses, responses, True)
-    sampling = sampling_stage(policy, alive, config, [each] * prompts * responses)
-    scoring = scoring_stage(policy, alive, config, chunk)
-    seconds = (scoring.seconds or 0.0) * prompts * responses / len(chunk.lengths)
-    return [sampling, replace(scoring, seconds=seconds)]
+    every = Batch([each] * prompts * (profile.samples_per_prompt + profile.greedy), 1, True)
+    sampling = sampling_stage(policy, alive, config, every.lengths)
+    return [sampling, scoring_stage(policy, alive, config, every)]
 
 
 def batches_of(
@@ -268,7 +267,7 @@ def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> N
         DoesNotFitError: If what is held without any pass is more than the memory.
     """
     where = config.checkpoint
-    if verb not in ANALYSES or where.quantization != "none":
+    if verb not in PLANNED or where.quantization != "none":
         return
     try:
         shapes = checkpoint_shapes(path, where)

@@ -8,14 +8,18 @@ variance.parquet  one row per quantity, estimator and size of E: claimed and obs
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
+from operator import itemgetter
+from pathlib import Path
 
 import pandas as pd
 
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.functional import METHODS, Functionals, Method
 from isentrope.estimators.sample import ScoredBatch, score_batch
-from isentrope.estimators.variance import VarianceStudy, variance_study
+from isentrope.estimators.variance import CERTAIN, VarianceStudy, variance_study
+from isentrope.nouns.estimate import Estimate
 from isentrope.policy.chi_square import score_moved
 from isentrope.policy.scoring import score_with_features
 from isentrope.policy.short_steps import require_short_steps
@@ -23,6 +27,7 @@ from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.results.results import VarianceResult
 from isentrope.system.progress import Progress
 from isentrope.verbs.prepare import Prepared
+from isentrope.verbs.printed import Column, Printed, Table, named
 
 
 def find_variance(ready: Prepared, progress: Progress) -> VarianceResult:
@@ -105,3 +110,50 @@ def _warnings(study: VarianceStudy) -> tuple[str, ...]:
         for sentence in of.estimate.warnings
     )
     return tuple(dict.fromkeys(sentences))
+
+
+_WORDS = {"entropy": "entropy at θ", "first_order": "ηδH₁", "delta_h": "ΔH(η)"}
+
+
+def printed_variance(result: VarianceResult, _: Path) -> Printed:
+    """Value, variance and prompts needed of every estimator, and what a response costs."""
+    rows = [
+        (_WORDS[quantity], name, of, _needed(of.prompts_needed))
+        for quantity, by_method in result.methods.items()
+        for name, of in by_method.items()
+    ]
+    columns = [
+        Column("quantity", itemgetter(0), left=True),
+        Column("estimator", itemgetter(1), left=True),
+        Column("value", lambda row: row[2].estimate),
+        Column("variance ÷ prefix", lambda row: row[2].variance_ratio, 1),
+        Column(f"prompts for {100 * result.wanted_error:g} %", itemgetter(3)),
+    ]
+    grouped = result.batches.E.sequences > result.batches.E.prompt_draws
+    if grouped:
+        columns.append(Column("design effect", lambda row: row[2].design_effect or ""))
+    yield Table(f"{result.policy.name}: errors at η = {result.eta:g}", rows, columns)
+    yield f"  ms/response  {named({name: 1e3 * x for name, x in result.seconds.items()})}"
+    if grouped:
+        yield "  design effect  variance ÷ that of as many prompts with one response each"
+    if not all(row[3][:1].isdigit() for row in rows):
+        yield (
+            f"  no size      the value is within {CERTAIN:g} errors of 0, which gives a lower "
+            "bound at most, or its weights are not trusted"
+        )
+
+
+def _needed(prompts: Estimate) -> str:
+    """360 [200, 900], or "200 or more", or nothing; without an interval there is no number."""
+    low, high = prompts.ci_low, prompts.ci_high
+    if not math.isfinite(low):
+        return ""
+    if not (math.isfinite(prompts.value) and math.isfinite(high)):
+        return f"{_size(low)} or more"
+    return f"{_size(prompts.value)} [{_size(low)}, {_size(high)}]"
+
+
+def _size(prompts: float) -> str:
+    """Rounded up at the second digit: a size to plan with."""
+    unit = 10 ** max(math.floor(math.log10(prompts)) - 1, 0) if prompts >= 1 else 1
+    return f"{math.ceil(prompts / unit) * unit}"

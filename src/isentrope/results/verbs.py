@@ -1,0 +1,125 @@
+"""The verbs that put a question to checkpoints: the one place that names each of them.
+
+Functions are given by dotted names and imported when their verb is called, so that the command line
+loads no torch to print its help. A new verb is a module of `isentrope.verbs` with its analysis and
+what it prints, a result in `results.results`, and a row here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb that takes a configuration of `measure`.
+
+    Attributes:
+        name: As on the command line, in names of folders and in the schema of results.json.
+        help: A sentence.
+        analyse: Dotted name of the function from a prepared checkpoint to its result.
+        printed: Dotted name of the function from a result and its folder to what is printed.
+        table: The table that is joined over the items of a study.
+        joined: What the joined table is called; "<name>_all" if empty.
+        figure: Dotted name of the function from a result to a figure, and the figure's file.
+        together: Whether all results of a study are printed by one call.
+        errors_over_E: Whether errors are over the prompts of E, which all repeats share.
+        rounded: Whether it can measure the step that training rounds, whose parts do not sum to v.
+        own_stages: Whether it times its stages itself.
+        planned: Whether `isentrope plan` runs it in small.
+        processes: Whether processes of torchrun can share its work.
+        least_groups: Prompt groups that U must have.
+    """
+
+    name: str
+    help: str
+    analyse: str
+    printed: str
+    table: str
+    joined: str = ""
+    figure: tuple[str, str] | None = None
+    together: bool = False
+    errors_over_E: bool = False
+    rounded: bool = False
+    own_stages: bool = False
+    planned: bool = True
+    processes: bool = True
+    least_groups: int = 1
+
+
+MEASURE = Verb(
+    "measure",
+    "Measure how much one optimizer step changes the entropy of a checkpoint, or of a list.",
+    analyse="isentrope.verbs.measure:find_change",
+    printed="isentrope.verbs.measure_text:printed_measurements",
+    table="sweep",
+    joined="all",
+    figure=("isentrope.reports.figures:entropy_change_figure", "entropy_change.png"),
+    together=True,
+    errors_over_E=True,
+    rounded=True,
+    own_stages=True,
+)
+INFLUENCE = Verb(
+    "influence",
+    "Attribute the entropy change of a step to the sequences and tokens of its batch.",
+    analyse="isentrope.verbs.influence:find_influence",
+    printed="isentrope.verbs.influence_text:printed_influence",
+    table="sequences",
+    errors_over_E=True,
+)
+KERNEL = Verb(
+    "kernel",
+    "Compute the Fisher kernel: how a step on one response moves another.",
+    analyse="isentrope.verbs.kernel:find_kernel",
+    printed="isentrope.verbs.kernel_text:printed_kernel",
+    table="structure",
+)
+NOISE = Verb(
+    "noise",
+    "Measure the gradient noise scale, and that of the entropy change.",
+    analyse="isentrope.verbs.noise:find_noise",
+    printed="isentrope.verbs.noise:printed_noise",
+    table="noise",
+    least_groups=4,
+)
+VARIANCE = Verb(
+    "variance",
+    "Compare the errors of every estimator, and say how large E must be.",
+    analyse="isentrope.verbs.variance:find_variance",
+    printed="isentrope.verbs.variance:printed_variance",
+    table="variance",
+)
+AUDIT = Verb(
+    "audit",
+    "Compare every published proxy with the measured influence of tokens and sequences.",
+    analyse="isentrope.verbs.audit:find_audit",
+    printed="isentrope.verbs.audit:printed_audit",
+    table="audit",
+)
+TRY = Verb(
+    "try",
+    "Try controls on the step of a checkpoint: entropy and reward gained, before a run.",
+    analyse="isentrope.verbs.trial:find_trial",
+    printed="isentrope.verbs.trial_text:printed_trial",
+    table="trial",
+    figure=("isentrope.reports.figures:trial_figure", "trial.png"),
+    errors_over_E=True,
+    planned=False,
+    processes=False,
+)
+ENTROPIES = Verb(
+    "entropies",
+    "Compare the entropy that a trainer logged with every definition of it, and with the exact "
+    "one.",
+    analyse="isentrope.verbs.entropies:find_entropies",
+    printed="isentrope.verbs.entropies:printed_entropies",
+    table="entropies",
+    errors_over_E=True,
+    planned=False,
+)
+
+VERBS = {
+    verb.name: verb for verb in (MEASURE, INFLUENCE, KERNEL, NOISE, VARIANCE, AUDIT, TRY, ENTROPIES)
+}
+"""All of them, in the order of the help."""

@@ -1,0 +1,135 @@
+"""What a verb prints: tables of columns, and lines; `cli.layout` fits them to the terminal.
+
+A column names an attribute of a row, or computes its cell; cells are written by their type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from isentrope.attribution.influence.classes import Classes, ClassPart
+from isentrope.attribution.influence.reliability import printed_reliability
+from isentrope.nouns.estimate import Estimate
+from isentrope.results.criterion import is_it_all
+from isentrope.system.formatting import MISSING, TERMINAL, known
+
+number, bounds = TERMINAL.number, TERMINAL.interval
+
+KEY = "(key)"
+"""In place of an attribute: the key of a row, its place where rows have none."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        title: Its heading.
+        of: An attribute of a row, `KEY`, or a function of a row.
+        rank: 0 for one that is always there; the larger, the earlier it is left out.
+        left: Whether it is aligned to the left, as text is.
+    """
+
+    title: str
+    of: str | Callable[[Any], object] = KEY
+    rank: int = 0
+    left: bool = False
+
+    def cell(self, key: object, row: Any) -> str:
+        """The cell of a row."""
+        if self.of == KEY:
+            return text(key)
+        return text(self.of(row) if callable(self.of) else getattr(row, self.of))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        title: Above it.
+        rows: One object per row, by key where a column shows keys.
+        columns: All columns.
+        sections: Numbers of rows with a line below them.
+    """
+
+    title: str
+    rows: Mapping[str, Any] | Sequence[Any]
+    columns: Sequence[Column]
+    sections: Collection[int] = ()
+
+    def cells(self, column: Column) -> list[str]:
+        """The cells of a column."""
+        rows = self.rows
+        pairs = rows.items() if isinstance(rows, Mapping) else enumerate(rows)
+        return [column.cell(key, row) for key, row in pairs]
+
+
+Printed = Iterator[Table | str]
+
+
+def text(value: Any) -> str:
+    """A cell, such as "-2.24 ± 0.1" for an estimate; a dash where there is nothing."""
+    if isinstance(value, Estimate):
+        return TERMINAL.with_error(value.value, value.se)
+    if isinstance(value, float) or value is None:
+        return number(value)
+    return str(value)
+
+
+def value_and_interval(estimate: Estimate | None) -> str:
+    """Value and interval; no value without an interval, because a share of noise has no meaning."""
+    if estimate is None or known(estimate.ci_low) is None:
+        return MISSING
+    return f"{number(estimate.value)} {ends(estimate)}"
+
+
+def ends(estimate: Estimate) -> str:
+    """The interval of an estimate."""
+    return bounds(estimate.ci_low, estimate.ci_high)
+
+
+def named(parts: Mapping[str, Any]) -> str:
+    """Names and values in a row, those that there are: "momentum 1 ± 0.1, decay 0 ± 0"."""
+    return ", ".join(f"{name} {text(x)}" for name, x in parts.items() if x is not None)
+
+
+def classes_table(name: str, classes: Mapping[str, Classes]) -> Printed:
+    """The table of the tokens' classes; without one, that of the sequences."""
+    of = "tokens" if "tokens" in classes else "sequences"
+    if of not in classes:
+        return
+
+    def interval(field: str) -> Callable[[ClassPart], str]:
+        return lambda part: value_and_interval(getattr(part, field))
+
+    rows = classes[of].parts
+    columns = [
+        Column("class", left=True),
+        Column(of, lambda part: f"{part.members:.0f}", 2),
+        Column("δH ± se", "delta_h"),
+        Column("of the fall", interval("fall"), 1),
+        Column("share of δH", interval("share_h"), 3),
+    ]
+    if all(part.delta_j is not None for part in rows.values()):
+        columns.append(Column("δJ ± se", "delta_j", 4))
+        columns.append(Column("share of δJ", interval("share_j"), 5))
+    yield Table(f"{name}: classes of {of}, per unit η", rows, columns)
+
+
+def class_lines(classes: Mapping[str, Classes]) -> Printed:
+    """Where classes are split, and whether the published criterion is the whole story."""
+    found = classes.get("tokens", classes.get("sequences"))
+    if found is None:
+        return
+    yield f"  classes      split at {named(found.thresholds)}"
+    if sentence := is_it_all(found, TERMINAL):
+        yield f"  criterion    {sentence}"
+
+
+def reliability_line(estimates: Mapping[str, Estimate]) -> str:
+    """How well ranks are known."""
+    ranks = named({of: printed_reliability(r) for of, r in estimates.items()})
+    return f"  reliability  rank correlation with an infinite E, about: {ranks}"
