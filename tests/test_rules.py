@@ -27,7 +27,6 @@ LONG_FILES = {
     "estimators/importance.py",
     "nouns/estimate.py",
     "nouns/rollouts.py",
-    "policy/language_model.py",
     "sampling/generate.py",
     "system/files.py",
     "system/inert.py",

@@ -70,7 +70,7 @@ def gram(
                 files.save(k, tile)
         out[start:end] += tile
     if plan.symmetric:
-        out = out.triu() + out.triu(1).T
+        out = out.triu() + out.triu(1).T  # tiles are computed on and above the diagonal only
     return out if plan.hold_left else out.T.contiguous()
 
 
@@ -157,13 +157,13 @@ def _tile(
                 own = own.tensor_split(ranks.size)[ranks.own]
             for name in policy.names:
                 block = rows.block(name)
-                out[own, start:end] += (scaled(name, block[own]) @ block.T).double()
+                out[own, start:end] += (scaled(name, block[own]) @ block.T).double()  # (own, tile)
 
         def multiply(name: str, columns: Tensor, new: Tensor) -> None:
-            products = scaled(name, new.flatten(1)) @ rows.block(name).T
+            products = scaled(name, new.flatten(1)) @ rows.block(name).T  # (b, tile)
             out.index_add_(1, columns, products.double().T)
 
-        first = end if plan.symmetric else 0
+        first = end if plan.symmetric else 0  # rows before the tile were met by earlier tiles
         if first < streamed.n_rows:
             gradients.visit(_rows_of(streamed, first, streamed.n_rows), multiply)
     ranks.sum([out])

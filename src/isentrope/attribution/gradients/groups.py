@@ -233,7 +233,7 @@ def _by_group(
 ) -> HeldVectors:
     parts = HeldVectors(policy.theta, where)
     for g in range(groups):
-        here = (group == g).nonzero()[:, 0]
+        here = (group == g).nonzero()[:, 0]  # (n_g,)
         t = int(rollouts.lengths[here].max())
         weights = None if b is None else b[here, :t]
         with derivative_of_scores(policy.model):
@@ -246,6 +246,7 @@ def _add_ratio_terms(
 ) -> None:
     with derivative_of_scores(policy.model):
         of_length = weighted_gradient(policy, E, ratio.length_weights)
+    # The sum over groups, ∂h itself, before any part is changed: the terms added sum to zero.
     total = GradientGroups(parts, group, ratio.length_weights, None).total
     for k, (a, b) in enumerate(zip(ratio.of_length, ratio.of_total, strict=True)):
         parts[k] = axpy(-float(b), total, axpy(-float(a), of_length, parts[k]))
@@ -287,5 +288,5 @@ def ratio_terms(sample: ScoredBatch, group: Tensor) -> RatioTerms:
     jackknife = infinitesimal_jackknife(statistics, group)
     ones = torch.ones(len(group), dtype=torch.float64)
     weights = torch.func.grad(lambda r: length(ones, r, f.tokens))(sample.log_ratios)
-    of_h, of_n = jackknife.influences / jackknife.values[1]
+    of_h, of_n = jackknife.influences / jackknife.values[1]  # (G,) each: I_h/N and I_N/N
     return RatioTerms(of_h, of_n, weights)

@@ -158,7 +158,7 @@ def sequence_table(influence: Influence) -> pd.DataFrame:
         response, where tokens were scored), delta_h and delta_j with _se (per unit η), text.
     """
     U = influence.U
-    columns: dict[str, Any] = {"sequence": range(len(U)), **batch_columns(U)}
+    columns: dict[str, Any] = {"sequence": range(len(U)), **columns_of_responses(U)}
     if influence.scores is not None:
         columns["S"] = influence.scores.logprobs.sum(1).tolist()
         columns["H"] = influence.scores.entropies.sum(1).tolist()
@@ -168,14 +168,14 @@ def sequence_table(influence: Influence) -> pd.DataFrame:
     return pd.DataFrame(columns | {"text": U.response_texts})
 
 
-def batch_columns(batch: Rollouts) -> dict[str, Any]:
-    """Prompt, key, length, reward and advantage of a batch's sequences; None where not known."""
+def columns_of_responses(U: Rollouts) -> dict[str, Any]:
+    """What is known of each response: prompt, key, length, reward and advantage."""
     return {
-        "prompt": batch.prompt_index.numpy(),
-        "key": batch.prompt_keys,
-        "length": batch.token_counts.numpy(),
-        "reward": None if batch.rewards is None else batch.rewards.numpy(),
-        "advantage": None if batch.advantages is None else batch.advantages.numpy(),
+        "prompt": U.prompt_index.tolist(),
+        "key": U.prompt_keys or [None] * len(U),
+        "length": U.token_counts.tolist(),
+        "reward": _numbers(U.rewards, len(U)),
+        "advantage": _numbers(U.advantages, len(U)),
     }
 
 
@@ -233,3 +233,7 @@ def token_table(influence: Influence, tokenizer: Any = None) -> pd.DataFrame:
 def _parts(influence: Influence) -> list[tuple[str, Attribution]]:
     rewarded = [] if influence.reward is None else [("delta_j", influence.reward)]
     return [("delta_h", influence.entropy), *rewarded]
+
+
+def _numbers(column: torch.Tensor | None, n: int) -> list[float | None]:
+    return [None] * n if column is None else column.tolist()
