@@ -26,7 +26,6 @@ from isentrope.policy.scoring import score
 from isentrope.policy.scoring_batches import scoring_batches
 from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import NotFiniteError, Scores, require_finite
-from isentrope.system.heap import give_back_free_memory
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,6 @@ def score_moved(
             for j, eta in enumerate(etas):
                 moved = policy.parameters_along(direction, eta)
                 batch.place(policy.packed_divergence(here, moved, reference, remainder), out[j])
-    give_back_free_memory()
     policy.ranks.sum([out])
     found = [_unpacked(columns, mask, sampler) for columns in out]
     _require_scores(policy, rollouts, direction, etas, found)
