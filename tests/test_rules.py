@@ -23,7 +23,6 @@ SHARED_NAMES = """
 LONG_FILES = {
     "attribution/gradients/sequence_gradients.py",
     "cli/options.py",
-    "control/isentropic.py",
     "estimators/importance.py",
     "nouns/estimate.py",
     "nouns/rollouts.py",
