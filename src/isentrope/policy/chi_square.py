@@ -26,7 +26,6 @@ from isentrope.policy.scoring import score
 from isentrope.policy.scoring_batches import scoring_batches
 from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import NotFiniteError, Scores, require_finite
-from isentrope.system.heap import give_back_free_memory
 
 
 @dataclass(frozen=True)
@@ -104,12 +103,12 @@ def score_moved(
     with torch.no_grad():
         for batch in scoring_batches(policy, rollouts, policy.max_tokens, policy.padding):
             here = batch.to(policy.device)
-            hidden = policy.packed_hidden(here, policy.theta)
+            # given θ by name, as the moved policy is: the same passes, so equal up to rounding
+            hidden = policy.packed_hidden(here, policy.theta)  # (m, d)
             reference = Reference(hidden, head, sampler.temperature)
             for j, eta in enumerate(etas):
                 moved = policy.parameters_along(direction, eta)
                 batch.place(policy.packed_divergence(here, moved, reference, remainder), out[j])
-    give_back_free_memory()
     policy.ranks.sum([out])
     found = [_unpacked(columns, mask, sampler) for columns in out]
     _require_scores(policy, rollouts, direction, etas, found)

@@ -25,7 +25,7 @@ from isentrope.models.attention import attention_in_blocks
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, require_room
-from isentrope.system.heap import give_back_free_memory, mapped_blocks
+from isentrope.system.heap import mapped_blocks
 from isentrope.system.progress import Report, silent
 
 
@@ -226,7 +226,6 @@ def sample_responses(
         drawn = _generate(policy, prompts, uniforms[chosen], max_new_tokens)
         for i, sequence in ranks.all_of(list(zip(chosen, drawn, strict=True))):
             sequences[i] = sequence
-        give_back_free_memory()
         (progress or silent)(min(start + size * ranks.size, n), n)
     return DrawnResponses(*(list(column) for column in zip(*sequences, strict=True)))
 
