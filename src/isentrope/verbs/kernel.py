@@ -24,7 +24,7 @@ from isentrope.attribution.fisher.clusters import Clustering
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.fisher.spectrum import Eigenvalues
-from isentrope.attribution.fisher.truncation import Truncations, truncations
+from isentrope.attribution.fisher.truncation import Prediction, Truncations, truncations
 from isentrope.attribution.gradients.gram import gram_plan
 from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.nouns.rollouts import Rollouts
@@ -89,14 +89,14 @@ def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
                 tables[name].append(table.assign(block=block))
     joined = {name: pd.concat(parts) for name, parts in tables.items() if parts}
     second, K2 = _second_order(ready) if section.second_order else (None, None)
-    truncated = None
+    truncated: dict[str, Prediction] | None = None
     if "UU" in kernels:
         rows = _truncations(ready, kernels["UU"])
         if isinstance(rows, str):
             warnings.append(f"No truncations: {rows}")
         else:
             joined["truncations"] = rows.to_frame()
-            truncated = rows.by_name
+            truncated = {**rows.by_name}
 
     def save(folder: Path) -> None:
         if (tiles := _tiles(ready)) is not None:
