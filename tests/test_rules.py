@@ -23,11 +23,9 @@ SHARED_NAMES = """
 LONG_FILES = {
     "attribution/gradients/sequence_gradients.py",
     "cli/options.py",
-    "control/isentropic.py",
     "estimators/importance.py",
     "nouns/estimate.py",
     "nouns/rollouts.py",
-    "policy/language_model.py",
     "sampling/generate.py",
     "system/files.py",
     "system/inert.py",

@@ -17,13 +17,12 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from isentrope.control.base import OPTIONS, TokenRule, lowest_share
+from isentrope.control.base import Part, Signed, TokenRule, lowest_share, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class EntroPIC(TokenRule):
     """Push likely tokens.
 
@@ -34,8 +33,8 @@ class EntroPIC(TokenRule):
             for the share.
     """
 
-    strength: Annotated[float, Field(ge=-1, le=1)] = 0.1
-    share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    strength: Signed = 0.1
+    share: Part = 0.5
     threshold: Annotated[float, Field(ge=0, lt=1)] | None = None
     two_sided: ClassVar[bool] = True
 

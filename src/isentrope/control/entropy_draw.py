@@ -64,4 +64,4 @@ def draw_entropy(policy: Policy, source: HeldOutSample, step: int) -> EntropyDra
             for part in gradients.values():  # each group is on one process, and 0 on the others
                 dist.all_reduce(part)
         halves.append(gradients)
-    return EntropyDraw(*halves, *entropy_of(E), int(E.lengths.sum()))
+    return EntropyDraw(halves[0], halves[1], *entropy_of(E), int(E.lengths.sum()))

@@ -18,13 +18,12 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from isentrope.control.base import OPTIONS, Column, NotNegative, TokenRule, lowest_share
+from isentrope.control.base import Column, NotNegative, Part, TokenRule, lowest_share, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class LpReg(TokenRule):
     """Pull rare punished tokens up.
 
@@ -35,7 +34,7 @@ class LpReg(TokenRule):
     """
 
     strength: NotNegative = 1.0
-    share: Annotated[float, Field(gt=0, le=1)] = 0.01
+    share: Part = 0.01
     min_p: Annotated[float, Field(gt=0, lt=1)] = 0.02
 
     @property

@@ -12,16 +12,13 @@ the feedback scales x, with either sign, and the quantile is of the batch instea
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
-from pydantic.dataclasses import dataclass
-
-from isentrope.control.base import OPTIONS, TokenRule, lowest_share
+from isentrope.control.base import Part, Signed, TokenRule, lowest_share, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class Stare(TokenRule):
     """Weight the most surprising tokens.
 
@@ -31,8 +28,8 @@ class Stare(TokenRule):
         sides: "positive" or "both".
     """
 
-    strength: Annotated[float, Field(ge=-1, le=1)] = 0.1
-    share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    strength: Signed = 0.1
+    share: Part = 0.1
     sides: Literal["positive", "both"] = "positive"
     two_sided: ClassVar[bool] = True
 
