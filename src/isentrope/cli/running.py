@@ -98,21 +98,10 @@ def training(
         load(verb.show)(folder)
 
 
-def branching(
-    verb: Command,
-    checkpoints: Sequence[str],
-    vary: Sequence[str],
-    changes: Sequence[str],
-    repeats: int,
-    steps: int,
-    prompts: int,
-    samples: int,
-    folder: str,
-) -> None:
+def branching(verb: Command, folder: str, **given: Any) -> None:
     """Take branches, and print a table per checkpoint."""
-    sizes = repeats, steps, prompts, samples
+    asked = Asked(**{"vary": (), "changes": ()} | given, folder=Path(folder))
     with Progress(err) as progress:
-        asked = Asked(checkpoints, vary, changes, *sizes, Path(folder))
         branched = load(verb.run)(asked, progress=progress)
     if rank() == 0:
         load(verb.show)(out, branched)
@@ -130,25 +119,14 @@ def checking(verb: Command, config: str, replay: bool, changes: Changes) -> None
         load(verb.show)(out, err, findings, sound)
 
 
-def planning(
-    verb: Command,
-    config: str,
-    verbs: Sequence[str],
-    memory: str | None,
-    prompt_tokens: int | None,
-    processes: int,
-    as_json: bool,
-    settings: Sequence[str],
-) -> None:
+def planning(verb: Command, config: str, as_json: bool, **options: Any) -> None:
     """Plan, and print a table a verb."""
-    options = {"memory": memory, "prompt_tokens": prompt_tokens, "processes": processes}
-    plans = load(verb.run)(config, settings, verbs=verbs, **options)
-    load(verb.show)(out, err, plans, as_json=as_json)
+    load(verb.show)(out, err, load(verb.run)(config, **options), as_json=as_json)
 
 
-def converting(verb: Command, source: str, folder: str, model: str | None) -> None:
-    """Convert, and say what was read."""
-    load(verb.show)(load(verb.run)(source, folder, model))
+def at_once(verb: Command, **given: Any) -> None:
+    """Do what is asked, and print what came of it."""
+    load(verb.show)(load(verb.run)(**given))
 
 
 def print_converted(made: Converted) -> None:
@@ -163,13 +141,6 @@ def print_converted(made: Converted) -> None:
     say(f"Next: isentrope check {made.folder}")
 
 
-def reporting(
-    verb: Command, run: str, other: str | None, checkpoint: str | None, evaluations: Sequence[str]
-) -> None:
-    """Write a report, and print its verdict and what is missing."""
-    load(verb.show)(load(verb.run)(run, other, checkpoint=checkpoint, evaluations=evaluations))
-
-
 def print_report(report: Report) -> None:
     """Print the sentences of a report that was written."""
     for sentence in report.claims:
@@ -182,10 +153,10 @@ def print_report(report: Report) -> None:
     say_written(report.page)
 
 
-def demonstrating(verb: Command, *sizes: Any) -> None:
+def demonstrating(verb: Command, **sizes: Any) -> None:
     """Run every verb in turn, each with its own tables, and print three sentences."""
     with Progress(err) as progress:
-        story = load(verb.run)(*sizes, progress)
+        story = load(verb.run)(**sizes, progress=progress)
     load(verb.show)(out, story)
 
 
@@ -201,7 +172,7 @@ def print_text(text: str) -> None:
     out.print(text, end="", markup=False, highlight=False, soft_wrap=True)
 
 
-def validating(verb: Command, config: str, settings: Sequence[str]) -> None:
+def validating(verb: Command, config: str, settings: Sequence[str] = ()) -> None:
     """Print what a configuration would do."""
     loaded = load(verb.run)(config, settings)
     out.print(f"{config} is valid: {load(verb.show)(loaded)}.", highlight=False, soft_wrap=True)

@@ -36,14 +36,7 @@ from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
 from isentrope.training.update_batches import UpdateBatches
-from isentrope.verbs.observers import (
-    Observers,
-    entropy_alarm,
-    entropy_probe,
-    held_out_prompts,
-    noise_scale,
-    step_control,
-)
+from isentrope.verbs.observers import Observers, held_out_prompts
 from isentrope.verbs.replayable import balancing_weight
 
 log = logging.getLogger("isentrope")
@@ -86,7 +79,7 @@ def prepare_training(
     readers = ["the probe"] if config.entropy_probe.enabled else []
     readers += [f"control.name={config.control.name}"] if measures(config) else []
     held_out = held_out_prompts(data, readers, tokenizer, prompts)
-    observers = _observers(config, held_out, model, args)
+    observers = Observers.of(config, held_out, model, args)
     return _assembled(
         config, (model, tokenizer, args, batches, files), contract, observers, held_out, progress
     )
@@ -144,15 +137,6 @@ def _facts(policy: Policy, prompts: list[Prompt], args: Any) -> dict[str, Any]:
         "dataset_sha256": sha256(line.encode() for line in lines),
         "environment": environment(),
     }
-
-
-def _observers(config: TrainConfig, held_out: list[Prompt], model: Any, args: Any) -> Observers:
-    section, training, size = config.entropy_probe, config.training, config.sampling.batch_size
-    control = step_control(config.control, held_out, seed=training.draws, batch_size=size)
-    probe = entropy_probe(section, held_out, control, seed=training.seed)
-    alarm = entropy_alarm(config.alarm, probe, config.control.name)
-    noise = noise_scale(config.noise_scale, model, args, config.training.group_size)
-    return Observers(control, probe, alarm, noise)
 
 
 def _assembled(
