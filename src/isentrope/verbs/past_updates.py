@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 from torch import Tensor
 
-from isentrope.attribution.influence.contributions import Attribution, Influence
+from isentrope.attribution.influence.contributions import Attribution, Influence, sequence_columns
 from isentrope.attribution.influence.momentum import (
     Momentum,
     PastUpdate,
@@ -216,33 +216,20 @@ def _found(
         missing=tuple(missing),
         half_of_sum=half_of(sums, whole, groups, confidence),
     )
-    rows = [x for update in updates for x in _rows(attributions, update, here)]
-    return Found(record, pd.DataFrame(rows), tuple(_warnings(record, attributions[0])))
+    rows = [_rows(attributions, update, here) for update in updates]
+    table = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
+    return Found(record, table, tuple(_warnings(record, attributions[0])))
 
 
-def _rows(
-    attributions: Sequence[Attribution], update: PastUpdate, here: int
-) -> Iterator[dict[str, object]]:
+def _rows(attributions: Sequence[Attribution], update: PastUpdate, here: int) -> pd.DataFrame:
     """One row per sequence of a past update."""
-    batch, names = update.batch, ("delta_h", "delta_j")
-    columns: dict[str, Sequence[object]] = {
-        "prompt": batch.prompt_index.tolist(),
-        "key": batch.prompt_keys or [None] * len(batch),
-        "length": batch.token_counts.tolist(),
-        "reward": _numbers(batch.rewards, len(batch)),
-        "advantage": _numbers(batch.advantages, len(batch)),
-    }
+    batch = update.batch
+    columns = {"step": here - update.back, "back": update.back} | sequence_columns(batch)
+    names = ("delta_h", "delta_j")
     for name, attribution, by_group in zip(names, attributions, update.by_group, strict=False):
         columns[name] = by_group.sum(0).tolist()
         columns[f"{name}_se"] = attribution.groups.standard_error(by_group).tolist()
-    columns["text"] = batch.response_texts or [None] * len(batch)
-    for i in range(len(batch)):
-        head = {"step": here - update.back, "back": update.back, "sequence": i}
-        yield head | {name: column[i] for name, column in columns.items()}
-
-
-def _numbers(column: Tensor | None, n: int) -> list[float | None]:
-    return [None] * n if column is None else column.tolist()
+    return pd.DataFrame(columns | {"text": batch.response_texts or [None] * len(batch)})
 
 
 def _warnings(record: MomentumRecord, attribution: Attribution) -> Iterator[str]:
