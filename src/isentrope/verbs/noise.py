@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -64,9 +63,9 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
     if ready.analysis.supervised:
         numbers["supervised"] = _supervised(ready)
     rows = [
-        {"of": of, "quantity": name, **_columns(estimate)}
+        {"of": of, "quantity": name, **x.columns(), "n": x.n, "unit": x.unit}
         for of, estimates in numbers.items()
-        for name, estimate in estimates.items()
+        for name, x in estimates.items()
     ]
     sentences = [
         f"{of}, {name}: {sentence}"
@@ -117,11 +116,6 @@ def _demonstrations(policy: Policy, name: str, task: Task, n: int, seed: int) ->
             "analysis.supervised=false."
         )
     return demonstration_rollouts(policy, task.demonstrations(n, seed))
-
-
-def _columns(estimate: Estimate) -> dict[str, Any]:
-    names = ("value", "se", "ci_low", "ci_high", "n", "unit")
-    return {name: getattr(estimate, name) for name in names}
 
 
 def printed_noise(result: NoiseResult, _: Path) -> Printed:

@@ -12,7 +12,8 @@ trial.parquet   the same, one row per control, strength and part
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 
@@ -44,40 +45,52 @@ WHY = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """A control at a strength, and what it did to the batch.
+    """A control at a strength, and what it is compared with.
 
     Attributes:
-        control: Its name.
-        strength: How hard it acts.
-        numbers: What it did.
-        predicted: ηδH₁ of the step, where the strength was looked for.
+        entry: What is saved of it; without changes as long as they are not measured.
         masks: Names of the random masks of as many tokens; empty where there are none.
-        of_gradient: What it did for the gradient part, where that is not the same.
-        reasons: Why a correction is missing or cut, by part.
     """
 
-    control: str
-    strength: float
-    numbers: dict[str, float] = field(default_factory=dict)
-    predicted: float | None = None
+    entry: Tried
     masks: tuple[str, ...] = ()
-    of_gradient: dict[str, float] | None = None
-    reasons: dict[str, str] = field(default_factory=dict)
 
-    def did(self, part: str) -> dict[str, float]:
-        """What it did for a part."""
-        of_gradient = self.of_gradient if part == "gradient" else None
-        return self.numbers if of_gradient is None else of_gradient
+    @classmethod
+    def of(
+        cls,
+        control: str,
+        strength: float,
+        trial: Trial,
+        predicted: float | None = None,
+        masks: tuple[str, ...] = (),
+    ) -> Candidate:
+        """A control with what it did to the batch."""
+        entry = Tried(
+            control=control,
+            strength=strength,
+            predicted=predicted,
+            did=trial.numbers,
+            step={},
+            gradient={},
+            did_gradient=trial.of_gradient,
+            reasons=trial.reasons or None,
+        )
+        return cls(entry, masks)
+
+    @property
+    def name(self) -> str:
+        """Control and strength."""
+        return f"{self.entry.control}@{self.entry.strength:.6g}"
 
     def compared(self, part: str) -> list[tuple[str, ...]]:
         """Names of what a part is compared with: vanilla, and the masks together."""
         against = [(VANILLA,), self.masks] if self.masks else [(VANILLA,)]
         return [tuple(f"{name}/{part}" for name in names) for names in against]
 
-    @property
-    def name(self) -> str:
-        """Control and strength."""
-        return f"{self.control}@{self.strength:.6g}"
+    def measured(self, measured: PairedChanges) -> Tried:
+        """What is saved of it, with changes."""
+        changes = {part: _part(self, part, measured) for part in PARTS}
+        return replace(self.entry, step=changes["step"], gradient=changes["gradient"])
 
 
 def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
@@ -99,7 +112,7 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
     _add(paired, VANILLA, Trial.of(steps.plain, {}))
     plain_steps: list[Candidate] = []
     for control, strength, trial in steps.without_control():
-        plain_steps.append(Candidate(control, strength))
+        plain_steps.append(Candidate.of(control, strength, trial))
         _add(paired, plain_steps[-1].name, trial)
     candidates: list[Candidate] = []
     out_of_reach: list[str] = []
@@ -115,7 +128,7 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
         if not candidates:
             raise OutOfReachError(" ".join(out_of_reach))
         candidates = [*plain_steps, *candidates]
-        masks = {c.masks: c.numbers["touched"] for c in candidates if c.masks}
+        masks = {c.masks: c.entry.did["touched"] for c in candidates if c.masks}
         for names, share in masks.items():
             for draw, mask in enumerate(names):
                 _add(paired, mask, steps.mask(share, draw))
@@ -126,14 +139,14 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
         for against in candidate.compared(part)
     ]
     measured = paired.changes(pairs)
-    entries = {candidate.name: _entry(candidate, measured) for candidate in candidates}
+    entries = {candidate.name: candidate.measured(measured) for candidate in candidates}
     return TrialResult(
         **vars(ready.header),
         eta=eta,
         vanilla={part: _changes("", measured.changes[f"{VANILLA}/{part}"]) for part in PARTS},
         tried=entries,
         warnings=(*out_of_reach, *_warnings(candidates, measured)),
-        tables={"trial": _table(candidates, entries, measured, eta)},
+        tables={"trial": _table(entries, measured, eta)},
     )
 
 
@@ -157,38 +170,20 @@ def _candidates(
         masks: tuple[str, ...] = ()
         if section.random_masks and 0 < share < 1:
             masks = tuple(f"mask {draw} of {share:.6g}" for draw in range(MASKS))
-        did = trial.numbers, predicted, masks, trial.of_gradient, trial.reasons
-        yield Candidate(control, strength, *did), trial
+        yield Candidate.of(control, strength, trial, predicted, masks), trial
 
 
-def _entry(one: Candidate, measured: PairedChanges) -> Tried:
-    return Tried(
-        control=one.control,
-        strength=one.strength,
-        predicted=one.predicted,
-        did=one.numbers,
-        step=_part(one, "step", measured),
-        gradient=_part(one, "gradient", measured),
-        did_gradient=one.of_gradient,
-        reasons=one.reasons or None,
-    )
-
-
-def _table(
-    candidates: list[Candidate],
-    entries: dict[str, Tried],
-    measured: PairedChanges,
-    eta: float,
-) -> pd.DataFrame:
+def _table(entries: dict[str, Tried], measured: PairedChanges, eta: float) -> pd.DataFrame:
     rows = []
-    for one in candidates:
-        head = {"control": one.control, "strength": one.strength}
-        entry = entries[one.name]
-        for part, changes in zip(PARTS, (entry.step, entry.gradient), strict=True):
-            flat = {f"{name}{end}": x for name, e in changes.items() for end, x in _columns(e)}
-            verdict = measured.verdicts[f"{one.name}/{part}"]
-            labels = {"part": part, "eta": eta, "verdict": verdict}
-            rows.append(head | one.did(part) | labels | flat)
+    for name, entry in entries.items():
+        for part in PARTS:
+            of_gradient = entry.did_gradient if part == "gradient" else None
+            row: dict[str, Any] = {"control": entry.control, "strength": entry.strength}
+            row |= entry.did if of_gradient is None else of_gradient
+            row |= {"part": part, "eta": eta, "verdict": measured.verdicts[f"{name}/{part}"]}
+            for quantity, change in entry.part(part).items():
+                row |= change.columns(quantity)
+            rows.append(row)
     table = pd.DataFrame(rows)
     for part in PARTS:
         here = table["part"] == part
@@ -210,13 +205,6 @@ def _part(one: Candidate, part: str, measured: PairedChanges) -> dict[str, Estim
 def _changes(prefix: str, change: Change) -> dict[str, Estimate]:
     estimates = {f"{prefix}delta_h": change.entropy}
     return estimates if change.reward is None else estimates | {f"{prefix}delta_j": change.reward}
-
-
-def _columns(estimate: Estimate) -> Iterator[tuple[str, float]]:
-    yield "", estimate.value
-    yield "_se", estimate.se
-    yield "_ci_low", estimate.ci_low
-    yield "_ci_high", estimate.ci_high
 
 
 def on_frontier(table: pd.DataFrame) -> list[bool]:
@@ -243,7 +231,7 @@ def _warnings(candidates: list[Candidate], measured: PairedChanges) -> list[str]
         )
     by_reason: dict[tuple[str, str], list[str]] = {}
     for one in candidates:
-        for part, reason in one.reasons.items():
+        for part, reason in (one.entry.reasons or {}).items():
             by_reason.setdefault((reason, part), []).append(one.name)
     for (reason, part), names in by_reason.items():
         where = "the whole step" if part == "step" else "the gradient part"
