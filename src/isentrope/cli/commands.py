@@ -60,7 +60,7 @@ COMMANDS = (
     Command(
         "sft",
         options.fine_tuned,
-        through="isentrope.cli.running:fine_tuning",
+        through="isentrope.cli.running:training",
         run=f"{_PIPELINES}.sft:sft",
         show="isentrope.cli.running:print_fine_tuned",
         help="Fine-tune a model on a task's demonstrations, loss on the response alone; or resume "
@@ -89,9 +89,9 @@ COMMANDS = (
     Command(
         "evaluate",
         options.evaluated,
-        through="isentrope.cli.running:evaluating",
+        through="isentrope.cli.running:training",
         run=f"{_PIPELINES}.evaluate:evaluate_checkpoints",
-        show="isentrope.cli.evaluation_table:print_evaluation",
+        show="isentrope.cli.evaluation_table:print_evaluated",
         help="Evaluate checkpoints on a task: pass@k, lengths, format, entropy; a restart goes on.",
         kept="Finished chunks of prompts are kept: run the same command again to go on.",
     ),

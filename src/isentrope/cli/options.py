@@ -93,7 +93,7 @@ def fine_tuned(
         raise ValueError("Give a CONFIG to start a run, or --resume RUN to resume one.")
     if resume is not None and folder is not None:
         raise ValueError("--resume goes on in the run's own folder: leave --out away.")
-    return config, resume, _changes(settings, folder)
+    return config, resume, None, _changes(settings, folder)
 
 
 def evaluated(
@@ -103,7 +103,7 @@ def evaluated(
     no_verify: NoVerify = False,
 ) -> Asked:
     """A configuration of checkpoints, and its overrides."""
-    return config, _changes(settings, folder, no_verify=no_verify)
+    return config, None, None, _changes(settings, folder, no_verify=no_verify)
 
 
 def checked(

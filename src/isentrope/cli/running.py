@@ -12,14 +12,12 @@ from isentrope.cli.commands import Command
 from isentrope.cli.console import err, out, say, say_written
 from isentrope.cli.layout import show
 from isentrope.cli.options import Changes
-from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
-from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.results.verbs import VERBS
 from isentrope.runs.branch_study import Asked
 from isentrope.system.processes import rank
 from isentrope.system.progress import Progress
-from isentrope.verbs.kinds import defaults, load_any
+from isentrope.verbs.kinds import KINDS, defaults, load_any
 from isentrope.verbs.loop import run_verb
 
 if TYPE_CHECKING:
@@ -51,29 +49,6 @@ def measuring(verb: Command, config: str, changes: Changes) -> None:
         say_written(folder)
 
 
-def evaluating(verb: Command, config: str, changes: Changes) -> None:
-    """Evaluate, and print a row per checkpoint and decoding."""
-    settings = load_config(config, overrides(changes), EvaluateConfig)
-    with Progress(err) as progress:
-        evaluated = load(verb.run)(settings, progress=progress)
-    if rank() == 0:
-        load(verb.show)(out, evaluated.results)
-        say_written(evaluated.table)
-
-
-def fine_tuning(verb: Command, config: str | None, resume: str | None, changes: Changes) -> None:
-    """Fine-tune or resume, and print the last loss and where the model is."""
-    with Progress(err) as progress:
-        if resume is not None:
-            go_on = load("isentrope.verbs.sft:resume")
-            fine_tuned = go_on(resume, overrides(changes), progress=progress)
-        else:
-            settings = load_config(str(config), overrides(changes), SftConfig)
-            fine_tuned = load(verb.run)(settings, progress=progress)
-    if rank() == 0:
-        load(verb.show)(fine_tuned)
-
-
 def print_fine_tuned(fine_tuned: FineTuned) -> None:
     """Print what fine-tuning made."""
     say(f"Loss of the last step: {fine_tuned.loss:.4f} nats per token")
@@ -86,16 +61,17 @@ def print_fine_tuned(fine_tuned: FineTuned) -> None:
 def training(
     verb: Command, config: str | None, resume: str | None, start: str | None, changes: Changes
 ) -> None:
-    """Start or resume a run, and print its folder."""
+    """Start a run, resume one or start at a checkpoint of one, and print what was made."""
     with Progress(err) as progress:
-        if resume is not None or start is not None:
-            go_on = load(f"isentrope.verbs.train:{'branch' if resume is None else 'resume'}")
-            folder = go_on(resume or start, overrides(changes), progress=progress)
+        if config is None:
+            module, _, _ = verb.run.partition(":")
+            go_on = load(f"{module}:{'branch' if resume is None else 'resume'}")
+            made = go_on(resume or start, overrides(changes), progress=progress)
         else:
-            settings = load_config(str(config), overrides(changes), TrainConfig)
-            folder = load(verb.run)(settings, progress=progress)
+            settings = load_config(config, overrides(changes), KINDS[verb.name])
+            made = load(verb.run)(settings, progress=progress)
     if rank() == 0:
-        load(verb.show)(folder)
+        load(verb.show)(made)
 
 
 def branching(verb: Command, folder: str, **given: Any) -> None:

@@ -24,7 +24,7 @@ from isentrope.control.influence_clip import InfluenceClip
 from isentrope.control.kl_cov import KlCov
 from isentrope.control.lp_reg import LpReg
 from isentrope.control.measured import (
-    HeldOut,
+    HeldOutSample,
     kept_mass,
     preconditioner,
     token_influence,
@@ -58,7 +58,7 @@ class RunControl:
         micro_batch: int | None = None,
         max_grad_norm: float | None = None,
         seed: int = 0,
-        held_out: HeldOut | None = None,
+        held_out: HeldOutSample | None = None,
     ) -> None:
         """Set up the control for a plain objective.
 

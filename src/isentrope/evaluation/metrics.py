@@ -161,9 +161,9 @@ def _entropies(records: pd.DataFrame, metrics: Sequence[Metric]) -> dict[str, Es
     for metric, method in methods.items():
         if metric in metrics:
             whole, per_token = NAMES[metric]
-            sums, style = records[metric], {"method": method}
-            values[whole] = _over_prompts(prompts, sums, unit="nats per sequence", **style)
-            values[per_token] = _over_prompts(prompts, sums, records["length"], **style)
+            sums, lengths = records[metric], records["length"]
+            values[whole] = _over_prompts(prompts, sums, unit="nats per sequence", method=method)
+            values[per_token] = _over_prompts(prompts, sums, lengths, method=method)
     if "forking_entropy" in metrics:
         values["forking_entropy"] = forking_entropy(records["entropies"].tolist(), prompts)
     return values

@@ -93,9 +93,15 @@ def draw_responses(
     before = policy.temperature
     if decoding == "greedy":
         policy.temperature = GREEDY_TEMPERATURE
-    options = {"max_new_tokens": max_new_tokens, "batch_size": batch_size}
     try:
-        rollouts = respond(policy, prompts, samples_per_prompt, generator, **options)
+        rollouts = respond(
+            policy,
+            prompts,
+            samples_per_prompt,
+            generator,
+            max_new_tokens=max_new_tokens,
+            batch_size=batch_size,
+        )
     finally:
         policy.temperature = before
     return rollouts if decoding == "sampled" else rollouts.with_columns(sampler_logprobs=None)

@@ -20,7 +20,7 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, weight_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.short_memory import smaller_where_memory_is_short
-from isentrope.system.heap import give_back_free_memory, mapped_blocks
+from isentrope.system.heap import mapped_blocks
 from isentrope.system.processes import Ranks
 
 
@@ -87,7 +87,6 @@ def weighted_gradient(
                 sum_type = grad.dtype if policy.precision.rounding else torch.float64  # of .grad
                 total[name] = (total[name].to(sum_type) + grad).double()
         del root, cotangent, grads
-        give_back_free_memory()
     ranks.sum(x for x in total.values() if not is_sharded(x))
     return total
 

@@ -19,7 +19,7 @@ def entropy_change_figure(result: MeasureResult) -> Figure:
     for power, (axes, label) in enumerate(zip(panels, ("ΔH", "ΔH/η"), strict=True)):
         draw_change(axes, result, power, f"{label} ({result.unit})")
     panels[0].set_xlabel("")
-    panels[1].get_legend().remove()
+    panels[1].get_legend().remove()  # pyright: ignore[reportOptionalMemberAccess]
     _title(figure, f"{result.policy.name}: H = {with_error(result.at_theta)} {result.unit}")
     return figure
 

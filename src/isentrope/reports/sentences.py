@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -16,9 +17,6 @@ number = PAGE.number
 
 Row = Mapping[str, Any]
 """A row of a table, by column; each column has a type of its own."""
-
-NAMES = ("value", "se", "ci_low", "ci_high")
-"""What a table says of an estimate."""
 
 
 def has_interval(estimate: Estimate) -> bool:
@@ -65,14 +63,9 @@ def estimate_in(row: pd.Series, metric: str = "", *, n: int = 0) -> Estimate:
     Returns:
         With NaN in place of what is not there.
     """
-    columns = [metric, *(f"{metric}_{name}" for name in NAMES[1:])] if metric else NAMES
-    ends = pd.to_numeric(row.reindex(columns)).astype(float)
-    return Estimate(*ends.tolist(), n, "", "")
-
-
-def columns_of(estimate: Estimate, prefix: str = "") -> dict[str, float]:
-    """What a table says of an estimate."""
-    return {f"{prefix}{name}": getattr(estimate, name) for name in NAMES}
+    numbers = pd.to_numeric(row, errors="coerce").astype(float)
+    columns = defaultdict(lambda: math.nan, {str(name): x for name, x in numbers.items()})
+    return Estimate.of_columns(metric, columns, n, "", "")
 
 
 def records(table: pd.DataFrame) -> list[Row]:

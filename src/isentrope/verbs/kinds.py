@@ -19,7 +19,7 @@ from isentrope.verbs.sft import require_paths
 Kind = Literal["measure", "evaluate", "sft", "train"]
 Config = MeasureConfig | EvaluateConfig | SftConfig | TrainConfig
 
-KINDS: dict[Kind, type[Config]] = {
+KINDS: dict[str, type[Config]] = {
     "measure": MeasureConfig,
     "evaluate": EvaluateConfig,
     "sft": SftConfig,

@@ -18,7 +18,11 @@ from pathlib import Path
 import pandas as pd
 from torch import Tensor
 
-from isentrope.attribution.influence.contributions import Attribution, Influence, sequence_columns
+from isentrope.attribution.influence.contributions import (
+    Attribution,
+    Influence,
+    columns_of_responses,
+)
 from isentrope.attribution.influence.momentum import (
     Momentum,
     PastUpdate,
@@ -216,20 +220,25 @@ def _found(
         missing=tuple(missing),
         half_of_sum=half_of(sums, whole, groups, confidence),
     )
-    rows = [_rows(attributions, update, here) for update in updates]
-    table = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
-    return Found(record, table, tuple(_warnings(record, attributions[0])))
+    table: dict[str, list[object]] = {}
+    for update in updates:
+        for name, column in _columns(attributions, update, here).items():
+            table.setdefault(name, []).extend(column)
+    return Found(record, pd.DataFrame(table), tuple(_warnings(record, attributions[0])))
 
 
-def _rows(attributions: Sequence[Attribution], update: PastUpdate, here: int) -> pd.DataFrame:
-    """One row per sequence of a past update."""
-    batch = update.batch
-    columns = {"step": here - update.back, "back": update.back} | sequence_columns(batch)
-    names = ("delta_h", "delta_j")
-    for name, attribution, by_group in zip(names, attributions, update.by_group, strict=False):
+def _columns(
+    attributions: Sequence[Attribution], update: PastUpdate, here: int
+) -> dict[str, Sequence[object]]:
+    """The table of the sequences of a past update."""
+    batch, n = update.batch, len(update.batch)
+    columns = {"step": [here - update.back] * n, "back": [update.back] * n, "sequence": range(n)}
+    columns |= columns_of_responses(batch)
+    parts = zip(("delta_h", "delta_j"), attributions, update.by_group, strict=False)
+    for name, attribution, by_group in parts:
         columns[name] = by_group.sum(0).tolist()
         columns[f"{name}_se"] = attribution.groups.standard_error(by_group).tolist()
-    return pd.DataFrame(columns | {"text": batch.response_texts or [None] * len(batch)})
+    return columns | {"text": batch.response_texts or [None] * n}
 
 
 def _warnings(record: MomentumRecord, attribution: Attribution) -> Iterator[str]:

@@ -12,8 +12,7 @@ trial.parquet   the same, one row per control, strength and part
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -22,7 +21,8 @@ from isentrope.control.controls import STEP, TOKEN, build
 from isentrope.control.trial import OutOfReachError, Trial
 from isentrope.estimators.paired import Change, PairedChanges, PairedSteps
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.attributions import Tried
+from isentrope.nouns.saved import fields_of
+from isentrope.results.attributions import Attempt, Tried
 from isentrope.results.results import TrialResult
 from isentrope.system.progress import Progress
 from isentrope.verbs.prepare import Prepared
@@ -43,54 +43,25 @@ WHY = {
 """Reasons of an isentropic correction in words."""
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A control at a strength, and what it is compared with.
+@dataclass(frozen=True, kw_only=True)
+class Candidate(Attempt):
+    """An attempt, and what its step is compared with.
 
     Attributes:
-        entry: What is saved of it; without changes as long as they are not measured.
         masks: Names of the random masks of as many tokens; empty where there are none.
     """
 
-    entry: Tried
     masks: tuple[str, ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        control: str,
-        strength: float,
-        trial: Trial,
-        predicted: float | None = None,
-        masks: tuple[str, ...] = (),
-    ) -> Candidate:
-        """A control with what it did to the batch."""
-        entry = Tried(
-            control=control,
-            strength=strength,
-            predicted=predicted,
-            did=trial.numbers,
-            step={},
-            gradient={},
-            did_gradient=trial.of_gradient,
-            reasons=trial.reasons or None,
-        )
-        return cls(entry, masks)
-
-    @property
-    def name(self) -> str:
-        """Control and strength."""
-        return f"{self.entry.control}@{self.entry.strength:.6g}"
 
     def compared(self, part: str) -> list[tuple[str, ...]]:
         """Names of what a part is compared with: vanilla, and the masks together."""
         against = [(VANILLA,), self.masks] if self.masks else [(VANILLA,)]
         return [tuple(f"{name}/{part}" for name in names) for names in against]
 
-    def measured(self, measured: PairedChanges) -> Tried:
-        """What is saved of it, with changes."""
-        changes = {part: _part(self, part, measured) for part in PARTS}
-        return replace(self.entry, step=changes["step"], gradient=changes["gradient"])
+    @property
+    def name(self) -> str:
+        """Control and strength."""
+        return f"{self.control}@{self.strength:.6g}"
 
 
 def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
@@ -112,7 +83,7 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
     _add(paired, VANILLA, Trial.of(steps.plain, {}))
     plain_steps: list[Candidate] = []
     for control, strength, trial in steps.without_control():
-        plain_steps.append(Candidate.of(control, strength, trial))
+        plain_steps.append(Candidate(control=control, strength=strength))
         _add(paired, plain_steps[-1].name, trial)
     candidates: list[Candidate] = []
     out_of_reach: list[str] = []
@@ -128,7 +99,7 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
         if not candidates:
             raise OutOfReachError(" ".join(out_of_reach))
         candidates = [*plain_steps, *candidates]
-        masks = {c.masks: c.entry.did["touched"] for c in candidates if c.masks}
+        masks = {c.masks: c.did["touched"] for c in candidates if c.masks}
         for names, share in masks.items():
             for draw, mask in enumerate(names):
                 _add(paired, mask, steps.mask(share, draw))
@@ -139,14 +110,21 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
         for against in candidate.compared(part)
     ]
     measured = paired.changes(pairs)
-    entries = {candidate.name: candidate.measured(measured) for candidate in candidates}
+    entries = {
+        one.name: Tried(
+            **fields_of(Attempt, one),
+            step=_part(one, "step", measured),
+            gradient=_part(one, "gradient", measured),
+        )
+        for one in candidates
+    }
     return TrialResult(
         **vars(ready.header),
         eta=eta,
         vanilla={part: _changes("", measured.changes[f"{VANILLA}/{part}"]) for part in PARTS},
         tried=entries,
         warnings=(*out_of_reach, *_warnings(candidates, measured)),
-        tables={"trial": _table(entries, measured, eta)},
+        tables={"trial": _table(candidates, entries, measured, eta)},
     )
 
 
@@ -170,19 +148,35 @@ def _candidates(
         masks: tuple[str, ...] = ()
         if section.random_masks and 0 < share < 1:
             masks = tuple(f"mask {draw} of {share:.6g}" for draw in range(MASKS))
-        yield Candidate.of(control, strength, trial, predicted, masks), trial
+        candidate = Candidate(
+            control=control,
+            strength=strength,
+            predicted=predicted,
+            did=trial.numbers,
+            did_gradient=trial.of_gradient,
+            reasons=trial.reasons or None,
+            masks=masks,
+        )
+        yield candidate, trial
 
 
-def _table(entries: dict[str, Tried], measured: PairedChanges, eta: float) -> pd.DataFrame:
+def _table(
+    candidates: list[Candidate],
+    entries: dict[str, Tried],
+    measured: PairedChanges,
+    eta: float,
+) -> pd.DataFrame:
     rows = []
-    for name, entry in entries.items():
-        for part in PARTS:
+    for one in candidates:
+        head = {"control": one.control, "strength": one.strength}
+        entry = entries[one.name]
+        for part, changes in zip(PARTS, (entry.step, entry.gradient), strict=True):
             of_gradient = entry.did_gradient if part == "gradient" else None
-            row: dict[str, Any] = {"control": entry.control, "strength": entry.strength}
-            row |= entry.did if of_gradient is None else of_gradient
-            row |= {"part": part, "eta": eta, "verdict": measured.verdicts[f"{name}/{part}"]}
-            for quantity, change in entry.part(part).items():
-                row |= change.columns(quantity)
+            verdict = measured.verdicts[f"{one.name}/{part}"]
+            did = entry.did if of_gradient is None else of_gradient
+            row = head | did | {"part": part, "eta": eta, "verdict": verdict}
+            for name, change in changes.items():
+                row |= change.columns(name)
             rows.append(row)
     table = pd.DataFrame(rows)
     for part in PARTS:
@@ -231,7 +225,7 @@ def _warnings(candidates: list[Candidate], measured: PairedChanges) -> list[str]
         )
     by_reason: dict[tuple[str, str], list[str]] = {}
     for one in candidates:
-        for part, reason in (one.entry.reasons or {}).items():
+        for part, reason in (one.reasons or {}).items():
             by_reason.setdefault((reason, part), []).append(one.name)
     for (reason, part), names in by_reason.items():
         where = "the whole step" if part == "step" else "the gradient part"

@@ -45,7 +45,7 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along
-from isentrope.system.heap import give_back_free_memory, mapped_blocks
+from isentrope.system.heap import mapped_blocks
 from isentrope.system.processes import ALONE
 
 Visit = Callable[[str, Tensor, Tensor], object]
@@ -113,7 +113,6 @@ class SequenceGradients:
             for batch in micro_batches(token_sum.rollouts, *sizes):
                 of_batch = visit if batch.counted else _ignore
                 self._visit_batch(batch.to(policy.device), token_sum, of_batch)
-                give_back_free_memory()
 
     def _loop(self, token_sum: TokenSum, visit: Visit) -> None:
         rows = token_sum.row_of.to(self.policy.device)

@@ -147,18 +147,6 @@ class Influence:
         return sequence_table(self) if of == "sequences" else token_table(self, tokenizer)
 
 
-def sequence_columns(batch: Rollouts) -> dict[str, Any]:
-    """What a table says of each sequence of a batch: its number, prompt, key, length and reward."""
-    return {
-        "sequence": range(len(batch)),
-        "prompt": batch.prompt_index.tolist(),
-        "key": batch.prompt_keys or [None] * len(batch),
-        "length": batch.token_counts.tolist(),
-        "reward": _numbers(batch.rewards, len(batch)),
-        "advantage": _numbers(batch.advantages, len(batch)),
-    }
-
-
 def sequence_table(influence: Influence) -> pd.DataFrame:
     """One row per sequence of U.
 
@@ -170,7 +158,7 @@ def sequence_table(influence: Influence) -> pd.DataFrame:
         response, where tokens were scored), delta_h and delta_j with _se (per unit η), text.
     """
     U = influence.U
-    columns = sequence_columns(U)
+    columns: dict[str, Any] = {"sequence": range(len(U)), **columns_of_responses(U)}
     if influence.scores is not None:
         columns["S"] = influence.scores.logprobs.sum(1).tolist()
         columns["H"] = influence.scores.entropies.sum(1).tolist()
@@ -179,6 +167,17 @@ def sequence_table(influence: Influence) -> pd.DataFrame:
         columns[f"{name}_se"] = part.sequences_se.tolist()
     columns["text"] = U.response_texts or [None] * len(U)
     return pd.DataFrame(columns)
+
+
+def columns_of_responses(U: Rollouts) -> dict[str, Any]:
+    """What is known of each response: prompt, key, length, reward and advantage."""
+    return {
+        "prompt": U.prompt_index.tolist(),
+        "key": U.prompt_keys or [None] * len(U),
+        "length": U.token_counts.tolist(),
+        "reward": _numbers(U.rewards, len(U)),
+        "advantage": _numbers(U.advantages, len(U)),
+    }
 
 
 def token_table(influence: Influence, tokenizer: Any = None) -> pd.DataFrame:

@@ -13,7 +13,7 @@ import pandas as pd
 from isentrope.reports.drawing import bars, canvas
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement, Reading
-from isentrope.reports.sentences import columns_of, has_interval, number, with_interval
+from isentrope.reports.sentences import has_interval, number, with_interval
 from isentrope.results.results import AuditResult, InfluenceResult
 from isentrope.system.formatting import percent
 
@@ -37,10 +37,11 @@ def class_panel(reading: Reading) -> Iterator[Panel]:
     rows, total = [], sum(part.members for part in classes.parts.values())
     for name, part in classes.parts.items():
         row = {"class": name, "tokens": part.members, "share_of_tokens": part.members / total}
-        row |= {"weight": part.weight, **columns_of(part.delta_h)}
-        more = {"share_": part.share_h, "fall_": part.fall, "delta_j_": part.delta_j}
+        row |= {"weight": part.weight, **part.delta_h.columns()}
+        more = {"share": part.share_h, "fall": part.fall, "delta_j": part.delta_j}
         for prefix, estimate in more.items():
-            row |= columns_of(estimate, prefix) if estimate is not None else {}
+            columns = {} if estimate is None else estimate.columns()
+            row |= {f"{prefix}_{name}": value for name, value in columns.items()}
         rows.append(row)
     data = pd.DataFrame(rows)
     figure, (axes,) = canvas(90 + 30 * len(data))

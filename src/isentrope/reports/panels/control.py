@@ -69,7 +69,9 @@ def _table(reading: Reading) -> pd.DataFrame | None:
 
 def _known(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
     """The rows in which all the columns have values; none where a column is not there."""
-    return table.reindex(columns=table.columns.union(columns, sort=False)).dropna(subset=columns)
+    return table.reindex(columns=table.columns.union(list(columns), sort=False)).dropna(
+        subset=columns
+    )
 
 
 def _entropy(reading: Reading, table: pd.DataFrame, name: str) -> Iterator[Panel]:

@@ -11,7 +11,6 @@ cluster does to entropy against its mean reward.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +24,8 @@ from isentrope.reports.drawing import canvas, frame, line, points, zero_lines
 from isentrope.reports.palette import APART, INK, LOSS, MEASURED, MUTED, TOGETHER, by_sign
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement, Reading
-from isentrope.reports.sentences import columns_of, number, with_interval
+from isentrope.reports.sentences import number, with_interval
+from isentrope.results.kernel import BlockRecord, ClusterRecord, SpectrumRecord
 from isentrope.results.results import KernelResult
 from isentrope.system.formatting import listed, percent
 from isentrope.system.reading import read_table, read_tensors
@@ -53,7 +53,7 @@ RELATIONS = {
 }
 
 
-def block_of(result: KernelResult, names: tuple[str, ...]) -> tuple[str, Any]:
+def block_of(result: KernelResult, names: tuple[str, ...]) -> tuple[str, BlockRecord | None]:
     """The first of these blocks that there is, with its name; "" and None if there is none."""
     name = next((name for name in names if name in result.blocks), "")
     return name, result.blocks.get(name)
@@ -67,7 +67,7 @@ def moved_panels(reading: Reading) -> Iterator[Panel]:
         return
     cosines, clusters, singular = _cosines(kernel, name), block.clusters, block.singular
     if clusters is not None:
-        cosines = cosines[:, list(clusters.order)]
+        cosines = cosines[:, clusters.order.numpy()]
     figure, (axes,) = canvas(430)
     _draw_cosines(axes, cosines, "response of U, ordered by cluster", ROWS[name])
     rank = f"Effective rank {with_interval(singular.effective_rank)}"
@@ -88,7 +88,7 @@ def moved_panels(reading: Reading) -> Iterator[Panel]:
             for relation, part in block.pair_classes.items()
         ]
         sentences.append(f"of it {listed(words)}")
-    values = singular.values
+    values = singular.values.numpy()
     yield Panel(
         "kernel_block",
         f"How the update moves other responses ({name})",
@@ -102,7 +102,7 @@ def moved_panels(reading: Reading) -> Iterator[Panel]:
         yield _clusters(kernel, clusters.parts)
 
 
-def _clusters(kernel: Measurement[KernelResult], parts: Any) -> Panel:
+def _clusters(kernel: Measurement[KernelResult], parts: tuple[ClusterRecord, ...]) -> Panel:
     figure, (axes,) = canvas(270)
     zero_lines(axes)
     rewards, changes = [part.reward for part in parts], [part.delta_h for part in parts]
@@ -123,7 +123,7 @@ def _clusters(kernel: Measurement[KernelResult], parts: Any) -> Panel:
         kernel.source(),
         pd.DataFrame(
             {"members": part.members, "reward": part.reward, "weight": part.weight}
-            | columns_of(part.delta_h)
+            | part.delta_h.columns()
             for part in parts
         ),
         figure,
@@ -209,9 +209,9 @@ def _mark_prompts(axes: Axes, prompts: np.ndarray) -> None:
     axes.tick_params(length=2)
 
 
-def _spectrum(kernel: Measurement[KernelResult], spectrum: Any) -> Panel:
+def _spectrum(kernel: Measurement[KernelResult], spectrum: SpectrumRecord) -> Panel:
     """Eigenvalues by rank, with those of random matrices; few are counted against one of them."""
-    values = np.array(spectrum.eigenvalues)
+    values = spectrum.eigenvalues.numpy()
     floor = float(values.max()) * 1e-8
     shown = values[values > floor]
     figure, (axes,) = canvas(430)

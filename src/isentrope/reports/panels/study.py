@@ -21,7 +21,6 @@ from isentrope.reports.panels.kernel import MOVED, OWN, block_of
 from isentrope.reports.read_run import Reading
 from isentrope.reports.sentences import (
     bare,
-    columns_of,
     estimate_in,
     has_interval,
     with_error,
@@ -63,7 +62,7 @@ def study_panels(reading: Reading) -> Iterator[Panel]:
         every = reading.measurements[study.kind].values()
         measurements = [m for m in every if m.step is not None]
         rows = [
-            {"checkpoint": m.name, "step": m.step, "quantity": name} | columns_of(estimate)
+            {"checkpoint": m.name, "step": m.step, "quantity": name} | estimate.columns()
             for name, (pick, _) in study.series.items()
             for m in measurements
             if (estimate := pick(m.result)) is not None and not math.isnan(estimate.value)
@@ -146,7 +145,7 @@ def _block(names: tuple[str, ...], *path: str) -> Pick:
     """What the first of these blocks has at the end of a path of fields and keys."""
 
     def pick(result: KernelResult) -> Estimate | None:
-        value = block_of(result, names)[1]
+        value: Any = block_of(result, names)[1]
         for name in path:
             value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
         return value

@@ -136,7 +136,7 @@ def passes(reading: Reading) -> Iterator[Panel]:
         known = [name for name in columns if rows[name].notna().any()]
         if not known:
             continue
-        ks = sorted(int(name.rpartition("_")[2]) for name in known)
+        ks = sorted(int(str(name).rpartition("_")[2]) for name in known)
         figure, (axes,) = canvas(260)
         for i, k in enumerate(ks):
             shade = 1 - 0.75 * i / max(1, len(ks) - 1)
