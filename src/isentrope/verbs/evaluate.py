@@ -70,8 +70,24 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
     folder = gather(directory)[0]
     with one_writer(folder, inputs_of(config)), verification(config.checkpoint.verify):
         require_same_evaluation(folder, config)
-        engine = _vllm(first, config) if config.sampling.engine == "vllm" else None
-        work = partial(Work, config=config, engine=engine)
+        engine = None
+        if config.sampling.engine == "vllm":
+            engine = _vllm(
+                first,
+                config.checkpoint,
+                config.sampling,
+                dtype=config.precision.sampling.runtime_dtype,
+                seed=profile.seed,
+            )
+        work = partial(
+            Work,
+            engine=engine,
+            where=config.checkpoint,
+            data=config.data,
+            profile=profile,
+            precision=config.precision,
+            sampling=config.sampling,
+        )
         content = resolved_content(config, folder, seeds={"evaluation": profile.seed})
         names = metric_names(profile.chosen, profile.tries)
         results, table = [], folder
@@ -129,17 +145,18 @@ def evaluation_directory(output: EvaluationOutput, dataset: str, first: Checkpoi
     return Path("eval_runs") / folder_name(f"{output.name or run.name}_{dataset}")
 
 
-def _vllm(first: Checkpoint, config: EvaluateConfig) -> VllmEngine:
-    where, sampling = config.checkpoint, config.sampling
+def _vllm(
+    first: Checkpoint, where: PolicyConfig, sampling: EvaluationSampling, *, dtype: str, seed: int
+) -> VllmEngine:
     return VllmEngine(
         first.path,
         base_model=where.base_model,
         allow_hub=where.allow_hub,
-        dtype=config.precision.sampling.runtime_dtype,
+        dtype=dtype,
         temperature=sampling.temperature,
         max_new_tokens=sampling.max_new_tokens,
         memory=sampling.vllm_memory,
-        seed=config.evaluation.seed,
+        seed=seed,
     )
 
 

@@ -13,7 +13,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.evaluate import EvaluationData, EvaluationProfile, EvaluationSampling
+from isentrope.config.measure import PolicyConfig
+from isentrope.config.stages import ScoringPrecision
 from isentrope.evaluation.evaluate import require_format, score_records
 from isentrope.evaluation.metrics import estimate_metrics
 from isentrope.evaluation.records import TOKENS
@@ -55,22 +57,30 @@ class Work:
         self,
         checkpoint: Checkpoint,
         step: StepFolder,
-        config: EvaluateConfig,
+        *,
         engine: VllmEngine | None,
+        where: PolicyConfig,
+        data: EvaluationData,
+        profile: EvaluationProfile,
+        precision: ScoringPrecision,
+        sampling: EvaluationSampling,
     ) -> None:
         """Load a checkpoint and choose its prompts; what does not fit is refused here.
 
         Args:
             checkpoint: The checkpoint.
             step: Where its chunks go.
-            config: What is estimated, from how many responses, drawn how.
             engine: vLLM; None to generate by transformers.
+            where: How the checkpoint is loaded.
+            data: The task.
+            profile: What is estimated, from how many responses.
+            precision: Of scorer and sampler.
+            sampling: How responses are drawn.
         """
         self._checkpoint, self._step, self._engine = checkpoint, step, engine
-        self._data, self._profile = config.data, config.evaluation
-        self._precision, self._sampling = config.precision, config.sampling
-        data, profile, sampling = self._data, self._profile, self._sampling
-        self.policy: Policy = checkpoint.load(config.checkpoint, sampling)
+        self._data, self._profile = data, profile
+        self._precision, self._sampling = precision, sampling
+        self.policy: Policy = checkpoint.load(where, sampling)
         self.task: Task = data.load_task(
             data.dataset_name, data.split, data.dataset_path, self.policy.tokenizer
         )

@@ -7,19 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from isentrope.config.train import DataConfig, TrainConfig
-from isentrope.control.controls import NONE
+from isentrope.config.train import DataConfig
 from isentrope.control.isentropic import IsentropicStep
-from isentrope.control.options import IsentropicOptions
 from isentrope.probe.alarm import Alarm
 from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.online_noise_scale import NoiseScaleMonitor
-from isentrope.probe.options import ProbeOptions
 from isentrope.sampling.prompts import Prompt
-from isentrope.system.processes import world_size
-
-_AS_CONFIGURED = ["log_every", "functional", "method", "second_order", "fresh", "preconditioning"]
-"""Settings of the probe that are its options."""
 
 
 @dataclass(frozen=True)
@@ -37,46 +30,6 @@ class Observers:
     probe: EntropyProbe | None
     alarm: Alarm | None
     noise_scale: NoiseScaleMonitor | None
-
-    @classmethod
-    def of(cls, config: TrainConfig, held_out: list[Prompt], model: Any, args: Any) -> Observers:
-        """Those of a configuration; the noise scale needs a step of two micro-batches or more."""
-        training, control = config.training, config.control.build()
-        probing, watching, noise = config.entropy_probe, config.alarm, config.noise_scale
-        step_control = probe = alarm = noise_scale = None
-        if isinstance(control, IsentropicOptions):
-            step_control = IsentropicStep(
-                held_out,
-                options=control,
-                feedback=config.control.build_feedback(),
-                seed=training.draws,
-                batch_size=config.sampling.batch_size,
-            )
-        if probing.enabled:
-            options = ProbeOptions(
-                **{name: getattr(probing, name) for name in _AS_CONFIGURED},
-                seed=training.seed,
-                ema_decay=probing.memory,
-            )
-            how_often = {"every": probing.every, "size": probing.size}
-            probe = EntropyProbe(held_out, **how_often, control=step_control, options=options)
-        if probe is not None and watching.enabled:
-            alarm = Alarm(
-                probe,
-                false_alarms=watching.false_alarms,
-                half_life=watching.half_life,
-                stop=watching.stop,
-                control=None if config.control.name == NONE else config.control.name,
-            )
-        if noise.enabled and args.gradient_accumulation_steps >= 2:
-            noise_scale = NoiseScaleMonitor(
-                [p for p in model.parameters() if p.requires_grad],
-                accumulation=args.gradient_accumulation_steps,
-                processes=world_size(),
-                groups=args.per_device_train_batch_size // training.group_size,
-                ema_decay=noise.memory,
-            )
-        return cls(step_control, probe, alarm, noise_scale)
 
     @property
     def stateful(self) -> dict[str, Any]:
