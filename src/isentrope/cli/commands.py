@@ -34,7 +34,7 @@ class Command:
     """
 
     name: str
-    options: Callable[..., options.Asked]
+    options: Callable[..., options.Asked | None]
     through: str
     run: str
     show: str

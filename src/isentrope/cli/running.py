@@ -76,7 +76,8 @@ def training(
 
 def branching(verb: Command, folder: str, **given: Any) -> None:
     """Take branches, and print a table per checkpoint."""
-    asked = Asked(**{"vary": (), "changes": ()} | given, folder=Path(folder))
+    lists: dict[str, Any] = {"vary": (), "changes": ()}
+    asked = Asked(**lists | given, folder=Path(folder))
     with Progress(err) as progress:
         branched = load(verb.run)(asked, progress=progress)
     if rank() == 0:

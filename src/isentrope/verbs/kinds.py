@@ -32,7 +32,8 @@ _SECTIONS: dict[str, Kind] = {"evaluation": "evaluate", "training": "train", "fi
 
 def kind_of(sections: Collection[str]) -> Kind:
     """Which verb a configuration of these sections is for; measure where no other one is named."""
-    return next((kind for name, kind in _SECTIONS.items() if name in sections), "measure")
+    kinds: list[Kind] = [kind for name, kind in _SECTIONS.items() if name in sections]
+    return kinds[0] if kinds else "measure"
 
 
 def load_any(path: str | Path, overrides: Iterable[str] = ()) -> Config:

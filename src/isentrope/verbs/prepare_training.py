@@ -70,7 +70,7 @@ def prepare_training(
     prompts = as_prompts(policy, task.prompts)
     require_room(policy, prompts, longest)
     batches = _batches(training, prompts, task, longest, advantages_of(config))
-    contract = run_contract(config, args, **_facts(policy, prompts, args)) | {
+    contract = run_contract(config, args, _facts(policy, prompts, args)) | {
         "made_from": training_origin(config),
         "config": contract_config(config, files.folder),
         "base_model": _base_model(model, config.model.path, files.folder),
@@ -169,8 +169,13 @@ def _observers(config: TrainConfig, held_out: list[Prompt], model: Any, args: An
             seed=training.seed,
             ema_decay=probing.memory,
         )
-        how_often = {"every": probing.every, "size": probing.size}
-        probe = EntropyProbe(held_out, **how_often, control=step_control, options=options)
+        probe = EntropyProbe(
+            held_out,
+            every=probing.every,
+            size=probing.size,
+            control=step_control,
+            options=options,
+        )
     if probe is not None and watching.enabled:
         alarm = Alarm(
             probe,
