@@ -1,4 +1,4 @@
-"""Conversion to another type, and frozen layers of 4-bit weights as products that have derivatives in both modes.
+"""Conversion to the type that a model runs in; 4-bit weights as products with both derivatives.
 
     y = x Wᵀ + c,     W = the 4-bit weights, dequantised
 
