@@ -176,7 +176,7 @@ def within_step(reading: Reading) -> Iterator[Panel]:
     kinds = {
         "rewarded (A > 0)": (advantage > 0, REWARD),
         "punished (A < 0)": (advantage < 0, LOSS),
-        "neither": (advantage.isna() | (advantage == 0), MUTED),
+        "neither (A = 0)": (advantage.isna() | (advantage == 0), MUTED),
     }
     for label, (rows, colour) in kinds.items():
         if rows.any():
