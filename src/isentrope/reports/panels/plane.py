@@ -167,9 +167,10 @@ def within_step(reading: Reading) -> Iterator[Panel]:
     """What each sequence does to entropy and to reward."""
     influence = reading.shown(InfluenceResult)
     reward = None if influence is None else influence.result.reward
-    if influence is None or reward is None:
+    table = None if influence is None else influence.result.tables.get("sequences")
+    if influence is None or reward is None or table is None:
         return
-    entropy, table = influence.result.entropy, influence.result.tables["sequences"]
+    entropy = influence.result.entropy
     figure, (axes,) = canvas(310)
     zero_lines(axes, "xy")
     advantage = table["advantage"].astype(float)
