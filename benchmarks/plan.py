@@ -6,11 +6,12 @@
                                                  one of its verbs, in a folder that is kept
     python -m benchmarks.plan --case long --planned
                                                  plans alone, beside what was measured before
-    python -m benchmarks.plan --scores 8 2048    scores of so many responses of so many tokens
+    python -m benchmarks.plan --case toy --kept  the verbs with free memory kept in the heap
 
 Each verb runs in a process of its own on random weights. Its peak is the largest resident memory
-of that process, less that of a process that has imported the same modules and done nothing. E is
-drawn by the first verb and read by the others, where `Case.drawn_once` is set.
+of that process, less that of a process that has imported the same modules and done nothing. Seconds
+are of the processor, one thread, since a clock counts other work too; those of a plan likewise. E
+is drawn by the first verb and read by the others, where `Case.drawn_once` is set.
 """
 
 from __future__ import annotations
@@ -18,22 +19,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-
-from isentrope.verbs.plan import plan as plan_verbs
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "plan.md"
+
+Numbers = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,6 @@ class Case:
 
 PROMPT = 16
 VERBS = ("measure", "influence", "kernel", "noise")
-NOT_PLANNED = ("check",)
 
 CASES = {
     "toy": Case(
@@ -98,21 +97,21 @@ CASES = {
         "float64",
         VERBS,
     ),
-    "wide": Case(
-        "width 256, 8 layers, vocabulary 151,936, LoRA r 16",
+    "smollm2-135m": Case(
+        "SmolLM2-135M: width 576, 30 layers, vocabulary 49,152, LoRA r 16",
         {
-            "vocab_size": 151_936,
-            "hidden_size": 256,
-            "intermediate_size": 1024,
-            "num_hidden_layers": 8,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
+            "vocab_size": 49_152,
+            "hidden_size": 576,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 30,
+            "num_attention_heads": 9,
+            "num_key_value_heads": 3,
         },
-        16,
+        32,
         4,
         32,
         "float32",
-        VERBS,
+        ("measure", "influence", "kernel"),
         {"estimator": {"eta_list": [1e-5]}},
     ),
     "qwen2.5-0.5b": Case(
@@ -146,7 +145,7 @@ CASES = {
         4,
         32_768 - PROMPT,
         "float32",
-        (*VERBS, "audit", "variance", "check"),
+        (*VERBS, "audit", "variance"),
         {
             "estimator": {"eta_list": [1e-5], "single_eta": 1e-5},
             "analysis": {"groups": 2},
@@ -231,33 +230,43 @@ def settings(case: Case, folder: Path, verb: str) -> dict[str, Any]:
     }
 
 
-def run(verb: str, file: str) -> None:
+def run(verb: str, file: str, kept: bool) -> None:
     """Run a verb in this process, and print its peak above that of the imports, and seconds."""
-    import torch
-
-    torch.set_num_threads(1)
     import pandas  # noqa: F401
+    import torch
     import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
+    from isentrope._lazy import load
     from isentrope.cli import session  # noqa: F401
-
-    work = work_of(verb, json.loads(Path(file).read_text()))
-    before, start = peak(), time.perf_counter()
-    work()
-    print(json.dumps({"peak": peak() - before, "seconds": time.perf_counter() - start}))
-
-
-def work_of(verb: str, asked: dict[str, Any]) -> Callable[[], object]:
-    """A verb with its configuration, imported and not yet run."""
     from isentrope.config.io import load_config
-    from isentrope.results.verbs import VERBS as MEASURING
-    from isentrope.verbs.check import check
+    from isentrope.system import heap
+    from isentrope.verbs.dry_run import ANALYSES
     from isentrope.verbs.loop import run_verb
 
-    config = load_config(asked)
-    if verb == "check":
-        return partial(check, config)
-    return partial(run_verb, MEASURING[verb], config)
+    torch.set_num_threads(1)
+    if kept:
+        heap._glibc = lambda: None
+    find, config = load(ANALYSES[verb]), load_config(json.loads(Path(file).read_text()))
+    before, start = peak(), time.process_time()
+    run_verb(verb, find, config)  # type: ignore[arg-type]
+    print(json.dumps({"bytes": peak() - before, "seconds": time.process_time() - start}))
+
+
+def plan(verb: str, file: str) -> None:
+    """Plan a verb in this process, by seconds of the processor, and print what it found."""
+    import torch
+
+    from isentrope.system import progress
+    from isentrope.verbs.plan import plan as plan_verbs
+
+    torch.set_num_threads(1)
+    progress.time = SimpleNamespace(perf_counter=time.process_time)  # type: ignore[assignment]
+    start = time.process_time()
+    (found,) = plan_verbs(file, verbs=[verb], memory="1TB")
+    assert found.not_run is None, found.not_run
+    own = time.process_time() - start
+    size = found.peak - found.libraries
+    print(json.dumps({"bytes": size, "seconds": found.seconds, "own": own}))
 
 
 def peak() -> int:
@@ -266,36 +275,11 @@ def peak() -> int:
     return int(status["VmHWM"].split()[0]) * 1024
 
 
-def scores(sequences: int, tokens: int) -> None:
-    """Score long responses of qwen2.5-0.5b, and print the memory above that of the model."""
-    import torch
-
-    torch.set_num_threads(1)
-    import isentrope as ise
-    from isentrope.policy.scoring import score
-
-    with tempfile.TemporaryDirectory() as place:
-        case = CASES["qwen2.5-0.5b"]
-        make(case, Path(place))
-        policy = ise.Policy.from_checkpoint(Path(place) / "step_4", precision="float32")
-        ids = torch.randint(2, case.config["vocab_size"], (sequences, tokens))
-        prompt = torch.arange(2, 2 + PROMPT)
-        rollouts = ise.Rollouts(
-            [prompt] * sequences, list(ids), prompt_index=torch.arange(sequences)
-        )
-        Path("/proc/self/clear_refs").write_text("5")  # the largest so far becomes what there is
-        before, start = peak(), time.perf_counter()
-        score(policy, rollouts)
-        print(
-            f"{(peak() - before) / 1e9:.2f} GB above the model, {time.perf_counter() - start:.0f} s"
-        )
-
-
-def measured(verb: str, config: dict[str, Any], folder: Path) -> dict[str, float]:
-    """Peak bytes and seconds of a verb in a process of its own."""
+def alone(how: str, verb: str, config: dict[str, Any], folder: Path, *more: str) -> Numbers:
+    """What `--run` or `--plan` of a verb prints, in a process of its own."""
     file = folder / f"{verb}.json"
     file.write_text(json.dumps(config))
-    command = [sys.executable, "-m", "benchmarks.plan", "--run", verb, str(file)]
+    command = [sys.executable, "-m", "benchmarks.plan", how, verb, str(file), *more]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True, text=True
@@ -303,148 +287,89 @@ def measured(verb: str, config: dict[str, Any], folder: Path) -> dict[str, float
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-@dataclass(frozen=True)
-class Row:
-    """A verb, predicted and measured, in bytes above the libraries' and seconds.
-
-    Attributes:
-        case: Name of the case.
-        verb: Name of the verb.
-        stage: The largest stage of its plan; None of a verb that is not planned.
-        predicted: Its bytes.
-        measured: Bytes of the process.
-        seconds: That it took; None where that is not known.
-    """
-
-    case: str
-    verb: str
-    stage: str | None
-    predicted: int | None
-    measured: int
-    seconds: float | None
-
-    def line(self) -> str:
-        """A line of the table."""
-        predicted, ratio = "", ""
-        seconds = "" if self.seconds is None else f"{self.seconds:,.0f}"
-        if self.predicted is not None:
-            predicted = f"{self.predicted / 1e9:.2f}"
-            ratio = f"{self.predicted / self.measured:.2f}"
-        return (
-            f"| {self.case} | {self.verb} | {self.stage or 'not planned'} | {predicted} | "
-            f"{self.measured / 1e9:.2f} | {ratio} | {seconds} |"
-        )
+def line(name: str, verb: str, planned: Numbers, found: Numbers) -> str:
+    """A line of the table."""
+    size = [x["bytes"] / 1e9 for x in (planned, found)]
+    cells = [name, verb, f"{size[0]:.2f}", f"{size[1]:.2f}", f"{size[0] / size[1]:.2f}"]
+    seconds = [planned["seconds"], found["seconds"]]
+    cells += [f"{x:,.0f}" for x in seconds] + [f"{seconds[0] / seconds[1]:.2f}"]
+    cells += [f"{planned['own']:,.0f}", f"{planned['own'] / found['seconds']:.2f}"]
+    return f"| {' | '.join(cells)} |"
 
 
-def compare(name: str, verb: str, folder: Path) -> Row:
-    """Plan a verb, then run it."""
-    config = settings(CASES[name], folder, verb)
-    found = measured(verb, config, folder)
-    if verb in NOT_PLANNED:
-        return Row(name, verb, None, None, int(found["peak"]), found["seconds"])
-    return Row(name, verb, *predicted(config, folder, verb), int(found["peak"]), found["seconds"])
+def measured_before(name: str, verb: str, before: str) -> Numbers | None:
+    """What a verb took, from the page as it was."""
+    old = next((x for x in before.splitlines() if x.startswith(f"| {name} | {verb} |")), None)
+    if old is None:
+        return None
+    cells = [x.strip().replace(",", "") for x in old.split("|")]
+    return {"bytes": float(cells[4]) * 1e9, "seconds": float(cells[7])}
 
 
-def predicted(config: dict[str, Any], folder: Path, verb: str) -> tuple[str, int]:
-    """The largest stage of a verb's plan, and its bytes."""
-    file = folder / "asked.yaml"
-    file.write_text(json.dumps(config))
-    (plan,) = plan_verbs(str(file), verbs=[verb], memory="1TB")
-    return plan.largest.name, plan.peak - plan.libraries
-
-
-def planned_again(name: str, verbs: Iterable[str], folder: Path, before: str) -> list[Row]:
-    """Rows of the page before, planned anew: `(model, verb, …, measured, ratio, seconds)`."""
-    rows: list[Row] = []
-    for verb in verbs:
-        old = next((x for x in before.splitlines() if x.startswith(f"| {name} | {verb} |")), None)
-        if old is None or verb in NOT_PLANNED:
-            continue
-        cells = [x.strip() for x in old.split("|")]
-        seconds = float(cells[7].replace(",", "")) if cells[7] else None
-        found = predicted(settings(CASES[name], folder, verb), folder, verb)
-        rows.append(Row(name, verb, *found, int(float(cells[5]) * 1e9), seconds))
-    return rows
-
-
-NOTES = """\
-The rows were measured one by one, on different days, with other work on the machine (load 3 to 7 on
-two cores in those of long): the seconds are those of a clock. `measure` of qwen2.5-0.5b took 41
-minutes, and that of wide was not run. The kernel of wide is outside of 15 %: the plan leaves out
-the fingerprint of the weights by which tiles are found again. So is the audit of long, which took
-.95 GB when it was run again on an E of random tokens (2026-11-23).
-
-E of long is drawn by `measure`, in 334 of its seconds, and read by the others. The rows of
-qwen2.5-0.5b and long are planned anew beside what was measured before (`--planned`). Most of what
-their plans had left out were free blocks that the allocator keeps, which are followed now
-(docs/plan.md).
-
-Scores of 8 × 2,048 tokens of qwen2.5-0.5b take 1.42 GB above the model by shapes, and 1.22 GB as
-measured (`python -m benchmarks.plan --scores 8 2048`, 2026-11-22).
-"""
-
-
-def page(rows: list[Row], before: str) -> str:
-    """The page of results: these rows, and those of the page before that were not run again."""
-    lines = [
-        "# What `isentrope plan` predicts, and what verbs take",
-        "",
-        f"`python -m benchmarks.plan`, {time.strftime('%Y-%m-%d')}, "
-        f"{platform.python_implementation()} {platform.python_version()}, one thread.",
-        "",
-        "Memory is the largest resident memory of a process that runs one verb, less that of a",
-        "process that has imported the same modules. Random weights; every response is as long as",
-        "it may be, but of a long U one is. U has four responses a prompt, two where they are",
-        "long. The ratio is of predicted to measured.",
-        "",
-        "| model | verb | largest stage | predicted, GB | measured, GB | ratio | s |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    found = {(row.case, row.verb): row.line() for row in rows}
-    columns = lines[-1].count("|")
-    for name, case in CASES.items():
-        for verb in case.verbs:
-            old = [x for x in before.splitlines() if x.startswith(f"| {name} | {verb} |")]
-            whole = [x + " |" * (columns - x.count("|")) for x in old]
-            lines += [found[name, verb]] if (name, verb) in found else whole
-    lines += ["", "Models and batches:", ""]
-    for name, case in CASES.items():
-        lines.append(f"- {name}: {case.words};\n  {case.precision}, {case.batches}.")
-    return "\n".join(lines) + "\n\n" + NOTES
-
-
-def rows_of(name: str, verbs: Iterable[str], folder: Path, planned: bool) -> list[Row]:
-    """Verbs of a case, in a folder that may have its checkpoint already."""
+def rows_of(name: str, verbs: Iterable[str], folder: Path, planned: bool) -> dict[str, str]:
+    """Lines of a case by verb, in a folder that may have its checkpoint already."""
     if not (folder / "U.jsonl").exists():
         folder.mkdir(parents=True, exist_ok=True)
         make(CASES[name], folder)
-    if planned:
-        return planned_again(name, verbs, folder, PAGE.read_text())
-    return [compare(name, verb, folder) for verb in verbs]
+    lines = {}
+    for verb in verbs:
+        config = settings(CASES[name], folder, verb)
+        before = measured_before(name, verb, PAGE.read_text()) if planned else None
+        expected = alone("--plan", verb, config, folder)
+        lines[verb] = line(name, verb, expected, before or alone("--run", verb, config, folder))
+        print(lines[verb], flush=True)
+    return lines
+
+
+def kept_in_the_heap(name: str, verbs: Iterable[str]) -> None:
+    """Print the peak of verbs with and without memory given back, in folders of their own."""
+    for verb in verbs:
+        found = []
+        for more in ((), ("--kept",)):
+            with tempfile.TemporaryDirectory() as place:
+                make(CASES[name], Path(place))
+                config = settings(CASES[name], Path(place), verb)
+                found.append(alone("--run", verb, config, Path(place), *more))
+        sizes = " | ".join(f"{x['bytes'] / 1e9:.2f} | {x['seconds']:.0f}" for x in found)
+        print(f"| {name} | {verb} | {sizes} |", flush=True)
+
+
+def page(name: str, lines: dict[str, str], before: str) -> str:
+    """The page with these lines in place of the case's."""
+    start = before.index("| toy |")
+    rows = [x for x in before[start:].split("\n\n")[0].splitlines() if x]
+    old = {tuple(x.split(" | ")[:2]): x for x in rows}
+    old |= {(f"| {name}", verb): x for verb, x in lines.items()}
+    order = [(f"| {n}", verb) for n, case in CASES.items() for verb in case.verbs]
+    table = "\n".join(old[key] for key in order if key in old)
+    return before[:start] + table + before[start + len("\n".join(rows)) :]
 
 
 def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--run", nargs=2, metavar=("VERB", "FILE"))
+    parser.add_argument("--plan", nargs=2, metavar=("VERB", "FILE"))
     parser.add_argument("--case", choices=CASES)
     parser.add_argument("--verbs", nargs="+", help="of the case; all by default")
     parser.add_argument("--folder", type=Path, help="that is kept, for another verb of the case")
     parser.add_argument("--planned", action="store_true", help="nothing is measured again")
-    parser.add_argument("--scores", nargs=2, type=int, metavar=("RESPONSES", "TOKENS"))
+    parser.add_argument("--kept", action="store_true", help="with and without memory given back")
     chosen = parser.parse_args()
-    if chosen.scores:
-        scores(*chosen.scores)
-        return
     if chosen.run:
-        run(*chosen.run)
+        run(*chosen.run, chosen.kept)
+        return
+    if chosen.plan:
+        plan(*chosen.plan)
         return
     for name in [chosen.case] if chosen.case else list(CASES):
         verbs = chosen.verbs or CASES[name].verbs
+        if chosen.kept:
+            kept_in_the_heap(name, verbs)
+            continue
         with tempfile.TemporaryDirectory() as place:
-            rows = rows_of(name, verbs, chosen.folder or Path(place), chosen.planned)
-        print(*rows, sep="\n", flush=True)
-        PAGE.write_text(page(rows, PAGE.read_text()))
+            lines = rows_of(name, verbs, chosen.folder or Path(place), chosen.planned)
+        PAGE.write_text(page(name, lines, PAGE.read_text()))
 
 
 if __name__ == "__main__":

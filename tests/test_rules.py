@@ -14,28 +14,18 @@ SOURCES = ROOT / "src" / "isentrope"
 SIZE = runpy.run_path(str(ROOT / ".ci" / "size.py"))
 
 SHARED_NAMES = """
-    Column Drawn Evaluation HeldOut Mean Measurement Report Sampler
-    SamplingConfig Section Source Sums along bare columns_of decode differences
-    encode evaluating find_change fine_tuning joined listed lowest measured
-    name_of names noise_scale optimizer_step part_of read_schema read_text require_finite
-    require_steps resolved resume sequence_table sequence_weights token_table total training verdict
-    write_table
+    Column Evaluation Measurement Report SamplingConfig Section Study entropy evaluating
+    fine_tuning listed noise_scale optimizer_step past_updates require_finite resume
+    sequence_table sequence_weights token_table training
 """
 """Functions and classes that two modules define."""
 
 LONG_FILES = {
     "attribution/gradients/sequence_gradients.py",
-    "attribution/noise/scale.py",
     "cli/options.py",
-    "config/strict_yaml.py",
-    "control/correction.py",
-    "control/isentropic.py",
-    "estimators/entropy_change.py",
     "estimators/importance.py",
     "nouns/estimate.py",
     "nouns/rollouts.py",
-    "policy/language_model.py",
-    "probe/callback.py",
     "sampling/generate.py",
     "system/files.py",
     "system/inert.py",

@@ -33,7 +33,7 @@ import isentrope as ise
 from isentrope.config.io import load_config
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.control.correction import Halves, correct
-from isentrope.control.gradients import gradient_groups, total
+from isentrope.control.gradients import gradient_groups, summed
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import read_next_update
@@ -231,7 +231,7 @@ def part_lags(folder: Path, pairs: int = 8) -> None:
             )
             halves = [
                 [
-                    flat(total(gradient_groups(policy, draw(policy, 128, 1000 * lag + 2 * k + i))))
+                    flat(summed(gradient_groups(policy, draw(policy, 128, 1000 * lag + 2 * k + i))))
                     for k in range(pairs)
                 ]
                 for i in (0, 1)

@@ -36,7 +36,7 @@ from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sampler_match import SamplerMatch, noise_of
 from isentrope.estimators.sweep_statistics import statistics_of_sample
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.chi_square import Divergence, Sampler, divergence_at_theta, score_moved
+from isentrope.policy.chi_square import Divergence, RowSampler, divergence_at_theta, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along, score_with_features
 from isentrope.policy.token_statistics import Scores
@@ -394,13 +394,13 @@ class Study:
         """Quantities at θ, from the policy's own responses."""
         log_p = self.exact.distributions()
         still = torch.zeros(len(self.exact.rollouts), self.exact.longest, 2, dtype=torch.float64)
-        self._sampler(n, batches, cells, OWN, log_p, Sampler(1.0), still)
+        self._sampler(n, batches, cells, OWN, log_p, RowSampler(1.0), still)
 
     def samplers(self, n: int, batches: int, cells: dict[Cell, Tally]) -> None:
         """Responses of another sampler, which kept its log-probabilities."""
         e = self.exact
         for temperature in TEMPERATURES:
-            log_p, known = e.distributions(temperature=temperature), Sampler(temperature)
+            log_p, known = e.distributions(temperature=temperature), RowSampler(temperature)
             jumps = divergence_at_theta(e.policy, e.rollouts, known)
             self._sampler(n, batches, cells, f"T = {temperature:g}", log_p, known, jumps)
         for size in NOISES:
@@ -414,7 +414,7 @@ class Study:
         cells: dict[Cell, Tally],
         name: str,
         log_p: torch.Tensor,
-        known: Sampler | None,
+        known: RowSampler | None,
         jumps: torch.Tensor,
     ) -> None:
         """Quantities at θ, and ΔH at the smallest step where the sampler is noisy."""
@@ -440,7 +440,7 @@ class Study:
             results = jackknifed(samples, etas, moved)
             for k, (index, one) in enumerate(zip(indices, judged, strict=True)):
                 there = [
-                    replace(d, jumps=(one or Sampler(1.0)).farther(d.jumps, mask[index]))
+                    replace(d, jumps=(one or RowSampler(1.0)).farther(d.jumps, mask[index]))
                     for d in self.divergences(index)[: len(etas)]
                 ]
                 found = change_of_sample(samples[k], etas, moved[k], there, result=results[k])
@@ -459,10 +459,10 @@ class Study:
                     cells.setdefault(key, Tally()).add(estimate, self.truth[functional, truth])
 
 
-def _noisy(log_ratios: torch.Tensor) -> Sampler | None:
+def _noisy(log_ratios: torch.Tensor) -> RowSampler | None:
     """What the library takes a sampler for that differs by so much."""
     noise = noise_of(log_ratios)
-    return noise and Sampler(1.0, noise)
+    return noise and RowSampler(1.0, noise)
 
 
 def table(cells: dict[Cell, Tally], quantities: tuple[str, ...]) -> str:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import pearsonr, rankdata, spearmanr
 
-from isentrope.attribution.proxies.agreement import Column, agreement, top_counts
+from isentrope.attribution.proxies.agreement import ScoreColumn, agreement, top_counts
 from isentrope.attribution.proxies.audit import AuditOptions, audit, audit_sequences
 from isentrope.attribution.proxies.proxies import token_proxies
 from isentrope.attribution.proxies.weighted_ranks import WeightedRanks
@@ -108,8 +108,8 @@ def test_a_proxy_without_sign_is_judged_by_size_alone():
 def test_ties_with_the_last_of_a_top_share_its_places():
     x = np.array([3.0, 1.0, 1.0, 1.0, 1.0, 0.0])
     weights, counts = np.ones(6), {0.5: 3}
-    y = Column(np.array([9.0, 5.0, 4.0, 1.0, 1.0, 1.0]))
-    proxy = Column(x)
+    y = ScoreColumn(np.array([9.0, 5.0, 4.0, 1.0, 1.0, 1.0]))
+    proxy = ScoreColumn(x)
     columns = [x.weighted(weights, counts.values()) for x in (proxy, y)]
     overlap = agreement(weights, *columns, counts)["overlap@0.5"]
     assert overlap == pytest.approx((1 + 0.5 + 0.5) / 3)
@@ -125,7 +125,7 @@ def test_a_weighted_item_is_that_many_copies_of_it():
         (np.repeat(x, copies), np.repeat(y, copies), np.ones(copies.sum())),
     ):
         counts = top_counts(w.sum(), TOP)
-        columns = [Column(z).weighted(w, counts.values()) for z in (a, b)]
+        columns = [ScoreColumn(z).weighted(w, counts.values()) for z in (a, b)]
         results.append([*agreement(w, *columns, counts).values()])
     np.testing.assert_allclose(results[0], results[1], rtol=1e-10)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.control.averages import BLOCKS, GradientMeans, Mean
+from isentrope.control.averages import BLOCKS, BlockMean, GradientMeans
 
 
 def named(x):
@@ -19,7 +19,7 @@ def flat(x):
 @pytest.mark.parametrize("window", [1, 2, 7])
 def test_a_mean_weights_the_past_by_its_age(window):
     rng = np.random.default_rng(0)
-    vectors, mean = rng.normal(size=(9, 5)), Mean(window)
+    vectors, mean = rng.normal(size=(9, 5)), BlockMean(window)
     for vector in vectors:
         mean.add(named(vector))
     weights = (1 - 1 / window) ** np.arange(9)[::-1]

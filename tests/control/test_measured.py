@@ -7,7 +7,7 @@ from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.quantities import InfluenceOptions
 from isentrope.control import measured
 from isentrope.control.measured import (
-    HeldOut,
+    HeldOutSample,
     kept_mass,
     preconditioner,
     token_influence,
@@ -81,7 +81,7 @@ def test_held_out_batches_are_sampled_so_many_at_a_time(monkeypatch):
 
     monkeypatch.setattr(measured, "sample_responses", counted)
     prompts = runs.probe()._prompts
-    HeldOut(prompts, size=8, max_new_tokens=3, seed=5, batch_size=3).draw(policy, 1)
+    HeldOutSample(prompts, size=8, max_new_tokens=3, seed=5, batch_size=3).draw(policy, 1)
     assert sizes == [3]
 
 
@@ -97,7 +97,7 @@ def test_held_out_batches_differ_by_step_and_from_those_of_the_probe():
     policy = small_policy()
     made = runs.probe()
     prompts = made._prompts
-    E = HeldOut(prompts, size=8, max_new_tokens=3, seed=5)
+    E = HeldOutSample(prompts, size=8, max_new_tokens=3, seed=5)
 
     def texts(batch: Rollouts):
         return list(zip(batch.prompt_index.tolist(), map(tuple, batch.response_ids), strict=True))

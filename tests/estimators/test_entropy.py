@@ -6,12 +6,12 @@ import torch
 
 from isentrope.estimators.entropy import entropy, surprisal_entropy
 from isentrope.estimators.identities import (
+    identities_verdict,
     in_words,
     martingale_z,
     p_value,
     score_identity_z,
     studentised,
-    verdict,
 )
 from isentrope.estimators.sample import score_batch
 from isentrope.policy.scoring import score
@@ -115,7 +115,11 @@ def test_p_values_come_with_a_verdict():
         "sound, although only 1 in 286 sound batches lies as far out"
     )
     assert in_words(p_value(4.5), 2).startswith("not sound, p = 1")
-    assert [verdict(p_value(z)) for z in (3.99, 4.01, None)] == ["sound", "not sound", "not tested"]
+    assert [identities_verdict(p_value(z)) for z in (3.99, 4.01, None)] == [
+        "sound",
+        "not sound",
+        "not tested",
+    ]
 
 
 def test_a_sample_without_variances_is_refused():

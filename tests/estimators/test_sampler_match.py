@@ -7,7 +7,7 @@ import torch
 from isentrope.checks import check_sampler
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.sampler_match import match_sampler, noise_of
-from isentrope.policy.chi_square import Sampler
+from isentrope.policy.chi_square import RowSampler
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from tests import cases
@@ -100,10 +100,10 @@ def test_noise_adds_to_the_moments_by_the_triangle_inequality():
         torch.tensor([[[0.04, 0.0016], [0.0, 0.0]]]).double(),
         torch.tensor([[True, False]]),
     )
-    bound = Sampler(1.0, (0.01, 1e-4)).farther(jumps, mask)
+    bound = RowSampler(1.0, (0.01, 1e-4)).farther(jumps, mask)
     torch.testing.assert_close(bound[0, 0], torch.tensor([0.09, 0.3**4]).double())
     assert not bound[0, 1].any()
-    assert Sampler(0.9).farther(jumps, mask) is jumps
+    assert RowSampler(0.9).farther(jumps, mask) is jumps
 
 
 def test_a_known_temperature_is_judged_over_the_vocabulary():

@@ -15,7 +15,7 @@ from isentrope.evaluation.responses import (
 )
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.token_statistics import Scores
-from isentrope.sampling.generate import decode
+from isentrope.sampling.generate import texts_of
 from isentrope.sampling.prompts import Prompt
 from tests.training.conftest import small_policy
 
@@ -154,7 +154,7 @@ def test_a_format_is_judged_by_tasks_that_know_one():
 def test_responses_of_32k_tokens_and_of_any_script_become_records(policy):
     length = 32_768
     ids = torch.randint(2, 17, (length,), generator=torch.Generator().manual_seed(0))
-    texts = ["<b>שלום 👍</b>" * 9, decode(policy, [ids])[0]]
+    texts = ["<b>שלום 👍</b>" * 9, texts_of(policy, [ids])[0]]
     rollouts = Rollouts([[3], [3]], [torch.tensor([4, 1]), ids], [0, 1], response_texts=texts)
     mask = torch.arange(length) < rollouts.lengths[:, None]
     scores = Scores(-0.5 * mask.double(), 0.25 * mask.double(), mask)

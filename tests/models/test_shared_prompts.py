@@ -23,6 +23,12 @@ from tests import cases
 from tests.architectures import SETTINGS
 
 NEAR = {"rtol": 1e-12, "atol": 1e-12}
+FEW = ("gpt2", "llama", "mixtral", "qwen2")
+"""Learned positions, rotary ones, experts, biases; all other types are tested slowly."""
+EVERY = [
+    kind if kind in FEW else pytest.param(kind, marks=pytest.mark.slow)
+    for kind in sorted(PLAIN_CACHE)
+]
 UNSHARED = ("gemma2", "gemma3_text", "cohere2", "lfm2", "mamba", "gpt_oss", "gpt_neo")
 
 
@@ -84,7 +90,7 @@ def test_a_prompt_of_one_token_leaves_nothing_to_share():
 
 
 @pytest.mark.usefixtures("cheap")
-@pytest.mark.parametrize("kind", sorted(PLAIN_CACHE))
+@pytest.mark.parametrize("kind", EVERY)
 def test_scores_and_derivatives_are_those_of_whole_sequences(kind):
     policy, E = policy_of(kind), groups()
     v = cases.direction(policy)
@@ -102,7 +108,7 @@ def test_scores_and_derivatives_are_those_of_whole_sequences(kind):
 
 
 @pytest.mark.usefixtures("cheap")
-@pytest.mark.parametrize("kind", ["qwen2", "llama", "gpt2", "mixtral"])
+@pytest.mark.parametrize("kind", FEW)
 def test_scores_are_those_of_the_models_own_logits(kind):
     policy, E = policy_of(kind), groups()
     scores = score(policy, E)

@@ -5,7 +5,7 @@ import torch
 
 from isentrope.nouns.vectors import axpy
 from isentrope.policy import divergence
-from isentrope.policy.chi_square import Sampler, divergence_at_theta, score_moved
+from isentrope.policy.chi_square import RowSampler, divergence_at_theta, score_moved
 from isentrope.policy.scoring import score
 from tests import cases
 
@@ -37,7 +37,7 @@ def test_moments_are_sums_over_the_whole_vocabulary(name, temperature, monkeypat
     v = cases.direction(policy)
     batch = cases.exact("table").sample(5, 0) if name == "table" else cases.ragged()
     ((scores, found),) = score_moved(
-        policy, batch, v, [0.3], sampler=temperature and Sampler(temperature), remainder=True
+        policy, batch, v, [0.3], sampler=temperature and RowSampler(temperature), remainder=True
     )
     expected = naive(policy, batch, v, 0.3, temperature)
     torch.testing.assert_close(torch.cat((found.jumps, found.remainder), 2), expected)
@@ -60,8 +60,8 @@ def test_tiny_steps_keep_their_moments():
 
 def test_the_policy_is_at_no_distance_from_itself():
     policy, batch = cases.policy("llama"), cases.ragged()
-    assert float(divergence_at_theta(policy, batch, Sampler(1.0)).abs().max()) < 1e-25
-    assert float(divergence_at_theta(policy, batch, Sampler(0.7))[..., 0].max()) > 1e-3
+    assert float(divergence_at_theta(policy, batch, RowSampler(1.0)).abs().max()) < 1e-25
+    assert float(divergence_at_theta(policy, batch, RowSampler(0.7))[..., 0].max()) > 1e-3
 
 
 def test_one_step_into_nan_leaves_the_others():

@@ -3,10 +3,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from isentrope.nouns.vectors import axpy, dot
-from isentrope.policy.determinism import nondeterminism
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score, score_along
+from isentrope.policy.scoring import nondeterminism, score, score_along
 from tests import cases
 
 

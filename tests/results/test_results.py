@@ -214,7 +214,7 @@ def test_null_is_nan_in_an_estimate_and_none_where_nothing_was_asked_for(changed
         (("sweep", 0, "eta"), "1e-3", r"sweep\.0\.eta is wrong"),
         (("checks",), ABSENT, "checks is missing"),
         (("schema",), "isentrope/measure/9", "isentrope/measure/9"),
-        (("schema",), ABSENT, "cannot be read"),
+        (("schema",), ABSENT, "its schema is 'None'"),
     ],
 )
 def test_a_file_that_is_not_a_result_is_refused_by_file_and_key(changed, path, to, said):

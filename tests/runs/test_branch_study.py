@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from isentrope.cli.main import app
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.runs.branch_effects import START, Sums, effects
+from isentrope.runs.branch_effects import START, EffectSums, effects
 from isentrope.runs.branch_study import UNCHANGED, Asked, plan_branches, settings_in
 from isentrope.sampling.streams import seed_of_repeat
 from isentrope.training.prompt_sampler import PromptSampler
@@ -181,7 +181,7 @@ def sums(seed, prompts=30):
     """Responses of a policy by prompt."""
     rng = np.random.default_rng(seed)
     columns = rng.gamma(4, 1, prompts), rng.integers(5, 40, prompts), rng.random(prompts)
-    return Sums(*(torch.tensor(x, dtype=torch.float64) for x in columns))
+    return EffectSums(*(torch.tensor(x, dtype=torch.float64) for x in columns))
 
 
 def test_means_and_errors_are_those_of_the_formula():

@@ -4,7 +4,7 @@ import subprocess
 import pytest
 
 from isentrope.runs.folder import (
-    differences,
+    content_differences,
     git_commit,
     run_directory,
     versions,
@@ -18,9 +18,9 @@ def test_run_folders_are_named_by_the_time_or_by_the_user(tmp_path):
 
 def test_a_rerun_says_which_versions_differ():
     made_with = versions()
-    assert differences(made_with) == []
+    assert content_differences(made_with) == []
     made_with["packages"] |= {"torch": "1.0"}
-    (said,) = differences(made_with)
+    (said,) = content_differences(made_with)
     assert said.startswith("torch 1.0 then,")
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from isentrope.runs.study_table import Means, parts_of_ratio
+from isentrope.runs.study_table import means_over_repeats, parts_of_ratio
 
 P, D = 64, 40
 
@@ -46,7 +46,8 @@ def study(rng, step_noise, repeats):
 
 
 def means(frame, shared):
-    return {row["quantity"]: row for row in Means(frame, shared, 0.95).rows()}
+    rows = frame.to_dict("records")
+    return {row["quantity"]: row for row in means_over_repeats(rows, shared, 0.95)}
 
 
 @pytest.mark.parametrize("step_noise", [0.1, 1.0])

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from isentrope.system.heap import KEPT, give_back_free_memory
+from isentrope.system.heap import mapped_blocks
 
 
 def resident():
@@ -18,13 +18,16 @@ def resident():
 def test_free_blocks_below_the_limit_of_mapped_ones_are_given_back():
     size = 2**20
     torch.empty(31 * size, dtype=torch.uint8)  # freed: blocks as large are of the heap from here on
-    give_back_free_memory()
-    before = resident()
+    with mapped_blocks():
+        before = resident()
     blocks = [torch.ones(4 * size, dtype=torch.uint8) for _ in range(128)]  # 512 MiB
     pins = [torch.ones(size, dtype=torch.uint8)]  # the top of the heap stays in use
     held = resident()
     assert held - before > 400 * size
     del blocks
-    give_back_free_memory()
-    assert resident() - before < KEPT + 64 * size
+    with mapped_blocks():
+        assert resident() - before < 64 * size
+        blocks = [torch.ones(4 * size, dtype=torch.uint8) for _ in range(128)]
+        del blocks
+    assert resident() - before < 64 * size
     assert int(pins[0].sum()) == size

@@ -6,7 +6,7 @@ from isentrope.sampling.prompts import as_prompts
 from isentrope.sampling.tasks import load_task
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.sampling.tasks.task import Demonstrator
-from isentrope.training.demonstrations import encode
+from isentrope.training.demonstrations import encode_demonstrations
 from tests.training.conftest import Short, small_policy
 
 
@@ -17,7 +17,7 @@ def policy():
 
 def test_prompt_and_response_are_cut_into_tokens_as_sampling_cuts_them(policy):
     shown = Addition().demonstrations(20, seed=0)
-    rows = encode(policy, shown)
+    rows = encode_demonstrations(policy, shown)
     prompts = as_prompts(policy, [prompt for prompt, _ in shown])
     for i, (prompt, (_, text)) in enumerate(zip(prompts, shown, strict=True)):
         k = len(prompt.token_ids)
@@ -32,24 +32,24 @@ def test_a_tokenizer_that_adds_special_tokens_adds_them_before_the_prompt_alone(
     policy.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single="<unk> $A", special_tokens=[("<unk>", 2)]
     )
-    (row,) = encode(policy, Addition().demonstrations(1, seed=0))["input_ids"]
+    (row,) = encode_demonstrations(policy, Addition().demonstrations(1, seed=0))["input_ids"]
     assert row[0] == 2
     assert row.count(2) == 1
 
 
 def test_what_is_too_long_or_missing_is_refused(policy):
     shown = Addition().demonstrations(3, seed=0)
-    longest = max(len(row) for row in encode(policy, shown)["input_ids"])
-    assert encode(policy, shown, max_length=longest)
+    longest = max(len(row) for row in encode_demonstrations(policy, shown)["input_ids"])
+    assert encode_demonstrations(policy, shown, max_length=longest)
     with pytest.raises(ValueError, match=rf"{longest - 1} fine_tuning.max_length"):
-        encode(policy, shown, max_length=longest - 1)
+        encode_demonstrations(policy, shown, max_length=longest - 1)
     with pytest.raises(ValueError, match="32 positions"):
-        encode(policy, [(shown[0][0], "1" * 40)])
+        encode_demonstrations(policy, [(shown[0][0], "1" * 40)])
     with pytest.raises(ValueError, match="no demonstrations"):
-        encode(policy, [])
+        encode_demonstrations(policy, [])
     policy.eos_token_id = None
     with pytest.raises(ValueError, match="token that ends"):
-        encode(policy, shown)
+        encode_demonstrations(policy, shown)
 
 
 def test_solutions_of_gsm8k_earn_both_rewards(tmp_path):

@@ -5,7 +5,7 @@ import torch
 
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.demonstrations import demonstration_rollouts, encode
+from isentrope.training.demonstrations import demonstration_rollouts, encode_demonstrations
 from tests.adapters import with_lora
 from tests.training.conftest import small_policy
 from tests.training.plain_fine_tuning import mean_surprisal
@@ -37,7 +37,7 @@ def fine_tuned(policy, folder, **options):
         "report_to": "none",
     }
     told = []
-    rows = encode(policy, SHOWN)
+    rows = encode_demonstrations(policy, SHOWN)
     given = {"output_dir": str(folder), **usual, **options}
     fine_tune_supervised(policy.model, policy.tokenizer, rows, given, told.append)
     return told

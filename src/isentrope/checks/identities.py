@@ -11,7 +11,7 @@ import math
 
 from isentrope.checks.draws import Draws, Filter
 from isentrope.checks.finding import Finding
-from isentrope.estimators.identities import P_LIMIT, adjusted, in_words, p_value, verdict
+from isentrope.estimators.identities import P_LIMIT, adjusted, identities_verdict, in_words, p_value
 
 SURPRISAL, SCORE, EOS = "E[surprisal] = E[H]", "E[Σ ∂s] = 0", "EOS as often as the policy's"
 REPETITIONS, FILTERS = "repetitions as often as the policy's", "no filter on the tail"
@@ -46,7 +46,7 @@ def _finding(name: str, z: float, tests: int, hint: str) -> Finding:
         return Finding(name, None, "the batch cannot show a difference")
     p = p_value(z)
     detail = f"z = {z:+.1f}: {in_words(p, tests)}"
-    passed = verdict(p) == "sound"
+    passed = identities_verdict(p) == "sound"
     return Finding(name, passed, detail, "" if passed else NOT_DRAWS + hint)
 
 

@@ -12,9 +12,9 @@ from isentrope.models.precision import matmul_switches
 from isentrope.models.requirements import active_dropout, dropout_rates
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
-from isentrope.policy.determinism import nondeterminism
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
+from isentrope.policy.own_logits import rounding_operations
+from isentrope.policy.scoring import nondeterminism, score
 
 OWN_LOGITS = "scores by the model's own logits"
 DETERMINISTIC = "deterministic model"
@@ -124,7 +124,7 @@ def _own_logits(policy: Policy, rollouts: Rollouts) -> Finding:
 
 
 def _float64(policy: Policy) -> Finding:
-    operations = policy.rounding_operations()
+    operations = rounding_operations(policy.scorer, policy.precision)
     return Finding.judged(
         "float64 throughout",
         f"{len(operations)} operations round, the first is {operations[0]}" if operations else None,

@@ -12,11 +12,11 @@ from isentrope.checks.finding import Finding
 from isentrope.checks.identities import identity_findings, untested
 from isentrope.checks.sensitivity import sensitivity
 from isentrope.estimators.identities import (
+    identities_verdict,
     martingale_z,
     p_value,
     score_identity_z,
     studentised,
-    verdict,
 )
 from isentrope.estimators.sample import sampler_logprobs, score_batch
 from isentrope.estimators.sampler_match import SamplerMatch, match_sampler, root_mean_square
@@ -161,4 +161,4 @@ def _fits(policy: Policy, rollouts: Rollouts, temperature: float) -> bool:
         policy.temperature = own
     assert scores.variances is not None
     z = studentised(scores.logprobs + scores.entropies, scores.variances)
-    return verdict(p_value(z)) == "sound"
+    return identities_verdict(p_value(z)) == "sound"

@@ -15,7 +15,7 @@ from isentrope.control.controls import NONE
 from isentrope.control.influence_clip import InfluenceClip
 from isentrope.control.kl_cov import KlCov
 from isentrope.control.masks import EntropyMask
-from isentrope.control.measured import HeldOut
+from isentrope.control.measured import HeldOutSample
 from isentrope.control.options import IsentropicOptions
 from isentrope.control.pass_at_k import PassAtK
 from isentrope.control.run_control import RunControl
@@ -123,7 +123,7 @@ def run_control(
                 "control.name=influence has one prompt to measure on: it protects the entropy of "
                 "the responses to that prompt alone."
             )
-        measured = HeldOut(
+        measured = HeldOutSample(
             prompts=list(held_out),
             size=control.size,
             max_new_tokens=config.sampling.max_new_tokens,

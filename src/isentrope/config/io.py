@@ -23,10 +23,10 @@ from isentrope.config.strict_yaml import (
     brief,
     dump,
     parse,
-    read_text,
     require_plain,
     resolved,
     shortened,
+    yaml_text,
 )
 from isentrope.system.secrets import secrets_in
 
@@ -106,7 +106,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _sections(path: Path) -> dict[str, Any]:
-    content = parse(read_text(path), str(path))
+    content = parse(yaml_text(path), str(path))
     if not isinstance(content, dict):
         raise ConfigError(f"{path} holds no sections: it must be a YAML mapping.")
     return content

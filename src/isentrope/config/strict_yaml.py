@@ -224,7 +224,7 @@ def require_plain(content: Any, where: str = "", depth: int = 0) -> None:
         raise ConfigError(f"{where}: the number has more than 63 bits.")
 
 
-def read_text(path: Path) -> str:
+def yaml_text(path: Path) -> str:
     """The text of a configuration file, which is complete if we wrote it.
 
     Returns:

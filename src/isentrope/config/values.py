@@ -6,6 +6,7 @@ Types are strict: true and "3" are not numbers, and 3.0 is not a count.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -21,32 +22,26 @@ def _seed(value: int) -> int:
     return value
 
 
-def _path(value: str) -> str:
-    if not value.strip():
-        raise ValueError("a path must not be empty or blank")
+Encode = Callable[[str], bytes]
+
+
+def _text(value: str, what: str = "a text", encode: Encode = str.encode) -> str:
     if "\x00" in value:
-        raise ValueError("a path must not have a NUL character")
+        raise ValueError(f"{what} must not have a NUL character")
     try:
-        os.fsencode(value)
+        encode(value)
     except UnicodeEncodeError as error:
-        raise ValueError("a path must not have half a character (a lone surrogate)") from error
+        raise ValueError(f"{what} must not have half a character (a lone surrogate)") from error
     return value
 
 
-def _text(value: str) -> str:
-    if "\x00" in value:
-        raise ValueError("a text must not have a NUL character")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError("a text must not have half a character (a lone surrogate)") from error
-    return value
+def _not_blank(what: str, encode: Encode = str.encode) -> AfterValidator:
+    def check(value: str) -> str:
+        if not value.strip():
+            raise ValueError(f"{what} must not be empty or blank")
+        return _text(value, what, encode)
 
-
-def _name(value: str) -> str:
-    if not value.strip():
-        raise ValueError("a name must not be empty or blank")
-    return _text(value)
+    return AfterValidator(check)
 
 
 def _file_name(value: str) -> str:
@@ -80,9 +75,9 @@ Temperature = Annotated[float, Field(ge=1e-6, le=1e6)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
-PathText = Annotated[str, AfterValidator(_path)]
+PathText = Annotated[str, _not_blank("a path", os.fsencode)]
 """A path, or a name on the model hub."""
-Text = Annotated[str, AfterValidator(_text)]
-Name = Annotated[str, AfterValidator(_name)]
-FileName = Annotated[str, AfterValidator(_name), AfterValidator(_file_name)]
+Text = Annotated[str, AfterValidator(lambda value: _text(value))]
+Name = Annotated[str, _not_blank("a name")]
+FileName = Annotated[Name, AfterValidator(_file_name)]
 """The name of a file or folder, which cannot leave the folder that it is in."""

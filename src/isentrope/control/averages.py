@@ -26,7 +26,7 @@ BLOCKS = 4
 """Number of means of the reward gradient, each over its own batches."""
 
 
-class Mean:
+class BlockMean:
     """A mean of vectors with exponential weights.
 
     Attributes:
@@ -75,10 +75,10 @@ class GradientMeans:
             keep: Whether a draw is used for more than one step.
         """
         names = ("a", "b") if average > 1 else ()
-        self._means = {name: Mean(average) for name in names}
+        self._means = {name: BlockMean(average) for name in names}
         self._keep, self._latest = keep, dict[str, Vector]()
         blocks = () if reward_average is None else range(BLOCKS)
-        self._reward = [Mean(max(reward_average or 0, BLOCKS) / BLOCKS) for _ in blocks]
+        self._reward = [BlockMean(max(reward_average or 0, BLOCKS) / BLOCKS) for _ in blocks]
 
     def observe(self, a: Vector, b: Vector) -> None:
         """Store a draw of E, and add the draw before it to the means.
@@ -189,7 +189,7 @@ class GradientMeans:
         if len(self._latest) != counts.get("kept", 0):
             raise ValueError("The saved entropy gradients of the last draw are incomplete.")
 
-    def _by_name(self) -> dict[str, Mean]:
+    def _by_name(self) -> dict[str, BlockMean]:
         return self._means | {f"reward_{k}": mean for k, mean in enumerate(self._reward)}
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar, dataclass_transform
 
 import torch
 from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from isentrope.control.tokens import Rewritten, Tokens
@@ -14,9 +15,21 @@ OPTIONS = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """Options are numbers and strings of the stated type; unknown options are refused."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Part = Annotated[float, Field(gt=0, le=1)]
+"""A share that is not 0."""
+Signed = Annotated[float, Field(ge=-1, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True)
+def options(kind: type[T]) -> type[T]:
+    """A frozen dataclass whose fields are options of a control, checked by type and range."""
+    return dataclass(frozen=True, config=OPTIONS)(kind)  # pyright: ignore[reportReturnType]
+
 
 Column = Literal["kept_mass", "influence", "reward_influence"]
 """Optional columns of `Tokens`, each of which costs a pass over the batch."""
@@ -80,7 +93,7 @@ class TokenRule:
         raise NotImplementedError
 
 
-def lowest(values: Tensor, among: Tensor, share: float) -> Tensor:
+def lowest_share(values: Tensor, among: Tensor, share: float) -> Tensor:
     """The tokens with the lowest values: a share of the candidates, at least one token.
 
     Args:

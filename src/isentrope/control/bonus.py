@@ -25,14 +25,13 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from isentrope.control.base import OPTIONS, TokenRule
+from isentrope.control.base import TokenRule, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class Bonus(TokenRule):
     """Add β times the mean entropy to the objective.
 

@@ -15,13 +15,11 @@ depend on the scale of the advantages.
 
 from __future__ import annotations
 
-from pydantic.dataclasses import dataclass
-
-from isentrope.control.base import OPTIONS, Positive, Share, TokenRule
+from isentrope.control.base import Positive, Share, TokenRule, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class ClipB(TokenRule):
     """Damp punished tokens of low S.
 

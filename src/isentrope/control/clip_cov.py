@@ -17,15 +17,14 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 
-from isentrope.control.base import OPTIONS, Share, TokenRule, count
+from isentrope.control.base import Share, TokenRule, count, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 _BOUNDS = {"quantile": (0.98, 1.0), "published": (1.0, 5.0)}
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class ClipCov(TokenRule):
     """Drop random tokens among those with a large covariance.
 

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from isentrope.control.gradients import along, entropy_of, gradient_groups, total
+from isentrope.control.gradients import entropy_of, gradient_groups, slope_along, summed
 from isentrope.control.level import Level
 from isentrope.control.options import Limits
 from isentrope.nouns.rollouts import Rollouts
@@ -92,7 +92,7 @@ class Halves:
 
     def averaged(self, which: str) -> Vector:
         """The weighted mean of this step's gradient and the past, (...) by name."""
-        current, past = total(getattr(self, which)), getattr(self, f"past_{which}")
+        current, past = summed(getattr(self, which)), getattr(self, f"past_{which}")
         if past is None:
             return current
         return {n: self.share * x + (1 - self.share) * past[n] for n, x in current.items()}
@@ -176,7 +176,7 @@ def correct(
 
     u_a, u_b = (conditioned(halves.averaged(which)) for which in ("a", "b"))
     u = {n: (x + u_b[n]) / 2 for n, x in u_a.items()}
-    along_v = along(halves.a, v), along(halves.b, v)
+    along_v = slope_along(halves.a, v), slope_along(halves.b, v)
     predicted, predicted_se = _mean_of_two(*along_v)
     gain, gain_se = _gain(halves, u_a, u_b, conditioned)
     if gains is not None and math.isfinite(gain + gain_se):
@@ -232,12 +232,12 @@ def _gain(
     halves: Halves, u_a: Vector, u_b: Vector, conditioned: Callable[[Vector], Vector]
 ) -> tuple[float, float]:
     """The gain c and its error, conditional on the past."""
-    across = along(halves.a, u_b), along(halves.b, u_a)
+    across = slope_along(halves.a, u_b), slope_along(halves.b, u_a)
     gain = float(across[0].sum() + across[1].sum()) / 2
     # a group of a enters <g_a, u_b> and, with its share of the mean, u_a of <g_b, u_a>
     table = torch.stack(
         [
-            along(halves.a, conditioned({n: x[k] for n, x in halves.b.items()}))
+            slope_along(halves.a, conditioned({n: x[k] for n, x in halves.b.items()}))
             for k in range(len(across[1]))
         ],
         dim=1,

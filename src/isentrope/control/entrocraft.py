@@ -12,16 +12,13 @@ feedback.limit it switches too. Groups whose rewards are all equal are redrawn a
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from pydantic import Field
-from pydantic.dataclasses import dataclass
-
-from isentrope.control.base import OPTIONS, TokenRule
+from isentrope.control.base import Signed, TokenRule, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class Entrocraft(TokenRule):
     """Damp the tokens of one sign of the advantage.
 
@@ -29,7 +26,7 @@ class Entrocraft(TokenRule):
         strength: x.
     """
 
-    strength: Annotated[float, Field(ge=-1, le=1)] = 1.0
+    strength: Signed = 1.0
     two_sided: ClassVar[bool] = True
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:

@@ -17,13 +17,12 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from isentrope.control.base import OPTIONS, TokenRule, lowest
+from isentrope.control.base import Part, Signed, TokenRule, lowest_share, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class EntroPIC(TokenRule):
     """Push likely tokens.
 
@@ -34,15 +33,15 @@ class EntroPIC(TokenRule):
             for the share.
     """
 
-    strength: Annotated[float, Field(ge=-1, le=1)] = 0.1
-    share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    strength: Signed = 0.1
+    share: Part = 0.5
     threshold: Annotated[float, Field(ge=0, lt=1)] | None = None
     two_sided: ClassVar[bool] = True
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
         """Push tokens."""
         if self.threshold is None:
-            likely = lowest(-tokens.logprobs, tokens.mask, self.share)
+            likely = lowest_share(-tokens.logprobs, tokens.mask, self.share)
         else:
             likely = tokens.mask & (tokens.logprobs.exp() > self.threshold)
         return Rewritten(tokens.weights - strength * tokens.weights.abs() * likely)

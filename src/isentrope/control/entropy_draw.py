@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from isentrope.control.gradients import GROUPS, entropy_of, gradient_groups
-from isentrope.control.measured import HeldOut
+from isentrope.control.measured import HeldOutSample
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.system.processes import rank, together, world_size
@@ -42,7 +42,7 @@ class EntropyDraw:
     tokens: int
 
 
-def draw_entropy(policy: Policy, source: HeldOut, step: int) -> EntropyDraw:
+def draw_entropy(policy: Policy, source: HeldOutSample, step: int) -> EntropyDraw:
     """Draw E and differentiate h on it; every process must call this.
 
     Args:
@@ -64,4 +64,4 @@ def draw_entropy(policy: Policy, source: HeldOut, step: int) -> EntropyDraw:
             for part in gradients.values():  # each group is on one process, and 0 on the others
                 dist.all_reduce(part)
         halves.append(gradients)
-    return EntropyDraw(*halves, *entropy_of(E), int(E.lengths.sum()))
+    return EntropyDraw(halves[0], halves[1], *entropy_of(E), int(E.lengths.sum()))

@@ -23,7 +23,7 @@ TargetKind = Literal["none", "hold", "value", "linear", "cosine"]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(**OPTIONS, frozen=True, use_attribute_docstrings=True)
+    model_config = OPTIONS | ConfigDict(frozen=True, use_attribute_docstrings=True)
 
 
 class Target(_Section):

@@ -94,11 +94,11 @@ def entropy_of(*samples: Rollouts) -> tuple[float, float]:
     return h, float((n / max(n - 1, 1) * (influence**2).sum()).sqrt())
 
 
-def total(groups: Vector) -> Vector:
+def summed(groups: Vector) -> Vector:
     """The sum over groups, (...) by name."""
     return {n: x.sum(0) for n, x in groups.items()}
 
 
-def along(groups: Vector, direction: Vector) -> Tensor:
+def slope_along(groups: Vector, direction: Vector) -> Tensor:
     """(K,) inner products of each group with a vector."""
     return torch.stack([x.flatten(1) @ direction[n].flatten() for n, x in groups.items()]).sum(0)

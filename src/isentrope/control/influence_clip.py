@@ -22,14 +22,13 @@ import sys
 from typing import Annotated, Literal, cast
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from isentrope.control.base import OPTIONS, Column, Share, TokenRule, lowest
+from isentrope.control.base import Column, Part, Share, TokenRule, lowest_share, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class InfluenceClip(TokenRule):
     """Damp the tokens that reduce entropy most.
 
@@ -41,7 +40,7 @@ class InfluenceClip(TokenRule):
     """
 
     strength: Share = 1.0
-    share: Annotated[float, Field(gt=0, le=1)] = 0.02
+    share: Part = 0.02
     by: Literal["entropy", "ratio"] = "entropy"
     size: Annotated[int, Field(ge=2)] = 64
 
@@ -59,7 +58,7 @@ class InfluenceClip(TokenRule):
             least = max(float(reward_effect[mask].abs().median()), sys.float_info.min)
             criterion = influence / reward_effect.clamp(min=least)
         negative = mask & (criterion < 0)
-        damped = lowest(criterion, mask, self.share) & negative
+        damped = lowest_share(criterion, mask, self.share) & negative
         total = float(influence[mask].sum())
         numbers = {"influence": total, "influence_damped": float(influence[damped].sum())}
         return Rewritten(tokens.weights * (1 - strength * damped.double()), numbers=numbers)

@@ -28,14 +28,14 @@ from isentrope.control.entropy_draw import STREAM, EntropyDraw, draw_entropy
 from isentrope.control.feedback import Feedback, Target
 from isentrope.control.gradients import entropy_of
 from isentrope.control.level import Level
-from isentrope.control.measured import HeldOut
+from isentrope.control.measured import HeldOutSample
 from isentrope.control.options import IsentropicOptions
 from isentrope.control.requirements import require_correctable, require_long_parameters
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep, coming_step
 from isentrope.probe.requirements import LENGTH, setting
-from isentrope.recording.observing import bare, evaluating
+from isentrope.recording.observing import evaluating, metric_name
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.system.processes import rank, together
 
@@ -88,7 +88,7 @@ class IsentropicStep(TrainerCallback):
         self._prompts = name_prompts(prompts)
         self._options = options or IsentropicOptions()
         self._feedback = feedback or Feedback(Target())
-        self._drawing = {"seed": seed, "batch_size": batch_size}
+        self._seed, self._batch_size = seed, batch_size
         self._temperature, self._max_new_tokens = temperature, max_new_tokens
         reward = self._options.reward_average if self._options.reward_neutral else None
         keep = self._options.every > 1
@@ -136,7 +136,7 @@ class IsentropicStep(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Compute the correction of the step about to be taken."""
         start = time.perf_counter()
-        model, step = bare(kwargs["model"]), state.global_step + 1
+        model, step = metric_name(kwargs["model"]), state.global_step + 1
         with evaluating(model):
             policy = together(lambda: self._live_policy(model, args, kwargs))
             coming = together(
@@ -171,14 +171,18 @@ class IsentropicStep(TrainerCallback):
         return draw
 
     def _correct_step(self, step: int, coming: ComingStep, draw: EntropyDraw | None) -> None:
+        drawn = {}
         if draw is not None:
             self._level.observe(draw.entropy, max(draw.entropy_se**2, 1e-18))
+            drawn = {"entropy_drawn": draw.entropy, "entropy_drawn_se": draw.entropy_se}
         level_se = math.sqrt(self._level.variance)
         # the target before this step: `scheduled` adds its change in this step
         self._feedback.observe(step, self._level.value, ahead=0)
         tau = self._feedback.output + self._feedback.scheduled(step)
         correction = self._correction(coming, tau, draw is not None)
-        self._update_means(step, coming)
+        self._means.end_step()
+        if coming.components:
+            self._means.add_reward(step, {n: -x for n, x in coming.gradient.items()})
         self._eta = coming.learning_rate
         self.component = correction.component if correction.weight else None
         self._predict_level(correction)
@@ -190,7 +194,7 @@ class IsentropicStep(TrainerCallback):
             **of_feedback,
             "entropy_se": level_se,
             "tokens": float(self._tokens),
-            **({} if draw is None else _draw_numbers(draw)),
+            **drawn,
             **correction.numbers,
             **({} if correction.reason is None else {correction.reason: 1.0}),
         }
@@ -202,8 +206,10 @@ class IsentropicStep(TrainerCallback):
         h, se = entropy_of(E)
         return h, max(se**2, 1e-18)
 
-    def _source(self, size: int, length: int) -> HeldOut:
-        return HeldOut(self._prompts, size, length, stream=STREAM, **self._drawing)
+    def _source(self, size: int, length: int) -> HeldOutSample:
+        return HeldOutSample(
+            self._prompts, size, length, self._seed, batch_size=self._batch_size, stream=STREAM
+        )
 
     def _correction(self, coming: ComingStep, tau: float, drawn: bool) -> Correction:
         if not coming.components:
@@ -228,11 +234,6 @@ class IsentropicStep(TrainerCallback):
         unknown = self._options.reward_neutral and project is None
         return correction.withdrawn("no_reward_gain") if unknown else correction
 
-    def _update_means(self, step: int, coming: ComingStep) -> None:
-        self._means.end_step()
-        if coming.components:
-            self._means.add_reward(step, {n: -x for n, x in coming.gradient.items()})
-
     def _predict_level(self, correction: Correction) -> None:
         """Change ĥ by the predicted change of the corrected step."""
         numbers = correction.numbers
@@ -252,11 +253,7 @@ class IsentropicStep(TrainerCallback):
         effect = "reduced the correction" if cut else "did not correct the step"
         log.warning(
             "Step %d: the isentropic step %s (%s): %s. Later steps are counted in control/%s.",
-            step,
-            effect,
-            reason,
-            _REASONS[reason],
-            reason,
+            *(step, effect, reason, _REASONS[reason], reason),
         )
 
     def _live_policy(self, model: Any, args: Any, kwargs: Mapping[str, Any]) -> Policy:
@@ -292,10 +289,6 @@ class IsentropicStep(TrainerCallback):
         self._level.load_state_dict(state["level"])
         self._means.load(state["seen"], tensors)
         self._gains.load_state_dict(state.get("gains", Level().state_dict()))
-
-
-def _draw_numbers(draw: EntropyDraw) -> dict[str, float]:
-    return {"entropy_drawn": draw.entropy, "entropy_drawn_se": draw.entropy_se}
 
 
 def _no_correction(reason: str, tau: float) -> Correction:

@@ -16,21 +16,19 @@ control.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from isentrope.control.base import OPTIONS, NotNegative, TokenRule, lowest
+from isentrope.control.base import NotNegative, Part, TokenRule, lowest_share, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 UNCLIPPED = 1e6
 """A clip bound ε that no ratio reaches."""
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class KlCov(TokenRule):
     """Penalise |log r| of tokens with a large covariance.
 
@@ -40,7 +38,7 @@ class KlCov(TokenRule):
     """
 
     strength: NotNegative = 1.0
-    share: Annotated[float, Field(gt=0, le=1)] = 0.002
+    share: Part = 0.002
     on_policy: ClassVar[bool] = False
 
     def fields(self) -> dict[str, Any]:
@@ -73,5 +71,5 @@ class KlCov(TokenRule):
         """
         s, A = logprobs.detach(), advantages[:, None].expand_as(logprobs)
         covariance = (A - A[mask].mean()) * (s - s[mask].mean())
-        penalised = lowest(-covariance.cpu(), mask.cpu(), self.share).to(logprobs.device)
+        penalised = lowest_share(-covariance.cpu(), mask.cpu(), self.share).to(logprobs.device)
         return torch.where(penalised, weights[:, None] * log_ratios.abs(), 0.0).sum()

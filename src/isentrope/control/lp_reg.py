@@ -18,13 +18,12 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from isentrope.control.base import OPTIONS, Column, NotNegative, TokenRule, lowest
+from isentrope.control.base import Column, NotNegative, Part, TokenRule, lowest_share, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class LpReg(TokenRule):
     """Pull rare punished tokens up.
 
@@ -35,7 +34,7 @@ class LpReg(TokenRule):
     """
 
     strength: NotNegative = 1.0
-    share: Annotated[float, Field(gt=0, le=1)] = 0.01
+    share: Part = 0.01
     min_p: Annotated[float, Field(gt=0, lt=1)] = 0.02
 
     @property
@@ -47,7 +46,7 @@ class LpReg(TokenRule):
         """Pull tokens up: c', and the number of selected tokens that the filter keeps."""
         assert tokens.kept_mass is not None
         kept = tokens.kept_mass
-        rare = lowest(tokens.logprobs, tokens.token_advantages < 0, self.share)
+        rare = lowest_share(tokens.logprobs, tokens.token_advantages < 0, self.share)
         rare &= kept > 0
         pull = torch.where(rare, 1 / kept.clamp(min=1e-12) - 1, 0.0)
         weights = tokens.weights + strength * tokens.sequence_weights[:, None] * pull

@@ -15,13 +15,12 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from isentrope.control.base import OPTIONS, Share, TokenRule, count
+from isentrope.control.base import Share, TokenRule, count, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class EntropyMask(TokenRule):
     """Only tokens of high entropy have full weight ("80/20").
 
@@ -41,7 +40,7 @@ class EntropyMask(TokenRule):
         return Rewritten(tokens.weights * (1 - strength * low.double()))
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class RandomMask(TokenRule):
     """A random share of the tokens has weight 0.
 
@@ -61,7 +60,7 @@ class RandomMask(TokenRule):
         return Rewritten(weights.view_as(tokens.mask))
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class NegativeScale(TokenRule):
     """One factor for all responses with a negative advantage.
 

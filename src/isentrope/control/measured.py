@@ -28,7 +28,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.slopes import logprob_jvp
 from isentrope.policy.token_statistics import LOGITS_HELD
 from isentrope.sampling.advantages import RewardFunction, with_rewards
-from isentrope.sampling.generate import decode, sample_responses
+from isentrope.sampling.generate import sample_responses, texts_of
 from isentrope.sampling.prompts import PromptLike, as_prompts, require_room
 from isentrope.sampling.streams import draw_plan, generator_of
 from isentrope.sampling.tasks import Task
@@ -163,7 +163,7 @@ def _shared_gradient(
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutSample:
     """Source of a control's own evaluation batches.
 
     Attributes:
@@ -221,5 +221,5 @@ class HeldOut:
         )
         if self.task is None:
             return rollouts
-        texts = decode(policy, draw.responses)
+        texts = texts_of(policy, draw.responses)
         return with_rewards(rollouts.with_columns(response_texts=texts), self.task)

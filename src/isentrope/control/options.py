@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from isentrope.control.base import OPTIONS, Count, Positive
+from isentrope.control.base import Count, Positive, options
 from isentrope.control.gradients import GROUPS
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class Limits:
     """Bounds of a correction.
 
@@ -26,7 +25,7 @@ class Limits:
     range: Positive = 0.1
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class IsentropicOptions(Limits):
     """Options of an isentropic step.
 

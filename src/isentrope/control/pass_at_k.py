@@ -18,13 +18,12 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from isentrope.control.base import OPTIONS, Share, TokenRule, mixed, two_values
+from isentrope.control.base import Share, TokenRule, mixed, options, two_values
 from isentrope.control.tokens import Rewritten, Tokens
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class PassAtK(TokenRule):
     """Replace advantages by those of pass@k.
 

@@ -13,17 +13,14 @@ Different here: A' is not divided by the group's standard deviation.
 from __future__ import annotations
 
 from math import ceil
-from typing import Annotated
 
 import torch
-from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from isentrope.control.base import OPTIONS, Share, TokenRule, mixed
+from isentrope.control.base import Part, Share, TokenRule, mixed, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class QuantileAdvantage(TokenRule):
     """Replace the baseline of the advantages.
 
@@ -33,7 +30,7 @@ class QuantileAdvantage(TokenRule):
     """
 
     strength: Share = 1.0
-    quantile: Annotated[float, Field(gt=0, le=1)] = 0.4
+    quantile: Part = 0.4
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
         """Replace the baseline."""

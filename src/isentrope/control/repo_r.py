@@ -15,13 +15,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from pydantic.dataclasses import dataclass
 
-from isentrope.control.base import OPTIONS, TokenRule
+from isentrope.control.base import TokenRule, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class RepoR(TokenRule):
     """Weight tokens by their surprisal.
 

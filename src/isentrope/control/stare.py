@@ -12,16 +12,13 @@ the feedback scales x, with either sign, and the quantile is of the batch instea
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
-from pydantic.dataclasses import dataclass
-
-from isentrope.control.base import OPTIONS, TokenRule, lowest
+from isentrope.control.base import Part, Signed, TokenRule, lowest_share, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class Stare(TokenRule):
     """Weight the most surprising tokens.
 
@@ -31,15 +28,15 @@ class Stare(TokenRule):
         sides: "positive" or "both".
     """
 
-    strength: Annotated[float, Field(ge=-1, le=1)] = 0.1
-    share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    strength: Signed = 0.1
+    share: Part = 0.1
     sides: Literal["positive", "both"] = "positive"
     two_sided: ClassVar[bool] = True
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
         """Weight tokens."""
         A, s = tokens.token_advantages, tokens.logprobs
-        factor = 1 + strength * lowest(s, A > 0, self.share).double()
+        factor = 1 + strength * lowest_share(s, A > 0, self.share).double()
         if self.sides == "both":
-            factor -= strength * lowest(s, A < 0, self.share).double()
+            factor -= strength * lowest_share(s, A < 0, self.share).double()
         return Rewritten(tokens.weights * factor)

@@ -19,9 +19,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pydantic.dataclasses import dataclass
-
-from isentrope.control.base import OPTIONS, NotNegative, Positive
+from isentrope.control.base import NotNegative, Positive, options
 
 
 class TrainerFields:
@@ -44,7 +42,7 @@ class TrainerFields:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class ClipHigher(TrainerFields):
     """A wider clip above 1.
 
@@ -61,7 +59,7 @@ class ClipHigher(TrainerFields):
         return {"epsilon": self.low, "epsilon_high": self.low + self.strength}
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class Cispo(TrainerFields):
     """The CISPO loss.
 
@@ -76,7 +74,7 @@ class Cispo(TrainerFields):
         return {"loss_type": "cispo", "epsilon_high": self.high}
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class Gspo(TrainerFields):
     """One ratio per response.
 
@@ -94,7 +92,7 @@ class Gspo(TrainerFields):
         return level | {"epsilon": self.low, "epsilon_high": self.high}
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class AdaptiveBonus(TrainerFields):
     """TRL's adaptive entropy bonus.
 

@@ -13,20 +13,11 @@ would make their advantages zero.
 
 from __future__ import annotations
 
-from pydantic.dataclasses import dataclass
-
-from isentrope.control.base import (
-    OPTIONS,
-    NotNegative,
-    Share,
-    TokenRule,
-    mixed,
-    two_values,
-)
+from isentrope.control.base import NotNegative, Share, TokenRule, mixed, options, two_values
 from isentrope.control.tokens import Rewritten, Tokens
 
 
-@dataclass(frozen=True, config=OPTIONS)
+@options
 class WReinforce(TokenRule):
     """Replace advantages by ±1, the correct ones scaled.
 

@@ -95,7 +95,7 @@ def adjusted(p: float, tests: int) -> float:
     return min(1.0, tests * p)
 
 
-def verdict(p: float) -> str:
+def identities_verdict(p: float) -> str:
     """From the p-value of one test: "sound", "not sound" or "not tested"."""
     if math.isnan(p):
         return "not tested"
@@ -117,4 +117,4 @@ def in_words(p: float, tests: int) -> str:
     together = adjusted(p, tests)
     if p >= P_LIMIT and together < UNUSUAL_P:
         return f"sound, although only 1 in {1 / together:.0f} sound batches lies as far out"
-    return f"{verdict(p)}, p = {together:.2g}"
+    return f"{identities_verdict(p)}, p = {together:.2g}"

@@ -18,7 +18,7 @@ from isentrope.estimators.sampler_match import (
 )
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
-from isentrope.policy.chi_square import Sampler, divergence_at_theta
+from isentrope.policy.chi_square import RowSampler, divergence_at_theta
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along, score_with_features, score_with_variances
 from isentrope.policy.token_statistics import Scores
@@ -61,7 +61,7 @@ class ScoredBatch:
         return trust if moments is not None else trust.without_interval()
 
     @property
-    def sampler(self) -> Sampler | None:
+    def sampler(self) -> RowSampler | None:
         """What the responses were drawn from, where known."""
         return None if self.match is None else self.match.sampler
 

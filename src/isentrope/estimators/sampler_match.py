@@ -28,7 +28,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.chi_square import Sampler
+from isentrope.policy.chi_square import RowSampler
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.policy.token_statistics import Scores
@@ -57,7 +57,7 @@ class SamplerMatch:
     """
 
     difference: float | None
-    sampler: Sampler | None
+    sampler: RowSampler | None
     agrees: bool
 
     @property
@@ -127,7 +127,7 @@ def match_sampler(policy: Policy, rollouts: Rollouts, scores: Scores) -> Sampler
     Returns:
         The comparison; a sampler that kept nothing is assumed to be the policy.
     """
-    own = Sampler(policy.temperature)
+    own = RowSampler(policy.temperature)
     if rollouts.sampler_logprobs is None:
         return SamplerMatch(None, own, True)
     difference = _difference(rollouts, scores)
@@ -136,7 +136,7 @@ def match_sampler(policy: Policy, rollouts: Rollouts, scores: Scores) -> Sampler
         return SamplerMatch(difference, own, True)
     other = _other_temperature(policy, rollouts, tolerance)
     if other is not None:
-        return SamplerMatch(difference, Sampler(other), False)
+        return SamplerMatch(difference, RowSampler(other), False)
     noise = noise_of((scores.logprobs - rollouts.padded("sampler_logprobs"))[scores.mask])
     return SamplerMatch(difference, noise and replace(own, noise=noise), False)
 

@@ -20,7 +20,7 @@ from isentrope.evaluation.responses import Decoding
 from isentrope.models.base_model import adapter_base
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.generate import decode
+from isentrope.sampling.generate import texts_of
 from isentrope.sampling.prompts import Prompt
 from isentrope.system.checkpoint_folder import CheckpointFolder
 
@@ -159,7 +159,7 @@ class VllmEngine:
             sampler_logprobs=[_logprobs(a) for a in answers] if decoding == "sampled" else None,
             prompt_keys=[prompts[i].key for i in index.tolist()],
             references=[prompts[i].reference for i in index.tolist()],
-            response_texts=decode(policy, ids),
+            response_texts=texts_of(policy, ids),
             max_new_tokens=self._length,
         )
 

@@ -26,7 +26,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from isentrope.models.limits import at_once
-from isentrope.system.heap import give_back_free_memory
 
 WEIGHTS_HELD = 2**25
 """Attention weights of a layer that are held at once, at least those of one query."""
@@ -132,5 +131,4 @@ def _attention(
             parts.append(checkpoint(block, start, q, key, value, use_reentrant=False))
         else:
             parts.append(block(start, q, key, value))
-            give_back_free_memory()
     return torch.cat(parts[::-1], -2)

@@ -35,7 +35,7 @@ from isentrope.models.sharding import is_spread
 from isentrope.nouns.differences import Function, Gap, Mode, derivative_gap
 from isentrope.nouns.sharded_tensors import is_sharded, sharded_like
 from isentrope.nouns.vectors import Vector, norm
-from isentrope.system.heap import give_back_free_memory, mapped_blocks
+from isentrope.system.heap import mapped_blocks
 
 log = logging.getLogger("isentrope")
 
@@ -109,7 +109,6 @@ def compare_derivatives(model: nn.Module, scorer: Any, arguments: Arguments, mod
             mode,
             name_of(scorer.lm),
         )
-    give_back_free_memory()  # of the copy of all weights
 
 
 def _types(model: nn.Module, *, first: bool) -> Iterator[torch.dtype]:

@@ -29,6 +29,13 @@ AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 AS_IS = "as_is"
 _SHORTER_THAN_FLOAT64 = (torch.float32, torch.float16, torch.bfloat16)
 
+_CHOICES = {
+    "runtime_dtype": (*DTYPES, AS_IS),
+    "entropy_dtype": tuple(DTYPES),
+    "matmul_precision": ("highest", "high", "medium"),
+    "autocast": (*AUTOCAST, None),
+}
+
 
 @dataclass(frozen=True)
 class Precision:
@@ -51,23 +58,13 @@ class Precision:
     autocast: str | None = None
 
     def __post_init__(self) -> None:
-        for field in ("runtime_dtype", "entropy_dtype"):
-            choices = (*DTYPES, AS_IS) if field == "runtime_dtype" else DTYPES
-            if getattr(self, field) not in choices:
+        for field, choices in _CHOICES.items():
+            if (value := getattr(self, field)) not in choices:
                 raise ValueError(
-                    f"{field}={getattr(self, field)!r} is not a precision; "
-                    f"choose one of {', '.join(choices)}."
+                    f"{field}={value!r}; choose one of {', '.join(map(str, choices))}."
                 )
-        if self.autocast not in (None, *AUTOCAST):
-            raise ValueError(
-                f"autocast={self.autocast!r}; choose one of {', '.join(AUTOCAST)}, or None."
-            )
         if self.autocast is not None and self.runtime_dtype == "float64":
             raise ValueError("autocast does not act on a model in float64: use float32.")
-        if self.matmul_precision not in ("highest", "high", "medium"):
-            raise ValueError(
-                f"matmul_precision={self.matmul_precision!r}; choose highest, high or medium."
-            )
         if self.matmul_precision != "highest" and not self.allow_tf32:
             raise ValueError(
                 f"matmul_precision={self.matmul_precision!r} turns TF32 back on although "

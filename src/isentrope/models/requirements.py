@@ -36,20 +36,20 @@ def active_dropout(model: nn.Module) -> list[str]:
     ]
 
 
-def active_checkpointing(model: nn.Module) -> list[str]:
-    """Names of modules that would recompute their forward pass in a backward pass now.
+def require_no_dropout(model: nn.Module) -> None:
+    """Refuse a model whose dropout would act now: it is no function of its input.
 
     Args:
         model: Any module.
 
-    Returns:
-        Names in the model's order.
+    Raises:
+        ValueError: Naming a module with active dropout.
     """
-    return [
-        name or "the model"
-        for name, module in model.named_modules()
-        if module.training and getattr(module, "gradient_checkpointing", False)
-    ]
+    if active := active_dropout(model):
+        raise ValueError(
+            f"Dropout is active in {len(active)} modules, the first is {active[0]!r}: the "
+            "policy would be random. Call model.eval(), and train with dropout 0."
+        )
 
 
 def require_no_checkpointing(model: nn.Module) -> None:
@@ -61,12 +61,13 @@ def require_no_checkpointing(model: nn.Module) -> None:
     Raises:
         ValueError: Naming a module that checkpoints.
     """
-    if active := active_checkpointing(model):
-        raise ValueError(
-            f"Gradient checkpointing is active in {active[0]!r}: its recomputed forward pass has "
-            "no gradient here, or another precision. Call model.eval(), which suspends it, or "
-            "model.gradient_checkpointing_disable()."
-        )
+    for name, module in model.named_modules():
+        if module.training and getattr(module, "gradient_checkpointing", False):
+            raise ValueError(
+                f"Gradient checkpointing is active in {name or 'the model'!r}: its recomputed "
+                "forward pass has no gradient here, or another precision. Call model.eval(), "
+                "which suspends it, or model.gradient_checkpointing_disable()."
+            )
 
 
 def dropout_rates(model: nn.Module, *, attributes_only: bool = False) -> dict[str, float]:

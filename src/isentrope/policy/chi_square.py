@@ -26,7 +26,6 @@ from isentrope.policy.scoring import score
 from isentrope.policy.scoring_batches import scoring_batches
 from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import NotFiniteError, Scores, require_finite
-from isentrope.system.heap import give_back_free_memory
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Divergence:
 
 
 @dataclass(frozen=True)
-class Sampler:
+class RowSampler:
     """What is known of the distribution π_s that tokens were drawn from.
 
     Attributes:
@@ -79,7 +78,7 @@ def score_moved(
     direction: Vector,
     etas: Sequence[float],
     *,
-    sampler: Sampler | None = None,
+    sampler: RowSampler | None = None,
     remainder: bool = False,
 ) -> list[tuple[Scores, Divergence] | None]:
     """Score every response at θ + ηv for several η, and how far each distribution has moved.
@@ -100,16 +99,16 @@ def score_moved(
     shape = (len(etas), *mask.shape, 6 if remainder else 4)
     out = torch.zeros(shape, dtype=torch.float64)
     head = _separate(policy.head) if _is_trained(policy) else policy.head
-    sampler = sampler or Sampler(policy.temperature)
+    sampler = sampler or RowSampler(policy.temperature)
     with torch.no_grad():
         for batch in scoring_batches(policy, rollouts, policy.max_tokens, policy.padding):
             here = batch.to(policy.device)
-            hidden = policy.packed_hidden(here, policy.theta)
+            # given θ by name, as the moved policy is: the same passes, so equal up to rounding
+            hidden = policy.packed_hidden(here, policy.theta)  # (m, d)
             reference = Reference(hidden, head, sampler.temperature)
             for j, eta in enumerate(etas):
                 moved = policy.parameters_along(direction, eta)
                 batch.place(policy.packed_divergence(here, moved, reference, remainder), out[j])
-    give_back_free_memory()
     policy.ranks.sum([out])
     found = [_unpacked(columns, mask, sampler) for columns in out]
     _require_scores(policy, rollouts, direction, etas, found)
@@ -150,7 +149,7 @@ def _require_scores(
             )
 
 
-def divergence_at_theta(policy: Policy, rollouts: Rollouts, sampler: Sampler) -> Tensor:
+def divergence_at_theta(policy: Policy, rollouts: Rollouts, sampler: RowSampler) -> Tensor:
     """How far the policy is from the distribution that the responses were drawn from.
 
     Args:
@@ -171,7 +170,9 @@ def divergence_at_theta(policy: Policy, rollouts: Rollouts, sampler: Sampler) ->
     return moved[1].jumps
 
 
-def _unpacked(columns: Tensor, mask: Tensor, sampler: Sampler) -> tuple[Scores, Divergence] | None:
+def _unpacked(
+    columns: Tensor, mask: Tensor, sampler: RowSampler
+) -> tuple[Scores, Divergence] | None:
     scores = Scores(columns[..., 0], columns[..., 1], mask)
     try:
         require_finite(scores)

@@ -20,7 +20,7 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, weight_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.short_memory import smaller_where_memory_is_short
-from isentrope.system.heap import give_back_free_memory, mapped_blocks
+from isentrope.system.heap import mapped_blocks
 from isentrope.system.processes import Ranks
 
 
@@ -78,8 +78,9 @@ def weighted_gradient(
                     f"No trainable parameter is used in the forward pass ({policy.names[0]!r} is "
                     f"the first of {len(policy.names)}): the policy does not depend on θ."
                 )
-            if not batch.counted:
+            if not batch.counted:  # run only so that the layers are gathered on every process
                 cotangent = torch.zeros_like(root)
+            # outside of autocast, as in training
             with refusal_by_name(policy.causal_lm):
                 grads = _backward(root, cotangent, parameters, of_layers)
         for name, grad in grads.items():
@@ -87,7 +88,6 @@ def weighted_gradient(
                 sum_type = grad.dtype if policy.precision.rounding else torch.float64  # of .grad
                 total[name] = (total[name].to(sum_type) + grad).double()
         del root, cotangent, grads
-        give_back_free_memory()
     ranks.sum(x for x in total.values() if not is_sharded(x))
     return total
 

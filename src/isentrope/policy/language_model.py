@@ -7,7 +7,7 @@ in both modes. θ is the asserted set of parameters that require a gradient, exa
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
@@ -17,36 +17,34 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from isentrope.models.architecture import refusal_by_name, use_eager_experts
+from isentrope.models.architecture import refusal_by_name
 from isentrope.models.attention import attention_in_blocks
 from isentrope.models.batching import PADDING, PADDING_ON_ACCELERATOR, MicroBatch
 from isentrope.models.checkpoint import LoadOptions, load_checkpoint
-from isentrope.models.layerwise import Moved, Point, layers_at, moved_along
+from isentrope.models.conversion import convert
+from isentrope.models.layerwise import Point, layers_at
 from isentrope.models.precision import Precision
-from isentrope.models.quantised import require_exact_inputs, write_out_products
 from isentrope.models.requirements import (
-    active_dropout,
     require_finite_weights,
+    require_no_dropout,
     require_one_device,
     require_plain_embeddings,
 )
-from isentrope.models.sharding import exchange_as_stored, is_spread
 from isentrope.models.special_tokens import end_tokens, padding_token
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.sharded_tensors import is_sharded, local_part, total
-from isentrope.nouns.vectors import Vector, require_same_names
+from isentrope.nouns.sharded_tensors import is_sharded
 from isentrope.policy.divergence import DivergentScorer, Reference
 from isentrope.policy.own_logits import (
     require_float64,
     require_own_logits,
-    rounding_operations,
 )
 from isentrope.policy.scorer import HiddenStates, Scorer
+from isentrope.policy.theta import Theta
 from isentrope.policy.token_statistics import Scores
 from isentrope.system.processes import ALONE, Ranks
 
 
-class Policy:
+class Policy(Theta):
     """A causal LM as a function of its trainable parameters.
 
     The model is converted in place to the runtime dtype of `precision`, its experts and layers of
@@ -121,9 +119,10 @@ class Policy:
         self.eos_token_ids = end_tokens(eos_token_id, tokenizer, self.scorer.lm)
         pad = padding_token(pad_token_id, tokenizer, config)
         self.pad_token_id = pad if pad is not None else self.eos_token_id
+        # first, as the checks below look at the weights in the type that is measured
         self.convert(self.precision)
-        self.names = tuple(n for n, p in model.named_parameters() if p.requires_grad)
-        self._require_trainable(trainable)
+        self.names = tuple(self.theta)
+        self.require_trainable(trainable)
         self.require_no_dropout()
         require_finite_weights(model)
         require_plain_embeddings(model)
@@ -146,10 +145,7 @@ class Policy:
 
     @property
     def eos_token_id(self) -> int | None:
-        """The first of `eos_token_ids`, which is put after a finished text; None if there is none.
-
-        Setting it makes it the only one.
-        """
+        """The first of `eos_token_ids`; setting it makes it the only one. None if there is none."""
         return self.eos_token_ids[0] if self.eos_token_ids else None
 
     @eos_token_id.setter
@@ -157,14 +153,9 @@ class Policy:
         self.eos_token_ids = () if value is None else (value,)
 
     @property
-    def device(self) -> torch.device:
-        """Device of the trainable parameters."""
-        return next(p for p in self.model.parameters() if p.requires_grad).device
-
-    @property
-    def sharded(self) -> bool:
-        """Whether the base is spread over processes (`models.sharding`)."""
-        return is_spread(self.model)
+    def vocabulary(self) -> int:
+        """Number of tokens that the policy can draw."""
+        return int(self.causal_lm.config.vocab_size)
 
     @property
     def padding(self) -> int:
@@ -181,85 +172,15 @@ class Policy:
         """The output embedding, with the config's scale and cap: hidden states in, logits out."""
         return self.scorer.head
 
-    @property
-    def theta(self) -> Vector:
-        """θ: the trainable parameters by name, detached, sharing the model's memory."""
-        return {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
-
-    @property
-    def parts(self) -> Vector:
-        """What this process holds of θ: θ itself, where it is not spread over processes."""
-        return {n: local_part(p) for n, p in self.theta.items()}
-
-    @property
-    def spreads_theta(self) -> bool:
-        """Whether trained parameters are spread over processes (`models.layerwise`)."""
-        return any(is_sharded(p) for p in self.model.parameters() if p.requires_grad)
-
-    def parameters_along(self, direction: Vector, eta: Tensor | float) -> Point:
-        """θ + ηv, added in float64 and then rounded to the runtime dtype.
-
-        Args:
-            direction: v by parameter name.
-            eta: A number, or a scalar tensor to differentiate by.
-
-        Returns:
-            The shifted parameters; those that are spread are added up where they are used.
-        """
-        trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-        return {
-            n: Moved(direction[n], eta)
-            if is_sharded(p)
-            else moved_along(p.detach(), direction[n], eta)
-            for n, p in trained.items()
-        }
-
-    def require_direction(self, direction: Mapping[str, Tensor]) -> None:
-        """Refuse a vector that is not over exactly θ.
-
-        Args:
-            direction: A named vector.
-
-        Raises:
-            ValueError: If it holds NaN or infinity.
-        """
-        require_same_names(self.theta, direction)
-        wrong = {n: (~local_part(x).isfinite()).sum() for n, x in direction.items()}
-        for name, entries in zip(wrong, total(wrong, direction), strict=True):
-            if entries:
-                raise ValueError(f"The direction is not finite in parameter {name!r}.")
-
-    @contextmanager
-    def shifted(self, direction: Vector, eta: float) -> Generator[None]:
-        """Put θ + ηv into the model for a block, then restore θ exactly.
-
-        Only sampling needs this; scoring at θ + ηv does not change the model.
-
-        Args:
-            direction: v by parameter name.
-            eta: Step size.
-
-        Yields:
-            Nothing.
-        """
-        self.require_direction(direction)
-        saved = {n: p.clone() for n, p in self.theta.items()}
-        moved = {n: moved_along(p, direction[n], eta) for n, p in self.theta.items()}
-        try:
-            self._write(moved)
-            yield
-        finally:
-            self._write(saved)
-
-    def _write(self, values: Vector) -> None:
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                if name in values:
-                    parameter.copy_(values[name])
-
     def packed_scores(
-        self, batch: MicroBatch, params: Point | None = None, directions: int = 1
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        batch: MicroBatch,
+        params: Point | None = None,
+        directions: int = 1,
+        *,
+        features: int = 0,
+        variances: bool = False,
+    ) -> tuple[Tensor, ...]:
         """Log-probability and entropy of every response token of a micro-batch.
 
         Differentiable in `params` by forward and reverse mode.
@@ -268,27 +189,15 @@ class Policy:
             batch: Micro-batch on the policy's device.
             params: Trainable parameters to use, θ by default.
             directions: Directions of a forward-mode pass that this is in.
+            features: Number k of projected hidden-state coordinates to return as well.
+            variances: Whether to return V and F of `spread` as well.
 
         Returns:
-            (s, H), each (m,), nats.
+            s and H in nats, each (m,); then V and F, each (m,), or the features (m, k).
         """
-        s, entropy = self._call(batch, params, 0, directions=directions)
-        return s, entropy
-
-    def packed_scores_and_features(self, batch: MicroBatch, features: int) -> tuple[Tensor, ...]:
-        """Like `packed_scores` at θ, with (m, features) projected hidden states as third."""
-        return self._call(batch, None, features)
-
-    def packed_scores_and_variances(
-        self, batch: MicroBatch, params: Point | None = None
-    ) -> tuple[Tensor, ...]:
-        """Like `packed_scores`, with V and F of `spread`, each (m,), as third and fourth."""
-        return self._call(batch, params, 0, variances=True)
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of tokens that the policy can draw."""
-        return int(self.causal_lm.config.vocab_size)
+        chunk, dtype = self.vocab_chunk, self.precision.entropy
+        arguments = (batch, self.temperature, chunk, dtype, features, variances)
+        return self._at(params or self.theta, self.scorer, arguments, directions)
 
     def packed_hidden(
         self, batch: MicroBatch, params: Point | None = None, directions: int = 1
@@ -304,19 +213,10 @@ class Policy:
         Returns:
             (m, d).
         """
-        self.require_no_dropout()
-        forward_mode = params is not None
-        plain = forward_mode or self.precision.runtime_dtype == "float64"  # attention's kernel
-        blocks = attention_in_blocks(self.causal_lm, batch.input_ids, directions)
-        with (
-            self.precision.active(forward_mode=forward_mode),
-            refusal_by_name(self.causal_lm),
-            blocks if plain else nullcontext(),
-        ):
-            if params is None:
-                return self.scorer.hidden(batch)
-            with layers_at(self.model, params):
-                return functional_call(HiddenStates(self.model), self._whole(params), (batch,))
+        if params is not None:
+            return self._at(params, HiddenStates(self.model), (batch,), directions)
+        with self._evaluating(batch, directions, forward_mode=False):
+            return self.scorer.hidden(batch)
 
     def packed_divergence(
         self, batch: MicroBatch, params: Point, reference: Reference, remainder: bool
@@ -330,37 +230,34 @@ class Policy:
             remainder: Whether to compute ρ too.
 
         Returns:
-            (m, 4) s, H, χ² and κ, or (m, 6) with ρ_2 and ρ_4 (`divergence`).
+            (m, 4) s, H, χ² and κ, or (m, 6) with ρ_2 and ρ_4 too.
         """
-        self.require_no_dropout()
         options = (self.temperature, self.vocab_chunk, self.precision.entropy, remainder)
-        blocks = attention_in_blocks(self.causal_lm, batch.input_ids)
-        in_layers, arguments = layers_at(self.model, params), (batch, reference, *options)
-        with self.precision.active(), refusal_by_name(self.causal_lm), blocks, in_layers:
-            return functional_call(DivergentScorer(self.model), self._whole(params), arguments)
+        return self._at(params, DivergentScorer(self.model), (batch, reference, *options))
 
-    def _call(
-        self,
-        batch: MicroBatch,
-        params: Point | None,
-        features: int,
-        variances: bool = False,
-        directions: int = 1,
-    ) -> tuple[Tensor, ...]:
+    @contextmanager
+    def _evaluating(self, batch: MicroBatch, count: int, *, forward_mode: bool) -> Generator[None]:
+        """A block in which the model reads a micro-batch."""
         self.require_no_dropout()
-        point = params or self.theta
-        chunk, dtype = self.vocab_chunk, self.precision.entropy
-        arguments = (batch, self.temperature, chunk, dtype, features, variances)
-        blocks = attention_in_blocks(self.causal_lm, batch.input_ids, directions)
-        in_layers = layers_at(self.model, point)
-        with self.precision.active(), refusal_by_name(self.causal_lm), blocks, in_layers:
-            return functional_call(self.scorer, self._whole(point), arguments)
+        # the plain kernel holds all attention weights of a layer; the fused ones never do
+        plain = forward_mode or self.precision.runtime_dtype == "float64"
+        blocks = attention_in_blocks(self.causal_lm, batch.input_ids, count)
+        with (
+            self.precision.active(forward_mode=forward_mode),
+            refusal_by_name(self.causal_lm),
+            blocks if plain else nullcontext(),
+        ):
+            yield
 
-    def _whole(self, point: Point) -> Vector:
-        """The parameters that are not spread, by the scorer's names."""
+    def _at(self, point: Point, module: Scorer, arguments: tuple[Any, ...], count: int = 1) -> Any:
+        """What a module gives at other parameters; the first argument is a micro-batch."""
         names = self.scorer.inner_names
-        plain = {n: p for n, p in point.items() if isinstance(p, Tensor)}
-        return {names[n]: p for n, p in plain.items() if not is_sharded(p)}
+        # layers that are spread are replaced when they are gathered, by `layers_at`
+        whole = {names[n]: p for n, p in point.items() if isinstance(p, Tensor)}
+        whole = {n: p for n, p in whole.items() if not is_sharded(p)}
+        evaluating = self._evaluating(arguments[0], count, forward_mode=True)
+        with evaluating, layers_at(self.model, point):
+            return functional_call(module, whole, arguments)
 
     def convert(self, precision: str | Precision) -> Policy:
         """Switch to another precision in place (exact when it is a longer one).
@@ -376,21 +273,8 @@ class Policy:
                 the model is quantised and cannot be converted.
         """
         precision = Precision.named(precision)
-        if precision.runtime is None:
-            self.precision = precision
-            return self
-        if getattr(self.scorer.lm, "is_quantized", False):
-            if precision.runtime_dtype == "float64":
-                raise ValueError("A quantised base cannot run in float64: use float32.")
-            for parameter in self.model.parameters():
-                if parameter.requires_grad:
-                    parameter.data = parameter.data.to(precision.runtime)
-        else:
-            self.model.to(precision.runtime)
-            exchange_as_stored(self.model)
-        use_eager_experts(self.causal_lm)
-        require_exact_inputs(self.causal_lm)
-        write_out_products(self.causal_lm)
+        if precision.runtime is not None:
+            convert(self.model, self.causal_lm, precision)
         self.precision = precision
         if precision.runtime_dtype == "float64":
             require_float64(self.scorer, precision)
@@ -410,27 +294,6 @@ class Policy:
         """
         require_own_logits(self.scorer, self.temperature, self.precision, rollouts, scores)
 
-    def rounding_operations(self) -> list[str]:
-        """The operations of a forward pass in float64 whose results are shorter, as of now."""
-        return rounding_operations(self.scorer, self.precision)
-
     def require_no_dropout(self) -> None:
-        """Refuse to evaluate while dropout acts.
-
-        Raises:
-            ValueError: Naming a module with active dropout.
-        """
-        if active := active_dropout(self.model):
-            raise ValueError(
-                f"Dropout is active in {len(active)} modules, the first is {active[0]!r}: the "
-                "policy would be random. Call model.eval(), and train with dropout 0."
-            )
-
-    def _require_trainable(self, expected: Iterable[str] | None) -> None:
-        if not self.names:
-            raise ValueError("The model has no parameter that requires a gradient: θ is empty.")
-        if expected is not None and (other := set(expected) ^ set(self.names)):
-            raise ValueError(
-                f"The trainable set is not the one asserted: {len(other)} names differ, the first "
-                f"is {sorted(other)[0]!r}."
-            )
+        """Refuse to evaluate while dropout acts."""
+        require_no_dropout(self.model)

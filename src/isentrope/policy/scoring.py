@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -22,7 +23,6 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring_batches import scoring_batches
 from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, require_finite
-from isentrope.system.heap import give_back_free_memory
 
 PackedScores = Callable[[MicroBatch], Sequence[Tensor]]
 """Maps a micro-batch to pairs (s, H) of (m,), features last if there are any."""
@@ -57,7 +57,7 @@ def score_with_variances(policy: Policy, rollouts: Rollouts) -> Scores:
         Scores with `variances` (n, t), nats².
     """
     with torch.no_grad():
-        scores, spread = collect(policy, rollouts, policy.packed_scores_and_variances)
+        scores, spread = collect(policy, rollouts, partial(policy.packed_scores, variances=True))
     return replace(scores, variances=spread.logprobs)
 
 
@@ -73,9 +73,7 @@ def score_with_features(policy: Policy, rollouts: Rollouts, features: int = 32) 
         Scores with `features` (n, t, k).
     """
     with torch.no_grad():
-        return collect(
-            policy, rollouts, lambda batch: policy.packed_scores_and_features(batch, features)
-        )[0]
+        return collect(policy, rollouts, partial(policy.packed_scores, features=features))[0]
 
 
 def score_along(
@@ -99,14 +97,15 @@ def score_along(
     """
     policy.require_direction(direction)
     require_derivatives(policy, rollouts, "forward" if order == 1 else "forward over forward")
-    at_params = policy.packed_scores_and_variances if variances else policy.packed_scores
 
     def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
         def at(e: Tensor) -> tuple[Tensor, ...]:
-            return at_params(batch, policy.parameters_along(direction, e))
+            point = policy.parameters_along(direction, e)
+            return policy.packed_scores(batch, point, variances=variances)
 
+        # order + 1 tuples, the values and each derivative: s and H, each (m,), then V and F if any
         series = derivatives_at_zero(at, order, policy.device)
-        spread = series[0][2:]  # V and F, or nothing
+        spread = series[0][2:]  # F is a derivative's variance, computed beside the values
         return (*spread, *(x for of in series for x in of[:2]))
 
     columns = collect(policy, rollouts, packed, PADDING_OF_SLOPES)
@@ -140,13 +139,15 @@ def score_along_each(
     count = len(next(iter(stacked.values())))
 
     def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
-        def at(theta: Vector) -> tuple[Tensor, Tensor]:
+        def at(theta: Vector) -> tuple[Tensor, ...]:
             return policy.packed_scores(batch, theta, count)
 
         def along(direction: Vector) -> Any:
             return torch.func.jvp(at, (policy.theta,), (direction,))
 
+        # values do not depend on the direction, so vmap computes them once: out_dims None
         base, slopes = torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
+        # base: s and H, each (m,); slopes: ∂s and ∂H, each (directions, m)
         return (*base, *(x for pair in zip(*slopes, strict=True) for x in pair))
 
     return collect(policy, rollouts, packed, PADDING_OF_SLOPES)
@@ -204,14 +205,35 @@ def collect(
     padding = max(padding, policy.padding)
     tokens = max(1, policy.max_tokens // share)
     for batch in scoring_batches(policy, rollouts, tokens, padding):
-        packed = [x.detach() for x in packed_scores(batch.to(policy.device))]
+        packed = [x.detach() for x in packed_scores(batch.to(policy.device))]  # each (m, ...)
         out = out or [torch.zeros(*mask.shape, *x.shape[1:], dtype=torch.float64) for x in packed]
         for target, values in zip(out, packed, strict=True):
             batch.place(values, target)
-    give_back_free_memory()
-    policy.ranks.sum(out)
-    features = out.pop() if len(out) % 2 else None
+    policy.ranks.sum(out)  # one process wrote each token; the others hold 0 there
+    features = out.pop() if len(out) % 2 else None  # (n, t, k), after pairs of (n, t)
     scores = tuple(Scores(s, h, mask, features) for s, h in zip(out[::2], out[1::2], strict=True))
     for part in scores:
         require_finite(part)
     return scores
+
+
+def nondeterminism(policy: Policy, rollouts: Rollouts) -> str | None:
+    """Score the rollouts twice and compare.
+
+    Args:
+        policy: The policy.
+        rollouts: Any sequences.
+
+    Returns:
+        None if both evaluations are bit-identical, else a sentence that says what differed.
+    """
+    first, second = score(policy, rollouts), score(policy, rollouts)
+    for name in ("logprobs", "entropies"):
+        gap = (getattr(first, name) - getattr(second, name)).abs()
+        if float(gap.max()) > 0:
+            where = int(gap.amax(1).argmax())
+            return (
+                f"Two evaluations at the same parameters differ in {name} by up to "
+                f"{float(gap.max()):.2g} nats (sequence {where})."
+            )
+    return None

@@ -17,7 +17,6 @@ from isentrope.models.architecture import is_lack_of_memory
 from isentrope.models.batching import tokens_read
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.system.heap import give_back_free_memory
 
 log = logging.getLogger("isentrope")
 
@@ -52,7 +51,6 @@ def smaller_where_memory_is_short(
                     *(smaller, policy.max_tokens),
                 )
             policy.max_tokens = smaller  # outside of the handler, which keeps the tensors alive
-            give_back_free_memory()
             if policy.device.type == "cuda":
                 torch.cuda.empty_cache()
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from isentrope.probe.callback import EntropyProbe
-from isentrope.probe.change_point import Mean, find_change, mean_of
+from isentrope.probe.change_point import SegmentMean, find_change_point, mean_of
 from isentrope.system.processes import rank
 
 log = logging.getLogger("isentrope")
@@ -155,7 +155,7 @@ class Alarm(TrainerCallback):
         return [rate for _, rate, _ in self._readings], [se for _, _, se in self._readings]
 
     def _change(self, step: int) -> str | None:
-        split = find_change(*self._rates(), self._level)
+        split = find_change_point(*self._rates(), self._level)
         if split is None or split.p_value > self._level:
             return None
         if len(self._readings) - split.place < CONFIRMING_READINGS:
@@ -182,7 +182,7 @@ class Alarm(TrainerCallback):
         rate = _per_step(now)
         return f"Entropy alarm at step {step}: entropy changes by {rate}. {self._advice(now)}"
 
-    def _advice(self, now: Mean) -> str:
+    def _advice(self, now: SegmentMean) -> str:
         parts = []
         if now.value < 0:
             value, low, high = half_life(now)
@@ -207,7 +207,7 @@ class Alarm(TrainerCallback):
         return " ".join(parts)
 
 
-def half_life(rate: Mean) -> tuple[float, float, float]:
+def half_life(rate: SegmentMean) -> tuple[float, float, float]:
     """Steps until half of the entropy is gone at a rate, with its interval.
 
     Args:
@@ -240,6 +240,6 @@ def _steps(rate: float) -> float:
     return math.log(2) / -rate if rate < 0 else math.inf
 
 
-def _per_step(rate: Mean) -> str:
+def _per_step(rate: SegmentMean) -> str:
     low, high = (100 * x for x in rate.interval(CONFIDENCE))
     return f"{100 * rate.value:+.2g} % per step (95 % interval {low:+.2g} to {high:+.2g})"

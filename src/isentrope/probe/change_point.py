@@ -47,13 +47,13 @@ class Split:
     """
 
     place: int
-    before: Mean
-    after: Mean
+    before: SegmentMean
+    after: SegmentMean
     p_value: float
 
 
 @dataclass(frozen=True)
-class Mean:
+class SegmentMean:
     """The mean of readings without a change.
 
     Attributes:
@@ -81,7 +81,7 @@ class Mean:
         return self.value - half, self.value + half
 
 
-def mean_of(values: Sequence[float], errors: Sequence[float]) -> Mean:
+def mean_of(values: Sequence[float], errors: Sequence[float]) -> SegmentMean:
     """The weighted mean of readings.
 
     Args:
@@ -95,12 +95,14 @@ def mean_of(values: Sequence[float], errors: Sequence[float]) -> Mean:
     n, total = len(x), float(w.sum())
     mean = float(w @ x) / total
     if n == 1:
-        return Mean(mean, math.nan, 0)
+        return SegmentMean(mean, math.nan, 0)
     scale = max(1.0, float(w @ (x - mean) ** 2) / (n - 1))
-    return Mean(mean, math.sqrt(scale / total), n - 1)
+    return SegmentMean(mean, math.sqrt(scale / total), n - 1)
 
 
-def find_change(values: Sequence[float], errors: Sequence[float], level: float) -> Split | None:
+def find_change_point(
+    values: Sequence[float], errors: Sequence[float], level: float
+) -> Split | None:
     """The most likely change in the mean of readings.
 
     Args:
@@ -122,7 +124,7 @@ def find_change(values: Sequence[float], errors: Sequence[float], level: float) 
     sums = np.cumsum(w)
     weights = sums[places[k] - 1], sums[-1] - sums[places[k] - 1]
     before, after = (
-        Mean(float(m[0, k]), math.sqrt(max(1.0, scales[0, k]) / float(total)), n - 2)
+        SegmentMean(float(m[0, k]), math.sqrt(max(1.0, scales[0, k]) / float(total)), n - 2)
         for m, total in zip(means, weights, strict=True)
     )
     p = _p_value(float(squares[0, k]), w, places, level)

@@ -20,7 +20,7 @@ from isentrope.attribution.influence.closure import require_agreement
 from isentrope.estimators.sampler_match import SamplerMatch, root_mean_square, tolerance_of
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
-from isentrope.policy.chi_square import Divergence, Sampler, score_moved
+from isentrope.policy.chi_square import Divergence, RowSampler, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along, score_along_each
 from isentrope.policy.short_steps import require_short_steps
@@ -154,7 +154,7 @@ def look_ahead(
         divergence=Divergence(*(torch.stack((x.logprobs, x.entropies), 2) for x in moments))
         if moments
         else None,
-        match=SamplerMatch(difference, Sampler(policy.temperature) if agrees else None, agrees),
+        match=SamplerMatch(difference, RowSampler(policy.temperature) if agrees else None, agrees),
     )
 
 

@@ -33,7 +33,7 @@ from isentrope.recording.loss_weights import ForwardPass, TrainedSequence, seque
 from isentrope.recording.next_update import NEXT_UPDATE, write_next_update
 from isentrope.recording.observing import evaluating
 from isentrope.recording.replay_error import precision_of, replay_error, replay_tolerance
-from isentrope.sampling.generate import decode
+from isentrope.sampling.generate import texts_of
 from isentrope.sampling.prompts import name_prompts
 from isentrope.system.processes import gather, rank, together, world_size
 
@@ -286,7 +286,7 @@ def _joined(shares: list[Rollouts], policy: Policy) -> Rollouts:
         if all(x is not None for x in advantages)
         else None,
         prompt_keys=keys,
-        response_texts=decode(policy, responses),
+        response_texts=texts_of(policy, responses),
         token_weights=[x for share in shares for x in share.token_weights or ()],
         entropy_weights=None
         if shares[0].entropy_weights is None

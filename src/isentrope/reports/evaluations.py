@@ -25,7 +25,7 @@ from isentrope.runs.evaluation_folder import (
     HEAD,
     NEW_TABLE,
     TABLE,
-    columns_of,
+    evaluation_columns,
     finished,
     rows_of,
 )
@@ -161,7 +161,7 @@ def _read(run: Path, folder: Path, missing: list[str]) -> Evaluation | None:
             require_of_run(run, folder / name, name, result.made_from)
         if results:
             names = list(results[0].rows[0].metrics)
-            table = pd.DataFrame(rows_of(results, names), columns=columns_of(names))
+            table = pd.DataFrame(rows_of(results, names), columns=evaluation_columns(names))
             table = table.astype(dict.fromkeys(set(table.columns) - set(HEAD), float))
         else:
             table = read_csv(path)

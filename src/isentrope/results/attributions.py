@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from pydantic import Field, FiniteFloat
@@ -75,28 +75,37 @@ Changes = Annotated[dict[str, Estimate], also_as("deltaH", "deltaJ")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
-    """A control at a strength.
+class Attempt:
+    """A control at a strength, and what it did to the batch.
 
     Attributes:
         control: Its name.
         strength: How hard it acts.
         predicted: ηδH₁ of the step, where the strength was looked for.
         did: What it did to the batch.
-        step: ΔH and ΔJ of the whole step, and what it gains.
-        gradient: The same of the gradient part alone.
-        did_gradient: What it did for that part, where it is not the same.
+        did_gradient: What it did for the gradient part, where that is not the same.
         reasons: Why a correction is missing or cut, by part.
     """
 
     control: str
     strength: FiniteFloat
-    predicted: float | None
-    did: dict[str, float]
-    step: Changes
-    gradient: Changes
+    predicted: float | None = None
+    did: dict[str, float] = field(default_factory=dict)
     did_gradient: Absent[dict[str, float]] = None
     reasons: Absent[dict[str, str]] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried(Attempt):
+    """What an attempt changes.
+
+    Attributes:
+        step: ΔH and ΔJ of the whole step, and what it gains.
+        gradient: The same of the gradient part alone.
+    """
+
+    step: Changes
+    gradient: Changes
 
     def part(self, name: str) -> dict[str, Estimate]:
         """What was measured of a part of the step."""
@@ -181,3 +190,8 @@ class EntropyRecord:
     value: Estimate
     difference: Absent[Estimate] = None
     agrees: Absent[bool] = None
+
+    @property
+    def place(self) -> str:
+        """Where it is in the rows."""
+        return f"[{self.batch}].{self.definition}"

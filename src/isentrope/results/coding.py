@@ -21,7 +21,6 @@ from pydantic import SerializerFunctionWrapHandler, TypeAdapter, ValidationError
 from isentrope.system.errors import IsentropeError
 from isentrope.system.file_contents import finite
 from isentrope.system.reading import reading
-from isentrope.system.strict_json import parse_json
 
 T = TypeVar("T")
 
@@ -68,12 +67,12 @@ def encode(adapter: TypeAdapter[T], content: T) -> dict[str, Any]:
     return finite(adapter.dump_python(content, by_alias=True))
 
 
-def decode(adapter: TypeAdapter[T], text: str, path: Path) -> T:
+def decode(adapter: TypeAdapter[T], content: object, path: Path) -> T:
     """Read back what `encode` made; numbers are not made of texts, nor texts of numbers.
 
     Args:
         adapter: Of the type.
-        text: JSON.
+        content: JSON as it was read.
         path: The file that holds it, for messages.
 
     Returns:
@@ -82,8 +81,8 @@ def decode(adapter: TypeAdapter[T], text: str, path: Path) -> T:
     Raises:
         ResultsError: If a key is missing, or its value has another type.
     """
-    with reading(path, CURE):
-        content = _with_our_names(parse_json(text))
+    with reading(path, CURE):  # content may be nested too deeply
+        content = _with_our_names(content)
     try:
         try:
             return adapter.validate_json(json.dumps(content))

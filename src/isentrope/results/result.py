@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import pandas as pd
 from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter
@@ -24,9 +24,8 @@ from isentrope.results.header import Header
 from isentrope.system.errors import FileError
 from isentrope.system.files import write_json
 from isentrope.system.manifest import verify
-from isentrope.system.reading import read_table, read_text, reading
+from isentrope.system.reading import read_json, read_table
 from isentrope.system.stated_steps import require_own_name
-from isentrope.system.strict_json import parse_json
 
 RESULTS = "results.json"
 
@@ -100,49 +99,45 @@ class Result(Header):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote.
+        """Read what `save` wrote, as `read_result` does."""
+        return read_result(folder, cls)
 
-        Returns:
-            The result.
 
-        Raises:
-            ResultsError: If the file cannot be read, or is of another verb.
-            FileError: If a file of the folder was changed after it was written, or it has the name
-                of other results.
-        """
-        verify(folder)
-        path, wanted = folder / RESULTS, f"isentrope/{cls.verb}/1"
-        text, schema = read_schema(folder)
-        if schema != wanted:
-            raise ResultsError(f"{path}: its schema is {schema!r}, and it should be {wanted!r}.")
-        result = replace(decode(_adapter(cls), text, path), tables=Tables(folder))
-        repeat = repeat_of(result.provenance.seeds)
-        if folder.name.startswith(f"{cls.verb}_") and repeat is not None:
-            require_own_name(folder, f"{cls.verb}_{item_name(result.policy.name, repeat)}")
-        return result
+R = TypeVar("R", bound=Result)
+
+
+def read_result(folder: Path, *kinds: type[R]) -> R:
+    """Read what a result of one of some kinds wrote.
+
+    Returns:
+        The result.
+
+    Raises:
+        ResultsError: If the file cannot be read, or is of another verb.
+        FileError: If a file of the folder was changed after it was written, or it has the name of
+            other results.
+    """
+    path, known = folder / RESULTS, {f"isentrope/{kind.verb}/1": kind for kind in kinds}
+    verify(folder)
+    try:
+        content = read_json(path, CURE)
+    except (FileNotFoundError, FileError) as error:
+        raise ResultsError(str(error)) from error
+    schema = str(content.get("schema"))
+    if schema not in known:
+        raise ResultsError(
+            f"{path}: its schema is {schema!r}, and it should be {' or '.join(known)}."
+        )
+    result = replace(decode(_adapter(known[schema]), content, path), tables=Tables(folder))
+    repeat = repeat_of(result.provenance.seeds)
+    if folder.name.startswith(f"{result.verb}_") and repeat is not None:
+        require_own_name(folder, f"{result.verb}_{item_name(result.policy.name, repeat)}")
+    return result
 
 
 def item_name(checkpoint: str, repeat: int) -> str:
     """What results of a checkpoint are called: step_40, or step_40_repeat_2."""
     return f"{checkpoint}_repeat_{repeat}" if repeat else checkpoint
-
-
-def read_schema(folder: Path) -> tuple[str, str]:
-    """The text of a results.json, and which verb's it is.
-
-    Returns:
-        The text, and the schema that it names.
-
-    Raises:
-        ResultsError: If the file cannot be read.
-    """
-    path = folder / RESULTS
-    try:
-        text = read_text(path, CURE)
-        with reading(path, CURE):
-            return text, str(parse_json(text)["schema"])
-    except (FileNotFoundError, FileError) as error:
-        raise ResultsError(str(error)) from error
 
 
 @cache

@@ -23,9 +23,8 @@ from isentrope.results.attributions import (
     SharesRecord,
     Tried,
 )
-from isentrope.results.coding import ResultsError
 from isentrope.results.kernel import BlockRecord, SecondOrder
-from isentrope.results.result import RESULTS, Result, read_schema
+from isentrope.results.result import Result, read_result
 from isentrope.results.sweep import Checks, LinearRange, RewardRecord, SavedRow, SweepRow
 
 
@@ -277,19 +276,5 @@ KINDS: tuple[type[Result], ...] = (
 
 
 def load_result(folder: Path) -> Result:
-    """Read a result of any verb.
-
-    Returns:
-        The result.
-
-    Raises:
-        ResultsError: If the file cannot be read, or is of no verb.
-    """
-    schema = read_schema(folder)[1]
-    known = {f"isentrope/{kind.verb}/1": kind for kind in KINDS}
-    if schema not in known:
-        raise ResultsError(
-            f"{folder / RESULTS}: its schema is {schema!r}, and it should be one of "
-            f"{', '.join(known)}."
-        )
-    return known[schema].load(folder)
+    """Read a result of any verb, as `read_result` does."""
+    return read_result(folder, *KINDS)

@@ -44,6 +44,11 @@ class AtRate:
     verdict: str
 
     @property
+    def place(self) -> str:
+        """Where it is in its sweep."""
+        return f"[{self.eta:g}]"
+
+    @property
     def total(self) -> float:
         """What both orders predict."""
         return self.first_order + self.second_order

@@ -97,7 +97,7 @@ def parent_of(checkpoint: str | Path) -> tuple[Path, RunFiles]:
     return folder, files
 
 
-def require_steps(step: int, last: int, trainer: Mapping[str, Any]) -> None:
+def require_branch_steps(step: int, last: int, trainer: Mapping[str, Any]) -> None:
     """Refuse a branch without a step of its own, or that begins in the middle of a batch's uses.
 
     Args:

@@ -36,7 +36,7 @@ START = "start"
 
 
 @dataclass(frozen=True)
-class Sums:
+class EffectSums:
     """The responses of one policy, by prompt.
 
     Attributes:
@@ -50,11 +50,12 @@ class Sums:
     reward: Tensor
 
     @classmethod
-    def read(cls, file: Path) -> Sums:
+    def read(cls, file: Path) -> EffectSums:
         """Those of records.parquet of an evaluation."""
         by_prompt = read_table(file, schema=RECORDS).groupby("prompt")
-        columns = (by_prompt["entropy"].sum(), by_prompt["length"].sum())
-        return cls(*(torch.tensor(x.to_list()).double() for x in (*columns, _mean(by_prompt))))
+        sums, rewards = by_prompt[["entropy", "length"]].sum(), by_prompt["reward"].mean()
+        columns = sums["entropy"], sums["length"], rewards
+        return cls(*(torch.tensor(x.to_list()).double() for x in columns))
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Effect:
 
 
 def effects(
-    checkpoint: str, step: int, start: Sums, ends: Mapping[str, Sequence[Sums]]
+    checkpoint: str, step: int, start: EffectSums, ends: Mapping[str, Sequence[EffectSums]]
 ) -> list[Effect]:
     """Changes over the branches of a checkpoint, and their differences.
 
@@ -97,7 +98,9 @@ def effects(
         Setting by setting: per quantity the change, and but for `UNCHANGED` the difference.
     """
     policies = [start, *(end for group in ends.values() for end in group)]
-    found = infinitesimal_jackknife(lambda w: _statistics(w, policies), _units(start))
+    found = infinitesimal_jackknife(
+        lambda w: _statistics(w, policies), torch.arange(len(start.reward))
+    )
     rows, first = {}, 1
     for setting, group in ends.items():
         rows[setting] = torch.arange(first, first + len(group))
@@ -118,17 +121,16 @@ def effects(
 
 def table(found: Sequence[Effect]) -> pd.DataFrame:
     """A row per effect: checkpoint, step, setting, quantity, against, value and its errors."""
-    fields = ("value", "se", "ci_low", "ci_high", "n", "unit")
+    rows: list[dict[str, Any]] = []
+    for effect in found:
+        row, estimate = dict(vars(effect)), effect.estimate
+        errors = {name: row.pop(name) for name in ("se_repeats", "se_prompts")}
+        del row["estimate"]
+        rows.append(row | estimate.columns() | {"n": estimate.n, "unit": estimate.unit} | errors)
+    return pd.DataFrame(rows)
 
-    def row(effect: Effect) -> dict[str, Any]:
-        own = {k: v for k, v in vars(effect).items() if k != "estimate"}
-        errors = {k: own.pop(k) for k in ("se_repeats", "se_prompts")}
-        return own | {k: getattr(effect.estimate, k) for k in fields} | errors
 
-    return pd.DataFrame([row(effect) for effect in found])
-
-
-def _statistics(omega: Tensor, policies: Sequence[Sums]) -> Tensor:
+def _statistics(omega: Tensor, policies: Sequence[EffectSums]) -> Tensor:
     """(h of every policy, then the reward of every policy) as functions of the prompts' weights."""
     entropy, length, reward = (
         torch.stack([getattr(p, name) for p in policies])
@@ -152,11 +154,3 @@ def _mean_difference(
     half = t * se if n > 1 else math.nan
     estimate = Estimate(value, se, value - half, value + half, n, unit, method)
     return estimate, of_repeats, known.se
-
-
-def _units(policy: Sums) -> Tensor:
-    return torch.arange(len(policy.reward))
-
-
-def _mean(by_prompt: Any) -> pd.Series:
-    return by_prompt["reward"].mean()

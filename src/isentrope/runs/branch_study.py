@@ -21,7 +21,7 @@ from isentrope.config.train import TrainConfig
 from isentrope.runs.branch import (
     Branch,
     parent_of,
-    require_steps,
+    require_branch_steps,
     settings_of,
 )
 from isentrope.runs.checkpoints import find_checkpoints
@@ -172,7 +172,7 @@ def _start(asked: Asked, settings: list[tuple[str, ...]], name: str, path: Path)
         _, config = settings_of(parent, list(changes))
         flat = flat_settings(config)
         changed_settings(flat_settings(then), flat)
-        require_steps(step, config.training.steps, config.trainer)
+        require_branch_steps(step, config.training.steps, config.trainer)
         _require_room_in_schedule(then.training.steps, config.trainer, step, asked.steps)
         if flat in known:  # the parent's own value, or another text for the same
             continue

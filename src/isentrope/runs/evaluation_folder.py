@@ -191,7 +191,7 @@ def finished(folder: Path) -> list[EvaluationResult]:
     return sorted(done, key=lambda result: -1 if result.step is None else result.step)
 
 
-def columns_of(names: Sequence[str]) -> list[str]:
+def evaluation_columns(names: Sequence[str]) -> list[str]:
     """The columns `HEAD`, then four a metric."""
     return [*HEAD, *(f"{name}{end}" for name in names for end in FIELDS)]
 
@@ -227,12 +227,14 @@ def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> str:
     """The consolidated table as CSV; a cell is empty where there is no number."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns_of(names))
+    writer.writerow(evaluation_columns(names))
     writer.writerows([csv_cell(cell) for cell in row] for row in rows_of(results, names))
     return text.getvalue()
 
 
-def write_table(folder: Path, results: Sequence[EvaluationResult], names: Sequence[str]) -> Path:
+def write_evaluations(
+    folder: Path, results: Sequence[EvaluationResult], names: Sequence[str]
+) -> Path:
     """Write the consolidated table; where another program holds it open, beside it."""
     content = table_of(results, names).encode()
     try:

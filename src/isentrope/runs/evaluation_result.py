@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.coding import decode, encode
 from isentrope.system.files import write_json
-from isentrope.system.reading import read_text
+from isentrope.system.reading import read_json
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class EvaluationResult:
     @classmethod
     def load(cls, file: Path) -> EvaluationResult:
         """Read metrics.json."""
-        return decode(_adapter(), read_text(file, "Remove the folder to evaluate it again."), file)
+        return decode(_adapter(), read_json(file, "Remove the folder to evaluate it again."), file)
 
 
 @cache

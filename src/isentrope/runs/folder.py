@@ -76,7 +76,7 @@ def versions() -> dict[str, Any]:
     }
 
 
-def resolved(
+def resolved_content(
     config: C,
     run: Path,
     folder: Path | None = None,
@@ -123,7 +123,7 @@ def git_commit(folder: Path) -> str | None:
         return None
 
 
-def differences(made_with: Mapping[str, Any]) -> list[str]:
+def content_differences(made_with: Mapping[str, Any]) -> list[str]:
     """What is another version here than in `provenance`: ["torch 2.12.0 then, 2.13.0 now"]."""
     then = {k: v for k, v in made_with.items() if k in ("isentrope", "python")}
     then |= made_with.get("packages", {})

@@ -18,7 +18,7 @@ from isentrope.config.paths import relative_to_run
 from isentrope.config.train import TrainConfig
 from isentrope.results.result import RESULTS
 from isentrope.results.results import load_result
-from isentrope.runs.folder import differences
+from isentrope.runs.folder import content_differences
 from isentrope.runs.origin import (
     PATHS,
     changed_parts,
@@ -81,7 +81,7 @@ def require_same(
     may_change: Collection[str] = (),
     cure: str = "choose another --out, or remove it.",
 ) -> None:
-    """Refuse to go on with other settings.
+    """Refuse to continue with other settings.
 
     Args:
         what: What was made.
@@ -106,7 +106,7 @@ def require_same_origin(
     now: Mapping[str, str],
     cure: str = "remove that folder to have it made anew, or choose another --out.",
 ) -> None:
-    """Refuse to go on from what was made from other files.
+    """Refuse to continue from what was made from other files.
 
     Args:
         what: What was made.
@@ -266,7 +266,7 @@ def require_same_measurement(
     require_same_origin(target, before, made_from)
     if not before:
         log.warning("%s holds no digests of what it was made from, so files may differ.", target)
-    for difference in differences(vars(made_with)):
+    for difference in content_differences(vars(made_with)):
         log.warning("%s was made with %s.", target, difference)
 
 

@@ -23,7 +23,7 @@ from isentrope.config.paths import inputs_of
 from isentrope.results.result import Result, item_name
 from isentrope.results.results import load_result
 from isentrope.runs.checkpoints import Subject, find_subjects
-from isentrope.runs.folder import noted_if_interrupted, require_new, resolved, run_directory
+from isentrope.runs.folder import noted_if_interrupted, require_new, resolved_content, run_directory
 from isentrope.runs.identity import require_same_measurement
 from isentrope.runs.one_study import other_base, require_one_contract, require_one_model
 from isentrope.runs.one_writer import one_writer
@@ -97,7 +97,9 @@ class Study:
         """Write the configuration into the run folder, if it has none."""
         if not (self.folder / "config.yaml").exists():
             filled = {key for item in self.items for key in item.subject.as_trained.filled}
-            content = resolved(config, self.folder, seeds=config.batch_config.seeds, omit=filled)
+            content = resolved_content(
+                config, self.folder, seeds=config.batch_config.seeds, omit=filled
+            )
             write_bytes(self.folder / "config.yaml", content)
 
     def how_to_go_on(self) -> str | None:

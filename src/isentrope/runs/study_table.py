@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import groupby
 from typing import Any
 
 import pandas as pd
@@ -30,10 +31,10 @@ import torch
 from torch import Tensor
 
 from isentrope.estimators.ratio import ends_of_ratio, ratio_of_means, t_of_two_errors
-from isentrope.nouns.estimate import Estimate, freedom_of_units, within_bounds
+from isentrope.nouns.estimate import COLUMNS, Estimate, freedom_of_units, within_bounds
 from isentrope.results.attributions import IN_FILE, EntropyRecord
 from isentrope.results.result import Result, Tables
-from isentrope.results.sweep import RewardRow, SweepRow
+from isentrope.results.sweep import AtRate
 from isentrope.results.verbs import Verb
 from isentrope.runs.study import Item, Study
 from isentrope.system.file_contents import csv, parquet
@@ -45,15 +46,14 @@ RATIOS = {
     r"linear_range": ("first_order", "second_order"),
     r"(.*)b_simple": (r"\1trace", r"\1gradient_square"),
     r"(classes\.\w+)\.(.*)share_h": (r"\1.\2delta_h", r"\1.gradient"),
-    r"(.*\.)?(top|b_noise|noise_scale|prompts_\w+|ratio|variance_ratio|share_[hj]|fall)": None,
-    r"(.*\.)?(price|design_effect)": None,
+    r"(.*\.)?(top|b_noise|noise_scale|prompts_\w+|ratio|variance_ratio|share_[hj]|fall)": (),
+    r"(.*\.)?(price|design_effect)": (),
 }
-"""Quantities that are ratios: what is divided by what; None where the table lacks a part."""
+"""Quantities that are ratios: what is divided by what; nothing where the table lacks a part."""
 
-_NOT_NUMBERS = (
-    *("provenance", "timing", "policy", "batches", "checks", "step", "estimator", "settings"),
-    *("tables", "warnings", "save_more", "finish"),
-)
+_NOT_NUMBERS = {"checks", *(field.name for field in fields(Result))}
+
+Row = dict[str, Any]
 
 
 def study_table(verb: Verb, study: Study) -> pd.DataFrame:
@@ -66,22 +66,22 @@ def study_table(verb: Verb, study: Study) -> pd.DataFrame:
     Returns:
         The rows above; of a mean also se_update = s/√N and se_evaluation.
     """
-    results = [(item, item.result()) for item in study.items]
-    rows = [
-        {**_place(item), "quantity": quantity, "freedom": _freedom(result, numbers), **numbers}
-        for item, result in results
-        for quantity, numbers in numbers_in(vars(result))
-    ]
-    table = pd.DataFrame(rows)
+    rows: list[Row] = []
+    means: list[Row] = []
     confidence = study.items[0].config.estimator.confidence
-    means = []
-    for name, of in table.groupby("checkpoint", sort=False):
-        items = [item for item in study.items if item.subject.name == name]
-        if len(items) > 1:
-            shared = _influences(items) if verb.errors_over_E else None
-            means += Means(of, shared, confidence).rows()
-    table = table.drop(columns=["freedom", "degrees_of_freedom", "withheld"])
-    return pd.concat([table, pd.DataFrame(means)], ignore_index=True) if means else table
+    for _, group in groupby(study.items, key=lambda item: item.subject.name):
+        items = list(group)
+        results = [item.result() for item in items]
+        mine = [
+            {**_place(item), "quantity": quantity, **numbers, "freedom": _freedom(result, numbers)}
+            for item, result in zip(items, results, strict=True)
+            for quantity, numbers in numbers_in(vars(result))
+        ]
+        rows += mine
+        shared = _influences(items) if verb.errors_over_E else None
+        means += means_over_repeats(mine, shared, confidence)
+    table = pd.DataFrame(rows + means)
+    return table.drop(columns=["freedom", "degrees_of_freedom", "withheld"])
 
 
 def write_study(verb: Verb, study: Study) -> None:
@@ -90,19 +90,12 @@ def write_study(verb: Verb, study: Study) -> None:
         return
     folder = study.folder / "measurements"
     name = verb.joined or f"{verb.name}_all"
-    write_bytes(folder / f"{name}.parquet", parquet(joined(study, verb.table)))
+    parts = [Tables(item.target)[verb.table].assign(**_place(item)) for item in study.items]
+    write_bytes(folder / f"{name}.parquet", parquet(pd.concat(parts, ignore_index=True)))
     write_bytes(folder / f"{verb.name}_study.csv", csv(study_table(verb, study)))
 
 
-def joined(study: Study, name: str) -> pd.DataFrame:
-    """A table that every item has, one below the other."""
-    parts = [Tables(i.target)[name].assign(**_place(i)) for i in study.items]
-    return pd.concat(parts, ignore_index=True)
-
-
-def numbers_in(
-    content: Mapping[str, object], path: str = ""
-) -> Iterator[tuple[str, dict[str, object]]]:
+def numbers_in(content: Mapping[str, object], path: str = "") -> Iterator[tuple[str, Row]]:
     """Every number that has an error, by its dotted path.
 
     Args:
@@ -116,35 +109,37 @@ def numbers_in(
     for key, value in content.items():
         here = f"{path}.{IN_FILE.get(key, key)}" if path else key
         if isinstance(value, Estimate):
-            numbers: dict[str, object] = {key: getattr(value, key) for key in _COLUMNS}
-            yield here, numbers | {"withheld": _withheld(value.ci_low)}
+            about = {key: getattr(value, key) for key in _ABOUT}
+            yield here, value.columns() | about | {"withheld": _withheld(value.ci_low)}
         elif here in _NOT_NUMBERS:
             continue
         elif isinstance(value, tuple):
             for row in value:
-                if isinstance(row, SweepRow | RewardRow):
-                    yield from numbers_in(vars(row), f"{here}[{row.eta:g}]")
-                elif isinstance(row, EntropyRecord):
-                    yield from numbers_in(vars(row), f"{here}[{row.batch}].{row.definition}")
+                if isinstance(row, AtRate | EntropyRecord):
+                    yield from numbers_in(vars(row), f"{here}{row.place}")
         elif isinstance(value, Mapping) or is_dataclass(value):
             yield from numbers_in(value if isinstance(value, Mapping) else vars(value), here)
         elif f"{key}_se" in content:
-            parts = {"se": "se", "ci_low": "ci_low", "ci_high": "ci_high"}
-            beside = {k: content.get(f"{key}_{part}") for k, part in parts.items()}
-            withheld = f"{key}_ci_low" in content and _withheld(beside["ci_low"])
-            nothing = dict.fromkeys(("n", "unit", "degrees_of_freedom"))
-            yield here, {"value": value, **beside, **nothing, "withheld": withheld}
+            numbers = {column: content.get(key + end) for column, end in COLUMNS.items()}
+            withheld = f"{key}_ci_low" in content and _withheld(numbers["ci_low"])
+            yield here, numbers | dict.fromkeys(_ABOUT) | {"withheld": withheld}
 
 
 def _withheld(end: object) -> bool:
     return isinstance(end, float) and not math.isfinite(end)
 
 
-_COLUMNS = ("value", "se", "ci_low", "ci_high", "n", "unit", "degrees_of_freedom")
+_ABOUT = ("n", "unit", "degrees_of_freedom")
 
 
-def _place(item: Item) -> dict[str, Any]:
+def _place(item: Item) -> Row:
     return {"checkpoint": item.subject.name, "step": item.subject.step, "repeat": item.repeat}
+
+
+def _freedom(result: Result, numbers: Row) -> float:
+    """Degrees of freedom of an error over E: its own, or E's prompts less one."""
+    own = numbers["degrees_of_freedom"]
+    return max(result.batches.E.prompt_draws - 1 if own is None else own, 1)
 
 
 def _influences(items: list[Item]) -> dict[str, Tensor]:
@@ -152,132 +147,115 @@ def _influences(items: list[Item]) -> dict[str, Tensor]:
     tables = [Tables(item.target) for item in items]
     if not all("influences" in of for of in tables):
         return {}
-    columns = [
-        {str(q): part.sort_values("prompt")["influence"].to_numpy() for q, part in by_quantity}
-        for by_quantity in (of["influences"].groupby("quantity") for of in tables)
+    repeats = [
+        of["influences"].sort_values("prompt").groupby("quantity", sort=False)["influence"]
+        for of in tables
     ]
+    columns = [{str(q): x.to_list() for q, x in by_quantity} for by_quantity in repeats]
     shared = [q for q in columns[0] if len({len(of.get(q, ())) for of in columns}) == 1]
-    return {q: torch.tensor([of[q].tolist() for of in columns]).double() for q in shared}
+    return {q: torch.tensor([of[q] for of in columns]).double() for q in shared}
 
 
-@dataclass(frozen=True)
-class Means:
+def means_over_repeats(
+    rows: Sequence[Row], shared: Mapping[str, Tensor] | None, confidence: float
+) -> list[Row]:
     """The means over the repeats of one checkpoint.
 
-    Attributes:
-        table: Rows of all repeats.
+    Args:
+        rows: Of all repeats.
         shared: Influences of the prompts that the repeats share, by quantity; None where the errors
             are not over them.
         confidence: Nominal coverage.
+
+    Returns:
+        A row per quantity that more than one repeat has.
     """
-
-    table: pd.DataFrame
-    shared: dict[str, Tensor] | None
-    confidence: float
-
-    def rows(self) -> list[dict[str, Any]]:
-        """A row per quantity that more than one repeat has."""
-        groups = {str(q): of for q, of in self.table.groupby("quantity", sort=False)}
-        rows = []
-        for quantity, group in groups.items():
-            parts = parts_of_ratio(quantity)
-            if len(group) < 2 or parts == ():
-                continue
-            if parts is None:
-                rows.append(self._mean(quantity, group))
-            elif all(part in groups and len(groups[part]) == len(group) for part in parts):
-                rows.append(self._ratio(quantity, group, *(groups[part] for part in parts)))
-        return rows
-
-    def _mean(self, quantity: str, group: pd.DataFrame) -> dict[str, Any]:
-        n, values = len(group), group["value"].astype(float)
-        update = float(values.std()) / math.sqrt(n)
-        variance = float(self._covariance([(quantity, group)])[0, 0])
-        evaluation = math.sqrt(max(variance, 0.0))
-        se = math.hypot(update, evaluation)
-        freedom = self._freedom(group)
-        half = t_of_two_errors(update, evaluation, n, freedom, self.confidence) * se
-        value = float(values.mean(skipna=False))
-        ends = value - half, value + half
-        return _row(group, (value, se, *ends), (update, evaluation))
-
-    def _ratio(
-        self, quantity: str, group: pd.DataFrame, top: pd.DataFrame, bottom: pd.DataFrame
-    ) -> dict[str, Any]:
-        pair = [(str(of.iloc[0]["quantity"]), of) for of in (top, bottom)]
-        tops, bottoms = (of["value"].astype(float).tolist() for of in (top, bottom))
-        covariance = self._covariance(pair)
-        freedom = min(self._freedom(of) for of in (top, bottom))
-        value, se, *found = ratio_of_means(
-            tops, bottoms, covariance, freedom=freedom, confidence=self.confidence
-        )
-        sign = "any" if "share" in quantity else "none" if quantity == "linear_range" else "plus"
-        ends = (math.nan, math.nan) if math.isnan(se) else ends_of_ratio(*found, sign=sign)
-        value = abs(value) if sign == "none" else value if sign == "any" or value > 0 else math.inf
-        withheld = pd.concat([top, bottom])["withheld"]
-        return _row(group.assign(withheld=bool(withheld.any())), (value, se, *ends))
-
-    def _freedom(self, of: pd.DataFrame) -> float:
-        """Degrees of freedom of the error over E's prompts of a mean."""
-        first = of.iloc[0]
-        if self.shared is None or first["quantity"] not in self.shared:
-            return first["freedom"]
-        return max(freedom_of_units(self.shared[first["quantity"]].sum(0)), 1.0)
-
-    def _covariance(self, of: list[tuple[str, pd.DataFrame]]) -> Tensor:
-        """Covariance of the means of some quantities that E's prompts cause; 0 without errors."""
-        m = len(of)
-        if self.shared is None:
-            return torch.zeros(m, m, dtype=torch.float64)
-        if any(quantity not in self.shared for quantity, _ in of):
-            squares = [
-                float((group["se"].astype(float) ** 2).mean(skipna=False)) for _, group in of
-            ]
-            return torch.tensor(squares, dtype=torch.float64).diag()
-        phi = torch.stack([self.shared[quantity] for quantity, _ in of])  # (m, N, P)
-        n, prompts = phi.shape[1:]
-        total = phi.sum(1)
-        across = total @ total.T - torch.einsum("arp,brp->ab", phi, phi)  # over pairs r ≠ q
-        found = prompts / max(prompts - 1, 1) * across / (n * (n - 1))
-        if prompts < 2 or not bool(found.isfinite().all()):
-            return torch.full_like(found, math.nan)
-        values, vectors = torch.linalg.eigh((found + found.T) / 2)
-        return vectors * values.clamp_min(0) @ vectors.T  # no error is less than none
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["quantity"], []).append(row)
+    means = []
+    for quantity, group in groups.items():
+        parts = parts_of_ratio(quantity)
+        made_of = [groups.get(part, []) for part in ((quantity,) if parts is None else parts)]
+        if len(group) < 2 or not made_of or any(len(part) != len(group) for part in made_of):
+            continue
+        covariance = _covariance(made_of, shared)
+        freedom = min(_freedom_of_mean(part, shared) for part in made_of)
+        if parts is None:
+            numbers = _mean(group, float(covariance[0, 0]), freedom, confidence)
+        else:
+            numbers = _ratio(quantity, made_of, covariance, freedom, confidence)
+        withheld = any(row["withheld"] for part in made_of for row in part)
+        means.append(_row(group[0], len(group), numbers, withheld))
+    return means
 
 
 def parts_of_ratio(quantity: str) -> tuple[str, ...] | None:
     """The quantities whose ratio this is; () where they are not known, None if it is no ratio."""
     for pattern, parts in RATIOS.items():
         if found := re.fullmatch(pattern, quantity):
-            return tuple(found.expand(part) for part in parts or ())
+            return tuple(found.expand(part) for part in parts)
     return None
 
 
-def _row(
-    group: pd.DataFrame,
-    numbers: tuple[float, float, float, float],
-    errors: tuple[float, float] = (math.nan, math.nan),
-) -> dict[str, Any]:
-    first, withheld = group.iloc[0], bool(group["withheld"].any())
-    value, se, low, high = numbers
-    low, high = within_bounds(low, high, first["unit"])
-    return {
-        "checkpoint": first["checkpoint"],
-        "step": first["step"],
-        "repeat": MEAN,
-        "quantity": first["quantity"],
-        "value": value,
-        "se": se,
-        "ci_low": math.nan if withheld else low,
-        "ci_high": math.nan if withheld else high,
-        "n": len(group),
-        "unit": first["unit"],
-        "se_update": errors[0],
-        "se_evaluation": errors[1],
-    }
+def _column(group: Sequence[Row], name: str) -> pd.Series:
+    return pd.Series([row[name] for row in group], dtype=float)
 
 
-def _freedom(result: Result, numbers: dict[str, Any]) -> float:
-    """Degrees of freedom of an error over E: its own, or E's prompts less one."""
-    own = numbers["degrees_of_freedom"]
-    return max(result.batches.E.prompt_draws - 1 if own is None else own, 1)
+def _mean(group: list[Row], variance: float, freedom: float, confidence: float) -> Row:
+    n, values = len(group), _column(group, "value")
+    update = float(values.std()) / math.sqrt(n)
+    evaluation = math.sqrt(max(variance, 0.0))
+    value, se = float(values.mean(skipna=False)), math.hypot(update, evaluation)
+    half = t_of_two_errors(update, evaluation, n, freedom, confidence) * se
+    numbers = {"value": value, "se": se, "ci_low": value - half, "ci_high": value + half}
+    return numbers | {"se_update": update, "se_evaluation": evaluation}
+
+
+def _ratio(
+    quantity: str, parts: list[list[Row]], covariance: Tensor, freedom: float, confidence: float
+) -> Row:
+    tops, bottoms = (_column(part, "value").tolist() for part in parts)
+    value, se, *found = ratio_of_means(
+        tops, bottoms, covariance, freedom=freedom, confidence=confidence
+    )
+    sign = "any" if "share" in quantity else "none" if quantity == "linear_range" else "plus"
+    low, high = (math.nan, math.nan) if math.isnan(se) else ends_of_ratio(*found, sign=sign)
+    value = abs(value) if sign == "none" else value if sign == "any" or value > 0 else math.inf
+    numbers = {"value": value, "se": se, "ci_low": low, "ci_high": high}
+    return numbers | {"se_update": math.nan, "se_evaluation": math.nan}
+
+
+def _freedom_of_mean(group: list[Row], shared: Mapping[str, Tensor] | None) -> float:
+    """Degrees of freedom of the error over E's prompts of a mean."""
+    influences = (shared or {}).get(group[0]["quantity"])
+    if influences is None:
+        return group[0]["freedom"]
+    return max(freedom_of_units(influences.sum(0)), 1.0)
+
+
+def _covariance(groups: list[list[Row]], shared: Mapping[str, Tensor] | None) -> Tensor:
+    """Covariance of the means of some quantities that E's prompts cause; 0 without errors."""
+    m = len(groups)
+    if shared is None:
+        return torch.zeros(m, m, dtype=torch.float64)
+    names = [group[0]["quantity"] for group in groups]
+    if any(name not in shared for name in names):
+        squares = [float((_column(of, "se") ** 2).mean(skipna=False)) for of in groups]
+        return torch.tensor(squares, dtype=torch.float64).diag()
+    phi = torch.stack([shared[name] for name in names])  # (m, N, P)
+    n, prompts = phi.shape[1:]
+    total = phi.sum(1)
+    across = total @ total.T - torch.einsum("arp,brp->ab", phi, phi)  # over pairs r ≠ q
+    found = prompts / max(prompts - 1, 1) * across / (n * (n - 1))
+    if prompts < 2 or not bool(found.isfinite().all()):
+        return torch.full_like(found, math.nan)
+    values, vectors = torch.linalg.eigh((found + found.T) / 2)
+    return vectors * values.clamp_min(0) @ vectors.T  # no error is less than none
+
+
+def _row(first: Row, n: int, numbers: Row, withheld: bool) -> Row:
+    row = {key: first[key] for key in ("checkpoint", "step", "quantity", "unit")}
+    ends = within_bounds(numbers["ci_low"], numbers["ci_high"], first["unit"])
+    low, high = (math.nan, math.nan) if withheld else ends
+    return row | numbers | {"repeat": MEAN, "n": n, "ci_low": low, "ci_high": high}

@@ -25,7 +25,7 @@ from isentrope.models.attention import attention_in_blocks
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, require_room
-from isentrope.system.heap import give_back_free_memory, mapped_blocks
+from isentrope.system.heap import mapped_blocks
 from isentrope.system.progress import Report, silent
 
 
@@ -115,21 +115,39 @@ def respond(
     ids = [torch.tensor(prompt.token_ids) for prompt in each]
     uniforms = torch.rand(len(ids), max_new_tokens, generator=generator, dtype=torch.float64)
     drawn = sample_responses(policy, ids, uniforms, max_new_tokens, batch_size, progress)
-    references = [prompt.reference for prompt in each]
-    return Rollouts(
-        prompt_ids=ids,
+    return rollouts_of(
+        each,
+        index,
         response_ids=drawn.responses,
-        prompt_index=index,
         sampler_logprobs=drawn.logprobs,
         sampler_entropies=drawn.entropies,
-        prompt_keys=[prompt.key for prompt in each],
-        references=None if all(r is None for r in references) else references,
-        response_texts=decode(policy, drawn.responses),
+        response_texts=texts_of(policy, drawn.responses),
         max_new_tokens=max_new_tokens,
     )
 
 
-def decode(policy: Policy, responses: Sequence[Tensor]) -> list[str] | None:
+def rollouts_of(prompts: Sequence[Prompt], prompt_index: Tensor, **columns: Any) -> Rollouts:
+    """Rollouts with what prompts say of themselves.
+
+    Args:
+        prompts: The prompt of each response, encoded.
+        prompt_index: (n,) draw that each is of.
+        **columns: The other columns of `Rollouts`, the responses among them.
+
+    Returns:
+        n sequences.
+    """
+    references = [prompt.reference for prompt in prompts]
+    return Rollouts(
+        prompt_ids=[torch.tensor(prompt.token_ids) for prompt in prompts],
+        prompt_index=prompt_index,
+        prompt_keys=[prompt.key for prompt in prompts],
+        references=None if all(r is None for r in references) else references,
+        **columns,
+    )
+
+
+def texts_of(policy: Policy, responses: Sequence[Tensor]) -> list[str] | None:
     """Text of each response without its EOS; other special tokens stay, rewards may need them.
 
     Args:
@@ -145,7 +163,7 @@ def decode(policy: Policy, responses: Sequence[Tensor]) -> list[str] | None:
     return [policy.tokenizer.decode(body.tolist()) for body in bodies]
 
 
-class Drawn(NamedTuple):
+class DrawnResponses(NamedTuple):
     """n responses as they were drawn, one 1-D tensor per response.
 
     Attributes:
@@ -167,7 +185,7 @@ def sample_responses(
     max_new_tokens: int,
     batch_size: int = 64,
     progress: Report | None = None,
-) -> Drawn:
+) -> DrawnResponses:
     """Map uniforms to responses by the inverse CDF of the policy.
 
     Inside `policy.shifted(v, η)` the same uniforms give the coupled responses of θ + ηv.
@@ -205,28 +223,17 @@ def sample_responses(
         first = start + size * ranks.own
         chosen = order[first : first + size] or order[-1:]  # all run equally many batches
         prompts = [prompt_ids[i] for i in chosen]
-        columns = _generate(policy, prompts, uniforms[chosen], max_new_tokens)
-        drawn: list[tuple[int, tuple[Tensor, ...]]] = []
-        for row, i in enumerate(chosen):
-            length = _length_with_eos(columns[0][row], policy.eos_token_ids)
-            drawn.append((i, tuple(x[row, :length].clone() for x in columns)))
-        for i, sequence in ranks.all_of(drawn):
+        drawn = _generate(policy, prompts, uniforms[chosen], max_new_tokens)
+        for i, sequence in ranks.all_of(list(zip(chosen, drawn, strict=True))):
             sequences[i] = sequence
-        give_back_free_memory()
         (progress or silent)(min(start + size * ranks.size, n), n)
-    return Drawn(*(list(column) for column in zip(*sequences, strict=True)))
-
-
-def _length_with_eos(tokens: Tensor, eos_token_ids: Sequence[int]) -> int:
-    """Tokens up to and with the first EOS, even where padding is EOS too."""
-    ends = torch.isin(tokens, torch.tensor(eos_token_ids, dtype=tokens.dtype)).nonzero()
-    return int(ends[0]) + 1 if len(ends) else len(tokens)
+    return DrawnResponses(*(list(column) for column in zip(*sequences, strict=True)))
 
 
 def _generate(
     policy: Policy, prompts: list[Tensor], uniforms: Tensor, max_new_tokens: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One batch, (b, t) each and on the CPU: tokens, their log-probabilities, the entropies."""
+) -> list[tuple[Tensor, ...]]:
+    """One batch on the CPU, (t,) each: tokens, log-probabilities and entropies of a sequence."""
     device = policy.device
     width = max(len(p) for p in prompts)
     input_ids = torch.full((len(prompts), width), policy.pad_token_id or 0)
@@ -253,18 +260,19 @@ def _generate(
             logits_processor=LogitsProcessorList([draw]),
             synced_gpus=policy.sharded,  # none ends before all have ended
         )
-    tokens = out[:, width:].cpu()
-    drawn = torch.stack(draw.tokens, 1).cpu()[:, : tokens.shape[1]]
-    for row, sequence in enumerate(tokens):
-        length = _length_with_eos(sequence, policy.eos_token_ids)
-        if not torch.equal(sequence[:length], drawn[row, :length]):
+    columns = [torch.stack(x, 1).cpu() for x in (draw.tokens, draw.logprobs, draw.entropies)]
+    sequences: list[tuple[Tensor, ...]] = []
+    for row, tokens in enumerate(out[:, width:].cpu()):
+        # Up to and with the first EOS, even where padding is EOS too.
+        ends = torch.isin(tokens, torch.tensor(policy.eos_token_ids, dtype=tokens.dtype)).nonzero()
+        length = int(ends[0]) + 1 if len(ends) else len(tokens)
+        sequences.append(tuple(x[row, :length].clone() for x in columns))
+        if not torch.equal(tokens[:length], sequences[row][0]):
             raise RuntimeError(
                 "generate returned other tokens than were drawn: the model's own generate method "
                 "or another logits processor interfered."
             )
-    width = tokens.shape[1]
-    logprobs = torch.stack(draw.logprobs, 1).cpu()[:, :width]
-    return tokens, logprobs, torch.stack(draw.entropies, 1).cpu()[:, :width]
+    return sequences
 
 
 @contextmanager

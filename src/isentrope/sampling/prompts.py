@@ -11,6 +11,7 @@ import logging
 import reprlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from typing import Any, cast
 
 import torch
@@ -168,6 +169,19 @@ def name_prompts(prompts: Iterable[PromptLike], exclude_keys: Collection[str] = 
             "no prompt remains to draw from."
         )
     return kept
+
+
+def runs_of(prompts: Sequence[Prompt]) -> Tensor:
+    """Number the prompt draws where consecutive responses to one prompt are one draw.
+
+    Args:
+        prompts: The prompt of each response.
+
+    Returns:
+        (n,) integers from 0.
+    """
+    new = [before.key != here.key for before, here in pairwise(prompts)]
+    return torch.tensor([0, *accumulate(new)])
 
 
 def require_room(policy: Policy, prompts: Iterable[Prompt], max_new_tokens: int) -> None:

@@ -30,7 +30,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.recording.observing import evaluating
-from isentrope.sampling.generate import Drawn, sample_responses
+from isentrope.sampling.generate import DrawnResponses, sample_responses
 from isentrope.training.models import SpreadBase
 from isentrope.training.update_batches import UpdateBatch, UpdateBatches
 
@@ -117,7 +117,7 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
         longest = lengths.amax(1).repeat_interleave(self.num_generations)
         return self.max_completion_length / longest
 
-    def _respond(self, prompt_ids: list[Tensor], uniforms: Tensor) -> Drawn:
+    def _respond(self, prompt_ids: list[Tensor], uniforms: Tensor) -> DrawnResponses:
         if self.use_vllm:
             ids = [p.tolist() for p in prompt_ids]
             ids_by_row, logprobs = super()._generate_single_turn(
@@ -125,7 +125,7 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
             )
             assert logprobs is not None
             responses, sampled = ([torch.tensor(x) for x in y] for y in (ids_by_row, logprobs))
-            return Drawn(responses, sampled, self._entropies(prompt_ids, responses))
+            return DrawnResponses(responses, sampled, self._entropies(prompt_ids, responses))
         generating = unwrap_model_for_generation(
             self.model_wrapped,
             self.accelerator,

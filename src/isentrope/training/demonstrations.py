@@ -39,7 +39,7 @@ def demonstration_rollouts(policy: Policy, demonstrations: list[tuple[Prompt, st
     )
 
 
-def encode(
+def encode_demonstrations(
     policy: Policy, demonstrations: Sequence[tuple[Prompt, str]], max_length: int | None = None
 ) -> dict[str, list[list[int]]]:
     """Demonstrations as token ids, with labels on the response and its EOS only.

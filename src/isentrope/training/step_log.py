@@ -98,7 +98,7 @@ class StepLog:
     ) -> None:
         step = int(summary["step"])
         if self._rollouts_every and step % self._rollouts_every == 0:
-            write_table(self.files.rollouts / f"{step_name(step)}.parquet", step, batch, record)
+            write_rollouts(self.files.rollouts / f"{step_name(step)}.parquet", step, batch, record)
         before = self.files.checkpoint(step - 1)
         if before.is_dir():
             replayable = batch.rollouts.with_columns(
@@ -158,7 +158,7 @@ def metrics(batch: Rollouts, report: UpdateBatchReport) -> dict[str, float]:
     }
 
 
-def write_table(path: Path, step: int, batch: UpdateBatch, record: TokenRecord) -> Path:
+def write_rollouts(path: Path, step: int, batch: UpdateBatch, record: TokenRecord) -> Path:
     """Write the rollouts of a step as parquet, one row per response, completely or not at all."""
     import pandas as pd
 

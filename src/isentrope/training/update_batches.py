@@ -18,14 +18,14 @@ from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import RewardFunction, with_rewards
 from isentrope.sampling.batches import UpdateBatchReport, draw_until_full
-from isentrope.sampling.generate import Drawn, decode
+from isentrope.sampling.generate import DrawnResponses, texts_of
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks import Task
 from isentrope.system.processes import gather, rank, world_size
 from isentrope.training.prompt_sampler import PromptSampler
 
-Respond = Callable[[list[Tensor], Tensor], Drawn]
+Respond = Callable[[list[Tensor], Tensor], DrawnResponses]
 """(prompt ids of m sequences, uniforms (m, L)) → the responses drawn."""
 
 
@@ -88,15 +88,7 @@ class UpdateBatches:
             advantages: Rule of `with_advantages`.
             redraw_limit: Rounds of redrawing for groups without nonzero advantages.
             seed: Seed of all tokens.
-
-        Raises:
-            ValueError: If the processes cannot share n groups evenly.
         """
-        if n % world_size():
-            raise ValueError(
-                f"{n} prompt groups per step cannot be shared evenly by {world_size()} processes: "
-                "set training.prompts_per_step to a multiple of that."
-            )
         self.prompts, self.task, self.sampler = list(prompts), task, sampler
         self.n, self.group_size, self.max_new_tokens = n, group_size, max_new_tokens
         self.advantages, self.redraw_limit, self.seed = advantages, redraw_limit, seed
@@ -154,7 +146,7 @@ class UpdateBatches:
             sampler_entropies=responses.entropies,
             prompt_keys=[p.key for p in prompts],
             references=[p.reference for p in prompts],
-            response_texts=decode(policy, responses.responses),
+            response_texts=texts_of(policy, responses.responses),
             max_new_tokens=self.max_new_tokens,
         )
         whole = concatenate(gather(self._reward(rollouts)))

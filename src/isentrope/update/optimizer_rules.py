@@ -29,7 +29,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from isentrope.update.other_optimizers import name_of
+from isentrope.update.other_optimizers import optimizer_name
 
 State = Mapping[str, Any]
 """What an optimizer remembers of one parameter."""
@@ -253,7 +253,7 @@ def _infer(groups: Sequence[Group]) -> str:
         return "sgd"
     if {"alpha", "eps", "centered"} <= keys:
         return "rmsprop"
-    name = name_of(keys)
+    name = optimizer_name(keys)
     description = f"look like {name}'s" if name else "are of no known optimizer"
     raise ValueError(
         f"No step can be computed: the param groups {description} (keys "

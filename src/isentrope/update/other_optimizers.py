@@ -27,7 +27,7 @@ SIGNATURES = {
 """Name → keys that its groups have, the more telling first; Adam's own have been ruled out."""
 
 
-def name_of(keys: Collection[str]) -> str | None:
+def optimizer_name(keys: Collection[str]) -> str | None:
     """The optimizer that param groups with these keys are of.
 
     Args:

@@ -21,8 +21,8 @@ from isentrope.sampling.batches import UpdateBatchReport, evaluation_batch, upda
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks.custom import read_responses
-from isentrope.sampling.tasks.trl_completions import is_trl_completions, read_trl_completions
 from isentrope.system.progress import Progress
+from isentrope.trainers.trl_completions import is_trl_completions, read_trl_completions
 from isentrope.training.prompt_sampler import difficulty_weights
 from isentrope.update.objective import RECORDED, SFT
 from isentrope.verbs.precision_stages import at_precision

@@ -29,7 +29,7 @@ from isentrope.config.measure import PolicyConfig
 from isentrope.config.paths import existing, inputs_of
 from isentrope.config.stages import ScoringPrecision
 from isentrope.config.train import TrainConfig
-from isentrope.runs.branch_effects import Effect, Sums, effects, table
+from isentrope.runs.branch_effects import Effect, EffectSums, effects, table
 from isentrope.runs.branch_study import Asked, Planned, Start, plan_branches
 from isentrope.runs.folder import noted_if_interrupted
 from isentrope.runs.one_writer import one_writer
@@ -97,7 +97,7 @@ def _effects(asked: Asked, start: Start, progress: Progress) -> list[Effect]:
     """Take the branches of one checkpoint, and evaluate start and ends."""
     evaluation = asked.folder / "evaluation" / start.name
     before = _evaluated(asked, start, start.checkpoint, evaluation / "start", progress)
-    ends: dict[str, list[Sums]] = {}
+    ends: dict[str, list[EffectSums]] = {}
     for number, planned in enumerate(start.branches, 1):
         log.info(
             "%s, %s, repeat %d: branch %d of %d",
@@ -136,7 +136,7 @@ def _end(start: Start, planned: Planned, progress: Progress) -> Path:
 
 def _evaluated(
     asked: Asked, start: Start, checkpoint: Path, folder: Path, progress: Progress
-) -> Sums:
+) -> EffectSums:
     """Responses of a checkpoint to the held-out prompts of its run."""
     data, sampling = start.config.data, start.config.sampling
     config = EvaluateConfig(
@@ -161,4 +161,4 @@ def _evaluated(
         output=EvaluationOutput(directory=str(folder), log_level=start.config.output.log_level),
     )
     done = evaluate_checkpoints(config, progress=progress)
-    return Sums.read(done.folder / done.results[0].checkpoint / "records.parquet")
+    return EffectSums.read(done.folder / done.results[0].checkpoint / "records.parquet")

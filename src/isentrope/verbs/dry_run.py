@@ -258,27 +258,23 @@ def _cached_bytes(policy: Policy) -> int:
 
 
 def scoring_stage(policy: Policy, alive: Alive, config: EvaluateConfig, batch: Batch) -> Stage:
-    """Score two small shares of a batch.
+    """Score one micro-batch.
 
     Args:
         policy: The policy.
         alive: Counts bytes.
         config: At which precision, and how many tokens at a time.
-        batch: The whole.
+        batch: The whole, of equal sequences.
 
     Returns:
-        The stage of the whole batch.
+        The stage of the whole.
     """
-    most, meters, both = config.sampling.max_tokens, [], batch.shares(PROMPTS_U)
-    parts = [min(1.0, of.largest(most) / batch.largest(most)) for of in both]
-    for of, part in zip(both, parts, strict=True):
-        meters.append(Meter(alive))
-        rollouts = of.sequences("E", policy.vocabulary)
-        stage = meters[-1].stage("scoring")
-        with at_precision(policy, config.precision.measuring), share_of_limits(part), alive, stage:
-            score(policy, rollouts)
-    seconds = on_line(
-        [b.tokens / batch.tokens for b in both], [m.seconds["scoring"] for m in meters]
-    )
-    memory = on_line(parts, [m.peaks["scoring"] for m in meters])
-    return Stage("scoring", seconds(1), *alive.resident(memory), value=batch.largest(most))
+    reads = batch.largest(config.sampling.max_tokens)
+    some = replace(batch, lengths=batch.lengths[: reads // sum(batch.lengths[0])], group=1)
+    meter = Meter(alive)
+    with at_precision(policy, config.precision.measuring), alive, meter.stage("scoring"):
+        score(policy, some.sequences("E", policy.vocabulary))
+    seconds = meter.seconds["scoring"] * batch.tokens / some.tokens
+    fixed = alive.now
+    peak, _ = alive.resident(lambda share: fixed + share * (meter.peaks["scoring"] - fixed))
+    return Stage("scoring", seconds, peak, fixed, value=reads)

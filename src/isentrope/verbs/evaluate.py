@@ -25,9 +25,9 @@ from isentrope.config.paths import inputs_of
 from isentrope.evaluation.metrics import metric_names
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.runs.checkpoints import Checkpoint, find_checkpoints
-from isentrope.runs.evaluation_folder import StepFolder, write_table
+from isentrope.runs.evaluation_folder import StepFolder, write_evaluations
 from isentrope.runs.evaluation_result import EvaluationResult
-from isentrope.runs.folder import differences, resolved
+from isentrope.runs.folder import content_differences, resolved_content
 from isentrope.runs.identity import CONFIG, require_same_evaluation
 from isentrope.runs.one_study import other_base, require_one_model
 from isentrope.runs.one_writer import one_writer
@@ -60,7 +60,7 @@ class Evaluated:
 def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = None) -> Evaluated:
     """Evaluate every checkpoint of a configuration, or resume where it was stopped."""
     log.setLevel(config.output.log_level)
-    for difference in differences(config.provenance or {}):
+    for difference in content_differences(config.provenance or {}):
         log.warning("This configuration is of an evaluation with %s.", difference)
     join_processes()
     with verification(config.checkpoint.verify):
@@ -88,7 +88,7 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
             precision=config.precision,
             sampling=config.sampling,
         )
-        content = resolved(config, folder, seeds={"evaluation": profile.seed})
+        content = resolved_content(config, folder, seeds={"evaluation": profile.seed})
         names = metric_names(profile.chosen, profile.tries)
         results, table = [], folder
         for checkpoint in checkpoints:
@@ -97,7 +97,7 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
             step = StepFolder(folder / checkpoint.name, made_from)
             results.append(_evaluate(checkpoint, step, work, content, progress or Progress()))
             if rank() == 0:
-                table = write_table(folder, results, names)
+                table = write_evaluations(folder, results, names)
         barrier()
         return Evaluated(folder, table, results)
 

@@ -25,7 +25,7 @@ from isentrope._lazy import load
 from isentrope.config.measure import MeasureConfig
 from isentrope.results.result import Result
 from isentrope.results.verbs import MEASURE, Verb
-from isentrope.runs.folder import differences, resolved
+from isentrope.runs.folder import content_differences, resolved_content
 from isentrope.runs.study import Item, Run, writing_study
 from isentrope.runs.study_table import write_study
 from isentrope.system.files import whole_folder
@@ -86,7 +86,7 @@ def run_verb(
             f"{batch.B_U}."
         )
     logging.getLogger("isentrope").setLevel(config.output.log_level)
-    for difference in differences(config.provenance or {}):
+    for difference in content_differences(config.provenance or {}):
         log.warning("This configuration is of a run with %s.", difference)
     with verification(config.checkpoint.verify), writing_study(verb.name, config) as study:
         for item in study.left:
@@ -134,7 +134,7 @@ def _run_item(
 def _save_inputs(config: MeasureConfig, ready: Prepared, folder: Path, target: Path) -> None:
     """Write beside a result what it was made with; the folder gets the target's name."""
     run, seeds = target.parents[1], config.batch_config.seeds
-    (folder / "config.yaml").write_bytes(resolved(config, run, target, seeds=seeds))
+    (folder / "config.yaml").write_bytes(resolved_content(config, run, target, seeds=seeds))
     if config.batch_config.save_batches:
         ready.batches.E.save(folder / "E.parquet")
         ready.batches.U.save(folder / "U.parquet")

@@ -20,10 +20,10 @@ from isentrope.estimators.entropy_change import EntropyChange, change_of_sample,
 from isentrope.estimators.functional import Functional, Functionals
 from isentrope.estimators.identities import (
     adjusted,
+    identities_verdict,
     martingale_z,
     p_value,
     score_identity_z,
-    verdict,
 )
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.reward_change import RewardChange, reward_change
@@ -242,10 +242,10 @@ def _checks(policy: Policy, batches: Batches, step: Step, change: EntropyChange)
     return Checks(
         score_identity_z=score,
         score_identity_p=adjusted(of_score, 2) if known else None,
-        score_identity_verdict=verdict(of_score),
+        score_identity_verdict=identities_verdict(of_score),
         martingale_z=martingale,
         martingale_p=adjusted(of_martingale, 1 + known),
-        martingale_verdict=verdict(of_martingale),
+        martingale_verdict=identities_verdict(of_martingale),
         rounding_floor=FloorOfStep(
             floor.log_weight,
             floor.entropy_change,

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from isentrope.attribution.fisher.supervised import supervised_loss_change, supervised_noise_scale
 from isentrope.attribution.influence.influence import require_disjoint
 from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
-from isentrope.attribution.noise.scale import NoiseScale, groups_with_weight, noise_scale
+from isentrope.attribution.noise.scale import ESTIMATES, groups_with_weight, noise_scale
 from isentrope.estimators.tail import LIGHT_TAILS
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
@@ -48,7 +47,7 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
                 confidence=confidence,
                 gradients=ready.gradients,
             )
-            numbers[name] = _of(scale)
+            numbers[name] = {key: getattr(scale, key) for key in ESTIMATES}
     table = influence_of(ready, progress, tokens=False, reward=False)
     acting = groups_with_weight(U.prompt_index, step.acting)
     of_entropy = entropy_noise_scale(
@@ -63,31 +62,17 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
     numbers["entropy"]["baseline"] = table.baseline
     if ready.analysis.supervised:
         numbers["supervised"] = _supervised(ready)
+    every = [(of, name, x) for of, estimates in numbers.items() for name, x in estimates.items()]
     rows = [
-        {"of": of, "quantity": name, **_columns(estimate)}
-        for of, estimates in numbers.items()
-        for name, estimate in estimates.items()
-    ]
-    sentences = [
-        f"{of}, {name}: {sentence}"
-        for of, estimates in numbers.items()
-        for name, estimate in estimates.items()
-        for sentence in estimate.warnings
+        {"of": of, "quantity": name, **x.columns(), "n": x.n, "unit": x.unit}
+        for of, name, x in every
     ]
     return NoiseResult(
         **vars(ready.header),
-        gradient=numbers["gradient"],
-        preconditioned=numbers["preconditioned"],
-        entropy=numbers["entropy"],
-        supervised=numbers.get("supervised"),
-        warnings=tuple(sentences),
+        **numbers,
+        warnings=tuple(f"{of}, {name}: {text}" for of, name, x in every for text in x.warnings),
         tables={"noise": pd.DataFrame(rows)},
     )
-
-
-def _of(scale: NoiseScale) -> dict[str, Estimate]:
-    names = ("gradient_square", "trace", "b_simple")
-    return {name: getattr(scale, name) for name in names}
 
 
 def _supervised(ready: Prepared) -> dict[str, Estimate]:
@@ -117,11 +102,6 @@ def _demonstrations(policy: Policy, name: str, task: Task, n: int, seed: int) ->
             "analysis.supervised=false."
         )
     return demonstration_rollouts(policy, task.demonstrations(n, seed))
-
-
-def _columns(estimate: Estimate) -> dict[str, Any]:
-    names = ("value", "se", "ci_low", "ci_high", "n", "unit")
-    return {name: getattr(estimate, name) for name in names}
 
 
 def printed_noise(result: NoiseResult, _: Path) -> Printed:

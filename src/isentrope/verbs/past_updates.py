@@ -18,7 +18,11 @@ from pathlib import Path
 import pandas as pd
 from torch import Tensor
 
-from isentrope.attribution.influence.contributions import Attribution, Influence
+from isentrope.attribution.influence.contributions import (
+    Attribution,
+    Influence,
+    columns_of_responses,
+)
 from isentrope.attribution.influence.momentum import (
     Momentum,
     PastUpdate,
@@ -216,33 +220,25 @@ def _found(
         missing=tuple(missing),
         half_of_sum=half_of(sums, whole, groups, confidence),
     )
-    rows = [x for update in updates for x in _rows(attributions, update, here)]
-    return Found(record, pd.DataFrame(rows), tuple(_warnings(record, attributions[0])))
+    table: dict[str, list[object]] = {}
+    for update in updates:
+        for name, column in _columns(attributions, update, here).items():
+            table.setdefault(name, []).extend(column)
+    return Found(record, pd.DataFrame(table), tuple(_warnings(record, attributions[0])))
 
 
-def _rows(
+def _columns(
     attributions: Sequence[Attribution], update: PastUpdate, here: int
-) -> Iterator[dict[str, object]]:
-    """One row per sequence of a past update."""
-    batch, names = update.batch, ("delta_h", "delta_j")
-    columns: dict[str, Sequence[object]] = {
-        "prompt": batch.prompt_index.tolist(),
-        "key": batch.prompt_keys or [None] * len(batch),
-        "length": batch.token_counts.tolist(),
-        "reward": _numbers(batch.rewards, len(batch)),
-        "advantage": _numbers(batch.advantages, len(batch)),
-    }
-    for name, attribution, by_group in zip(names, attributions, update.by_group, strict=False):
+) -> dict[str, Sequence[object]]:
+    """The table of the sequences of a past update."""
+    batch, n = update.batch, len(update.batch)
+    columns = {"step": [here - update.back] * n, "back": [update.back] * n, "sequence": range(n)}
+    columns |= columns_of_responses(batch)
+    parts = zip(("delta_h", "delta_j"), attributions, update.by_group, strict=False)
+    for name, attribution, by_group in parts:
         columns[name] = by_group.sum(0).tolist()
         columns[f"{name}_se"] = attribution.groups.standard_error(by_group).tolist()
-    columns["text"] = batch.response_texts or [None] * len(batch)
-    for i in range(len(batch)):
-        head = {"step": here - update.back, "back": update.back, "sequence": i}
-        yield head | {name: column[i] for name, column in columns.items()}
-
-
-def _numbers(column: Tensor | None, n: int) -> list[float | None]:
-    return [None] * n if column is None else column.tolist()
+    return columns | {"text": batch.response_texts or [None] * n}
 
 
 def _warnings(record: MomentumRecord, attribution: Attribution) -> Iterator[str]:

@@ -211,17 +211,13 @@ def _evaluation(
     processes: int,
 ) -> list[Stage]:
     """Sampling and scoring, in chunks that the processes take by turns."""
-    profile, longest = config.evaluation, config.sampling.max_new_tokens
-    data = config.data
+    profile, data = config.evaluation, config.data
     task = data.load_task(data.dataset_name, data.split, data.dataset_path, policy.tokenizer)
-    each = (prompt_tokens or _longest(policy, task), longest)
-    responses = profile.samples_per_prompt + profile.greedy
+    each = (prompt_tokens or _longest(policy, task), config.sampling.max_new_tokens)
     prompts = -(-(profile.n_prompts or len(task.prompts)) // processes)
-    chunk = Batch([each] * min(prompts, profile.chunk_prompts) * responses, responses, True)
-    sampling = sampling_stage(policy, alive, config, [each] * prompts * responses)
-    scoring = scoring_stage(policy, alive, config, chunk)
-    seconds = (scoring.seconds or 0.0) * prompts * responses / len(chunk.lengths)
-    return [sampling, replace(scoring, seconds=seconds)]
+    every = Batch([each] * prompts * (profile.samples_per_prompt + profile.greedy), 1, True)
+    sampling = sampling_stage(policy, alive, config, every.lengths)
+    return [sampling, scoring_stage(policy, alive, config, every)]
 
 
 def batches_of(

@@ -27,7 +27,12 @@ from isentrope.config.trl import sft_options
 from isentrope.models.requirements import active_dropout
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.language_model import Policy
-from isentrope.runs.folder import differences, noted_if_interrupted, resolved, run_directory
+from isentrope.runs.folder import (
+    content_differences,
+    noted_if_interrupted,
+    resolved_content,
+    run_directory,
+)
 from isentrope.runs.identity import flat_settings, require_same, require_same_origin
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.origin import training_origin
@@ -38,7 +43,7 @@ from isentrope.system.manifest import verify
 from isentrope.system.processes import barrier, gather, join_processes, rank
 from isentrope.system.progress import Progress
 from isentrope.system.reading import read_json, read_json_lines, reading
-from isentrope.training.demonstrations import encode
+from isentrope.training.demonstrations import encode_demonstrations
 from isentrope.training.divergence import require_finite_state
 from isentrope.training.models import find_model, load_trainable
 from isentrope.training.run_files import RunFiles
@@ -69,7 +74,7 @@ def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
     """Fine-tune a model; returns its folder and the last loss."""
     log = logging.getLogger("isentrope")
     log.setLevel(config.output.log_level)
-    for difference in differences(config.provenance or {}):
+    for difference in content_differences(config.provenance or {}):
         log.warning("This configuration is of a run with %s.", difference)
     join_processes()
     files = RunFiles(gather(run_directory(config.output.directory))[0])
@@ -108,7 +113,7 @@ def resume(
         config = load_config(files.folder / CONFIG, changes, root=SftConfig)
         log = logging.getLogger("isentrope")
         log.setLevel(config.output.log_level)
-        for difference in differences(config.provenance or {}):
+        for difference in content_differences(config.provenance or {}):
             log.warning("The run was begun with %s.", difference)
         if (files.folder / MODEL).exists():
             log.info("The run has done its %d steps.", config.fine_tuning.steps)
@@ -143,7 +148,9 @@ def _fine_tune(
     held_out = None
     if tuning.adherence_prompts:
         held_out = HeldOut.of(config.data, tuning, model, tokenizer, rows)
-    written = resolved(config, files.folder, provenance=config.provenance if checkpoint else None)
+    written = resolved_content(
+        config, files.folder, provenance=config.provenance if checkpoint else None
+    )
     if rank() == 0:
         files.rewind(max(files.steps()) if checkpoint else -1)  # of a run that was stopped
         if tuning.save_every is not None:
@@ -215,7 +222,7 @@ def _examples(
     if not isinstance(task, Demonstrator):
         raise ValueError(f"The task {data.dataset_name!r} has no demonstrations to learn from.")
     pairs = task.demonstrations(tuning.steps * tuning.batch_size, tuning.seed)
-    return encode(policy, pairs, tuning.max_length)
+    return encode_demonstrations(policy, pairs, tuning.max_length)
 
 
 def _observer(

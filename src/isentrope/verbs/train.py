@@ -18,10 +18,15 @@ from isentrope.runs.branch import (
     Branch,
     begin_branch,
     parent_of,
-    require_steps,
+    require_branch_steps,
     settings_of,
 )
-from isentrope.runs.folder import differences, noted_if_interrupted, resolved, run_directory
+from isentrope.runs.folder import (
+    content_differences,
+    noted_if_interrupted,
+    resolved_content,
+    run_directory,
+)
 from isentrope.runs.identity import (
     BY_CONTENT,
     MAY_CHANGE,
@@ -65,7 +70,7 @@ def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
         _require_no_run(files)
         trainer = prepare_training(config, files, progress or Progress())
         if rank() == 0:
-            write_bytes(files.folder / CONFIG, resolved(config, files.folder))
+            write_bytes(files.folder / CONFIG, resolved_content(config, files.folder))
         return _run(trainer, files, None)
 
 
@@ -100,7 +105,7 @@ def branch(
     if config.output.directory is None:
         raise ValueError("A branch is a run with a folder of its own: give it by --out.")
     changed = changed_settings(flat_settings(then), flat_settings(config))
-    require_steps(step_of_folder(start.name) or 0, config.training.steps, config.trainer)
+    require_branch_steps(step_of_folder(start.name) or 0, config.training.steps, config.trainer)
     files = RunFiles(config.output.directory)
     with one_writer(files.folder, [start, *inputs_of(config)]):
         _require_no_run(files)
@@ -146,7 +151,7 @@ def resume(
 
 def _resume(files: RunFiles, changes: list[str], progress: Progress, until: int | None) -> Path:
     config = load_config(files.folder / CONFIG, changes, root=TrainConfig)
-    for difference in differences(config.provenance or {}):
+    for difference in content_differences(config.provenance or {}):
         logging.getLogger("isentrope").warning("The run was begun with %s.", difference)
     return _go_on(files, config, progress, until)
 
@@ -186,7 +191,8 @@ def _go_on(files: RunFiles, config: TrainConfig, progress: Progress, until: int 
     if rank() == 0:
         files.rewind(done)
         write_bytes(
-            files.folder / CONFIG, resolved(config, files.folder, provenance=config.provenance)
+            files.folder / CONFIG,
+            resolved_content(config, files.folder, provenance=config.provenance),
         )
     barrier()
     return _run(trainer, files, checkpoint)

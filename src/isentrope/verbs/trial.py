@@ -12,7 +12,7 @@ trial.parquet   the same, one row per control, strength and part
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -21,7 +21,8 @@ from isentrope.control.controls import STEP, TOKEN, build
 from isentrope.control.trial import OutOfReachError, Trial
 from isentrope.estimators.paired import Change, PairedChanges, PairedSteps
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.attributions import Tried
+from isentrope.nouns.saved import fields_of
+from isentrope.results.attributions import Attempt, Tried
 from isentrope.results.results import TrialResult
 from isentrope.system.progress import Progress
 from isentrope.verbs.prepare import Prepared
@@ -42,32 +43,15 @@ WHY = {
 """Reasons of an isentropic correction in words."""
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A control at a strength, and what it did to the batch.
+@dataclass(frozen=True, kw_only=True)
+class Candidate(Attempt):
+    """An attempt, and what its step is compared with.
 
     Attributes:
-        control: Its name.
-        strength: How hard it acts.
-        numbers: What it did.
-        predicted: ηδH₁ of the step, where the strength was looked for.
         masks: Names of the random masks of as many tokens; empty where there are none.
-        of_gradient: What it did for the gradient part, where that is not the same.
-        reasons: Why a correction is missing or cut, by part.
     """
 
-    control: str
-    strength: float
-    numbers: dict[str, float] = field(default_factory=dict)
-    predicted: float | None = None
     masks: tuple[str, ...] = ()
-    of_gradient: dict[str, float] | None = None
-    reasons: dict[str, str] = field(default_factory=dict)
-
-    def did(self, part: str) -> dict[str, float]:
-        """What it did for a part."""
-        of_gradient = self.of_gradient if part == "gradient" else None
-        return self.numbers if of_gradient is None else of_gradient
 
     def compared(self, part: str) -> list[tuple[str, ...]]:
         """Names of what a part is compared with: vanilla, and the masks together."""
@@ -99,7 +83,7 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
     _add(paired, VANILLA, Trial.of(steps.plain, {}))
     plain_steps: list[Candidate] = []
     for control, strength, trial in steps.without_control():
-        plain_steps.append(Candidate(control, strength))
+        plain_steps.append(Candidate(control=control, strength=strength))
         _add(paired, plain_steps[-1].name, trial)
     candidates: list[Candidate] = []
     out_of_reach: list[str] = []
@@ -115,7 +99,7 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
         if not candidates:
             raise OutOfReachError(" ".join(out_of_reach))
         candidates = [*plain_steps, *candidates]
-        masks = {c.masks: c.numbers["touched"] for c in candidates if c.masks}
+        masks = {c.masks: c.did["touched"] for c in candidates if c.masks}
         for names, share in masks.items():
             for draw, mask in enumerate(names):
                 _add(paired, mask, steps.mask(share, draw))
@@ -126,7 +110,14 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
         for against in candidate.compared(part)
     ]
     measured = paired.changes(pairs)
-    entries = {candidate.name: _entry(candidate, measured) for candidate in candidates}
+    entries = {
+        one.name: Tried(
+            **fields_of(Attempt, one),
+            step=_part(one, "step", measured),
+            gradient=_part(one, "gradient", measured),
+        )
+        for one in candidates
+    }
     return TrialResult(
         **vars(ready.header),
         eta=eta,
@@ -157,21 +148,16 @@ def _candidates(
         masks: tuple[str, ...] = ()
         if section.random_masks and 0 < share < 1:
             masks = tuple(f"mask {draw} of {share:.6g}" for draw in range(MASKS))
-        did = trial.numbers, predicted, masks, trial.of_gradient, trial.reasons
-        yield Candidate(control, strength, *did), trial
-
-
-def _entry(one: Candidate, measured: PairedChanges) -> Tried:
-    return Tried(
-        control=one.control,
-        strength=one.strength,
-        predicted=one.predicted,
-        did=one.numbers,
-        step=_part(one, "step", measured),
-        gradient=_part(one, "gradient", measured),
-        did_gradient=one.of_gradient,
-        reasons=one.reasons or None,
-    )
+        candidate = Candidate(
+            control=control,
+            strength=strength,
+            predicted=predicted,
+            did=trial.numbers,
+            did_gradient=trial.of_gradient,
+            reasons=trial.reasons or None,
+            masks=masks,
+        )
+        yield candidate, trial
 
 
 def _table(
@@ -185,10 +171,13 @@ def _table(
         head = {"control": one.control, "strength": one.strength}
         entry = entries[one.name]
         for part, changes in zip(PARTS, (entry.step, entry.gradient), strict=True):
-            flat = {f"{name}{end}": x for name, e in changes.items() for end, x in _columns(e)}
+            of_gradient = entry.did_gradient if part == "gradient" else None
             verdict = measured.verdicts[f"{one.name}/{part}"]
-            labels = {"part": part, "eta": eta, "verdict": verdict}
-            rows.append(head | one.did(part) | labels | flat)
+            did = entry.did if of_gradient is None else of_gradient
+            row = head | did | {"part": part, "eta": eta, "verdict": verdict}
+            for name, change in changes.items():
+                row |= change.columns(name)
+            rows.append(row)
     table = pd.DataFrame(rows)
     for part in PARTS:
         here = table["part"] == part
@@ -210,13 +199,6 @@ def _part(one: Candidate, part: str, measured: PairedChanges) -> dict[str, Estim
 def _changes(prefix: str, change: Change) -> dict[str, Estimate]:
     estimates = {f"{prefix}delta_h": change.entropy}
     return estimates if change.reward is None else estimates | {f"{prefix}delta_j": change.reward}
-
-
-def _columns(estimate: Estimate) -> Iterator[tuple[str, float]]:
-    yield "", estimate.value
-    yield "_se", estimate.se
-    yield "_ci_low", estimate.ci_low
-    yield "_ci_high", estimate.ci_high
 
 
 def on_frontier(table: pd.DataFrame) -> list[bool]:
@@ -243,7 +225,7 @@ def _warnings(candidates: list[Candidate], measured: PairedChanges) -> list[str]
         )
     by_reason: dict[tuple[str, str], list[str]] = {}
     for one in candidates:
-        for part, reason in one.reasons.items():
+        for part, reason in (one.reasons or {}).items():
             by_reason.setdefault((reason, part), []).append(one.name)
     for (reason, part), names in by_reason.items():
         where = "the whole step" if part == "step" else "the gradient part"

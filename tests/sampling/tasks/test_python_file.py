@@ -58,7 +58,7 @@ def test_a_class_is_a_whole_task(task):
     [
         ("none", "defines no 'none'"),
         ("NUMBER", "reward function"),
-        ("more", "argument 'difficulty'"),
+        ("more", "argument: 'difficulty'"),
     ],
 )
 def test_what_is_no_task_is_refused(task, name, message):

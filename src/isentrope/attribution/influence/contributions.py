@@ -158,22 +158,25 @@ def sequence_table(influence: Influence) -> pd.DataFrame:
         response, where tokens were scored), delta_h and delta_j with _se (per unit η), text.
     """
     U = influence.U
-    columns: dict[str, Any] = {
-        "sequence": range(len(U)),
-        "prompt": U.prompt_index.tolist(),
-        "key": U.prompt_keys or [None] * len(U),
-        "length": U.token_counts.tolist(),
-        "reward": _numbers(U.rewards, len(U)),
-        "advantage": _numbers(U.advantages, len(U)),
-    }
+    columns: dict[str, Any] = {"sequence": range(len(U)), **columns_of_responses(U)}
     if influence.scores is not None:
         columns["S"] = influence.scores.logprobs.sum(1).tolist()
         columns["H"] = influence.scores.entropies.sum(1).tolist()
     for name, part in _parts(influence):
         columns[name] = part.sequences.tolist()
         columns[f"{name}_se"] = part.sequences_se.tolist()
-    columns["text"] = U.response_texts or [None] * len(U)
-    return pd.DataFrame(columns)
+    return pd.DataFrame(columns | {"text": U.response_texts})
+
+
+def columns_of_responses(U: Rollouts) -> dict[str, Any]:
+    """What is known of each response: prompt, key, length, reward and advantage."""
+    return {
+        "prompt": U.prompt_index.tolist(),
+        "key": U.prompt_keys or [None] * len(U),
+        "length": U.token_counts.tolist(),
+        "reward": _numbers(U.rewards, len(U)),
+        "advantage": _numbers(U.advantages, len(U)),
+    }
 
 
 def token_table(influence: Influence, tokenizer: Any = None) -> pd.DataFrame:
@@ -194,6 +197,7 @@ def token_table(influence: Influence, tokenizer: Any = None) -> pd.DataFrame:
     U, scores = influence.U, influence.scores
     if scores is None:
         raise ValueError("Tokens were not attributed: call influence with tokens=True.")
+    d = influence.entropy_coefficients
     sequence, position = scores.mask.nonzero(as_tuple=True)
     ids = pad_sequence(U.response_ids, batch_first=True)[scores.mask]
 
@@ -209,7 +213,7 @@ def token_table(influence: Influence, tokenizer: Any = None) -> pd.DataFrame:
         "s": scores.logprobs[scores.mask].numpy(),
         "H": scores.entropies[scores.mask].numpy(),
         "coefficient": influence.coefficients[scores.mask].numpy(),
-        **_entropy_coefficient(influence, scores.mask),
+        **({} if d is None else {"entropy_coefficient": d[scores.mask].numpy()}),
         "reward": of_sequence(U.rewards),
         "advantage": of_sequence(U.advantages),
     }
@@ -224,11 +228,6 @@ def token_table(influence: Influence, tokenizer: Any = None) -> pd.DataFrame:
         text = [known[int(i)] for i in ids]
     columns["text"] = text
     return pd.DataFrame(columns)
-
-
-def _entropy_coefficient(influence: Influence, mask: torch.Tensor) -> dict[str, Any]:
-    d = influence.entropy_coefficients
-    return {} if d is None else {"entropy_coefficient": d[mask].numpy()}
 
 
 def _parts(influence: Influence) -> list[tuple[str, Attribution]]:

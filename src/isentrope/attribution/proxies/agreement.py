@@ -37,7 +37,7 @@ RANK_AND_SIGN = (
 NEEDS_SIGN = ("pearson", "spearman", "sign_agreement", "sign_agreement_weighted")
 
 
-class Column:
+class ScoreColumn:
     """Values, their sizes and both orders.
 
     Attributes:
@@ -96,7 +96,7 @@ class WeightedColumn:
         largest: Share of each item in the k largest by size, (n,) for each k.
     """
 
-    column: Column
+    column: ScoreColumn
     ranks: Array
     size_ranks: Array
     lowest: list[Array]
@@ -174,7 +174,7 @@ def correlation(weights: Array, x: Array, y: Array) -> float:
     return float(np.clip((wx @ dy) / math.sqrt(xx * yy), -1.0, 1.0))
 
 
-def negative_share(weights: Array, chosen: Array, measured: Column) -> float:
+def negative_share(weights: Array, chosen: Array, measured: ScoreColumn) -> float:
     """Share of the summed negative influence that chosen items hold.
 
     Args:
@@ -190,7 +190,7 @@ def negative_share(weights: Array, chosen: Array, measured: Column) -> float:
     return float(negative @ chosen) / total if total < 0 else math.nan
 
 
-def _sign_agreement(weights: Array, x: Column, y: Column) -> tuple[float, float]:
+def _sign_agreement(weights: Array, x: ScoreColumn, y: ScoreColumn) -> tuple[float, float]:
     product = x.signs * y.signs
     both, agree = weights * (product != 0), weights * (product > 0)
     total, sized = float(both.sum()), float(both @ y.sizes)

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import estimate_columns
-from isentrope.attribution.proxies.agreement import Column, correlation, top_counts
+from isentrope.attribution.proxies.agreement import ScoreColumn, correlation, top_counts
 from isentrope.attribution.proxies.audit_sample import MEASURED, AuditSample
 from isentrope.attribution.proxies.proxies import UNSIGNED
 from isentrope.attribution.proxies.weighted_ranks import Array
@@ -171,11 +171,11 @@ def audit(
     """
     mask = torch.as_tensor(mask, dtype=torch.bool)
     _require_options(mask, prompt_index, proxies, options)
-    y = Column(_flat(MEASURED, measured, mask))
+    y = ScoreColumn(_flat(MEASURED, measured, mask))
     if not y.varies:
         raise ValueError("The measured influences do not vary: there is nothing to rank.")
     columns = {
-        name: Column(_flat(name, x, mask), name not in unsigned) for name, x in proxies.items()
+        name: ScoreColumn(_flat(name, x, mask), name not in unsigned) for name, x in proxies.items()
     }
     place = torch.as_tensor(prompt_index)[mask.nonzero()[:, 0]].unique(return_inverse=True)[1]
     sample = AuditSample(place.numpy(), y, columns, _halves(halves, mask, y), options.top)
@@ -246,8 +246,8 @@ def _flat(name: str, values: Tensor, mask: Tensor) -> Array:
 
 
 def _halves(
-    halves: tuple[Tensor, ...] | None, mask: Tensor, measured: Column
-) -> tuple[Column, Column] | None:
+    halves: tuple[Tensor, ...] | None, mask: Tensor, measured: ScoreColumn
+) -> tuple[ScoreColumn, ScoreColumn] | None:
     if halves is None:
         return None
     one, two = (_flat(f"half {k}", half, mask) for k, half in enumerate(halves))
@@ -256,7 +256,7 @@ def _halves(
             "The halves do not sum to the measured influence: give the two halves of the very "
             "measurement that is audited."
         )
-    return Column(one), Column(two)
+    return ScoreColumn(one), ScoreColumn(two)
 
 
 def _require_options(

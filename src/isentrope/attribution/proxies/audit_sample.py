@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from isentrope.attribution.proxies.agreement import (
     NEEDS_SIGN,
-    Column,
+    ScoreColumn,
     agreement,
     correlation,
     negative_share,
@@ -55,9 +55,9 @@ class AuditSample:
     def __init__(
         self,
         place: NDArray[np.int64],
-        measured: Column,
-        proxies: Mapping[str, Column],
-        halves: tuple[Column, Column] | None,
+        measured: ScoreColumn,
+        proxies: Mapping[str, ScoreColumn],
+        halves: tuple[ScoreColumn, ScoreColumn] | None,
         tops: Sequence[float],
     ) -> None:
         """Store the columns, and compute over how many prompts each statistic is spread.
@@ -98,7 +98,7 @@ class AuditSample:
         return statistics
 
     def _correct(
-        self, statistics: Statistics, weights: Array, halves: tuple[Column, Column]
+        self, statistics: Statistics, weights: Array, halves: tuple[ScoreColumn, ScoreColumn]
     ) -> None:
         """Add the reliability of the influence, and correlations corrected for it."""
         one, two = (half.weighted(weights, ()) for half in halves)

@@ -67,7 +67,7 @@ def moved_panels(reading: Reading) -> Iterator[Panel]:
         return
     cosines, clusters, singular = _cosines(kernel, name), block.clusters, block.singular
     if clusters is not None:
-        cosines = cosines[:, np.asarray(clusters.order)]
+        cosines = cosines[:, clusters.order.numpy()]
     figure, (axes,) = canvas(430)
     _draw_cosines(axes, cosines, "response of U, ordered by cluster", ROWS[name])
     rank = f"Effective rank {with_interval(singular.effective_rank)}"
@@ -88,7 +88,7 @@ def moved_panels(reading: Reading) -> Iterator[Panel]:
             for relation, part in block.pair_classes.items()
         ]
         sentences.append(f"of it {listed(words)}")
-    values = np.asarray(singular.values, dtype=float)
+    values = singular.values.numpy()
     yield Panel(
         "kernel_block",
         f"How the update moves other responses ({name})",
@@ -211,7 +211,7 @@ def _mark_prompts(axes: Axes, prompts: np.ndarray) -> None:
 
 def _spectrum(kernel: Measurement[KernelResult], spectrum: SpectrumRecord) -> Panel:
     """Eigenvalues by rank, with those of random matrices; few are counted against one of them."""
-    values = np.asarray(spectrum.eigenvalues, dtype=float)
+    values = spectrum.eigenvalues.numpy()
     floor = float(values.max()) * 1e-8
     shown = values[values > floor]
     figure, (axes,) = canvas(430)

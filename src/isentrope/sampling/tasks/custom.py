@@ -13,7 +13,7 @@ output), "sampler_logprobs", "token_weights" and "entropy_weights".
 
 from __future__ import annotations
 
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,10 +21,10 @@ import torch
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.generate import decode
-from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts
+from isentrope.sampling.generate import rollouts_of, texts_of
+from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts, runs_of
 from isentrope.sampling.tasks.custom_fields import require_field
-from isentrope.sampling.tasks.epochs import shuffled_epochs
+from isentrope.sampling.tasks.splits import shuffled_epochs
 from isentrope.system.reading import read_json_lines
 
 _PROMPT_FIELDS = {"prompt", "messages", "prompt_ids", "reference", "key"}
@@ -113,30 +113,17 @@ def read_responses(policy: Policy, path: str | Path) -> Rollouts:
     rows = _rows(Path(path), _RESPONSE_FIELDS)
     prompts = as_prompts(policy, [_prompt(row, where) for where, row in rows])
     responses = [torch.tensor(_response_ids(policy, row, where)) for where, row in rows]
-    index = [0]
-    for before, here in pairwise(prompts):
-        index.append(index[-1] + (before.key != here.key))
-    columns: dict[str, Any] = {
-        column: torch.tensor(values)
-        for name, column in _NUMBERS.items()
-        if (values := _complete(rows, name))
-    }
-    columns |= {name: values for name in _PER_TOKEN if (values := _complete(rows, name))}
+    columns: dict[str, Any] = {name: _complete(rows, name) for name in _PER_TOKEN}
+    for name, column in _NUMBERS.items():
+        values = _complete(rows, name)
+        columns[column] = None if values is None else torch.tensor([float(x) for x in values])
     if len(steps := {row.get("step") for _, row in rows}) > 1:
         raise ValueError(
             f"{path} holds the responses of {len(steps)} training steps: an update batch is the "
             "responses of one step."
         )
-    references = [p.reference for p in prompts]
-    rollouts = Rollouts(
-        prompt_ids=[torch.tensor(p.token_ids) for p in prompts],
-        response_ids=responses,
-        prompt_index=torch.tensor(index),
-        prompt_keys=[p.key for p in prompts],
-        references=None if all(r is None for r in references) else references,
-        **columns,
-    )
-    return rollouts.with_columns(response_texts=decode(policy, rollouts.response_ids))
+    rollouts = rollouts_of(prompts, runs_of(prompts), response_ids=responses, **columns)
+    return rollouts.with_columns(response_texts=texts_of(policy, rollouts.response_ids))
 
 
 def _complete(rows: list[tuple[str, dict[str, Any]]], name: str) -> list[Any] | None:
@@ -145,9 +132,7 @@ def _complete(rows: list[tuple[str, dict[str, Any]]], name: str) -> list[Any] | 
     if where and len(where) < len(rows):
         missing = next(place for place, row in rows if name not in row)
         raise ValueError(f"{missing} has no {name!r}, and {where[0]} has one: give all or none.")
-    if name in _NUMBERS:
-        return [float(row[name]) for _, row in rows if name in row] or None
-    return [row[name] for _, row in rows if name in row] or None
+    return [row[name] for _, row in rows] if where else None
 
 
 def _rows(path: Path, fields: set[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -175,12 +160,10 @@ def _prompt(row: dict[str, Any], where: str) -> Prompt:
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     reference = row.get("reference")
-    return Prompt(
-        str(row.get("key", named.key)),
-        named.text,
-        named.token_ids,
-        None if reference is None else str(reference),
-        named.messages,
+    return replace(
+        named,
+        key=str(row.get("key", named.key)),
+        reference=None if reference is None else str(reference),
     )
 
 

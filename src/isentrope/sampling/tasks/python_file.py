@@ -53,7 +53,7 @@ def load_python_task(
         raise ValueError(f"{file} defines no {match['name']!r} (task {name}).")
     require_options(name, target, options)
     if isinstance(target, type):
-        takes_split = len(_parameters(target)) > len(_keywords(target))
+        takes_split = len(inspect.signature(target).parameters) > len(_keywords(target))
         target = target(split, **options) if takes_split else target(**options)
     if isinstance(target, Task):
         return target
@@ -86,12 +86,9 @@ def require_options(name: str, target: Any, options: Mapping[str, Any]) -> None:
         raise ValueError(f"The task {name!r} has no option {unknown[0]!r}: {has}.")
 
 
-def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(function).parameters
-
-
 def _keywords(target: Any) -> list[str]:
-    return [n for n, p in _parameters(target).items() if p.kind is p.KEYWORD_ONLY]
+    every = inspect.signature(target).parameters.items()
+    return [name for name, p in every if p.kind is p.KEYWORD_ONLY]
 
 
 class RewardedPrompts(PromptFile):
@@ -110,19 +107,23 @@ class RewardedPrompts(PromptFile):
         """
         super().__init__(path)
         self._function, self._name = function, name
-        parameters = _parameters(function)
-        self._lists = "completions" in parameters
-        arguments = {"completions", "reference"} if self._lists else set(list(parameters)[:2])
-        needed = [
-            p.name
-            for p in parameters.values()
-            if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-        ]
-        if unknown := [n for n in needed if n not in arguments]:
+        try:
+            self._bound("", "")
+        except TypeError as error:
             raise ValueError(
-                f"The reward function {name} needs the argument {unknown[0]!r}: it is called as "
+                f"The reward function {name} cannot be called ({error}): it is called as "
                 "reward(response_text, reference), or with completions and reference as lists."
-            )
+            ) from error
+
+    def _bound(self, text: str, reference: str | None) -> inspect.BoundArguments:
+        """The arguments of a call, in the form that the function has."""
+        signature = inspect.signature(self._function)
+        parameters = signature.parameters
+        if "completions" not in parameters:
+            return signature.bind(text, reference)
+        lists = {"completions": [text], "reference": [reference]}
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        return signature.bind(**{k: v for k, v in lists.items() if takes_all or k in parameters})
 
     def reward(self, response_text: str, reference: str | None) -> float:
         """The function's reward of one response.
@@ -138,23 +139,14 @@ class RewardedPrompts(PromptFile):
             ValueError: If the function fails or does not return a number.
         """
         try:
-            value = self._call(response_text, reference)
-            return float(value[0] if self._lists else value)
+            bound = self._bound(response_text, reference)
+            value = self._function(*bound.args, **bound.kwargs)
+            return float(value[0] if "completions" in bound.arguments else value)
         except Exception as error:  # any error of the user's function
             raise ValueError(
                 f"The reward function {self._name} failed on the response {response_text!r}: "
                 f"{type(error).__name__}: {error}"
             ) from error
-
-    def _call(self, text: str, reference: str | None) -> Any:
-        if not self._lists:
-            return self._function(text, reference)
-        arguments = {"completions": [text], "reference": [reference]}
-        parameters = _parameters(self._function)
-        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        return self._function(
-            **{k: v for k, v in arguments.items() if takes_all or k in parameters}
-        )
 
 
 def _run(file: Path, name: str) -> ModuleType:

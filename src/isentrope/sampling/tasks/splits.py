@@ -1,4 +1,7 @@
-"""Train and test of generated tasks: by a digest of the problem, so they never meet."""
+"""Which problems a task asks, and in which order.
+
+Train and test of generated tasks are separated by a digest of the problem, so they never meet.
+"""
 
 from __future__ import annotations
 
@@ -72,3 +75,21 @@ def require_probability(name: str, value: float) -> None:
     """
     if not 0 <= value < 1:
         raise ValueError(f"{name} is a probability below 1, got {value}.")
+
+
+def shuffled_epochs(size: int, n: int, seed: int) -> list[int]:
+    """Row indices: every row once in random order, then again in another order, and so on.
+
+    Args:
+        size: Rows of the data set, at least one.
+        n: Number of indices.
+        seed: Fixes the orders.
+
+    Returns:
+        n numbers below `size`.
+    """
+    rng = random.Random(seed)
+    order: list[int] = []
+    while len(order) < n:
+        order += rng.sample(range(size), size)
+    return order[:n]

@@ -10,7 +10,6 @@ not give the tokens that were drawn, and puts the end token back.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ import torch
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.prompts import as_prompts
+from isentrope.sampling.generate import rollouts_of
+from isentrope.sampling.prompts import as_prompts, runs_of
 from isentrope.system.reading import read_arrow, read_schema
 
 NEEDED = {"step", "prompt", "completion", "advantage"}
@@ -68,18 +68,14 @@ def read_trl_completions(
             "completions of one step."
         )
     prompts = as_prompts(policy, table["prompt"].tolist())
-    index = [0]
-    for before, here in pairwise(prompts):
-        index.append(index[-1] + (before.key != here.key))
     rewards = [c for c in table if c not in NEEDED and pd.api.types.is_float_dtype(table[c])]
     texts = [_text(value, i, path) for i, value in enumerate(table["completion"])]
-    return Rollouts(
-        prompt_ids=[torch.tensor(p.token_ids) for p in prompts],
+    return rollouts_of(
+        prompts,
+        runs_of(prompts),
         response_ids=[_encode(policy, text, max_new_tokens) for text in texts],
-        prompt_index=torch.tensor(index),
         rewards=torch.tensor(table[rewards[0]].to_numpy()) if len(rewards) == 1 else None,
         advantages=torch.tensor(table["advantage"].to_numpy()),
-        prompt_keys=[p.key for p in prompts],
         response_texts=texts,
         max_new_tokens=max_new_tokens,
     )

@@ -1,0 +1,122 @@
+"""θ of a policy: the parameters of a model that require a gradient, and where they can move."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isentrope.models.layerwise import Moved, Point, moved_along
+from isentrope.models.sharding import is_spread
+from isentrope.nouns.sharded_tensors import is_sharded, local_part, total
+from isentrope.nouns.vectors import Vector, require_same_names
+
+
+class Theta:
+    """The trainable parameters of a model; their set is asserted when the policy is made.
+
+    Attributes:
+        model: The Hugging Face causal LM, or a PEFT model around one.
+    """
+
+    model: Any
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the trainable parameters."""
+        return next(p for p in self.model.parameters() if p.requires_grad).device
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the base is spread over processes (`models.sharding`)."""
+        return is_spread(self.model)
+
+    @property
+    def theta(self) -> Vector:
+        """θ: the trainable parameters by name, detached, sharing the model's memory."""
+        return {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
+
+    @property
+    def parts(self) -> Vector:
+        """What this process holds of θ: θ itself, where it is not spread over processes."""
+        return {n: local_part(p) for n, p in self.theta.items()}
+
+    @property
+    def spreads_theta(self) -> bool:
+        """Whether trained parameters are spread over processes (`models.layerwise`)."""
+        return any(is_sharded(p) for p in self.model.parameters() if p.requires_grad)
+
+    def parameters_along(self, direction: Vector, eta: Tensor | float) -> Point:
+        """θ + ηv, added in float64 and then rounded to the runtime dtype.
+
+        Args:
+            direction: v by parameter name.
+            eta: A number, or a scalar tensor to differentiate by.
+
+        Returns:
+            The shifted parameters; those that are spread are added up where they are used.
+        """
+        trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        return {
+            n: Moved(direction[n], eta)
+            if is_sharded(p)
+            else moved_along(p.detach(), direction[n], eta)
+            for n, p in trained.items()
+        }
+
+    def require_direction(self, direction: Mapping[str, Tensor]) -> None:
+        """Refuse a vector that is not over exactly θ.
+
+        Args:
+            direction: A named vector.
+
+        Raises:
+            ValueError: If it holds NaN or infinity.
+        """
+        require_same_names(self.theta, direction)
+        wrong = {n: (~local_part(x).isfinite()).sum() for n, x in direction.items()}
+        for name, entries in zip(wrong, total(wrong, direction), strict=True):
+            if entries:
+                raise ValueError(f"The direction is not finite in parameter {name!r}.")
+
+    @contextmanager
+    def shifted(self, direction: Vector, eta: float) -> Generator[None]:
+        """Put θ + ηv into the model for a block, then restore θ exactly.
+
+        Only sampling needs this; scoring at θ + ηv does not change the model.
+
+        Args:
+            direction: v by parameter name.
+            eta: Step size.
+
+        Yields:
+            Nothing.
+        """
+        self.require_direction(direction)
+        saved = {n: p.clone() for n, p in self.theta.items()}
+        moved = {n: moved_along(p, direction[n], eta) for n, p in self.theta.items()}
+        try:
+            self._write(moved)
+            yield
+        finally:
+            self._write(saved)
+
+    def _write(self, values: Vector) -> None:
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                if name in values:
+                    parameter.copy_(values[name])
+
+    def require_trainable(self, expected: Iterable[str] | None) -> None:
+        """Refuse an empty θ, or one that is not the set of names that is asserted."""
+        names = set(self.theta)
+        if not names:
+            raise ValueError("The model has no parameter that requires a gradient: θ is empty.")
+        if expected is not None and (other := set(expected) ^ names):
+            raise ValueError(
+                f"The trainable set is not the one asserted: {len(other)} names differ, the first "
+                f"is {sorted(other)[0]!r}."
+            )
