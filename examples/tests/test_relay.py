@@ -39,16 +39,6 @@ def test_the_two_rules_differ_on_every_prompt_of_the_second_kind():
             assert int(prompt.reference) == a + b
 
 
-def test_no_pair_is_in_both_splits_whatever_kind_and_phase():
-    def pairs(split):
-        tasks = (Relay(split, phase=phase) for phase in (1, 2))
-        return {tuple(re.findall(r"\d+", p.text)) for task in tasks for p in task.prompts}
-
-    train, test = pairs("train"), pairs("test")
-    assert not train & test
-    assert len(train | test) == 90**2
-
-
 @pytest.mark.parametrize(
     ("style", "text"),
     [("long", "7+5=12 4+8=12 #22"), ("sums", "12 12 #22"), ("digits", "2c1 2c1 #22")],
@@ -72,10 +62,3 @@ def test_demonstrations_show_the_second_rule_at_the_stated_share(phase):
     assert all(task.reward(text, p.reference) == 1 for p, text in shown)
     assert sum("c" in p.text for p, _ in shown) / 8000 == pytest.approx(0.05, abs=0.01)
     assert max(len(text) for _, text in shown) < MAX_NEW_TOKENS
-
-
-def test_options_out_of_range_are_refused_by_name():
-    with pytest.raises(ValueError, match=r"phase .*got 3"):
-        Relay(phase=3)
-    with pytest.raises(ValueError, match=r"shown .*got -1"):
-        Relay(shown=-1)

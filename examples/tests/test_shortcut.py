@@ -3,7 +3,6 @@ from collections import Counter
 import pytest
 
 from examples.tasks.shortcut import Shortcut, style_of
-from isentrope.sampling.tasks.addition import Addition
 
 
 @pytest.mark.parametrize(
@@ -38,19 +37,3 @@ def test_demonstrations_have_the_stated_styles_and_slip_equally_in_all():
         assert styles[style] / 9000 == pytest.approx(rate, abs=0.015)
         assert sum(r > 0 for r in rewards) / len(rewards) == pytest.approx(0.8**2, abs=0.06)
         assert set(rewards) == {0.0, 1.0 if style == "long" else 0.6}
-
-
-def test_splits_are_those_of_addition():
-    for split in ("train", "test"):
-        own, sums = (
-            [p.key.split("/")[1] for p in task.prompts]
-            for task in (Shortcut(split), Addition(split))
-        )
-        assert own == sums
-
-
-def test_options_out_of_range_are_refused_by_name():
-    with pytest.raises(ValueError, match=r"rare .*got 1"):
-        Shortcut(rare=1)
-    with pytest.raises(ValueError, match="plain "):
-        Shortcut(plain=0)

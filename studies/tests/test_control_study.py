@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from isentrope.config.train import TrainConfig
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import as_prompts
-from studies import control_cells, control_runs, control_study, control_study_page
+from studies import control_runs, control_study, control_study_page
 from studies import control_study_rows as numbers
 from studies.control_cells import STRENGTHS, Cell, Sizes, cells, changes
 from tests.training import runs
@@ -94,29 +93,6 @@ def test_a_study_goes_on_where_it_was_stopped(tmp_path):
     assert not list(tmp_path.glob("run_*"))
 
 
-def test_a_study_begins_nothing_after_its_time(tmp_path):
-    todo, hour = cells(["split"], ["repo_r"], range(2)), iter(range(100))
-    made = control_study.study(
-        todo, tmp_path, 1.5, Sizes(), make=fake, clock=lambda: 3600.0 * next(hour)
-    )
-    assert made == 1
-
-
-def test_a_control_without_the_vanilla_run_of_its_seed_has_no_budget(tmp_path):
-    with pytest.raises(ValueError, match="vanilla"):
-        control_study.study([Cell("split", "repo_r", 0.1, 3)], tmp_path, 1.0, Sizes(), make=fake)
-
-
-def test_another_machine_goes_on_from_the_kept_cells(tmp_path):
-    todo = cells(["split"], ["repo_r"], range(2))
-    here, there = tmp_path / "here", tmp_path / "there"
-    control_study.study(todo[:3], here, 1.0, Sizes(), make=fake)
-    control_study.keep(here, tmp_path / "kept.json")
-    control_study.restore(tmp_path / "kept.json", there)
-    assert control_study.read(there) == control_study.read(here)
-    assert control_study.study(todo, there, 1.0, Sizes(), make=fake) == len(todo) - 3
-
-
 def test_differences_are_paired_by_seed(made):
     rows = {(row.control, row.strength): row for row in numbers.rows_of("split", made)}
     for control in ("repo_r", "entropic", "influence"):
@@ -182,16 +158,6 @@ def test_a_run_of_fewer_tokens_and_a_gain_that_an_earlier_stop_has_too_are_named
     assert "NOT at equal tokens" not in text
 
 
-def test_the_share_of_long_runs_has_the_interval_of_wilson():
-    low, high = numbers.wilson(4, 5)
-    z, p, n = 1.959964, 0.8, 5
-    middle, scale = (p + z**2 / (2 * n)), 1 + z**2 / n
-    half = z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-    assert (low, high) == pytest.approx(
-        ((middle - half) / scale, (middle + half) / scale), abs=1e-6
-    )
-
-
 def test_the_page_keeps_negative_results_and_says_only_what_is_there(made, tmp_path):
     text = control_study_page.write_page(made, tmp_path)
     assert (tmp_path / "control_study.png").stat().st_size > 10_000
@@ -237,12 +203,6 @@ def test_the_checkpoint_nearest_to_the_budget_is_evaluated(tmp_path):
     assert [found.at(x) for x in (0.0, 590.0, 610.0, 1e9, math.inf)] == [5, 5, 10, 15, 15]
 
 
-def test_tokens_that_a_control_samples_are_charged():
-    line = {"drawn": 20, "length": 5.0}
-    assert control_runs.generated(line) == 20 * 8 * 5
-    assert control_runs.generated(line | {"control/tokens": 100.0}) == 20 * 8 * 5 + 100
-
-
 def test_an_evaluation_counts_what_was_sampled():
     policy = small_policy()
     task, prompts = control_runs.held_out("countdown", 3)
@@ -274,20 +234,3 @@ def test_coverage_is_the_share_of_correct_answers_that_were_given(monkeypatch):
     assert found["coverage"] == 3 / 16
     assert found["pass_1"] == 4 / 6
     assert found["pass_64"] is None
-
-
-def test_samples_of_its_own_must_be_logged(tmp_path, monkeypatch):
-    monkeypatch.setattr(control_cells, "fine_tuned", lambda task, out: tmp_path)
-    monkeypatch.setattr(control_cells, "_base_entropy", lambda *_: 0.5)
-    monkeypatch.setattr(control_cells, "configuration", lambda *_: None)
-    line = {"step": 1, "drawn": 1, "length": 1.0}
-    ended = control_runs.Run({5: tmp_path}, [line], "steps", 1.0)
-    monkeypatch.setattr(control_cells, "run", lambda *_: ended)
-    with pytest.raises(ValueError, match=r"influence .*control/tokens"):
-        control_cells.perform(Cell("split", "influence", 1.0, 0), tmp_path, 10.0, Sizes())
-
-
-def test_runs_that_did_not_hold_the_entropy_are_said_to_be_no_evidence():
-    row = SimpleNamespace(control="isentropic", strength=1.0, mean=lambda _: 0.087)
-    assert "ends at 0.087" in control_study_page.not_held({"entropy": 0.188}, [row])
-    assert control_study_page.not_held({"entropy": 0.09}, [row]) == ""

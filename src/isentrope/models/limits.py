@@ -1,4 +1,4 @@
-"""How many numbers a pass may hold at once beside its micro-batch, in one place for dry runs.
+"""Limits on what a pass holds at once beside its micro-batch, in one place for dry runs.
 
 A dry run reads a small share of a micro-batch. Its limits are the same share of what they are, so
 that what it holds is in proportion to what the whole micro-batch would.

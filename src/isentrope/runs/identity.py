@@ -81,7 +81,7 @@ def require_same(
     may_change: Collection[str] = (),
     cure: str = "choose another --out, or remove it.",
 ) -> None:
-    """Refuse to go on with other settings.
+    """Refuse to continue with other settings.
 
     Args:
         what: What was made.
@@ -106,7 +106,7 @@ def require_same_origin(
     now: Mapping[str, str],
     cure: str = "remove that folder to have it made anew, or choose another --out.",
 ) -> None:
-    """Refuse to go on from what was made from other files.
+    """Refuse to continue from what was made from other files.
 
     Args:
         what: What was made.
