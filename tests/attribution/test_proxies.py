@@ -102,9 +102,7 @@ def state_entropy_derivative(policy, rollouts, direction):
 def test_the_discriminator_is_the_derivative_along_the_tokens_own_logit():
     policy, rollouts = one_token_responses()
     scores = score(policy, rollouts)
-    found = proxies.discriminator_change(
-        scores.logprobs, scores.entropies, torch.ones(VOCABULARY, dtype=torch.float64)
-    )
+    found = -proxies.discriminator(scores.logprobs, scores.entropies)
     row = int(
         weighted_gradient(policy, rollouts.select([0]), torch.ones(1, 1))["table"].any(1).nonzero()
     )

@@ -20,6 +20,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from isentrope.nouns.units import Units
+
 RIDGE = 0.01
 """Penalty on standardised features, relative to the total weight of the tokens."""
 
@@ -51,10 +53,10 @@ def cross_fitted_baseline(
     Raises:
         ValueError: If there are fewer than two prompt draws.
     """
-    units, place = prompt_index.unique(return_inverse=True)
-    if len(units) < 2:
+    units = Units.of(prompt_index)
+    if units.count < 2:
         raise ValueError("Cross-fitting needs at least two prompt draws; there is one.")
-    fold = place % min(FOLDS, len(units))
+    fold = units.place % min(FOLDS, units.count)
     inputs = prefix_features(entropies, features)
     baseline = torch.zeros_like(entropies)
     for k in range(int(fold.max()) + 1):

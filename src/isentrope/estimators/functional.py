@@ -107,7 +107,7 @@ class Functionals:
         Returns:
             Scalar ℋ or h, in `unit`.
         """
-        omega = omega / omega.sum()
+        omega = omega / omega.sum()  # degree 0 in ω, which the jackknife needs
         log_weights = log_ratios.cumsum(1)  # (n, t): log W_i,k+1
         before = log_weights - log_ratios  # (n, t): log W_ik
         if self.method == "sequence":
@@ -118,7 +118,7 @@ class Functionals:
             surprisals = -(log_ratios + self.sampler_logprobs)
             entropy, _ = _prefix(omega, log_weights, surprisals, self.tokens)
         if self.baseline is not None:
-            jump = (log_weights.exp() - before.exp()) * self.baseline
+            jump = (log_weights.exp() - before.exp()) * self.baseline  # (n, t), mean 0 given t_<k
             entropy = entropy - omega @ jump.sum(1)
         return entropy / length if self.functional == "per_token" else entropy
 
@@ -126,7 +126,7 @@ class Functionals:
 def _sequence(
     omega: Tensor, log_weights: Tensor, entropies: Tensor, tokens: Tensor
 ) -> tuple[Tensor, Tensor]:
-    weights = omega * stable_exp(log_weights)
+    weights = omega * stable_exp(log_weights)  # (n,): the factor that is left out cancels
     weights = weights / weights.sum()
     return weights @ entropies.sum(1), weights @ tokens.sum(1)
 
@@ -135,7 +135,7 @@ def _prefix(
     omega: Tensor, log_weights: Tensor, entropies: Tensor, tokens: Tensor
 ) -> tuple[Tensor, Tensor]:
     weights = omega[:, None] * stable_exp(log_weights)  # (n, t)
-    weights = weights / weights.sum(0)
+    weights = weights / weights.sum(0)  # self-normalised at each position, over all n sequences
     return (weights * entropies).sum(), (weights * tokens).sum()
 
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from isentrope.nouns.estimate import ROUNDING, Estimate
+from isentrope.nouns.units import Units
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def infinitesimal_jackknife(
     Returns:
         Values and influences by unit.
     """
-    units, place = prompt_index.unique(return_inverse=True)
+    units = Units.of(prompt_index)
     omega = torch.full((len(prompt_index),), 1.0 / len(prompt_index), dtype=torch.float64)
 
     def twice(omega: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,7 +99,6 @@ def infinitesimal_jackknife(
 
     jacobian, values = torch.func.jacrev(twice, has_aux=True)(omega)
     by_sample = jacobian * omega  # (m, n)
-    by_unit = torch.zeros(len(values), len(units), dtype=torch.float64)
-    by_unit.index_add_(1, place, by_sample.detach())
+    by_unit = units.sums(by_sample.detach())  # (m, P)
     by_unit -= by_unit.mean(1, keepdim=True)
-    return Jackknifed(values.detach(), by_unit, len(units))
+    return Jackknifed(values.detach(), by_unit, units.count)

@@ -32,6 +32,7 @@ from isentrope.estimators.functional import UNITS, EstimatorOptions, Functional,
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
@@ -132,20 +133,20 @@ def coupled_change(
         return torch.stack((there - here, here, there))
 
     result = infinitesimal_jackknife(values, prompt_index)
-    units, place = prompt_index.unique(return_inverse=True)
-    different = torch.zeros(len(units)).index_add_(0, place, differ.float()) > 0
+    units = Units.of(prompt_index)
+    different = units.sums(differ) > 0  # (P,)
     n_different = int(different.sum())
     options: dict[str, Any] = {"unit": UNITS[functional], "method": "resampled"}
     estimate = result.estimate(0, confidence=confidence, **options)
-    if n_different >= min(ENOUGH, len(units) / 2):
+    if n_different >= min(ENOUGH, units.count / 2):
         return estimate
     se = _bound(result, different, confidence)
     bound = Estimate.from_standard_error(
         estimate.value, se, estimate.n, confidence=confidence, **options
     )
     warning = (
-        f"Only {n_different} of {len(units)} response pairs differ: the error is a bound, from the "
-        "largest rate of different pairs that this number allows. At so small a step the "
+        f"Only {n_different} of {units.count} response pairs differ: the error is a bound, from "
+        "the largest rate of different pairs that this number allows. At so small a step the "
         "importance-weighted methods are sharper."
     )
     longer = max(bound, estimate, key=lambda e: e.ci_high - e.ci_low)  # the second may be NaN

@@ -21,7 +21,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import Tensor
 
 from isentrope.estimators.bounded import bounded_mean
@@ -29,6 +28,7 @@ from isentrope.estimators.entropy_change import EntropyChange, Point, change_of_
 from isentrope.estimators.functional import Functionals, stable_exp
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
+from isentrope.nouns.units import Units
 
 REWARD = "reward"
 """Unit of J."""
@@ -178,12 +178,8 @@ def _bounded(
     sample = change.sample
     if sample.trust.verdict != "trust" or bool(((rewards < 0) | (rewards > 1)).any()):
         return reward
-    place = sample.prompt_index.unique(return_inverse=True)[1]
-    mean = bounded_mean(
-        torch.zeros(reward.n).double().index_add_(0, place, rewards.double()) / place.bincount(),
-        reward.unit,
-        confidence=confidence,
-    )
+    units = Units.of(sample.prompt_index)
+    mean = bounded_mean(units.sums(rewards) / units.sizes, reward.unit, confidence=confidence)
     ends = {"ci_low": mean.ci_low, "ci_high": mean.ci_high, "degrees_of_freedom": None}
     return replace(reward, **ends, warnings=sample.trust.warnings)
 

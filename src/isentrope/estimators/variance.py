@@ -38,6 +38,7 @@ from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sweep_statistics import CHANGES, statistics_of_sample, trust_of_change
 from isentrope.nouns.estimate import ROUNDING, Estimate
 from isentrope.nouns.saved import Absent
+from isentrope.nouns.units import Units
 from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
 
@@ -133,33 +134,39 @@ def variance_study(
         ValueError: If E has fewer than two prompt draws.
     """
     reference = samples[REFERENCE]
-    units, place = reference.prompt_index.unique(return_inverse=True)
-    if len(units) < 2:
+    units = Units.of(reference.prompt_index)
+    place = units.place
+    if units.count < 2:
         raise ValueError("One prompt draw has no standard error: draw two or more prompts.")
-    whole: dict[Method, Jackknifed] = {m: _jackknife(s, eta, moved) for m, s in samples.items()}
+    whole = {m: _jackknife(s, eta, moved) for m, s in samples.items()}
     alone: dict[Method, Jackknifed] = {}
-    if len(place) > len(units):
+    if len(place) > units.count:
         each = torch.arange(len(place))
         alone = {
             m: _jackknife(replace(s, prompt_index=each), eta, moved) for m, s in samples.items()
         }
     trusts = {m: _trusts(s, moved, divergence) for m, s in samples.items()}
+
+    def method(m: Method, quantity: str, row: int) -> MethodVariance:
+        j, trust = whole[m], trusts[m][quantity]
+        options = {"unit": samples[m].functional.unit, **trust.options(m)}
+        estimate = j.estimate(row, confidence=confidence, **options)
+        own, x = j.influences[row], estimate.value + estimate.n * j.influences[row]
+        return MethodVariance(
+            estimate,
+            _ratio(own, whole[REFERENCE].influences[row], confidence),
+            _needed(x, wanted, confidence, trust.verdict == "trust"),
+            _design_effect(j, alone[m], row, units, confidence) if alone else None,
+        )
+
     methods = {
-        quantity: {
-            m: _method(
-                trusts[m][quantity],
-                (samples[m].functional.unit, m, confidence, wanted),
-                (j, whole[REFERENCE], row),
-                _design_effect(j, alone[m], row, place, confidence) if alone else None,
-            )
-            for m, j in whole.items()
-        }
+        quantity: {m: method(m, quantity, row) for m in samples}
         for quantity, row in QUANTITIES.items()
     }
     sizes: list[SizedError] = []
-    size = len(units)
-    while size >= 4 and (size == len(units) or len(units) // size <= 4 * LEAST_BATCHES):
-        cut = [(place // size == k).nonzero()[:, 0] for k in range(len(units) // size)]
+    size = units.count
+    while size >= 4 and (size == units.count or units.count // size <= 4 * LEAST_BATCHES):
+        cut = [(place // size == k).nonzero()[:, 0] for k in range(units.count // size)]
         for m, sample in samples.items():
             parts = [whole[m]]
             if len(cut) > 1:
@@ -210,29 +217,11 @@ def _trusts(sample: ScoredBatch, moved: Scores, divergence: Divergence | None) -
     return {"entropy": here, "first_order": here, "delta_h": there.or_worse(here)}
 
 
-def _method(
-    trust: Trust,
-    names: tuple[str, Method, float, float],
-    found: tuple[Jackknifed, Jackknifed, int],
-    design_effect: Estimate | None,
-) -> MethodVariance:
-    (unit, method, confidence, wanted), (here, reference, row) = names, found
-    estimate = here.estimate(row, unit=unit, confidence=confidence, **trust.options(method))
-    trusted, value, n = trust.verdict == "trust", estimate.value, estimate.n
-    return MethodVariance(
-        estimate,
-        _ratio(here.influences[row], reference.influences[row], confidence),
-        _needed(value + n * here.influences[row], wanted, confidence, trusted),
-        design_effect,
-    )
-
-
 def _design_effect(
-    groups: Jackknifed, alone: Jackknifed, row: int, place: Tensor, confidence: float
+    groups: Jackknifed, alone: Jackknifed, row: int, units: Units, confidence: float
 ) -> Estimate:
     """Variance by prompts over variance by responses, whose sum over each prompt is its unit."""
-    squares = torch.zeros(groups.n_units, dtype=torch.float64)
-    squares.index_add_(0, place, alone.influences[row].square())
+    squares = units.sums(alone.influences[row].square())
     corrections = [j.n_units / (j.n_units - 1) for j in (groups, alone)]
     a = corrections[0] ** 0.5 * groups.influences[row]
     return _ratio(a, (corrections[1] * squares).sqrt(), confidence)

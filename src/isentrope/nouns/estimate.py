@@ -330,7 +330,8 @@ class Estimate:
         Returns:
             What `columns` was made of, as far as the columns say it.
         """
-        return cls(*(row[column] for column in _columns_of(name).values()), n, unit, method)
+        ends = (row[column] for column in _columns_of(name).values())
+        return cls(*ends, n=n, unit=unit, method=method)
 
     def to_dict(self) -> dict[str, object]:
         """All fields, ready for JSON."""

@@ -172,16 +172,12 @@ def _hugging_face_order(
 
 
 def _sized(names: list[str], size: int, group: int) -> list[str]:
-    if len(names) > size:
+    if len(names) != size:
+        what = "without names they cannot be matched"
+        if names and len(names) < size:
+            what = f"nothing is left to match after {names[-1]!r}"
         raise ValueError(
             f"Param group {group} holds {size} parameters where the policy has {len(names)}: "
-            f"without names they cannot be matched. {PARTLY_FROZEN}"
-        )
-    if len(names) < size:
-        raise ValueError(
-            f"Param group {group} holds {size} parameters where the policy has {len(names)}: "
-            f"nothing is left to match after {names[-1]!r}. {PARTLY_FROZEN}"
-            if names
-            else f"Param group {group} holds {size} parameters where the policy has none."
+            f"{what}. {PARTLY_FROZEN}"
         )
     return names

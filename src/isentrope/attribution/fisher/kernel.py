@@ -98,7 +98,7 @@ class FisherKernel:
             ValueError: If rewards are needed and missing, or there is only one prompt.
         """
         if not self.symmetric:
-            return cross_structure(self.matrix, *self.identities, *(self.diagonals or (None, None)))
+            return cross_structure(self.matrix, *self.identities, self.diagonals)
         right = None
         if right_above is not None:
             if self.rows["reward"].isna().any():

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import PromptPairs, delete_one, require_finite
 from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.units import Units
 
 UNIT = "nats per sequence per η"
 
@@ -69,16 +70,10 @@ def kernel_form(matrix: Tensor, logprobs: Tensor, x: Tensor, row_prompt: Tensor)
     """
     matrix, S, x = _arrays(matrix, logprobs, x)
     y = matrix @ x
-    units, place = row_prompt.unique(return_inverse=True)
-
-    def left(values: Tensor) -> Tensor:
-        """(1 + P,) the sum, whole and without each prompt."""
-        by_unit = torch.zeros(len(units), dtype=torch.float64).index_add_(0, place, values)
-        return torch.cat([values.sum()[None], values.sum() - by_unit])
-
-    n, of_s, of_y, of_sy = (left(v) for v in (torch.ones_like(S), S, y, S * y))
+    units = Units.of(row_prompt)
+    n, of_s, of_y, of_sy = (_left(v, units) for v in (torch.ones_like(S), S, y, S * y))
     forms = -(of_sy - of_s * of_y / n) / n
-    return delete_one(forms[0] + 0.0, forms[1:], len(units), UNIT)  # no −0
+    return delete_one(forms[0] + 0.0, forms[1:], units.count, UNIT)  # no −0
 
 
 def pair_classes(
@@ -111,7 +106,8 @@ def pair_classes(
         raise ValueError(f"{HELD_OUT} Give fresh responses to U's prompts as E.")
     kx = matrix * x * len(x)
     masks = {"own": own & pairs.same, "same_prompt": pairs.same & ~own, "other_prompt": ~pairs.same}
-    S_bar = _means_without(S, pairs.rows, pairs.n_prompts)
+    of_rows = Units(pairs.rows, pairs.n_prompts)
+    S_bar = _left(S, of_rows) / _left(torch.ones_like(S), of_rows)
     found = {}
     for name, mask in masks.items():
         if not bool(mask.any()):
@@ -142,22 +138,13 @@ def own_pairs(rows: list[Tensor], columns: list[Tensor], same_prompt: Tensor) ->
     return same_prompt & (left[:, None] == right)
 
 
-def _means_without(values: Tensor, place: Tensor, prompts: int) -> Tensor:
-    """(1 + P,) the mean, whole and without each prompt."""
-    sums, counts = (
-        torch.zeros(prompts, dtype=torch.float64).index_add_(0, place, v)
-        for v in (values, torch.ones_like(values))
-    )
-    total, n = values.sum()[None], torch.tensor([float(len(values))], dtype=torch.float64)
-    return torch.cat([total, total - sums]) / torch.cat([n, n - counts])
+def _left(values: Tensor, units: Units) -> Tensor:
+    """(1 + P,) the sum of (n,) values, whole and without each prompt."""
+    total = values.sum()[None]
+    return torch.cat([total, total - units.sums(values)])
 
 
 def _arrays(matrix: Tensor, logprobs: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     K, S, x = (torch.as_tensor(v, dtype=torch.float64) for v in (matrix, logprobs, x))
-    if K.shape != (*S.shape, *x.shape) or K.ndim != 2:
-        raise ValueError(
-            f"A block of shape {tuple(K.shape)} does not fit {tuple(S.shape)} log-probabilities of "
-            f"rows and {tuple(x.shape)} weights of columns."
-        )
     require_finite(K)
     return K, S, x

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from isentrope.nouns.estimate import Caveats, Estimate
+from isentrope.nouns.units import Units
 
 KERNEL_UNIT = "nats per unit of η·w·A"
 """The unit of K: a step on t' changes log π(t) by η K(t, t') w A(t')."""
@@ -35,16 +36,16 @@ class PromptPairs:
             row_prompt: (n,) int64 prompt of each row.
             column_prompt: (m,) int64 prompt of each column.
         """
-        units, place = torch.cat([row_prompt, column_prompt]).unique(return_inverse=True)
-        self.n_prompts = len(units)
-        self.rows, self.columns = place[: len(row_prompt)], place[len(row_prompt) :]
+        units = Units.of(torch.cat([row_prompt, column_prompt]))
+        self.n_prompts, n = units.count, len(row_prompt)
+        self.rows, self.columns = units.place[:n], units.place[n:]
         self.same = self.rows[:, None] == self.columns[None]  # (n, m)
 
     def _touching(self, values: Tensor) -> Tensor:
         """(P,) the sum of (n, m) values over rows or columns of each prompt, each entry once."""
-        total = torch.zeros(self.n_prompts, dtype=torch.float64)
-        total.index_add_(0, self.rows, values.sum(1) - (values * self.same).sum(1))
-        return total.index_add_(0, self.columns, values.sum(0))
+        own = (values * self.same).sum(1)
+        of_rows = Units(self.rows, self.n_prompts).sums(values.sum(1) - own)
+        return of_rows.index_add_(0, self.columns, values.sum(0))
 
     def sums(self, values: Tensor) -> Tensor:
         """Sums of (n, m) values.
@@ -87,7 +88,7 @@ class PromptPairs:
         """
         taking_part = self._touching(mask.to(torch.float64)) > 0.5
         sides = [self.rows[mask.any(1)], self.columns[mask.any(0)]]
-        n = min(len(side.unique()) for side in sides)
+        n = min(Units.of(side).count for side in sides)
         return delete_one(statistic[0], statistic[1:][taking_part], n, unit)
 
 
@@ -228,7 +229,7 @@ def require_kernel(
             f"The kernel is not symmetric: entries differ from their mirror images by up to "
             f"{off:.3g}, the largest entry is {size:.3g}. Pass rounding= if that is rounding."
         )
-    if len(prompt_index.unique()) < 2:
+    if Units.of(prompt_index).count < 2:
         raise ValueError(
             "All sequences belong to one prompt: there is no cross-prompt relation and no error "
             "over prompts. Give a batch of at least two prompts."

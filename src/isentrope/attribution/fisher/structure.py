@@ -138,8 +138,7 @@ def cross_structure(
     matrix: Tensor,
     row_prompt: Tensor,
     column_prompt: Tensor,
-    row_diagonal: Tensor | None = None,
-    column_diagonal: Tensor | None = None,
+    diagonals: tuple[Tensor, Tensor] | None = None,
 ) -> KernelStructure:
     """Means and spreads of a rectangular block, such as E × U, for same and other prompts.
 
@@ -148,34 +147,24 @@ def cross_structure(
         row_prompt: (n,) prompt of each row.
         column_prompt: (m,) prompt of each column, numbered as in `row_prompt`; see
             `shared_identities`.
-        row_diagonal: (n,) K_ii of the rows; cosines need both diagonals.
-        column_diagonal: (m,) K_jj of the columns.
+        diagonals: (n,) K_ii of the rows and (m,) K_jj of the columns, for cosines.
 
     Returns:
         The structure; "same_prompt" is absent where the sides share no prompt.
 
     Raises:
-        ValueError: If sizes differ, a number is not finite or one diagonal is missing.
+        ValueError: If sizes differ, or a number is not finite.
     """
     matrix = torch.as_tensor(matrix, dtype=torch.float64)
-    rows, columns = torch.as_tensor(row_prompt), torch.as_tensor(column_prompt)
-    if matrix.shape != (*rows.shape, *columns.shape) or matrix.ndim != 2:
+    if matrix.shape != (len(row_prompt), len(column_prompt)):
         raise ValueError(
-            f"A block of shape {tuple(matrix.shape)} does not fit {tuple(rows.shape)} row prompts "
-            f"and {tuple(columns.shape)} column prompts."
+            f"A block of shape {tuple(matrix.shape)} does not fit {len(row_prompt)} row prompts "
+            f"and {len(column_prompt)} column prompts."
         )
     require_finite(matrix)
-    pairs = PromptPairs(rows, columns)
+    pairs = PromptPairs(row_prompt, column_prompt)
     masks = {"same_prompt": pairs.same, "cross_prompt": ~pairs.same}
-    norms = None
-    if (row_diagonal is None) != (column_diagonal is None):
-        raise ValueError("Cosines need row_diagonal and column_diagonal; one of them is missing.")
-    if row_diagonal is not None and column_diagonal is not None:
-        diagonals = (row_diagonal, column_diagonal)
-        norms = tuple(torch.as_tensor(x, dtype=torch.float64) for x in diagonals)
-        if tuple(len(x) for x in norms) != tuple(matrix.shape):
-            raise ValueError(f"The diagonals must have the lengths {tuple(matrix.shape)}.")
-    return _structure(matrix, pairs, masks, norms)
+    return _structure(matrix, pairs, masks, diagonals)
 
 
 def _by_rightness(masks: Mapping[str, Tensor], right: Tensor) -> dict[str, Tensor]:
@@ -196,7 +185,7 @@ def _structure(
     matrix: Tensor,
     pairs: PromptPairs,
     masks: Mapping[str, Tensor],
-    norms: tuple[Tensor, ...] | None,
+    norms: tuple[Tensor, Tensor] | None,
 ) -> KernelStructure:
     cosine, defined = None, torch.ones_like(pairs.same)
     zero_rows: tuple[int, ...] = ()

@@ -86,12 +86,12 @@ class GradientStore:
             (n, size) at the model's device and dtype.
         """
         held, p = self._rows[name], self._like[name]
-        return held.to(p.device) if held.dtype == p.dtype else self._read(name, None).to(p)
+        return held.to(p.device) if held.dtype == p.dtype else self._read(name, slice(None)).to(p)
 
-    def _read(self, name: str, rows: Tensor | None) -> Tensor:
-        held = self._rows[name] if rows is None else self._rows[name][rows]
+    def _read(self, name: str, rows: Tensor | slice) -> Tensor:
+        held = self._rows[name][rows].float()
         if not self._quantised:
-            return held.float()
-        scales = self._scales[name] if rows is None else self._scales[name][rows]
-        whole = (held.float().unflatten(1, (-1, INT8_BLOCK)) * scales[..., None]).flatten(1)
+            return held
+        scales = self._scales[name][rows]
+        whole = (held.unflatten(1, (-1, INT8_BLOCK)) * scales[..., None]).flatten(1)
         return whole[:, : self._like[name].numel()]

@@ -58,17 +58,19 @@ def gram(
     plan = gram_plan(policy, left.n_rows, n_right, gradients.storage)
     computed = SequenceGradients(policy, gradients.backend)  # refuses unsupported layers
     held, streamed = (left, right or left) if plan.hold_left else (right or left, left)
-    files = _Tiles(folder, policy, (held, streamed), preconditioner, plan, gradients.backend)
+    kind = (held, streamed), preconditioner, plan, gradients.backend
+    files = None if folder is None else _Tiles(Path(folder), policy, *kind)
     out = torch.zeros(held.n_rows, streamed.n_rows, dtype=torch.float64)
     for k, (start, end) in enumerate(plan.tiles):
-        tile = files.load(k)
+        tile = None if files is None else files.load(k)
         if tile is None:
             with policy.precision.active(forward_mode=False):
                 tile = _tile(computed, held, streamed, preconditioner, plan, start, end)
-            files.save(k, tile)
+            if files is not None:
+                files.save(k, tile)
         out[start:end] += tile
     if plan.symmetric:
-        out = out.triu() + out.triu(1).T
+        out = out.triu() + out.triu(1).T  # tiles are computed on and above the diagonal only
     return out if plan.hold_left else out.T.contiguous()
 
 
@@ -92,10 +94,8 @@ def gram_diagonals(
     left, right = sides
     plan = gram_plan(policy, left.n_rows, right.n_rows, gradients.storage)
     size = max(end - start for start, end in plan.tiles)
-    computed, scaled = (
-        SequenceGradients(policy, gradients.backend),
-        _scaling(policy, preconditioner),
-    )
+    computed = SequenceGradients(policy, gradients.backend)
+    scaled = _scaling(policy, preconditioner)
 
     def squares(side: TokenSum, start: int, end: int) -> Tensor:
         out = torch.zeros(end - start, dtype=torch.float64, device=policy.device)
@@ -157,13 +157,13 @@ def _tile(
                 own = own.tensor_split(ranks.size)[ranks.own]
             for name in policy.names:
                 block = rows.block(name)
-                out[own, start:end] += (scaled(name, block[own]) @ block.T).double()
+                out[own, start:end] += (scaled(name, block[own]) @ block.T).double()  # (own, tile)
 
         def multiply(name: str, columns: Tensor, new: Tensor) -> None:
-            products = scaled(name, new.flatten(1)) @ rows.block(name).T
+            products = scaled(name, new.flatten(1)) @ rows.block(name).T  # (b, tile)
             out.index_add_(1, columns, products.double().T)
 
-        first = end if plan.symmetric else 0
+        first = end if plan.symmetric else 0  # rows before the tile were met by earlier tiles
         if first < streamed.n_rows:
             gradients.visit(_rows_of(streamed, first, streamed.n_rows), multiply)
     ranks.sum([out])
@@ -199,16 +199,14 @@ class _Tiles:
 
     def __init__(
         self,
-        folder: str | Path | None,
+        folder: Path,
         policy: Policy,
         sides: tuple[TokenSum, TokenSum],
         preconditioner: Vector | None,
         plan: StoragePlan,
         gradient_backend: GradientBackend,
     ) -> None:
-        self._folder, self._ranks = None if folder is None else Path(folder), policy.ranks
-        if self._folder is None:
-            return
+        self._folder, self._ranks = folder, policy.ranks
         kinds = tuple(side.of_training for side in sides)
         head = (repr(plan), policy.temperature, repr(policy.precision), gradient_backend, kinds)
         vectors = (dict(policy.model.named_parameters()), preconditioner or {})
@@ -228,23 +226,20 @@ class _Tiles:
             self._name = sha256(x.encode() for x in self._ranks.all_of([self._name]))[:16]
 
     def _path(self, k: int) -> Path:
-        assert self._folder is not None
         return self._folder / f"tile_{self._name}_{k}.safetensors"
 
     def load(self, k: int) -> Tensor | None:
         """A finished tile, or None; what the first process finds, where several share the work."""
-        return self._ranks.from_first(lambda: self._read(k))
-
-    def _read(self, k: int) -> Tensor | None:
-        if self._folder is None or not self._path(k).exists():
-            return None
-        return read_tensors(self._path(k), _CURE)["tile"]
+        path = self._path(k)
+        return self._ranks.from_first(
+            lambda: read_tensors(path, _CURE)["tile"] if path.exists() else None
+        )
 
     def save(self, k: int, tile: Tensor) -> None:
         """Write a tile atomically."""
-        if self._folder is None or self._ranks.own > 0:
-            return
-        write_file(self._path(k), lambda partial: save_file({"tile": tile.contiguous()}, partial))
+        if self._ranks.own == 0:
+            content = {"tile": tile.contiguous()}
+            write_file(self._path(k), lambda partial: save_file(content, partial))
 
 
 def _bytes_of(side: TokenSum) -> Iterator[bytes]:

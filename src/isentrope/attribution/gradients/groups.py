@@ -30,6 +30,7 @@ from isentrope.estimators.sample import ScoredBatch, sampler_logprobs, score_bat
 from isentrope.models.padding import derivative_of_scores
 from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_groups
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
@@ -212,13 +213,13 @@ def assign_groups(prompt_index: Tensor, groups: int) -> Tensor:
     Raises:
         ValueError: If there are fewer prompt draws than groups.
     """
-    units, place = prompt_index.unique(return_inverse=True)
-    if not 1 <= groups <= len(units):
+    units = Units.of(prompt_index)
+    if not 1 <= groups <= units.count:
         raise ValueError(
-            f"{groups} groups cannot be made of {len(units)} prompt draws: choose 2 to "
-            f"{len(units)}, or 1 for no errors."
+            f"{groups} groups cannot be made of {units.count} prompt draws: choose 2 to "
+            f"{units.count}, or 1 for no errors."
         )
-    return place * groups // len(units)
+    return units.place * groups // units.count
 
 
 def _by_group(
@@ -232,7 +233,7 @@ def _by_group(
 ) -> HeldVectors:
     parts = HeldVectors(policy.theta, where)
     for g in range(groups):
-        here = (group == g).nonzero()[:, 0]
+        here = (group == g).nonzero()[:, 0]  # (n_g,)
         t = int(rollouts.lengths[here].max())
         weights = None if b is None else b[here, :t]
         with derivative_of_scores(policy.model):
@@ -245,6 +246,7 @@ def _add_ratio_terms(
 ) -> None:
     with derivative_of_scores(policy.model):
         of_length = weighted_gradient(policy, E, ratio.length_weights)
+    # The sum over groups, ∂h itself, before any part is changed: the terms added sum to zero.
     total = GradientGroups(parts, group, ratio.length_weights, None).total
     for k, (a, b) in enumerate(zip(ratio.of_length, ratio.of_total, strict=True)):
         parts[k] = axpy(-float(b), total, axpy(-float(a), of_length, parts[k]))
@@ -286,5 +288,5 @@ def ratio_terms(sample: ScoredBatch, group: Tensor) -> RatioTerms:
     jackknife = infinitesimal_jackknife(statistics, group)
     ones = torch.ones(len(group), dtype=torch.float64)
     weights = torch.func.grad(lambda r: length(ones, r, f.tokens))(sample.log_ratios)
-    of_h, of_n = jackknife.influences / jackknife.values[1]
+    of_h, of_n = jackknife.influences / jackknife.values[1]  # (G,) each: I_h/N and I_N/N
     return RatioTerms(of_h, of_n, weights)

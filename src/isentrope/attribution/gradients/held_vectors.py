@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import overload
+from typing import Any
 from weakref import finalize
 
 import torch
@@ -68,13 +68,7 @@ class HeldVectors(Sequence[Vector]):
     def __len__(self) -> int:
         return len(self._held)
 
-    @overload
-    def __getitem__(self, index: int) -> Vector: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Vector]: ...
-    def __getitem__(self, index: int | slice) -> Vector | list[Vector]:
-        if isinstance(index, slice):
-            return [self[k] for k in range(*index.indices(len(self)))]
+    def __getitem__(self, index: Any) -> Any:
         flat, start, vector = self._flat(self._held[index]), 0, dict[str, Tensor]()
         for name, p in self._like.items():
             own = local_part(p)

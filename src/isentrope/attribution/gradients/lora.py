@@ -106,12 +106,8 @@ def find_lora(model: nn.Module, layers: Iterable[Layer]) -> list[LoraLayer]:
         the products types of their own.
     """
     by_module = {id(layer.module): layer for layer in layers}
-    lora = []
-    if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
-        return lora
-    for module in model.modules():
-        if type(module) is not LoraLinear or not _is_plain(module):
-            continue
+    lora: list[LoraLayer] = []
+    for module in _plain_layers(model):
         (adapter,) = module.active_adapters
         a, b = (by_module.get(id(factors[adapter])) for factors in (module.lora_A, module.lora_B))
         if a is not None and b is not None:
@@ -131,9 +127,7 @@ def scaled_by_rank(model: nn.Module) -> Generator[None]:
     Yields:
         Nothing.
     """
-    plain = [x for x in model.modules() if type(x) is LoraLinear and _is_plain(x)]
-    if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
-        plain = []
+    plain = _plain_layers(model)
     try:
         for module in plain:
             module.forward = _scaling_first(module)  # pyright: ignore[reportAttributeAccessIssue]
@@ -148,6 +142,13 @@ def _scaling_first(module: LoraLinear) -> Callable[..., Tensor]:
     base, scaling = module.base_layer, module.scaling[adapter]
     a, b = module.lora_A[adapter], module.lora_B[adapter]
     return lambda x: base(x) + b(a(x) * scaling)
+
+
+def _plain_layers(model: nn.Module) -> list[LoraLinear]:
+    """The layers that are handled here; none under autocast."""
+    if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
+        return []
+    return [x for x in model.modules() if type(x) is LoraLinear and _is_plain(x)]
 
 
 def _is_plain(module: LoraLinear) -> bool:

@@ -18,7 +18,7 @@ visits its parts of all gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
@@ -99,48 +99,46 @@ class SequenceGradients:
             ValueError: If a trainable parameter gets no gradient, gradient checkpointing is
                 active, or the hooks disagree with autograd.
         """
-        require_no_checkpointing(self.policy.model)
-        token_sum.rollouts.require_vocabulary(self.policy.vocabulary)
-        model = self.policy.model
-        with nullcontext() if token_sum.of_training else derivative_of_scores(model):
+        policy = self.policy
+        require_no_checkpointing(policy.model)
+        token_sum.rollouts.require_vocabulary(policy.vocabulary)
+        with nullcontext() if token_sum.of_training else derivative_of_scores(policy.model):
             self._check_once(token_sum)
             if self._layers is None:
-                loop = self._together if self.policy.spreads_theta else self._loop
-                loop(token_sum, visit)
+                each = self._together if policy.spreads_theta else self._each
+                for rows, gradient in each(token_sum):
+                    with policy.precision.active(forward_mode=False):  # as under the hooks
+                        for name, x in gradient.items():
+                            visit(name, rows, x.to(policy.theta[name].dtype)[None])
                 return
-            policy = self.policy
             sizes = policy.max_tokens, policy.ranks, token_sum.row_of, policy.padding
             for batch in micro_batches(token_sum.rollouts, *sizes):
                 of_batch = visit if batch.counted else _ignore
                 self._visit_batch(batch.to(policy.device), token_sum, of_batch)
 
-    def _loop(self, token_sum: TokenSum, visit: Visit) -> None:
-        rows = token_sum.row_of.to(self.policy.device)
-        for batch in micro_batches(token_sum.rollouts, 1, self.policy.ranks, token_sum.row_of):
-            i = batch.sequences
-            one = token_sum.select(i)
-            gradient = weighted_gradient(
-                self.policy, one.rollouts, one.logprob_weights, one.entropy_weights, ALONE
-            )
-            if not batch.counted:
-                continue
-            with self.policy.precision.active(forward_mode=False):  # as under the hooks
-                for name, tensor in gradient.items():
-                    visit(name, rows[i], tensor.to(self.policy.theta[name].dtype)[None])
+    def _each(self, token_sum: TokenSum) -> Iterator[tuple[Tensor, Vector]]:
+        """Rows, and their gradients by autograd, one after the other."""
+        policy, row_of = self.policy, token_sum.row_of.to(self.policy.device)
+        for batch in micro_batches(token_sum.rollouts, 1, policy.ranks, token_sum.row_of):
+            one, i = token_sum.select(batch.sequences), batch.sequences
+            weights = one.logprob_weights, one.entropy_weights
+            gradient = weighted_gradient(policy, one.rollouts, *weights, ALONE)
+            if batch.counted:
+                yield row_of[i], gradient
 
-    def _together(self, token_sum: TokenSum, visit: Visit) -> None:
-        """One row after the other, each by all processes; the first has what is not sharded."""
+    def _together(self, token_sum: TokenSum) -> Iterator[tuple[Tensor, Vector]]:
+        """The same, each by all processes; the first has what is not sharded."""
         policy, row_of = self.policy, token_sum.row_of
         for row in row_of.unique():
             one = token_sum.select((row_of == row).nonzero()[:, 0])
-            gradient = weighted_gradient(
-                policy, one.rollouts, one.logprob_weights, one.entropy_weights
-            )
-            rows = row[None].to(policy.device)
-            with policy.precision.active(forward_mode=False):  # as under the hooks
-                for name, tensor in gradient.items():
-                    if is_sharded(tensor) or policy.ranks.own == 0:
-                        visit(name, rows, local_part(tensor).to(policy.theta[name].dtype)[None])
+            weights = one.logprob_weights, one.entropy_weights
+            gradient = weighted_gradient(policy, one.rollouts, *weights)
+            own = {
+                name: local_part(x)
+                for name, x in gradient.items()
+                if is_sharded(x) or policy.ranks.own == 0
+            }
+            yield row[None].to(policy.device), own
 
     def _visit_batch(self, batch: MicroBatch, token_sum: TokenSum, visit: Visit) -> set[str]:
         visited: set[str] = set()
@@ -244,15 +242,11 @@ class SequenceGradients:
                 "model does not use it in its forward pass. Freeze it, or use "
                 "GradientOptions('loop') if it is used outside the hooked layers."
             )
-        self._compare(by_hooks, gradient)
-
-    def _compare(self, by_hooks: dict[str, Tensor], truth: dict[str, Tensor]) -> None:
-        scale = max(float(x.abs().max()) for x in truth.values())
-        epsilon = max(torch.finfo(p.dtype).eps for p in self.policy.theta.values())
-        bound = min(3e3 * epsilon, 0.1) * scale
-        for name, expected in truth.items():
+        scale = max(float(x.abs().max()) for x in gradient.values())
+        epsilon = max(torch.finfo(p.dtype).eps for p in policy.theta.values())
+        for name, expected in gradient.items():
             error = float((by_hooks[name].double() - expected).abs().max())
-            if not error <= bound:
+            if not error <= min(3e3 * epsilon, 0.1) * scale:
                 raise ValueError(
                     f"The hooks' gradient of {name!r} differs from autograd's by {error:.1e} "
                     f"(largest entry {scale:.1e}): use GradientOptions('loop'), which is slower "

@@ -165,8 +165,7 @@ def sequence_table(influence: Influence) -> pd.DataFrame:
     for name, part in _parts(influence):
         columns[name] = part.sequences.tolist()
         columns[f"{name}_se"] = part.sequences_se.tolist()
-    columns["text"] = U.response_texts or [None] * len(U)
-    return pd.DataFrame(columns)
+    return pd.DataFrame(columns | {"text": U.response_texts})
 
 
 def columns_of_responses(U: Rollouts) -> dict[str, Any]:
@@ -198,6 +197,7 @@ def token_table(influence: Influence, tokenizer: Any = None) -> pd.DataFrame:
     U, scores = influence.U, influence.scores
     if scores is None:
         raise ValueError("Tokens were not attributed: call influence with tokens=True.")
+    d = influence.entropy_coefficients
     sequence, position = scores.mask.nonzero(as_tuple=True)
     ids = pad_sequence(U.response_ids, batch_first=True)[scores.mask]
 
@@ -213,7 +213,7 @@ def token_table(influence: Influence, tokenizer: Any = None) -> pd.DataFrame:
         "s": scores.logprobs[scores.mask].numpy(),
         "H": scores.entropies[scores.mask].numpy(),
         "coefficient": influence.coefficients[scores.mask].numpy(),
-        **_entropy_coefficient(influence, scores.mask),
+        **({} if d is None else {"entropy_coefficient": d[scores.mask].numpy()}),
         "reward": of_sequence(U.rewards),
         "advantage": of_sequence(U.advantages),
     }
@@ -228,11 +228,6 @@ def token_table(influence: Influence, tokenizer: Any = None) -> pd.DataFrame:
         text = [known[int(i)] for i in ids]
     columns["text"] = text
     return pd.DataFrame(columns)
-
-
-def _entropy_coefficient(influence: Influence, mask: torch.Tensor) -> dict[str, Any]:
-    d = influence.entropy_coefficients
-    return {} if d is None else {"entropy_coefficient": d[mask].numpy()}
 
 
 def _parts(influence: Influence) -> list[tuple[str, Attribution]]:

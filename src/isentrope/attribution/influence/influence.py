@@ -23,9 +23,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from isentrope.attribution.gradients.token_sum import step_functions
 from isentrope.attribution.influence.contributions import Attribution, Influence
 from isentrope.attribution.influence.projection import (
-    on_sequences,
+    on_sums,
     on_tokens,
     without_own_prompt,
 )
@@ -93,13 +94,14 @@ def influence(
         gradient = quantities[0].gradient
         by_sequence = without_own_prompt(policy, U, step, gradient, options.gradients)
         for of_reward in u[1:]:
-            rows = on_sequences(policy, U, step, of_reward, options.gradients)
+            rows = on_sums(policy, step_functions(U, step), of_reward, options.gradients)
             by_sequence = torch.cat((by_sequence, rows))
     elif tokens:
         scores, by_token = on_tokens(policy, U, step, chain(*u))
         by_sequence = by_token.sum(2)
     else:
-        by_sequence = on_sequences(policy, U, step, chain(*u), options.gradients)
+        sums = step_functions(U, step)
+        by_sequence = on_sums(policy, sums, chain(*u), options.gradients)
     parts: list[Attribution] = []
     for k, quantity in enumerate(quantities):
         here = slice(k * groups, (k + 1) * groups)

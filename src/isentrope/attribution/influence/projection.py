@@ -59,21 +59,10 @@ def on_tokens(
     return scores, torch.stack(projections)
 
 
-def on_sequences(
-    policy: Policy,
-    U: Rollouts,
-    step: Step,
-    directions: Iterable[Vector],
-    gradients: GradientOptions,
-) -> Tensor:
-    """<u, Σ_k (c_ik ∂s_ik + d_ik ∂H_ik)> for every direction, (directions, n)."""
-    return on_sums(policy, step_functions(U, step), directions, gradients)
-
-
 def on_sums(
     policy: Policy, sums: TokenSum, directions: Iterable[Vector], gradients: GradientOptions
 ) -> Tensor:
-    """The same of any weighted sums of tokens, one per sequence."""
+    """<u, g_i> with the gradients of weighted sums of tokens, one per sequence: (directions, n)."""
     theta = policy.parts
     size = sum(largest_part(p) * p.element_size() for p in policy.theta.values())
     short = ({n: local_part(u[n]).flatten().to(p) for n, p in theta.items()} for u in directions)

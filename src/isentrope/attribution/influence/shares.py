@@ -28,6 +28,7 @@ from isentrope.estimators.functional import UNITS
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.units import Units
 from isentrope.policy.language_model import Policy
 from isentrope.update.step import Step
 
@@ -87,11 +88,10 @@ def influence_shares(
         return gram(policy, rows, update, step.preconditioner, options.gradients)
 
     pairs = pairs_of(TokenSum(E, *cotangents(sample)))  # (n_E, n_U) M_ij
-    units, place = E.prompt_index.unique(return_inverse=True)
-    zeros = torch.zeros(len(units), dtype=torch.float64)
-    by_unit = {k: zeros.index_add(0, place, (pairs * m).sum(1)) for k, m in masks.items()}
+    units = Units.of(E.prompt_index)
+    by_unit = {name: units.sums((pairs * mask).sum(1)) for name, mask in masks.items()}
     if options.functional == "per_token":
-        ratio = ratio_terms(sample, place)
+        ratio = ratio_terms(sample, units.place)
         moved = pairs_of(TokenSum(E, ratio.length_weights))
         for name, mask in masks.items():
             of_length, of_total = (float(x[mask].sum()) for x in (moved, pairs))
@@ -99,7 +99,7 @@ def influence_shares(
     by_unit["gradient"] = torch.stack(list(by_unit.values())).sum(0)
     by_sequence = {name: (pairs * mask).sum(0) for name, mask in masks.items()}
     by_sequence["gradient"] = pairs.sum(0)
-    share = place.bincount() / len(E)
+    share = units.sizes / len(E)
     totals = {
         name: Estimate.from_influences(
             float(x.sum()),

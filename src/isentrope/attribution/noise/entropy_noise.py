@@ -30,6 +30,7 @@ from torch import Tensor
 from isentrope.attribution.noise.scale import require_units
 from isentrope.estimators.ratio import noise_over_square
 from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.units import Units
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,10 @@ def entropy_noise_scale(
         )
     if not 0.5 < confidence < 1:
         raise ValueError(f"confidence must be between 0.5 and 1, got {confidence}.")
-    units, place = prompt_index.unique(return_inverse=True)
-    n = len(units)
+    units = Units.of(prompt_index)
+    n = units.count
     require_units(n, "prompts")
-    x = n * torch.zeros(n, dtype=torch.float64).index_add_(0, place, values)
+    x = n * units.sums(values)
     if not float(x.var()) > 0:
         raise ValueError("All prompts have the same influence: there is no noise to measure.")
     z = float(norm.ppf(confidence))

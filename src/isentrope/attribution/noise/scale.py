@@ -49,6 +49,7 @@ from isentrope.estimators.tail import (
 )
 from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_units, t_quantile
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.update.objective import entropy_weights as of_entropies
@@ -112,13 +113,13 @@ def noise_scale(
         ValueError: If a group has one response, there are fewer than four groups, no weight is
             other than zero, or there are entropy weights without token weights.
     """
-    units, place = U.prompt_index.unique(return_inverse=True)
-    alone = units[place.bincount() == 1]
+    units = Units.of(U.prompt_index)
+    alone = U.prompt_index[(units.sizes == 1)[units.place]]
     if len(alone):
         raise ValueError(
             f"{len(alone)} prompt groups have one response, the first is prompt draw "
-            f"{int(alone[0])}: an advantage is measured against the group's other responses. Give "
-            "a batch with at least two responses per prompt."
+            f"{int(alone.min())}: an advantage is measured against the group's other responses. "
+            "Give a batch with at least two responses per prompt."
         )
     if token_weights is None:
         if entropy_weights is not None:
@@ -130,18 +131,18 @@ def noise_scale(
     if not bool(acting.any()):
         raise ValueError("All advantages are zero: there is no gradient, and no noise in it.")
     rows = groups_with_weight(U.prompt_index, acting).nonzero()[:, 0]
-    kept, place = place[rows].unique(return_inverse=True)
-    require_units(len(kept), "prompt groups")
-    scaled = TokenSum(U, len(kept) * token_weights, None if d is None else len(kept) * d)
-    groups = scaled.as_trained().select(rows, place)
+    kept = Units.of(U.prompt_index[rows])
+    require_units(kept.count, "prompt groups")
+    scaled = TokenSum(U, kept.count * token_weights, None if d is None else kept.count * d)
+    groups = scaled.as_trained().select(rows, kept.place)
     products = gram(policy, groups, None, preconditioner, gradients)
     square = "|∂loss|²" if preconditioner is None else "loss per η"
     result = noise_scale_of_gram(products, confidence=confidence, square_unit=square)
-    silent = len(units) - len(kept)
+    silent = units.count - kept.count
     if not silent:
         return result
     warning = (
-        f"{silent} of {len(units)} prompt groups have no advantage and are omitted, as in a batch "
+        f"{silent} of {units.count} prompt groups have no advantage and are omitted, as in a batch "
         "that rejects such groups."
     )
     estimates = {name: getattr(result, name) for name in ESTIMATES}
@@ -159,10 +160,8 @@ def groups_with_weight(prompt_index: Tensor, acting: Tensor) -> Tensor:
     Returns:
         (n,) bool, the same for all sequences of a group.
     """
-    units, place = prompt_index.unique(return_inverse=True)
-    weighted = torch.zeros(len(units), dtype=torch.bool)
-    weighted[place[acting.any(1).cpu()]] = True
-    return weighted[place]
+    units = Units.of(prompt_index)
+    return (units.sums(acting.any(1).cpu()) > 0)[units.place]
 
 
 def noise_scale_of_gram(

@@ -48,21 +48,6 @@ def token_covariance(logprobs: Tensor, mask: Tensor, advantages: Tensor) -> Tens
     return -_centred(logprobs, mask) * _centred(by_token, mask)
 
 
-def sequence_covariance(logprobs: Tensor, mask: Tensor, advantages: Tensor) -> Tensor:
-    """−(S_i − S̄)(A_i − Ā), the means over the responses of the batch.
-
-    Args:
-        logprobs: (n, t) s, nats.
-        mask: (n, t) bool.
-        advantages: (n,) A.
-
-    Returns:
-        (n,) float64.
-    """
-    total = (logprobs * mask).sum(1)
-    return -(total - total.mean()) * (advantages - advantages.mean())
-
-
 def discriminator(logprobs: Tensor, entropies: Tensor) -> Tensor:
     """S* = π_k (H_k + log π_k), positive for tokens likelier than e^−H.
 
@@ -74,50 +59,6 @@ def discriminator(logprobs: Tensor, entropies: Tensor) -> Tensor:
         S*; 0 where s and H are 0, as they are where there is no token.
     """
     return logprobs.exp() * (entropies + logprobs)
-
-
-def discriminator_change(logprobs: Tensor, entropies: Tensor, advantages: Tensor) -> Tensor:
-    """−A_i S*_ik: exact for one state where the token's own logit is all that moves.
-
-    Args:
-        logprobs: (n, t) s, nats.
-        entropies: (n, t) H, nats.
-        advantages: (n,) A.
-
-    Returns:
-        (n, t).
-    """
-    return -advantages[:, None] * discriminator(logprobs, entropies)
-
-
-def centred_discriminator_change(
-    logprobs: Tensor, entropies: Tensor, mask: Tensor, advantages: Tensor
-) -> Tensor:
-    """−A_i (S*_ik − S̄*), S̄* the mean over the tokens of the batch.
-
-    Args:
-        logprobs: (n, t) s, nats.
-        entropies: (n, t) H, nats.
-        mask: (n, t) bool.
-        advantages: (n,) A.
-
-    Returns:
-        (n, t), 0 where there is no token.
-    """
-    return -advantages[:, None] * _centred(discriminator(logprobs, entropies), mask)
-
-
-def surprisal_advantage(logprobs: Tensor, advantages: Tensor) -> Tensor:
-    """−s_ik A_i: rewarded unlikely tokens raise the entropy.
-
-    Args:
-        logprobs: (n, t) s, nats.
-        advantages: (n,) A.
-
-    Returns:
-        (n, t).
-    """
-    return -logprobs * advantages[:, None]
 
 
 def top_entropy(entropies: Tensor, mask: Tensor, share: float = 0.2) -> Tensor:
@@ -159,12 +100,13 @@ def token_proxies(
         ValueError: If shapes differ or a number is not finite.
     """
     s, h, m, a = _checked(logprobs, entropies, mask, advantages)
+    by_token, own = a[:, None], discriminator(s, h)  # (n, 1) A_i and (n, t) S*_ik
     return {
         "token_covariance": token_covariance(s, m, a),
-        "discriminator": discriminator_change(s, h, a),
-        "centred_discriminator": centred_discriminator_change(s, h, m, a),
-        "surprisal_advantage": surprisal_advantage(s, a),
-        "advantage": a[:, None] * m,
+        "discriminator": -by_token * own,  # exact where only the token's own logit moves
+        "centred_discriminator": -by_token * _centred(own, m),
+        "surprisal_advantage": -s * by_token,  # rewarded unlikely tokens raise the entropy
+        "advantage": by_token * m,
         "entropy": h,
         "top_entropy": top_entropy(h, m),
     }
@@ -189,7 +131,9 @@ def sequence_proxies(
     """
     s, h, m, a = _checked(logprobs, entropies, mask, advantages)
     sums = {name: x.sum(1) for name, x in token_proxies(s, h, m, a).items()}
-    return {"sequence_covariance": sequence_covariance(s, m, a)} | sums | {"advantage": a}
+    total = s.sum(1)
+    covariance = -(total - total.mean()) * (a - a.mean())  # −(S_i − S̄)(A_i − Ā)
+    return {"sequence_covariance": covariance} | sums | {"advantage": a}
 
 
 def _centred(values: Tensor, mask: Tensor) -> Tensor:
