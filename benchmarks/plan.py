@@ -107,9 +107,9 @@ CASES = {
             "num_attention_heads": 9,
             "num_key_value_heads": 3,
         },
-        32,
-        4,
-        32,
+        16,
+        2,
+        16,
         "float32",
         ("measure", "influence", "kernel"),
         {"estimator": {"eta_list": [1e-5]}},
@@ -238,7 +238,7 @@ def run(verb: str, file: str, kept: bool) -> None:
 
     from isentrope.cli import session  # noqa: F401
     from isentrope.config.io import load_config
-    from isentrope.results.verbs import VERBS
+    from isentrope.results.verbs import VERBS as MEASURING
     from isentrope.system import heap
     from isentrope.verbs.loop import run_verb
 
@@ -247,7 +247,7 @@ def run(verb: str, file: str, kept: bool) -> None:
         heap._glibc = lambda: None
     config = load_config(json.loads(Path(file).read_text()))
     before, start = peak(), time.process_time()
-    run_verb(VERBS[verb], config)
+    run_verb(MEASURING[verb], config)
     print(json.dumps({"bytes": peak() - before, "seconds": time.process_time() - start}))
 
 
