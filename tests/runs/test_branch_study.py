@@ -122,7 +122,9 @@ def test_more_steps_and_repeats_are_added_to_what_is_there(parent, study, tmp_pa
 
 def test_other_settings_in_the_same_folder_are_refused(parent, study, tmp_path):
     folder = study.table.parent
-    with pytest.raises(ValueError, match=r"training\.redraw_limit=20, and 3 is asked for"):
+    with pytest.raises(
+        ValueError, match=r"training\.redraw_limit=20, and has training\.redraw_limit=3 now"
+    ):
         plan_branches(asked(parent, folder, changes=["training.redraw_limit=3"]))
     other = tmp_path / "other"
     shutil.copytree(parent, other)

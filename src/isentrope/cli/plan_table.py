@@ -76,4 +76,4 @@ def _time(seconds: float | None) -> str:
 
 def _document(plan: Plan) -> dict[str, object]:
     found = {"peak": plan.peak, "fits": plan.fits, "seconds": plan.seconds}
-    return asdict(plan) | found | {"cure": None if plan.fits else plan.cure}
+    return {**asdict(plan), **found, "cure": None if plan.fits else plan.cure}
