@@ -8,7 +8,6 @@ import torch
 
 from isentrope.control.controller import Controller
 from isentrope.control.feedback import Feedback, Target
-from isentrope.control.masks import RandomMask
 from isentrope.control.pass_at_k import PassAtK
 from isentrope.control.repo_r import RepoR
 from isentrope.control.stare import Stare
@@ -74,11 +73,6 @@ def test_correct_responses_that_earn_less_are_told_once(control, caplog):
             controller.rewrite(seen)
         assert len(caplog.messages) == times
         assert all("1 of the 20 responses of step 3" in said for said in caplog.messages)
-
-
-def test_a_target_for_a_mask_is_refused():
-    with pytest.raises(ValueError, match=r"RandomMask .*target"):
-        held(RandomMask())
 
 
 def test_weights_that_are_not_finite_are_refused():

@@ -337,12 +337,6 @@ def test_an_optimizer_that_influence_cannot_follow_is_refused_at_once(tmp_path):
     trainer(tmp_path, run_control("stare", {}), optim="adagrad")
 
 
-def test_influence_needs_held_out_prompts():
-    control = Controller(controls.build("influence"), Feedback(Target()))
-    with pytest.raises(ValueError, match="held-out prompts"):
-        RunControl(control, "dr_grpo")
-
-
 def test_a_sampler_without_entropies_is_followed_by_a_scoring_pass(made, monkeypatch):
     control = run_control("entropy_mask", {})
     made.run_control = control

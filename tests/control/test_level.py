@@ -57,11 +57,3 @@ def test_its_state_is_json_also_before_anything_was_seen():
         again.load_state_dict(json.loads(json.dumps(level.state_dict())))
         assert again.variance == level.variance
         assert again.value == level.value or math.isnan(level.value)
-
-
-@pytest.mark.parametrize("pair", [(math.nan, 1.0), (1.0, 0.0), (1.0, math.inf)])
-def test_what_cannot_be_an_observation_is_refused(pair):
-    with pytest.raises(ValueError, match="positive variance"):
-        Level().observe(*pair)
-    with pytest.raises(ValueError, match="cannot be followed"):
-        Level().predict(0.0, -1.0)

@@ -111,10 +111,6 @@ def test_what_cannot_be_drawn_or_restored_is_said_in_a_sentence():
 
 
 def test_rewards_that_pass_rates_cannot_be_learnt_from_are_refused():
-    with pytest.raises(ValueError, match="got 1 for 2 prompts"):
-        sampler().update([0, 1], [0.5])
-    with pytest.raises(ValueError, match="got 2 for 2 prompts, 1 of them different"):
-        sampler().update([3, 3], [0.5, 1.0])
     with pytest.raises(ValueError, match="not finite"):
         sampler().update([0], [float("nan")])
 

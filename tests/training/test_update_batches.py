@@ -76,9 +76,3 @@ def test_a_reward_function_that_is_no_use_is_said_in_a_sentence(policy, reward, 
 def test_a_set_smaller_than_a_batch_is_said_in_a_sentence(policy):
     with pytest.raises(ValueError, match=r"4 prompts .*training set .*3"):
         draw(policy, batches(policy, Short(), prompts=3))
-
-
-def test_groups_that_processes_cannot_share_are_refused(policy, monkeypatch):
-    monkeypatch.setattr(update_batches, "world_size", lambda: 3)
-    with pytest.raises(ValueError, match=r"4 prompt groups .* 3"):
-        batches(policy, Short())

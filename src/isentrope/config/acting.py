@@ -34,13 +34,13 @@ def value_of(config: MeasureConfig, key: str) -> Any:
 
 
 def acting_keys(
-    config: MeasureConfig, training: TrainingSettings, use: Use, batch: GivenBatch | None
+    config: MeasureConfig, training: TrainingSettings, use: Use, batch: GivenBatch
 ) -> set[str]:
     """Keys that act on the step in question, or on the batches that it is measured on."""
     objective, trained = use.objective, training.keys.get("estimator.objective")
     same = trained in (None, objective)
     weighted = objective not in ("recorded", "sft")
-    sampled = batch is None or config.batch_config.E_file is None
+    sampled = batch.drawn or config.batch_config.E_file is None
     if same:
         of_objective = objective != "recorded" or trained is not None
     else:
@@ -50,7 +50,7 @@ def acting_keys(
         "sampling.max_new_tokens": sampled,
         "estimator.max_grad_norm": True,
         "estimator.objective": of_objective,
-        "batch_config.G": weighted and batch is None,
+        "batch_config.G": weighted and batch.drawn,
         "estimator.advantages": weighted and same and not use.own_advantages,
         "estimator.max_response_length": same and objective == "dr_grpo",
         "estimator.clip": weighted and same and (use.off_policy or objective == "cispo"),
@@ -59,14 +59,14 @@ def acting_keys(
     return {key for key, does in acts.items() if does}
 
 
-def assumable_keys(use: Use, batch: GivenBatch | None, known: set[str]) -> set[str]:
+def assumable_keys(use: Use, batch: GivenBatch, known: set[str]) -> set[str]:
     """Keys whose default would act on the step; G and the length of E's responses do not."""
     constant = use.objective == "dr_grpo" and "estimator.max_response_length" not in known
-    cut = "sampling.max_new_tokens" in known or (batch is not None and batch.max_new_tokens)
+    cut = "sampling.max_new_tokens" in known or batch.max_new_tokens
     keys = {"sampling.temperature", "estimator.objective", "estimator.advantages"}
     keys |= {"estimator.max_grad_norm", "estimator.clip"}
     if use.objective == "bnpo":
         keys.add("estimator.micro_batch")
-    if (batch is None or constant) and not cut:
+    if (batch.drawn or constant) and not cut:
         keys.add("sampling.max_new_tokens")
     return keys

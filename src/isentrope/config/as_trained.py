@@ -106,8 +106,8 @@ def settle(
     use = Use(
         objective,
         config.estimator.off_policy,
-        batch is not None and batch.advantages,
-        batch is not None and batch.entropy_weights,
+        batch.advantages,
+        batch.entropy_weights,
         config.precision.updating.rounding,
     )
     acting = acting_keys(config, training, use, batch)
@@ -171,7 +171,7 @@ def allowed(obstacles: Iterable[Obstacle], ignored: Iterable[str]) -> list[str]:
 
 
 def _training(
-    config: MeasureConfig, checkpoint: Path, given: set[str], batch: GivenBatch | None
+    config: MeasureConfig, checkpoint: Path, given: set[str], batch: GivenBatch
 ) -> tuple[TrainingSettings, tuple[str, ...]]:
     """Training's settings, and a sentence where they are those without the run's control.
 
@@ -184,7 +184,7 @@ def _training(
     training = read_training_settings(checkpoint)
     plain, estimator = training.uncontrolled, config.estimator
     by_name = "estimator.objective" in given and estimator.objective == plain
-    fresh = batch is None and "estimator.objective" not in given
+    fresh = batch.drawn and "estimator.objective" not in given
     if plain is None or not (by_name or fresh):
         return training, ()
     return read_training_settings(checkpoint, without_control=True), (
@@ -194,7 +194,7 @@ def _training(
 
 
 def _objective(
-    config: MeasureConfig, training: TrainingSettings, given: set[str], batch: GivenBatch | None
+    config: MeasureConfig, training: TrainingSettings, given: set[str], batch: GivenBatch
 ) -> tuple[str, list[Obstacle]]:
     """The objective in force, and why training's is not where it cannot be."""
     own, key = config.estimator.objective, "estimator.objective"
@@ -217,7 +217,7 @@ def _objective(
             "estimator.max_response_length acts with dr_grpo only"
         )
         return own, [Obstacle(key, words)]
-    if trained in needed and batch is None:
+    if trained in needed and batch.drawn:
         words = (
             f"training's objective is {trained} ({training.sources[key]}), which needs "
             f"batch_config.U_file: {needed[trained]}"

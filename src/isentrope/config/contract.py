@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from isentrope.config.control_options import contract_entry
@@ -13,18 +14,17 @@ from isentrope.trainers.step import Use
 from isentrope.update.objective import RECORDED
 
 
-def run_contract(
-    config: TrainConfig,
-    args: Any,
-    *,
-    eos_token_ids: list[int],
-    replayable: bool,
-    frozen_sha256: str,
-    trainable: dict[str, list[int]],
-    dataset_sha256: str,
-    environment: dict[str, Any],
-) -> dict[str, Any]:
-    """The contract of a run; `args` is TRL's configuration."""
+def run_contract(config: TrainConfig, args: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The contract of a run.
+
+    Args:
+        config: Its configuration.
+        args: TRL's.
+        facts: Entries that come of the model, the data and the machine.
+
+    Returns:
+        Its content.
+    """
     training = config.training
     return {
         "schema": 1,
@@ -35,7 +35,6 @@ def run_contract(
         "loss_type": args.loss_type,
         "normaliser": training.normaliser,
         "max_new_tokens": config.sampling.max_new_tokens,
-        "eos_token_ids": eos_token_ids,
         "temperature": config.sampling.temperature,
         "max_grad_norm": training.max_grad_norm or None,
         "prompts_per_step": training.prompts_per_step,
@@ -45,13 +44,9 @@ def run_contract(
         "world_size": world_size(),
         "seed": training.seed,
         "sampler": "vllm" if args.use_vllm else "transformers",
-        "replayable": replayable,
         "base_model": config.model.path,
-        "frozen_sha256": frozen_sha256,
-        "trainable": trainable,
         "dataset": config.data.dataset_name,
-        "dataset_sha256": dataset_sha256,
-        "environment": environment,
+        **facts,
     }
 
 

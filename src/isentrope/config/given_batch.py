@@ -23,18 +23,20 @@ class GivenBatch:
         entropy_weights: Whether it has a recorded entropy term.
         max_new_tokens: Where its sampler cut responses; None where it does not say.
         step: Training's step on it, from 1; None where it does not say.
+        drawn: Whether there is none: U is drawn here.
     """
 
-    advantages: bool
-    entropy_weights: bool
+    advantages: bool = False
+    entropy_weights: bool = False
     max_new_tokens: int | None = None
     step: int | None = None
+    drawn: bool = False
 
 
-def batch_in_file(config: MeasureConfig) -> GivenBatch | None:
-    """What U's file brings; None where U is drawn."""
+def batch_in_file(config: MeasureConfig) -> GivenBatch:
+    """What U's file brings."""
     if config.batch_config.U_file is None:
-        return None
+        return GivenBatch(drawn=True)
     path = Path(config.batch_config.U_file)
     columns = _first_row(path)
     own = config.estimator.advantages is None and bool({"advantage", "advantages"} & set(columns))
@@ -60,11 +62,11 @@ def _first_row(path: Path) -> dict[str, Any]:
 
 
 def of_another_step(
-    config: MeasureConfig, training: TrainingSettings, batch: GivenBatch | None
+    config: MeasureConfig, training: TrainingSettings, batch: GivenBatch
 ) -> list[Obstacle]:
     """Whether U's file was logged at another step than the one from this checkpoint."""
     file = config.batch_config.U_file
-    if file is None or batch is None or batch.step is None or training.step is None:
+    if file is None or batch.step is None or training.step is None:
         return []
     following = training.step + 1
     if batch.step == following:

@@ -34,16 +34,8 @@ class Controller:
         Args:
             control: The control.
             feedback: Its feedback.
-
-        Raises:
-            ValueError: If there is a target, and the control's strength does not steer entropy.
         """
         targeted = feedback.target.kind != "none"
-        if targeted and not control.targetable:
-            raise ValueError(
-                f"{type(control).__name__} cannot use a target: its strength moves entropy neither "
-                "up nor down by itself. Set control.target.kind=none."
-            )
         self.control, self.feedback = control, feedback
         self.strength = 0.0 if targeted else control.strength
         self.own_tokens: int | None = None

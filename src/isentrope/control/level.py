@@ -29,16 +29,8 @@ class Level:
 
         Args:
             value: y, nats per token.
-            variance: r, of its sampling error.
-
-        Raises:
-            ValueError: If the value is not finite or the variance is not positive and finite.
+            variance: r, of its sampling error, positive.
         """
-        if not (math.isfinite(value) and 0 < variance < math.inf):
-            raise ValueError(
-                f"The level needs a finite value with a positive variance, got {value} and "
-                f"{variance}."
-            )
         if math.isinf(self.variance):
             self.value, self.variance = value, variance
             return
@@ -52,12 +44,7 @@ class Level:
         Args:
             change: Δ, nats per token.
             variance: q, of its error.
-
-        Raises:
-            ValueError: If a number is not finite or the variance is negative.
         """
-        if not (math.isfinite(change) and 0 <= variance < math.inf):
-            raise ValueError(f"A step of {change} with variance {variance} cannot be followed.")
         self.value += change
         self.variance += variance
 

@@ -70,14 +70,9 @@ class RunControl:
             micro_batch: Responses per backward pass of "bnpo".
             max_grad_norm: Norm to which the gradient is clipped; None for no clipping.
             seed: Seed of the random numbers of controls.
-            held_out: Evaluation batches of controls that measure influence.
-
-        Raises:
-            ValueError: If the control measures influence, and `held_out` is None.
+            held_out: Evaluation batches of controls that measure influence, which need them.
         """
         self.controller = controller
-        if "influence" in controller.control.needs and held_out is None:
-            raise ValueError("influence needs held-out prompts: give the run `held_out`.")
         self._objective, self._seed, self._held_out = objective, seed, held_out
         self._length, self._max_grad_norm = max_response_length, max_grad_norm
         self._sizes = {"clip_high": clip_high, "micro_batch": micro_batch}

@@ -268,7 +268,7 @@ def change_of_sample(
         found = replace(found, first_order=estimate(1, per_eta), pathwise=estimate(2, per_eta))
     if order == 2:
         reach = ratio_of(result, 1, 3, name=f"δ{f.symbol}₂", unit="η", **options(base))
-        second = estimate(3, f"{f.unit} per η²")
+        second = result.estimate(3, unit=f"{f.unit} per η²", order=2, **options(base))
         found = replace(found, second_order=second, linear_range=reach)
     return found
 

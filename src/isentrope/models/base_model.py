@@ -60,31 +60,25 @@ def adapter_base(
         )
     if Path(source).expanduser().exists():
         return str(Path(source).expanduser())
-    name = _HUB_NAME.fullmatch(source) is not None
-    if name and chosen is not None:
+    is_name = _HUB_NAME.fullmatch(source) is not None
+    if is_name and chosen is not None:
         return source
-    if name and _cached(source):
-        return _allowed(folder, source, allow_hub)
     moved = next((p / source for p in folder.resolve().parents if (p / source).exists()), None)
-    if not name or moved or _first_is_folder(folder, source):
+    of_folder = moved is not None or _first_is_folder(folder, source)
+    if not is_name or (of_folder and not _cached(source)):
         way = f" It is at {moved}." if moved else ""
-        also = ", or that it is a name on the hub," if name else ""
+        also = ", or that it is a name on the hub," if is_name else ""
         raise FileNotFoundError(
             f"The base model of the adapter, {source} ({key}), does not exist relative to "
             f"{Path.cwd()}: give its location{also} with base_model (checkpoint.base_model).{way}"
         )
-    return _allowed(folder, source, allow_hub)
-
-
-def _allowed(folder: Path, name: str, allow_hub: bool) -> str:
-    """A name on the hub that an adapter gives, where it may be used."""
     if not allow_hub:
         raise ValueError(
-            f"The adapter in {folder} names {name} on the model hub as its base: set "
+            f"The adapter in {folder} names {source} on the model hub as its base: set "
             "checkpoint.allow_hub=true (model.allow_hub in training, allow_hub=True in Python) to "
             "load it from there, or give the base yourself (checkpoint.base_model)."
         )
-    return name
+    return source
 
 
 def _of_run(folder: Path) -> Path | None:
@@ -214,16 +208,12 @@ def loading(what: str, source: str | Path, file: str = "") -> Generator[None]:
             yield
         except (OSError, ValueError) as error:
             if "trust_remote_code" in str(error):
-                raise FileError(source, own_code(what, source)) from error
+                raise FileError(
+                    source,
+                    f"The {what} in {source} has code of its own (auto_map in its configuration), "
+                    "which is never run here: save it as a model that transformers supports.",
+                ) from error
             raise
-
-
-def own_code(what: str, source: str | Path) -> str:
-    """The refusal of a model or a tokenizer whose code would have to be run."""
-    return (
-        f"The {what} in {source} has code of its own (auto_map in its configuration), which is "
-        "never run here: save it as a model that transformers supports."
-    )
 
 
 def _require_reachable(name: str) -> None:

@@ -6,7 +6,6 @@ They are not read here: each sentence names the framework, what it wrote, and wh
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 _CONVERT = "run isentrope convert {} --out OUT"
@@ -22,12 +21,8 @@ def foreign_layout(folder: Path) -> str | None:
     Returns:
         A sentence with the framework's name and what to do, or None.
     """
-    if not folder.is_dir():
-        return None
-    for recognise in RECOGNISERS:
-        if sentence := recognise(folder):
-            return sentence
-    return None
+    here = (recognise(folder) for recognise in _RECOGNISERS if folder.is_dir())
+    return next((sentence for sentence in here if sentence), None)
 
 
 def foreign_file(file: Path) -> str | None:
@@ -75,36 +70,35 @@ def _openrlhf(folder: Path) -> str | None:
     return None
 
 
-def _deepspeed(folder: Path) -> str | None:
-    shards = ("global_step*/*_optim_states.pt", "*_optim_states.pt", "*_model_states.pt")
-    if not (_has(folder, *shards) or (folder / "zero_to_fp32.py").is_file()):
-        return None
-    return f"{folder} is a checkpoint of DeepSpeed: {_CONVERT.format(folder)} {_OF_BASE}."
-
-
-def _fsdp(folder: Path) -> str | None:
-    if not (_has(folder, "pytorch_model_fsdp*", "optimizer_[0-9]*")):
-        return None
-    return (
-        f"{folder} is an FSDP checkpoint of accelerate or transformers: {_CONVERT.format(folder)} "
-        f"{_OF_BASE}."
-    )
-
-
-def _distributed(folder: Path) -> str | None:
+def _sharded(folder: Path) -> str | None:
+    """By a framework whose shards lie in the folder, and of which the base is given."""
+    for name, patterns in _SHARDED.items():
+        if _has(folder, *patterns):
+            return f"{folder} is {name}: {_CONVERT.format(folder)} {_OF_BASE}."
     for here in (folder, *(path for path in _has(folder, "*") if path.is_dir())):
         if (here / ".metadata").is_file():
-            return (
-                f"{here} is a checkpoint of torch.distributed.checkpoint: "
-                f"{_CONVERT.format(here)} {_OF_BASE}."
-            )
+            name = "a checkpoint of torch.distributed.checkpoint"
+            return f"{here} is {name}: {_CONVERT.format(here)} {_OF_BASE}."
     return None
 
 
+_SHARDED = {
+    "a checkpoint of DeepSpeed": (
+        *("global_step*/*_optim_states.pt", "*_optim_states.pt", "*_model_states.pt"),
+        "zero_to_fp32.py",
+    ),
+    "an FSDP checkpoint of accelerate or transformers": (
+        "pytorch_model_fsdp*",
+        "optimizer_[0-9]*",
+    ),
+}
+"""Files that a framework writes, by what they are."""
+
+
 def _accelerate(folder: Path) -> str | None:
-    if (folder / "config.json").is_file() or (folder / "adapter_config.json").is_file():
-        return None
-    if not (_has(folder, "random_states_*.pkl") or (folder / "optimizer.bin").is_file()):
+    complete = (folder / "config.json", folder / "adapter_config.json")
+    states = _has(folder, "random_states_*.pkl", "optimizer.bin")
+    if any(file.is_file() for file in complete) or not states:
         return None
     return (
         f"{folder} is a checkpoint of accelerate's save_state: put the model's config.json (or, "
@@ -125,13 +119,5 @@ def _adapters(folder: Path) -> str | None:
     )
 
 
-RECOGNISERS: tuple[Callable[[Path], str | None], ...] = (
-    _verl,
-    _openrlhf,
-    _deepspeed,
-    _fsdp,
-    _distributed,
-    _accelerate,
-    _adapters,
-)
+_RECOGNISERS = (_verl, _openrlhf, _sharded, _accelerate, _adapters)
 """In this order: verl and OpenRLHF wrap the layouts of FSDP and DeepSpeed."""

@@ -241,6 +241,7 @@ class Estimate:
         *,
         caveats: Caveats = Caveats(),
         at_most: int | None = None,
+        order: int = 1,
         **options: Any,
     ) -> Estimate:
         """Attach the error that influences give, and a t-interval by their participation.
@@ -250,6 +251,8 @@ class Estimate:
             influences: (P,) φ of the units, less their mean: SE² = P/(P−1) Σ φ².
             caveats: Warnings, and whether the error bar can be trusted.
             at_most: Largest n, where the influences are of fewer independent units.
+            order: Of the derivative. The influences of the second contain squares of those of the
+                first, whose tail index is half as large: so are the degrees of freedom.
             **options: Of `from_standard_error`: unit, method and confidence.
 
         Returns:
@@ -261,7 +264,7 @@ class Estimate:
         n = min(n, at_most or n)
         if se > 0 and carriers < min(HANDFUL, n / 6):
             caveats = replace(caveats, warnings=(*caveats.warnings, _CARRIED.format(carriers)))
-        freedom = freedom_of_units(influences, n)
+        freedom = max(1.0, freedom_of_units(influences, n) / order)
         return cls.from_standard_error(
             value, se, n, caveats=caveats, degrees_of_freedom=freedom, **options
         )

@@ -103,7 +103,8 @@ def score_moved(
     with torch.no_grad():
         for batch in scoring_batches(policy, rollouts, policy.max_tokens, policy.padding):
             here = batch.to(policy.device)
-            hidden = policy.packed_hidden(here, policy.theta)
+            # given θ by name, as the moved policy is: the same passes, so equal up to rounding
+            hidden = policy.packed_hidden(here, policy.theta)  # (m, d)
             reference = Reference(hidden, head, sampler.temperature)
             for j, eta in enumerate(etas):
                 moved = policy.parameters_along(direction, eta)

@@ -78,8 +78,9 @@ def weighted_gradient(
                     f"No trainable parameter is used in the forward pass ({policy.names[0]!r} is "
                     f"the first of {len(policy.names)}): the policy does not depend on θ."
                 )
-            if not batch.counted:
+            if not batch.counted:  # run only so that the layers are gathered on every process
                 cotangent = torch.zeros_like(root)
+            # outside of autocast, as in training
             with refusal_by_name(policy.causal_lm):
                 grads = _backward(root, cotangent, parameters, of_layers)
         for name, grad in grads.items():

@@ -119,6 +119,7 @@ class Policy(Theta):
         self.eos_token_ids = end_tokens(eos_token_id, tokenizer, self.scorer.lm)
         pad = padding_token(pad_token_id, tokenizer, config)
         self.pad_token_id = pad if pad is not None else self.eos_token_id
+        # first, as the checks below look at the weights in the type that is measured
         self.convert(self.precision)
         self.names = tuple(self.theta)
         self.require_trainable(trainable)

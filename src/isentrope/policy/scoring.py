@@ -103,8 +103,9 @@ def score_along(
             point = policy.parameters_along(direction, e)
             return policy.packed_scores(batch, point, variances=variances)
 
+        # order + 1 tuples, the values and each derivative: s and H, each (m,), then V and F if any
         series = derivatives_at_zero(at, order, policy.device)
-        spread = series[0][2:]  # V and F, or nothing
+        spread = series[0][2:]  # F is a derivative's variance, computed beside the values
         return (*spread, *(x for of in series for x in of[:2]))
 
     columns = collect(policy, rollouts, packed, PADDING_OF_SLOPES)
@@ -144,7 +145,9 @@ def score_along_each(
         def along(direction: Vector) -> Any:
             return torch.func.jvp(at, (policy.theta,), (direction,))
 
+        # values do not depend on the direction, so vmap computes them once: out_dims None
         base, slopes = torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
+        # base: s and H, each (m,); slopes: ∂s and ∂H, each (directions, m)
         return (*base, *(x for pair in zip(*slopes, strict=True) for x in pair))
 
     return collect(policy, rollouts, packed, PADDING_OF_SLOPES)
@@ -202,12 +205,12 @@ def collect(
     padding = max(padding, policy.padding)
     tokens = max(1, policy.max_tokens // share)
     for batch in scoring_batches(policy, rollouts, tokens, padding):
-        packed = [x.detach() for x in packed_scores(batch.to(policy.device))]
+        packed = [x.detach() for x in packed_scores(batch.to(policy.device))]  # each (m, ...)
         out = out or [torch.zeros(*mask.shape, *x.shape[1:], dtype=torch.float64) for x in packed]
         for target, values in zip(out, packed, strict=True):
             batch.place(values, target)
-    policy.ranks.sum(out)
-    features = out.pop() if len(out) % 2 else None
+    policy.ranks.sum(out)  # one process wrote each token; the others hold 0 there
+    features = out.pop() if len(out) % 2 else None  # (n, t, k), after pairs of (n, t)
     scores = tuple(Scores(s, h, mask, features) for s, h in zip(out[::2], out[1::2], strict=True))
     for part in scores:
         require_finite(part)

@@ -145,10 +145,11 @@ def _statistics(
     spread = Spread(top) if variances else None
     for start, logits in logit_chunks(hidden, head, vocab_chunk):
         logits = logits.to(dtype) / temperature  # (m, chunk)
+        # detached: the value of `top` cancels, so it needs no derivative
         new_top = torch.maximum(top, logits.detach().amax(1))
         shifted = logits - new_top[:, None]
-        weights = shifted.exp()
-        if start:
+        weights = shifted.exp()  # (m, chunk), at most 1
+        if start:  # refer the sums so far to the new top: x_a changes by `drop`
             drop = top - new_top
             if spread:
                 spread.rescale(drop, weighted, total)
@@ -160,6 +161,7 @@ def _statistics(
             spread.add(logits, weights, shifted)
         place = targets - start
         picked = logits.gather(1, place.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
+        # only the chunk that holds the target has its logit; the others leave it
         chosen = torch.where((place >= 0) & (place < logits.shape[1]), picked, chosen)
         top = new_top
     log_total = total.log()

@@ -124,8 +124,8 @@ def read(
     trust, of_residual = trust_of_change(f, log_ratios, before.divergence)
     trust, of_residual = trust.or_worse(base), of_residual.or_worse(trust).or_worse(base)
 
-    def estimate(row: int, unit: str = f.unit, trust: Trust = base) -> Estimate:
-        return result.estimate(row, unit=unit, **trust.options(f.method))
+    def estimate(row: int, unit: str = f.unit, trust: Trust = base, order: int = 1) -> Estimate:
+        return result.estimate(row, unit=unit, order=order, **trust.options(f.method))
 
     curved = before.curvature is not None
     return ProbeReading(
@@ -140,7 +140,7 @@ def read(
             if name in ALWAYS or name in before.slopes
         },
         predicted=estimate(6),
-        second_order=estimate(3) if curved else None,
+        second_order=estimate(3, order=2) if curved else None,
         linear_fraction=ratio_of(
             result, 3, 2, name="δH₁", unit="η/η*", confidence=0.95, **base.options(f.method)
         )

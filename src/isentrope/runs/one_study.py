@@ -46,65 +46,42 @@ def require_one_model(checkpoints: Sequence[Checkpoint], base_model: str | None)
     first, *others = checkpoints
     known = _description(first.path, base_model)
     for other in others:
-        description = _description(other.path, base_model)
-        both = [key for key in known if None not in (known[key], description[key])]
-        differing = next((key for key in both if known[key] != description[key]), None)
-        if differing is None and both in ([], ["tokenizer"]):
-            differing = "kind"
+        here = _description(other.path, base_model)
+        both = [aspect for aspect in known if known[aspect] and here[aspect]]
+        differing = next((x for x in both if known[x] != here[x]), None)
         if differing is not None:
-            raise ValueError(
-                f"The checkpoints {first.name} ({first.path}) and {other.name} ({other.path}) are "
-                f"not of one model: they differ in their {_words(differing, known, description)}. "
-                "Evaluate them in studies of their own, each with its own --out."
-            )
+            a, b = known[differing], here[differing]
+            key = changed(a, b)[0]
+            words = f"{differing} ({key}: {a.get(key)} and {b.get(key)})"
+        elif both in ([], ["tokenizer"]):
+            words = "kind (one is an adapter whose base model is not here to be compared)"
+        else:
+            continue
+        raise ValueError(
+            f"The checkpoints {first.name} ({first.path}) and {other.name} ({other.path}) are not "
+            f"of one model: they differ in their {words}. Evaluate them in studies of their own, "
+            "each with its own --out."
+        )
 
 
-def _description(path: Path, base_model: str | None) -> dict[str, Any]:
-    """What a checkpoint is, by aspect; None where its files do not tell."""
-    settings = CheckpointFolder(path).adapter
-    if not settings:
-        return {
-            "base model": None,
-            "adapter": None,
-            "architecture": _architecture(path),
-            "tokenizer": _tokenizer(path),
-        }
-    base = base_model or settings.get("base_model_name_or_path")
+def _description(path: Path, base_model: str | None) -> dict[str, dict[str, Any]]:
+    """What a checkpoint is, by aspect; empty where its files do not tell."""
+    folder = CheckpointFolder(path)
+    base, named, shapes = path, {}, {}
+    if settings := folder.adapter:
+        name = base_model or settings.get("base_model_name_or_path")
+        base, named = Path(name or path), {"name": name} if name else {}
+        shapes = {key: tuple(shape) for key, (_, shape) in folder.header(ADAPTER).items()}
+    config = base / "config.json"
+    content = read_json(config) if config.is_file() else {}
+    files = (path / "tokenizer.json", base / "tokenizer.json")
+    tokenizer = next((file_digest(file) for file in files if file.is_file()), None)
     return {
-        "base model": base,
-        "adapter": _shapes(CheckpointFolder(path)),
-        "architecture": _architecture(Path(base or path)),
-        "tokenizer": _tokenizer(path) or _tokenizer(Path(base or path)),
+        "base model": named,
+        "adapter": shapes,
+        "architecture": {k: v for k, v in content.items() if k not in _VOLATILE},
+        "tokenizer": {"tokenizer.json": tokenizer} if tokenizer else {},
     }
-
-
-def _architecture(folder: Path) -> dict[str, Any] | None:
-    file = folder / "config.json"
-    if not file.is_file():
-        return None
-    return {k: v for k, v in read_json(file).items() if k not in _VOLATILE}
-
-
-def _tokenizer(folder: Path) -> str | None:
-    file = folder / "tokenizer.json"
-    return file_digest(file) if file.is_file() else None
-
-
-def _shapes(folder: CheckpointFolder) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(shape) for name, (_, shape) in folder.header(ADAPTER).items()}
-
-
-def _words(aspect: str, one: dict[str, Any], other: dict[str, Any]) -> str:
-    """Which aspect, and where it holds many things the first that differs."""
-    a, b = one.get(aspect) or {}, other.get(aspect) or {}
-    if aspect == "kind":
-        return "kind (one is an adapter whose base model is not here to be compared)"
-    if aspect == "tokenizer":
-        return "tokenizer (tokenizer.json)"
-    if aspect == "base model":
-        return f"base model ({a} and {b})"
-    key = next(k for k in sorted({*a, *b}) if a.get(k) != b.get(k))
-    return f"{aspect} ({key}: {a.get(key)} and {b.get(key)})"
 
 
 def require_one_contract(checkpoints: Sequence[Checkpoint]) -> None:

@@ -97,35 +97,22 @@ def read_training_settings(checkpoint: Path, *, without_control: bool = False) -
             if key not in keys:
                 keys[key], sources[key] = value, source
 
-    contract = _json(checkpoint / CONTRACT)
-    uncontrolled = _uncontrolled(contract)
-    if without_control:
-        contract["objective"] = uncontrolled
-    add(_contract_keys(contract), CONTRACT)
+    contract = read_contract(checkpoint) if (checkpoint / CONTRACT).is_file() else {}
+    plain = contract.get("plain_objective")
+    uncontrolled = plain if contract.get("control") and plain in OBJECTIVES else None
+    own = {"objective": uncontrolled} if without_control else {}
+    add(_contract_keys({**contract, **own}), CONTRACT)
     arguments = None
     if (path := checkpoint / TRAINING_ARGS).is_file():
         arguments = read_training_arguments(path)
         add(_argument_keys(arguments, keys.get("estimator.objective")), TRAINING_ARGS)
-    state = _json(checkpoint / TRAINER_STATE)
-    add(_contract_keys(state), TRAINER_STATE)
+    if (path := checkpoint / TRAINER_STATE).is_file():  # transformers writes NaN into it
+        state = read_json(path, "Restore it, or remove it.", finite=False)
+        add(_contract_keys(state), TRAINER_STATE)
     replayable = contract.get("replayable", True)
     return TrainingSettings(
         keys, sources, replayable, arguments, uncontrolled, CheckpointFolder(checkpoint).step
     )
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """The content of a JSON file; of one with NaN too, which transformers writes."""
-    if not path.is_file():
-        return {}
-    if path.name == CONTRACT:
-        return read_contract(path.parent)
-    return read_json(path, "Restore it, or remove it.", finite=False)
-
-
-def _uncontrolled(contract: Mapping[str, Any]) -> str | None:
-    plain = contract.get("plain_objective")
-    return plain if contract.get("control") and plain in OBJECTIVES else None
 
 
 def _contract_keys(contract: Mapping[str, Any]) -> dict[str, Any]:

@@ -102,15 +102,13 @@ class PromptSampler:
             memory: Decay of the exponential mean of the pass rate per group, in [0, 1).
 
         Raises:
-            ValueError: If there are no keys, a key is duplicated, or the weighting is unknown.
+            ValueError: If there are no keys, or a key is duplicated.
         """
         if not keys:
             raise ValueError("The training set is empty: there is no prompt to draw from.")
         if len(set(keys)) < len(keys):
             duplicate = next(key for i, key in enumerate(keys) if key in keys[:i])
             raise ValueError(f"Two training prompts have the key {duplicate!r}: keys must differ.")
-        if weighting not in ("uniform", "difficulty"):
-            raise ValueError(f"Unknown weighting {weighting!r}: choose uniform or difficulty.")
         self.keys = list(keys)
         self._seed, self._weighting, self._memory = seed, weighting, memory
         self._draws = seed if draws is None else draws
@@ -181,14 +179,9 @@ class PromptSampler:
             rewards: Mean reward of the group of each prompt.
 
         Raises:
-            ValueError: If a prompt is duplicated, or there is not one finite reward per prompt.
+            ValueError: If a reward is not finite.
         """
         prompts = list(indices)
-        if len(set(prompts)) < len(prompts) or len(rewards) != len(prompts):
-            raise ValueError(
-                f"Pass rates need one mean reward per prompt, got {len(rewards)} for "
-                f"{len(prompts)} prompts, {len(set(prompts))} of them different."
-            )
         if not np.isfinite(rewards).all():
             raise ValueError("The mean reward of a group is not finite: check the reward function.")
         self._reward[prompts] = self._memory * self._reward[prompts] + np.clip(rewards, 0, 1)

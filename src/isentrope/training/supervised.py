@@ -76,13 +76,8 @@ def fine_tune_supervised(
 
     Returns:
         The trainer, its model trained.
-
-    Raises:
-        ValueError: If the base is to be spread and there is no adapter on it.
     """
     args = SFTConfig(**options)
-    if shard_base and not hasattr(model, "peft_config"):
-        raise ValueError("shard_base spreads a frozen base here: train an adapter, or leave it.")
     if shard_base:
         spread(model, all_ranks(), args.device)
     # labels beside token ids are used unchanged; the collator pads them

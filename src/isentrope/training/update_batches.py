@@ -88,15 +88,7 @@ class UpdateBatches:
             advantages: Rule of `with_advantages`.
             redraw_limit: Rounds of redrawing for groups without nonzero advantages.
             seed: Seed of all tokens.
-
-        Raises:
-            ValueError: If the processes cannot share n groups evenly.
         """
-        if n % world_size():
-            raise ValueError(
-                f"{n} prompt groups per step cannot be shared evenly by {world_size()} processes: "
-                "set training.prompts_per_step to a multiple of that."
-            )
         self.prompts, self.task, self.sampler = list(prompts), task, sampler
         self.n, self.group_size, self.max_new_tokens = n, group_size, max_new_tokens
         self.advantages, self.redraw_limit, self.seed = advantages, redraw_limit, seed

@@ -250,7 +250,7 @@ def _entropy_at(folder: Path, step: int) -> float | None:
 
 
 def _flat(row: EntropyRecord) -> dict[str, str | float]:
-    nothing = Estimate(*[math.nan] * 4, 0, "", "")
+    nothing = Estimate(math.nan, math.nan, math.nan, math.nan, 0, "", "")
     place: dict[str, str | float] = {"batch": row.batch, "definition": row.definition}
     place["unit"] = row.value.unit
     return place | row.value.columns() | (row.difference or nothing).columns("difference")

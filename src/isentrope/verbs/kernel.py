@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -20,11 +20,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from isentrope.attribution.fisher.block_model import block_model
-from isentrope.attribution.fisher.clusters import Clustering, cluster_sequences
+from isentrope.attribution.fisher.clusters import Clustering
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.fisher.spectrum import Eigenvalues
-from isentrope.attribution.fisher.truncation import Truncations, truncations
+from isentrope.attribution.fisher.truncation import Prediction, Truncations, truncations
 from isentrope.attribution.gradients.gram import gram_plan
 from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.nouns.rollouts import Rollouts
@@ -44,6 +44,7 @@ from isentrope.system.progress import Progress
 from isentrope.verbs.influence import fresh_responses
 from isentrope.verbs.kernel_block import (
     UNEQUAL,
+    clusters_of,
     describe_pairs,
     sequence_weights,
 )
@@ -80,23 +81,22 @@ def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
             report(done, len(blocks), block)
             E, U = _sides(ready, block)
             K = kernels[block] = _block(ready, block, E, U)
-            records[block], of_block, sentences = _describe(ready, K, (E, U))
-            more, also = describe_pairs(ready, K, E, E if U is None else U)
-            records[block] = replace(records[block], **more)
-            sentences += also
-            warnings += [f"{block}: {sentence}" for sentence in sentences]
+            fields, of_block, sentences = _describe(ready, K, (E, U))
+            of_pairs, also = describe_pairs(ready, K, E, E if U is None else U)
+            records[block] = BlockRecord(**fields, **of_pairs)
+            warnings += [f"{block}: {sentence}" for sentence in (*sentences, *also)]
             for name, table in of_block.items():
                 tables[name].append(table.assign(block=block))
     joined = {name: pd.concat(parts) for name, parts in tables.items() if parts}
     second, K2 = _second_order(ready) if section.second_order else (None, None)
-    truncated = None
+    truncated: dict[str, Prediction] | None = None
     if "UU" in kernels:
         rows = _truncations(ready, kernels["UU"])
         if isinstance(rows, str):
             warnings.append(f"No truncations: {rows}")
         else:
             joined["truncations"] = rows.to_frame()
-            truncated = rows.by_name
+            truncated = {**rows.by_name}
 
     def save(folder: Path) -> None:
         if (tiles := _tiles(ready)) is not None:
@@ -157,9 +157,11 @@ def _tiles(ready: Prepared) -> Path | None:
 
 def _describe(
     ready: Prepared, K: FisherKernel, sides: tuple[Rollouts, Rollouts | None]
-) -> tuple[BlockRecord, dict[str, pd.DataFrame], list[str]]:
+) -> tuple[dict[str, Any], dict[str, pd.DataFrame], list[str]]:
+    """Fields of a block's record, tables, and what limits them."""
     section, seed, warnings = ready.kernel, ready.sampler.data.seed, []
-    record = BlockRecord(len(K.rows), len(K.columns), tuple(K.zero_rows))
+    fields: dict[str, Any] = {"rows": len(K.rows), "columns": len(K.columns)}
+    fields["zero_rows"] = tuple(K.zero_rows)
     if section.sketch is not None:
         E, U = sides
         sketched = sketched_kernel(
@@ -172,37 +174,35 @@ def _describe(
             exact=K.matrix,
             backend=ready.gradients.backend,
         )
-        record = replace(record, sketch=SketchRecord(section.sketch, sketched.error))
+        fields["sketch"] = SketchRecord(section.sketch, sketched.error)
     if K.zero_rows:
         warnings.append(f"{len(K.zero_rows)} responses have a zero row: no parameter moves them.")
     if K.rows["prompt"].nunique() < 2:
-        return record, {}, [*warnings, "There is one prompt only, so there is no structure."]
+        return fields, {}, [*warnings, "There is one prompt only, so there is no structure."]
     rewarded = K.symmetric and not K.rows["reward"].isna().any()
     structure = K.structure(section.right_above if rewarded else None)
-    relations, differences = dict(structure.relations), dict(structure.differences)
-    record = replace(record, structure=relations, same_less_other_prompt=differences)
+    fields["structure"] = dict(structure.relations)
+    fields["same_less_other_prompt"] = dict(structure.differences)
     tables = {"structure": structure.to_frame()}
     warnings += [x for x in structure.warnings if K.symmetric or x != "same_prompt: no such pair."]
     if not K.symmetric:
-        return record, tables, warnings
+        return fields, tables, warnings
     spectrum = K.spectrum(seed=seed)
     prompts = torch.tensor(K.rows["prompt"].to_numpy())
     rank = min(section.rank, len(K.rows))
     fitted = block_model(K.matrix, prompts, rank=rank, rounding=K.rounding)
     tables["block_model"] = fitted.to_frame()
-    constants = {"a": fitted.a, "b": fitted.b, "c": fitted.c, **fitted.explained}
-    eigenvalues = SpectrumRecord(
+    fields["block_model"] = {"a": fitted.a, "b": fitted.b, "c": fitted.c, **fitted.explained}
+    fields["spectrum"] = SpectrumRecord(
         **fields_of(Eigenvalues, spectrum),
         leading_carriers=tuple(spectrum.carriers(0)),
         norm_outliers=tuple(spectrum.norm_outliers()),
     )
-    record = replace(record, spectrum=eigenvalues, block_model=constants)
-    count = min(section.clusters or ready.batches.U.n_prompts, len(K.rows) - len(K.zero_rows))
-    if count >= 3:
-        clusters = cluster_sequences(K.matrix, prompts, count=count, rounding=K.rounding)
-        record = replace(record, clusters=ClustersRecord(**fields_of(Clustering, clusters)))
+    clusters = clusters_of(ready, K, K.matrix, prompts, len(K.rows) - len(K.zero_rows))
+    if clusters is not None:
+        fields["clusters"] = ClustersRecord(**fields_of(Clustering, clusters))
         warnings += clusters.warnings
-    return record, tables, [*warnings, *spectrum.warnings]
+    return fields, tables, [*warnings, *spectrum.warnings]
 
 
 _SILENT = "no response has a weight in the step, which is momentum and decay alone."

@@ -102,12 +102,20 @@ def _of_two_batches(
     fields: dict[str, Any] = {"delta_h": KernelFormRecord(form, change.first_order)}
     fields["predictions"] = block_truncations(K.matrix, S, x, *K.identities).by_name
     pushed = int((K.matrix != 0).any(0).sum())
-    count = min(ready.kernel.clusters or ready.batches.U.n_prompts, pushed)
-    if count >= 3:
-        gram = K.matrix.T @ K.matrix
-        clusters = cluster_sequences(gram, K.identities[1], count=count, rounding=K.rounding)
+    clusters = clusters_of(ready, K, K.matrix.T @ K.matrix, K.identities[1], pushed)
+    if clusters is not None:
         fields["clusters"] = _with_parts(clusters, K, rows, S, x)
     return fields
+
+
+def clusters_of(
+    ready: Prepared, K: FisherKernel, gram: Tensor, prompts: Tensor, most: int
+) -> Clusters | None:
+    """As many clusters as are asked for, at most `most`; None below three."""
+    count = min(ready.kernel.clusters or ready.batches.U.n_prompts, most)
+    if count < 3:
+        return None
+    return cluster_sequences(gram, prompts, count=count, rounding=K.rounding)
 
 
 def _with_parts(

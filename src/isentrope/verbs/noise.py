@@ -69,7 +69,10 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
     ]
     return NoiseResult(
         **vars(ready.header),
-        **numbers,
+        gradient=numbers["gradient"],
+        preconditioned=numbers["preconditioned"],
+        entropy=numbers["entropy"],
+        supervised=numbers.get("supervised"),
         warnings=tuple(f"{of}, {name}: {text}" for of, name, x in every for text in x.warnings),
         tables={"noise": pd.DataFrame(rows)},
     )

@@ -233,8 +233,7 @@ def _columns(
     """The table of the sequences of a past update."""
     batch, n = update.batch, len(update.batch)
     columns: dict[str, Sequence[object]] = {"step": [here - update.back] * n}
-    columns |= {"back": [update.back] * n, "sequence": range(n)}
-    columns |= columns_of_responses(batch)
+    columns |= {"back": [update.back] * n, "sequence": range(n), **columns_of_responses(batch)}
     parts = zip(("delta_h", "delta_j"), attributions, update.by_group, strict=False)
     for name, attribution, by_group in parts:
         columns[name] = by_group.sum(0).tolist()

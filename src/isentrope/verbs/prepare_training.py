@@ -70,7 +70,7 @@ def prepare_training(
     prompts = as_prompts(policy, task.prompts)
     require_room(policy, prompts, longest)
     batches = _batches(training, prompts, task, longest, advantages_of(config))
-    contract = run_contract(config, args, **_facts(policy, prompts, args)) | {
+    contract = run_contract(config, args, _facts(policy, prompts, args)) | {
         "made_from": training_origin(config),
         "config": contract_config(config, files.folder),
         "base_model": _base_model(model, config.model.path, files.folder),
