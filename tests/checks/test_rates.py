@@ -50,18 +50,11 @@ def write_scheduler(folder, policy, optimizer):
     torch.save(scheduler.state_dict(), folder / "scheduler.pt")
 
 
-def write_log(folder, policy, optimizer):
-    log = [{"learning_rate": RATES[0], "step": 3}]
-    (folder / "trainer_state.json").write_text(json.dumps({"log_history": log}))
-
-
 def leave_initial_rates(folder, policy, optimizer):
     LambdaLR(optimizer, lambda step: 0.5)
 
 
-@pytest.mark.parametrize(
-    "record", [write_contract, write_scheduler, write_log, leave_initial_rates]
-)
+@pytest.mark.parametrize("record", [write_contract, write_scheduler, leave_initial_rates])
 def test_exchanged_rates_are_noticed_by_every_record(tmp_path, record):
     policy, optimizer = two_groups()
     record(tmp_path, policy, optimizer)
@@ -91,11 +84,3 @@ def test_without_a_record_rates_are_shown_and_not_judged(tmp_path):
     assert found.passed is None
     assert "lr 0.001, weight decay 0.1" in found.detail
     assert "lr 0.016, weight decay 0" in found.detail
-
-
-def test_a_logged_rate_of_an_earlier_step_is_no_difference(tmp_path):
-    policy, optimizer = two_groups()
-    write_log(tmp_path, policy, optimizer)
-    optimizer.param_groups[0]["lr"] = 0.9e-3
-    state = load_optimizer_state(policy, optimizer.state_dict(), names=policy.names)
-    assert check_rates(state, tmp_path).passed is None

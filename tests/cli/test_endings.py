@@ -150,7 +150,7 @@ def test_a_signal_ends_every_verb_with_one_sentence(verb, number, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text("")
 
-    def work(*_):
+    def work(*_, **__):
         os.kill(os.getpid(), number)
         raise AssertionError("the signal did not arrive")
 

@@ -1,8 +1,8 @@
 """The settings of the param groups, compared with other records of the checkpoint.
 
 Records, in this order; the first that exists is used: `contract.json` (settings by parameter name),
-`scheduler.pt` (the last rate of each group), `trainer_state.json` (the rate logged last, which is
-the first group's), and the initial rate that a scheduler leaves in each group.
+`scheduler.pt` (the last rate of each group), and the initial rate that a scheduler leaves in each
+group.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from isentrope.recording.contract import (
 )
 from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.errors import FileError
-from isentrope.system.reading import read_json, read_torch
+from isentrope.system.reading import read_torch
 from isentrope.update.optimizer_state import SETTINGS, OptimizerState, read_names
 from isentrope.update.parameter_names import SIDECAR
 
 NAME = "rates of the param groups"
-SCHEDULER, TRAINER_STATE = "scheduler.pt", "trainer_state.json"
+SCHEDULER = "scheduler.pt"
 
 
 def check_rates(state: OptimizerState, checkpoint: str | Path) -> Finding:
@@ -55,7 +55,6 @@ def disagreement(state: OptimizerState, checkpoint: Path) -> tuple[str | None, s
     records = {
         CONTRACT: _contract,
         SCHEDULER: _scheduler,
-        TRAINER_STATE: _trainer_state,
         "initial_lr": _initial_rates,
     }
     for name, compare in records.items():
@@ -113,24 +112,6 @@ def _scheduler(state: OptimizerState, folder: Path) -> str | None:
             there = float(rates[index])
             return f"group {index} has lr {here:g}, and {SCHEDULER} has {there:g} for it"
     return ""
-
-
-def _trainer_state(state: OptimizerState, folder: Path) -> str | None:
-    """The logged rate is of an earlier step: it differs where it is another group's."""
-    content = read_json(folder / TRAINER_STATE, finite=False)  # transformers writes NaN
-    log = content.get("log_history", []) if isinstance(content, Mapping) else []
-    logged = [float(row["learning_rate"]) for row in log if "learning_rate" in row]
-    rates = {i: float(state.groups[name]["lr"]) for name, i in state.group_index.items()}
-    if not logged or len(set(rates.values())) < 2:
-        return None
-    first = min(rates)
-    others = [i for i, rate in rates.items() if rate == logged[-1] and rate != rates[first]]
-    if others:
-        return (
-            f"{TRAINER_STATE} logs the first group's rate as {logged[-1]:g}, which optimizer.pt "
-            f"has for group {others[0]}"
-        )
-    return "" if rates[first] == logged[-1] else None
 
 
 def _initial_rates(state: OptimizerState, _: Path) -> str | None:

@@ -34,7 +34,7 @@ class Command:
     """
 
     name: str
-    options: Callable[..., options.Asked]
+    options: Callable[..., options.Asked | None]
     through: str
     run: str
     show: str
@@ -60,7 +60,7 @@ COMMANDS = (
     Command(
         "sft",
         options.fine_tuned,
-        through="isentrope.cli.running:fine_tuning",
+        through="isentrope.cli.running:training",
         run=f"{_PIPELINES}.sft:sft",
         show="isentrope.cli.running:print_fine_tuned",
         help="Fine-tune a model on a task's demonstrations, loss on the response alone; or resume "
@@ -89,9 +89,9 @@ COMMANDS = (
     Command(
         "evaluate",
         options.evaluated,
-        through="isentrope.cli.running:evaluating",
+        through="isentrope.cli.running:training",
         run=f"{_PIPELINES}.evaluate:evaluate_checkpoints",
-        show="isentrope.cli.evaluation_table:print_evaluation",
+        show="isentrope.cli.evaluation_table:print_evaluated",
         help="Evaluate checkpoints on a task: pass@k, lengths, format, entropy; a restart goes on.",
         kept="Finished chunks of prompts are kept: run the same command again to go on.",
     ),
@@ -126,7 +126,7 @@ COMMANDS = (
     Command(
         "convert",
         options.converted,
-        through="isentrope.cli.running:converting",
+        through="isentrope.cli.running:at_once",
         run="isentrope.trainers.convert.write:convert",
         show="isentrope.cli.running:print_converted",
         help="Write a checkpoint of FSDP, verl, DeepSpeed or torch.distributed as one that every "
@@ -135,7 +135,7 @@ COMMANDS = (
     Command(
         "report",
         options.reported,
-        through="isentrope.cli.running:reporting",
+        through="isentrope.cli.running:at_once",
         run="isentrope.reports.report:write_report",
         show="isentrope.cli.running:print_report",
         help="Write report.html of a run: verdict, figures, checks, and where every number comes "

@@ -7,11 +7,12 @@ from operator import itemgetter
 
 from rich.console import Console
 
-from isentrope.cli.console import say
+from isentrope.cli.console import out, say, say_written
 from isentrope.cli.layout import print_table
 from isentrope.nouns.estimate import Estimate
 from isentrope.runs.evaluation_result import EvaluatedRow, EvaluationResult
 from isentrope.system.formatting import MISSING, known
+from isentrope.verbs.evaluate import Evaluated
 from isentrope.verbs.printed import Column, Table
 
 COLUMNS = {
@@ -31,6 +32,12 @@ def print_evaluation(console: Console, results: Sequence[EvaluationResult]) -> N
     print_rows(console, results)
     for sentence in notes(results):
         say(f"  note  {sentence}", console)
+
+
+def print_evaluated(evaluated: Evaluated) -> None:
+    """Print the table of an evaluation, and where all of it is."""
+    print_evaluation(out, evaluated.results)
+    say_written(evaluated.table)
 
 
 def print_rows(console: Console, results: Sequence[EvaluationResult]) -> None:

@@ -35,7 +35,7 @@ NoVerify = Annotated[
 ]
 
 Asked = tuple[Any, ...]
-"""What a verb is called with."""
+"""What a command is called with; of options without a return, what was given by name."""
 
 
 class Changes:
@@ -93,7 +93,7 @@ def fine_tuned(
         raise ValueError("Give a CONFIG to start a run, or --resume RUN to resume one.")
     if resume is not None and folder is not None:
         raise ValueError("--resume goes on in the run's own folder: leave --out away.")
-    return config, resume, _changes(settings, folder)
+    return config, resume, None, _changes(settings, folder)
 
 
 def evaluated(
@@ -103,7 +103,7 @@ def evaluated(
     no_verify: NoVerify = False,
 ) -> Asked:
     """A configuration of checkpoints, and its overrides."""
-    return config, _changes(settings, folder, no_verify=no_verify)
+    return config, None, None, _changes(settings, folder, no_verify=no_verify)
 
 
 def checked(
@@ -247,23 +247,22 @@ def branched(
         int, typer.Option(min=2, help="Held-out prompts that starts and ends are evaluated on.")
     ] = 256,
     samples: Annotated[int, typer.Option(min=1, help="Responses to each of them.")] = 4,
-    settings: Annotated[
+    changes: Annotated[
         list[str] | None,
         typer.Option(
             "--set", metavar="SECTION.KEY=VALUE", help="A setting of every branch; repeatable."
         ),
     ] = None,
     no_verify: NoVerify = False,
-) -> Asked:
+) -> None:
     """Checkpoints, and what to do from there."""
-    return checkpoints, vary or (), settings or (), repeats, steps, prompts, samples, folder
 
 
 def converted(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="The folder of the other trainer's checkpoint.")
     ],
-    folder: Annotated[str, typer.Option("--out", help="Checkpoint folder, new.")],
+    out: Annotated[str, typer.Option("--out", help="Checkpoint folder, new.")],
     model: Annotated[
         str | None,
         typer.Option(
@@ -271,15 +270,15 @@ def converted(
             help="With config.json and the tokenizer, or with adapter_config.json for an adapter.",
         ),
     ] = None,
-) -> Asked:
+) -> None:
     """A checkpoint to write anew."""
-    return source, folder, model
 
 
 def planned(
     config: ConfigFile,
-    verb: Annotated[
-        list[str] | None, typer.Option(metavar="VERB", help="Plan this verb only; repeatable.")
+    verbs: Annotated[
+        list[str] | None,
+        typer.Option("--verb", metavar="VERB", help="Plan this verb only; repeatable."),
     ] = None,
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Such as 16GB; what is free if left out.")
@@ -293,9 +292,8 @@ def planned(
     ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plans as JSON.")] = False,
     settings: Overrides = None,
-) -> Asked:
+) -> None:
     """A configuration that is planned and not run."""
-    return config, verb or (), memory, prompt_tokens, processes, as_json, settings or ()
 
 
 def reported(
@@ -306,14 +304,15 @@ def reported(
     checkpoint: Annotated[
         str | None, typer.Option(metavar="NAME", help="The one to show in full; the last measured.")
     ] = None,
-    evaluation: Annotated[
+    evaluations: Annotated[
         list[str] | None,
-        typer.Option(metavar="FOLDER", help="An evaluation of the run; repeatable."),
+        typer.Option(
+            "--evaluation", metavar="FOLDER", help="An evaluation of the run; repeatable."
+        ),
     ] = None,
     no_verify: NoVerify = False,
-) -> Asked:
+) -> None:
     """One run or two."""
-    return run, other, checkpoint, evaluation or ()
 
 
 def demonstrated(
@@ -322,9 +321,8 @@ def demonstrated(
     fine_tuning_steps: Annotated[int, typer.Option(min=1, help="Supervised steps.")] = 400,
     evaluation_size: Annotated[int, typer.Option(min=16, help="Responses in E.")] = 256,
     seed: Annotated[int, typer.Option(help="Fixes everything.")] = 0,
-) -> Asked:
+) -> None:
     """The sizes of the demo."""
-    return folder, steps, fine_tuning_steps, evaluation_size, seed
 
 
 def shown(
@@ -350,6 +348,5 @@ def shown(
     return config, kind, settings or ()
 
 
-def validated(config: ConfigFile, settings: Overrides = None) -> Asked:
+def validated(config: ConfigFile, settings: Overrides = None) -> None:
     """A configuration that is not run."""
-    return config, settings or ()

@@ -12,14 +12,12 @@ from isentrope.cli.commands import Command
 from isentrope.cli.console import err, out, say, say_written
 from isentrope.cli.layout import show
 from isentrope.cli.options import Changes
-from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
-from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.results.verbs import VERBS
 from isentrope.runs.branch_study import Asked
 from isentrope.system.processes import rank
 from isentrope.system.progress import Progress
-from isentrope.verbs.kinds import defaults, load_any
+from isentrope.verbs.kinds import KINDS, defaults, load_any
 from isentrope.verbs.loop import run_verb
 
 if TYPE_CHECKING:
@@ -51,29 +49,6 @@ def measuring(verb: Command, config: str, changes: Changes) -> None:
         say_written(folder)
 
 
-def evaluating(verb: Command, config: str, changes: Changes) -> None:
-    """Evaluate, and print a row per checkpoint and decoding."""
-    settings = load_config(config, overrides(changes), EvaluateConfig)
-    with Progress(err) as progress:
-        evaluated = load(verb.run)(settings, progress=progress)
-    if rank() == 0:
-        load(verb.show)(out, evaluated.results)
-        say_written(evaluated.table)
-
-
-def fine_tuning(verb: Command, config: str | None, resume: str | None, changes: Changes) -> None:
-    """Fine-tune or resume, and print the last loss and where the model is."""
-    with Progress(err) as progress:
-        if resume is not None:
-            go_on = load("isentrope.verbs.sft:resume")
-            fine_tuned = go_on(resume, overrides(changes), progress=progress)
-        else:
-            settings = load_config(str(config), overrides(changes), SftConfig)
-            fine_tuned = load(verb.run)(settings, progress=progress)
-    if rank() == 0:
-        load(verb.show)(fine_tuned)
-
-
 def print_fine_tuned(fine_tuned: FineTuned) -> None:
     """Print what fine-tuning made."""
     say(f"Loss of the last step: {fine_tuned.loss:.4f} nats per token")
@@ -86,33 +61,24 @@ def print_fine_tuned(fine_tuned: FineTuned) -> None:
 def training(
     verb: Command, config: str | None, resume: str | None, start: str | None, changes: Changes
 ) -> None:
-    """Start or resume a run, and print its folder."""
+    """Start a run, resume one or start at a checkpoint of one, and print what was made."""
     with Progress(err) as progress:
-        if resume is not None or start is not None:
-            go_on = load(f"isentrope.verbs.train:{'branch' if resume is None else 'resume'}")
-            folder = go_on(resume or start, overrides(changes), progress=progress)
+        if config is None:
+            module, _, _ = verb.run.partition(":")
+            go_on = load(f"{module}:{'branch' if resume is None else 'resume'}")
+            made = go_on(resume or start, overrides(changes), progress=progress)
         else:
-            settings = load_config(str(config), overrides(changes), TrainConfig)
-            folder = load(verb.run)(settings, progress=progress)
+            settings = load_config(config, overrides(changes), KINDS[verb.name])
+            made = load(verb.run)(settings, progress=progress)
     if rank() == 0:
-        load(verb.show)(folder)
+        load(verb.show)(made)
 
 
-def branching(
-    verb: Command,
-    checkpoints: Sequence[str],
-    vary: Sequence[str],
-    changes: Sequence[str],
-    repeats: int,
-    steps: int,
-    prompts: int,
-    samples: int,
-    folder: str,
-) -> None:
+def branching(verb: Command, folder: str, **given: Any) -> None:
     """Take branches, and print a table per checkpoint."""
-    sizes = repeats, steps, prompts, samples
+    lists: dict[str, Any] = {"vary": (), "changes": ()}
+    asked = Asked(**lists | given, folder=Path(folder))
     with Progress(err) as progress:
-        asked = Asked(checkpoints, vary, changes, *sizes, Path(folder))
         branched = load(verb.run)(asked, progress=progress)
     if rank() == 0:
         load(verb.show)(out, branched)
@@ -130,25 +96,14 @@ def checking(verb: Command, config: str, replay: bool, changes: Changes) -> None
         load(verb.show)(out, err, findings, sound)
 
 
-def planning(
-    verb: Command,
-    config: str,
-    verbs: Sequence[str],
-    memory: str | None,
-    prompt_tokens: int | None,
-    processes: int,
-    as_json: bool,
-    settings: Sequence[str],
-) -> None:
+def planning(verb: Command, config: str, as_json: bool, **options: Any) -> None:
     """Plan, and print a table a verb."""
-    options = {"memory": memory, "prompt_tokens": prompt_tokens, "processes": processes}
-    plans = load(verb.run)(config, settings, verbs=verbs, **options)
-    load(verb.show)(out, err, plans, as_json=as_json)
+    load(verb.show)(out, err, load(verb.run)(config, **options), as_json=as_json)
 
 
-def converting(verb: Command, source: str, folder: str, model: str | None) -> None:
-    """Convert, and say what was read."""
-    load(verb.show)(load(verb.run)(source, folder, model))
+def at_once(verb: Command, **given: Any) -> None:
+    """Do what is asked, and print what came of it."""
+    load(verb.show)(load(verb.run)(**given))
 
 
 def print_converted(made: Converted) -> None:
@@ -163,13 +118,6 @@ def print_converted(made: Converted) -> None:
     say(f"Next: isentrope check {made.folder}")
 
 
-def reporting(
-    verb: Command, run: str, other: str | None, checkpoint: str | None, evaluations: Sequence[str]
-) -> None:
-    """Write a report, and print its verdict and what is missing."""
-    load(verb.show)(load(verb.run)(run, other, checkpoint=checkpoint, evaluations=evaluations))
-
-
 def print_report(report: Report) -> None:
     """Print the sentences of a report that was written."""
     for sentence in report.claims:
@@ -182,10 +130,10 @@ def print_report(report: Report) -> None:
     say_written(report.page)
 
 
-def demonstrating(verb: Command, *sizes: Any) -> None:
+def demonstrating(verb: Command, **sizes: Any) -> None:
     """Run every verb in turn, each with its own tables, and print three sentences."""
     with Progress(err) as progress:
-        story = load(verb.run)(*sizes, progress)
+        story = load(verb.run)(**sizes, progress=progress)
     load(verb.show)(out, story)
 
 
@@ -201,7 +149,7 @@ def print_text(text: str) -> None:
     out.print(text, end="", markup=False, highlight=False, soft_wrap=True)
 
 
-def validating(verb: Command, config: str, settings: Sequence[str]) -> None:
+def validating(verb: Command, config: str, settings: Sequence[str] = ()) -> None:
     """Print what a configuration would do."""
     loaded = load(verb.run)(config, settings)
     out.print(f"{config} is valid: {load(verb.show)(loaded)}.", highlight=False, soft_wrap=True)

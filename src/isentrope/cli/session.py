@@ -60,7 +60,12 @@ def run(verb: Command, given: dict[str, Any]) -> None:
         with _one_sentence(verb), verification(not given.get("no_verify")):
             if not verifying():
                 logging.getLogger("isentrope").warning(NOT_VERIFIED)
-            load(verb.through)(verb, *verb.options(**given))
+            asked = verb.options(**given)
+            if asked is None:
+                named = {k: v for k, v in given.items() if v is not None and k != "no_verify"}
+                load(verb.through)(verb, **named)
+            else:
+                load(verb.through)(verb, *asked)
             sys.stdout.flush()
     except BaseException as error:
         forget_frames(error)  # they hold models, and with them the group that is left

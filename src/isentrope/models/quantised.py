@@ -1,4 +1,4 @@
-"""Frozen layers of 4-bit weights as products that have derivatives in both modes.
+"""Conversion to the type that a model runs in; 4-bit weights as products with both derivatives.
 
     y = x Wᵀ + c,     W = the 4-bit weights, dequantised
 
@@ -20,7 +20,34 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.models.architecture import UnsupportedModelError, name_of
+from isentrope.models.architecture import UnsupportedModelError, name_of, use_eager_experts
+from isentrope.models.precision import Precision
+from isentrope.models.sharding import exchange_as_stored
+
+
+def convert_model(model: nn.Module, lm: Any, precision: Precision) -> None:
+    """Convert a model; exact where the type is a longer one.
+
+    Args:
+        model: The model, or a PEFT model around one.
+        lm: The causal LM in it.
+        precision: It has a runtime type.
+
+    Raises:
+        ValueError: If the model is quantised and cannot be converted.
+    """
+    if getattr(lm, "is_quantized", False):
+        if precision.runtime_dtype == "float64":
+            raise ValueError("A quantised base cannot run in float64: use float32.")
+        for parameter in model.parameters():
+            if parameter.requires_grad:  # the base keeps its packed weights
+                parameter.data = parameter.data.to(precision.runtime)
+    else:
+        model.to(precision.runtime)
+        exchange_as_stored(model)
+    use_eager_experts(lm)
+    require_exact_inputs(lm)
+    write_out_products(lm)
 
 
 def write_out_products(lm: nn.Module) -> list[nn.Module]:

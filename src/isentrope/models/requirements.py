@@ -37,7 +37,7 @@ def active_dropout(model: nn.Module) -> list[str]:
 
 
 def require_no_dropout(model: nn.Module) -> None:
-    """Refuse a model whose dropout would act now: it is no function of its input.
+    """Refuse a model whose dropout would act now, so that its output is random.
 
     Args:
         model: Any module.

@@ -21,9 +21,9 @@ from isentrope.models.architecture import refusal_by_name
 from isentrope.models.attention import attention_in_blocks
 from isentrope.models.batching import PADDING, PADDING_ON_ACCELERATOR, MicroBatch
 from isentrope.models.checkpoint import LoadOptions, load_checkpoint
-from isentrope.models.conversion import convert
 from isentrope.models.layerwise import Point, layers_at
 from isentrope.models.precision import Precision
+from isentrope.models.quantised import convert_model
 from isentrope.models.requirements import (
     require_finite_weights,
     require_no_dropout,
@@ -274,7 +274,7 @@ class Policy(Theta):
         """
         precision = Precision.named(precision)
         if precision.runtime is not None:
-            convert(self.model, self.causal_lm, precision)
+            convert_model(self.model, self.causal_lm, precision)
         self.precision = precision
         if precision.runtime_dtype == "float64":
             require_float64(self.scorer, precision)

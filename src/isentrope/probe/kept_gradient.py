@@ -77,7 +77,7 @@ class KeptGradient:
         self.every = every
         self._gradient: Vector = {}
         self._step = 0
-        self._squares, self._compared = RunningMean(ema_decay), 0
+        self._squares = RunningMean(ema_decay)
 
     def due(self, taken: int) -> bool:
         """Whether the step after so many steps has a prediction."""
@@ -99,10 +99,9 @@ class KeptGradient:
             return {}
         kept = {n: x.to(next(iter(components.values()))[n]) for n, x in self._gradient.items()}
         parts = {name: eta * dot(kept, part) for name, part in components.items()}
-        error = math.sqrt(self._squares.value) if self._compared else math.nan
         return {
             "probe/kept_first_order": sum(parts.values()),
-            "probe/kept_first_order_se": error,
+            "probe/kept_first_order_se": math.sqrt(self._squares.value),
             "probe/kept_age": step - self._step,
             **{f"probe/kept_{name}": value for name, value in parts.items()},
         }
@@ -121,17 +120,15 @@ class KeptGradient:
             change = {n: x - old[n] for n, x in gradient.items()}
             error = eta * sum(dot(change, part) for part in components.values())
             self._squares.update(error**2, 0.0)
-            self._compared += 1
         self._gradient, self._step = gradient, step
 
     def state_dict(self) -> dict[str, Any]:
         """What is known of the error, and the step of the reading, as plain JSON."""
-        squares = self._squares.state_dict()
-        return {"step": self._step, "compared": self._compared, "squares": squares}
+        return {"step": self._step, "squares": self._squares.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
-        self._step, self._compared = state["step"], state["compared"]
+        self._step = state["step"]
         self._squares.load_state_dict(state["squares"])
 
     def tensors(self) -> dict[str, Tensor]:

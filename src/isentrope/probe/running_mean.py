@@ -8,6 +8,7 @@ the mean is of the last 1/(1 − β) readings, and its error is the sampling err
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 
@@ -31,8 +32,8 @@ class RunningMean:
 
     @property
     def value(self) -> float:
-        """The mean; needs one estimate."""
-        return self._value / self._weight
+        """The mean; NaN without an estimate."""
+        return self._value / self._weight if self._weight else math.nan
 
     @property
     def se(self) -> float:

@@ -14,8 +14,9 @@ import gzip
 import json
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 from safetensors.torch import save
 from torch import Tensor
 
@@ -33,9 +34,6 @@ from isentrope.verbs.log_tables import (
     token_table,
 )
 from isentrope.verbs.measurement import Measurement
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 TIME = "%Y-%m-%d_%H-%M-%S"
 

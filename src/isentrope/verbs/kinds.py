@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -19,36 +19,21 @@ from isentrope.verbs.sft import require_paths
 Kind = Literal["measure", "evaluate", "sft", "train"]
 Config = MeasureConfig | EvaluateConfig | SftConfig | TrainConfig
 
-KINDS: dict[Kind, type[Config]] = {
+KINDS: dict[str, type[Config]] = {
     "measure": MeasureConfig,
     "evaluate": EvaluateConfig,
     "sft": SftConfig,
     "train": TrainConfig,
 }
 
-_NEEDED = {
-    "measure": {"checkpoint": {"checkpoint_path": "path/to/checkpoint"}},
-    "evaluate": {"checkpoint": {"checkpoint_path": "path/to/checkpoint"}},
-    "sft": {"model": {"path": "path/to/model"}},
-    "train": {"model": {"path": "path/to/model"}},
-}
-"""Settings without a default."""
+_SECTIONS: dict[str, Kind] = {"evaluation": "evaluate", "training": "train", "fine_tuning": "sft"}
+"""Sections that one verb alone has."""
 
 
-def kind_of(sections: Iterable[str]) -> Kind:
-    """Which verb a configuration is for.
-
-    Args:
-        sections: Its sections.
-
-    Returns:
-        "train" where one is `training`, "sft" where one is `fine_tuning`, "evaluate" where one is
-        `evaluation`, else "measure".
-    """
-    given = set(sections)
-    if "evaluation" in given:
-        return "evaluate"
-    return "train" if "training" in given else "sft" if "fine_tuning" in given else "measure"
+def kind_of(sections: Collection[str]) -> Kind:
+    """Which verb a configuration of these sections is for; measure where no other one is named."""
+    kinds: list[Kind] = [kind for name, kind in _SECTIONS.items() if name in sections]
+    return kinds[0] if kinds else "measure"
 
 
 def load_any(path: str | Path, overrides: Iterable[str] = ()) -> Config:
@@ -58,7 +43,11 @@ def load_any(path: str | Path, overrides: Iterable[str] = ()) -> Config:
 
 def defaults(kind: Kind, overrides: Iterable[str] = ()) -> Config:
     """The defaults of a verb, with a path to fill in."""
-    return load_config(_NEEDED[kind], overrides, KINDS[kind])
+    root = KINDS[kind]
+    needed = {"model": {"path": "path/to/model"}}
+    if "checkpoint" in root.model_fields:
+        needed = {"checkpoint": {"checkpoint_path": "path/to/checkpoint"}}
+    return load_config(needed, overrides, root)
 
 
 def intention(config: Config) -> str:

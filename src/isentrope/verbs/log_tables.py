@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -13,9 +12,6 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.policy.token_statistics import NotFiniteError, Scores
 from isentrope.verbs.measurement import Measurement
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 BatchScores = tuple[Rollouts, tuple[Scores, ...]]
 """Rollouts with their scores at θ, and the derivatives along v that are known."""
@@ -56,8 +52,6 @@ def sequence_table(
         entropy (summed, nats), logprob_slope (∂_v S), reward, advantage, log_weight,
         objective_weight.
     """
-    import pandas as pd
-
     parts = []
     for name, (rollouts, series) in batches.items():
         n = len(rollouts)
@@ -105,8 +99,6 @@ def token_table(policy: Policy, batches: dict[str, BatchScores]) -> pd.DataFrame
         Columns batch, sequence, position, token_id, token, logprob, entropy, sampler_logprob,
         logprob_slope and entropy_slope (∂_v, of E).
     """
-    import pandas as pd
-
     parts = []
     for name, (rollouts, series) in batches.items():
         mask = series[0].mask

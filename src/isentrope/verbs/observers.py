@@ -7,17 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from isentrope.config.control import ControlConfig
-from isentrope.config.train import AlarmConfig, DataConfig, NoiseScaleConfig, ProbeConfig
-from isentrope.control.controls import NONE
+from isentrope.config.train import DataConfig
 from isentrope.control.isentropic import IsentropicStep
-from isentrope.control.options import IsentropicOptions
 from isentrope.probe.alarm import Alarm
 from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.online_noise_scale import NoiseScaleMonitor
-from isentrope.probe.options import ProbeOptions
 from isentrope.sampling.prompts import Prompt
-from isentrope.system.processes import world_size
 
 
 @dataclass(frozen=True)
@@ -78,67 +73,3 @@ def held_out_prompts(
             " and ".join(readers),
         )
     return prompts or held_out.prompts
-
-
-def step_control(
-    control: ControlConfig, held_out: list[Prompt], *, seed: int, batch_size: int
-) -> IsentropicStep | None:
-    """The control that corrects optimizer steps; None where the control is another, or none."""
-    options = control.build()
-    if not isinstance(options, IsentropicOptions):
-        return None
-    return IsentropicStep(
-        held_out,
-        options=options,
-        feedback=control.build_feedback(),
-        seed=seed,
-        batch_size=batch_size,
-    )
-
-
-def entropy_probe(
-    section: ProbeConfig, held_out: list[Prompt], control: IsentropicStep | None, *, seed: int
-) -> EntropyProbe | None:
-    """The probe; None where it is switched off."""
-    if not section.enabled:
-        return None
-    options = ProbeOptions(
-        log_every=section.log_every,
-        functional=section.functional,
-        method=section.method,
-        second_order=section.second_order,
-        fresh=section.fresh,
-        preconditioning=section.preconditioning,
-        seed=seed,
-        ema_decay=section.memory,
-    )
-    how_often = {"every": section.every, "size": section.size}
-    return EntropyProbe(held_out, **how_often, control=control, options=options)
-
-
-def entropy_alarm(section: AlarmConfig, probe: EntropyProbe | None, control: str) -> Alarm | None:
-    """The alarm on the probe's readings; None without a probe."""
-    if probe is None or not section.enabled:
-        return None
-    return Alarm(
-        probe,
-        false_alarms=section.false_alarms,
-        half_life=section.half_life,
-        stop=section.stop,
-        control=None if control == NONE else control,
-    )
-
-
-def noise_scale(
-    section: NoiseScaleConfig, model: Any, args: Any, group_size: int
-) -> NoiseScaleMonitor | None:
-    """The noise scale of each step; None where a step has one micro-batch alone."""
-    if not section.enabled or args.gradient_accumulation_steps < 2:
-        return None
-    return NoiseScaleMonitor(
-        [p for p in model.parameters() if p.requires_grad],
-        accumulation=args.gradient_accumulation_steps,
-        processes=world_size(),
-        groups=args.per_device_train_batch_size // group_size,
-        ema_decay=section.memory,
-    )

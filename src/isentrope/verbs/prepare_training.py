@@ -14,8 +14,15 @@ from isentrope.config.paths import path_in_run
 from isentrope.config.train import TrainConfig, TrainingConfig
 from isentrope.config.trl import grpo_options
 from isentrope.control.adaptive_strength import AdaptiveStrength
+from isentrope.control.controls import NONE
+from isentrope.control.isentropic import IsentropicStep
+from isentrope.control.options import IsentropicOptions
 from isentrope.models.sharding import shard_base
 from isentrope.policy.language_model import Policy
+from isentrope.probe.alarm import Alarm
+from isentrope.probe.callback import EntropyProbe
+from isentrope.probe.online_noise_scale import NoiseScaleMonitor
+from isentrope.probe.options import ProbeOptions
 from isentrope.recording.contract import (
     environment,
     frozen_hash,
@@ -29,21 +36,14 @@ from isentrope.runs.room import checkpoints_size, require_disk
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.system.checkpoint_names import step_of_folder
 from isentrope.system.files import sha256
-from isentrope.system.processes import all_ranks
+from isentrope.system.processes import all_ranks, world_size
 from isentrope.system.progress import Progress
 from isentrope.training.models import load_trainable
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
 from isentrope.training.update_batches import UpdateBatches
-from isentrope.verbs.observers import (
-    Observers,
-    entropy_alarm,
-    entropy_probe,
-    held_out_prompts,
-    noise_scale,
-    step_control,
-)
+from isentrope.verbs.observers import Observers, held_out_prompts
 from isentrope.verbs.replayable import balancing_weight
 
 log = logging.getLogger("isentrope")
@@ -146,13 +146,53 @@ def _facts(policy: Policy, prompts: list[Prompt], args: Any) -> dict[str, Any]:
     }
 
 
+_AS_CONFIGURED = ["log_every", "functional", "method", "second_order", "fresh", "preconditioning"]
+"""Settings of the probe that are its options."""
+
+
 def _observers(config: TrainConfig, held_out: list[Prompt], model: Any, args: Any) -> Observers:
-    section, training, size = config.entropy_probe, config.training, config.sampling.batch_size
-    control = step_control(config.control, held_out, seed=training.draws, batch_size=size)
-    probe = entropy_probe(section, held_out, control, seed=training.seed)
-    alarm = entropy_alarm(config.alarm, probe, config.control.name)
-    noise = noise_scale(config.noise_scale, model, args, config.training.group_size)
-    return Observers(control, probe, alarm, noise)
+    """Those of a configuration; the noise scale needs a step of two micro-batches or more."""
+    training, control = config.training, config.control.build()
+    probing, watching, noise = config.entropy_probe, config.alarm, config.noise_scale
+    step_control = probe = alarm = noise_scale = None
+    if isinstance(control, IsentropicOptions):
+        step_control = IsentropicStep(
+            held_out,
+            options=control,
+            feedback=config.control.build_feedback(),
+            seed=training.draws,
+            batch_size=config.sampling.batch_size,
+        )
+    if probing.enabled:
+        options = ProbeOptions(
+            **{name: getattr(probing, name) for name in _AS_CONFIGURED},
+            seed=training.seed,
+            ema_decay=probing.memory,
+        )
+        probe = EntropyProbe(
+            held_out,
+            every=probing.every,
+            size=probing.size,
+            control=step_control,
+            options=options,
+        )
+    if probe is not None and watching.enabled:
+        alarm = Alarm(
+            probe,
+            false_alarms=watching.false_alarms,
+            half_life=watching.half_life,
+            stop=watching.stop,
+            control=None if config.control.name == NONE else config.control.name,
+        )
+    if noise.enabled and args.gradient_accumulation_steps >= 2:
+        noise_scale = NoiseScaleMonitor(
+            [p for p in model.parameters() if p.requires_grad],
+            accumulation=args.gradient_accumulation_steps,
+            processes=world_size(),
+            groups=args.per_device_train_batch_size // training.group_size,
+            ema_decay=noise.memory,
+        )
+    return Observers(step_control, probe, alarm, noise_scale)
 
 
 def _assembled(

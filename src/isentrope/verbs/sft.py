@@ -128,7 +128,7 @@ def resume(
 def _fine_tune(
     config: SftConfig, files: RunFiles, progress: Progress, checkpoint: Path | None
 ) -> FineTuned:
-    from isentrope.training.supervised import save_model
+    from isentrope.training.supervised import fine_tune_supervised, save_model
 
     tuning = config.fine_tuning
     require_paths(config.model, config.data)
@@ -156,9 +156,20 @@ def _fine_tune(
         if tuning.save_every is not None:
             write_bytes(files.folder / CONFIG, written)
     barrier()
-    observe = _observer(tuning, files, progress)
+    if "tensorboard" in options["report_to"]:
+        os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / "tensorboard")
     how = {"shard_base": config.model.shard_base, "record": record, "checkpoint": checkpoint}
-    _run(model, tokenizer, rows, options, observe, files, how)
+    left = f"Resume the run by `isentrope sft --resume {files.folder}`."
+    observe = _observer(tuning, files, progress)
+    try:
+        with noted_if_interrupted(lambda: left) if tuning.save_every else nullcontext():
+            fine_tune_supervised(model, tokenizer, rows, options, observe, files=files, **how)
+    except torch.OutOfMemoryError as error:
+        raise RuntimeError(
+            f"The GPU is full ({error}): lower fine_tuning.micro_batch (now "
+            f"{options['per_device_train_batch_size']} demonstrations a backward pass), or set "
+            "trainer.gradient_checkpointing=true."
+        ) from error
     require_finite_state(tuning.steps, model, None)
     adherence: dict[str, Estimate | None] = {}
     if rank() == 0:
@@ -242,29 +253,3 @@ def _observer(
                 )
 
     return observe
-
-
-def _run(
-    model: Any,
-    tokenizer: Any,
-    rows: dict[str, list[list[int]]],
-    options: dict[str, Any],
-    observe: Callable[[dict[str, float]], None],
-    files: RunFiles,
-    how: dict[str, Any],
-) -> None:
-    from isentrope.training.supervised import fine_tune_supervised
-
-    if "tensorboard" in options["report_to"]:
-        os.environ["TENSORBOARD_LOGGING_DIR"] = str(Path(options["output_dir"]) / "tensorboard")
-    saves = options["save_strategy"] != "no"
-    left = f"Resume the run by `isentrope sft --resume {files.folder}`."
-    try:
-        with noted_if_interrupted(lambda: left) if saves else nullcontext():
-            fine_tune_supervised(model, tokenizer, rows, options, observe, files=files, **how)
-    except torch.OutOfMemoryError as error:
-        raise RuntimeError(
-            f"The GPU is full ({error}): lower fine_tuning.micro_batch (now "
-            f"{options['per_device_train_batch_size']} demonstrations a backward pass), or set "
-            "trainer.gradient_checkpointing=true."
-        ) from error

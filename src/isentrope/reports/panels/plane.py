@@ -167,16 +167,17 @@ def within_step(reading: Reading) -> Iterator[Panel]:
     """What each sequence does to entropy and to reward."""
     influence = reading.shown(InfluenceResult)
     reward = None if influence is None else influence.result.reward
-    if influence is None or reward is None:
+    table = None if influence is None else influence.result.tables.get("sequences")
+    if influence is None or reward is None or table is None:
         return
-    entropy, table = influence.result.entropy, influence.result.tables["sequences"]
+    entropy = influence.result.entropy
     figure, (axes,) = canvas(310)
     zero_lines(axes, "xy")
     advantage = table["advantage"].astype(float)
     kinds = {
         "rewarded (A > 0)": (advantage > 0, REWARD),
         "punished (A < 0)": (advantage < 0, LOSS),
-        "neither": (advantage.isna() | (advantage == 0), MUTED),
+        "neither (A = 0)": (advantage.isna() | (advantage == 0), MUTED),
     }
     for label, (rows, colour) in kinds.items():
         if rows.any():
