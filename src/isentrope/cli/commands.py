@@ -126,7 +126,7 @@ COMMANDS = (
     Command(
         "convert",
         options.converted,
-        through="isentrope.cli.running:at_once",
+        through="isentrope.cli.running:run_at_once",
         run="isentrope.trainers.convert.write:convert",
         show="isentrope.cli.running:print_converted",
         help="Write a checkpoint of FSDP, verl, DeepSpeed or torch.distributed as one that every "
@@ -135,7 +135,7 @@ COMMANDS = (
     Command(
         "report",
         options.reported,
-        through="isentrope.cli.running:at_once",
+        through="isentrope.cli.running:run_at_once",
         run="isentrope.reports.report:write_report",
         show="isentrope.cli.running:print_report",
         help="Write report.html of a run: verdict, figures, checks, and where every number comes "

@@ -101,7 +101,7 @@ def planning(verb: Command, config: str, as_json: bool, **options: Any) -> None:
     load(verb.show)(out, err, load(verb.run)(config, **options), as_json=as_json)
 
 
-def at_once(verb: Command, **given: Any) -> None:
+def run_at_once(verb: Command, **given: Any) -> None:
     """Do what is asked, and print what came of it."""
     load(verb.show)(load(verb.run)(**given))
 
