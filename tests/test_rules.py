@@ -14,9 +14,9 @@ SOURCES = ROOT / "src" / "isentrope"
 SIZE = runpy.run_path(str(ROOT / ".ci" / "size.py"))
 
 SHARED_NAMES = """
-    Column Evaluation Measurement Report SamplingConfig Section Study convert entropy evaluating
-    fine_tuning listed noise_scale optimizer_step past_updates require_finite resume
-    sequence_table sequence_weights token_table training
+    Column Evaluation Measurement Report SamplingConfig Section Study at_once entropy listed
+    optimizer_step past_updates require_finite resume sequence_table sequence_weights
+    token_table training
 """
 """Functions and classes that two modules define."""
 
