@@ -35,7 +35,7 @@ from isentrope.runs.checkpoints import find_subjects
 from isentrope.system.file_contents import finite
 from isentrope.system.progress import Clock, Progress
 from isentrope.verbs.audit import audits_of
-from isentrope.verbs.influence import influence_of, shares_of
+from isentrope.verbs.influence import influence_of, prompt_shares
 from isentrope.verbs.kernel import find_kernel
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import prepare_checkpoint
@@ -94,7 +94,7 @@ def study(path: Path, B_E: int = 1024, B_U: int = 64) -> dict[str, Any]:
     ready = prepared(config)
     with at_precision(ready.policy, config.precision.measuring):
         table = influence_of(ready, Progress(), tokens=True, reward=True)
-        shares = shares_of(ready)
+        shares = prompt_shares(ready)
         kernel = find_kernel(ready, Progress())
         said = {
             "entropy_per_token": ise.entropy(ready.policy, ready.batches.E),
