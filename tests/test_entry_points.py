@@ -54,7 +54,7 @@ LISTED = {
         *("load_file", "safe_open", "torch.load", "pd.read_csv"),
         *("pq.read_schema", "pq.read_table", "pq.read_metadata"),
     },
-    "reports/page.py": {"Environment"},
+    "reports/panel.py": {"Environment"},
     "runs/folder.py": {"subprocess.run"},
     "runs/one_writer.py": {"json.loads"},
     "runs/origin.py": {"try_to_load_from_cache"},

@@ -11,7 +11,6 @@ MOST = 8
 ALLOWED = {
     "branched": 9,
     "tried": 9,
-    "branching": 9,
     "correct": 10,
     "isentropic_correction": 9,
     "Policy.__init__": 9,

@@ -14,7 +14,7 @@ SOURCES = ROOT / "src" / "isentrope"
 SIZE = runpy.run_path(str(ROOT / ".ci" / "size.py"))
 
 SHARED_NAMES = """
-    Column Evaluation Measurement Report SamplingConfig Section Study at_once entropy listed
+    Column Evaluation Measurement Report SamplingConfig Section Study entropy listed
     optimizer_step past_updates require_finite resume sequence_table sequence_weights
     token_table training
 """

@@ -8,16 +8,16 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import TrainConfig
 
-TRAINING_TOO = {"EntropyProbe": {"entropy_probe"}}
+TRAINING_TOO = {"EntropyProbe": {"entropy_probe"}, "ProbeOptions": {"entropy_probe"}}
 """Functions that act in training, and the sections of its configuration that are theirs."""
 
 OTHERWISE = {
-    ("EntropyProbe", "temperature"): "None: the trainer's",
-    ("EntropyProbe", "max_new_tokens"): "None: the trainer's",
+    ("ProbeOptions", "temperature"): "None: the trainer's",
+    ("ProbeOptions", "max_new_tokens"): "None: the trainer's",
     ("EntropyProbe", "size"): "compared with entropy_probe.size; trial.size is of another draw",
     ("GradientOptions", "storage"): "one object for three keys",
     ("Rollouts", "max_new_tokens"): "a property of a batch that exists",
-    ("evaluate", "metrics"): "all of them, which null is",
+    ("EvaluationOptions", "metrics"): "all of them, which null is",
     ("influence", "reward"): "a column of rewards, where the key says whether to use one",
     ("load_task", "split"): "no key: E, U and evaluation have their own",
     ("optimizer_step", "objective"): "as trained, else that of the key (tested with the step)",
@@ -49,6 +49,8 @@ def shared():
         if inspect.ismodule(function):
             continue
         for option in inspect.signature(function).parameters.values():
+            if option.name == "options":
+                continue  # an object of this list, not the options of a control
             for root, section, default in of_keys.get(option.name, ()):
                 own = section in TRAINING_TOO.get(name, ()) or root is not TrainConfig
                 if own and option.default is not inspect.Parameter.empty:
