@@ -102,6 +102,8 @@ def test_an_evaluation_is_planned_by_its_chunks(tiny, tmp_path):
     assert done.exit_code == 0, done.output
     (found,) = json.loads(done.stdout)
     assert [stage["name"] for stage in found["stages"]] == ["load", "sampling", "scoring"]
+    held = {term["name"] for term in found["held"]}
+    assert held == {"weights", "weights in float64"}  # no step, and so no moments
 
 
 def test_responses_given_as_ids_are_as_long_as_they_are(asked, tiny, tmp_path):

@@ -62,6 +62,10 @@ def test_an_option_that_changes_token_weights_makes_the_objective_recorded(tmp_p
     assert objective_of(config(tmp_path, **{name: USUAL[name]})) == "dr_grpo"
 
 
+def test_a_second_clip_at_0_changes_token_weights(tmp_path):
+    assert objective_of(config(tmp_path, delta=0.0)) == "recorded"
+
+
 def test_no_field_of_the_trainer_is_passed_over():
     ours = {field.name for field in dataclasses.fields(trl.GRPOConfig)} - set(
         managed_fields("train")

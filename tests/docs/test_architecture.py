@@ -1,4 +1,4 @@
-"""docs/architecture.md and CONTRIBUTING.md name what exists, and leave no package and floor out."""
+"""The map, the guide and the promises name what exists; the map has every package and floor."""
 
 import re
 
@@ -12,7 +12,8 @@ from tests.test_layers import FLOORS
 
 SOURCES = ROOT / "src" / "isentrope"
 MAP, GUIDE = ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md"
-TEXTS = {page.name: page.read_text(encoding="utf-8") for page in (MAP, GUIDE)}
+PROMISES = ROOT / "SECURITY.md"
+TEXTS = {page.name: page.read_text(encoding="utf-8") for page in (MAP, GUIDE, PROMISES)}
 _SPAN = re.compile(r"`([^`\n]+)`")
 _PATH = re.compile(r"[\w.-]+(/[\w.-]+)*(/|\.(py|md|yml|yaml|txt|cff|toml))|\.ci/\w+")
 _MADE = re.compile(r"build/|.*\bNAME\b|results\.json$|sweep\.parquet$")

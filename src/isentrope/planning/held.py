@@ -70,20 +70,22 @@ def weights(shapes: Shapes, precision: Precision, spread_over: int = 1) -> list[
 
 
 def held(
-    shapes: Shapes, precision: Precision, rows: Rows, storage: Storage, spread_over: int = 1
+    shapes: Shapes, precision: Precision, rows: Rows | None, storage: Storage, spread_over: int = 1
 ) -> list[Term]:
     """All that is held at once, where it is most.
 
     Args:
         shapes: Of the checkpoint.
         precision: Of the measurement.
-        rows: Gradients that are stored.
+        rows: Gradients that are stored; None where there is no step either.
         storage: How.
         spread_over: Processes over which the base is spread.
 
     Returns:
         The terms: of the update, or of what comes after it.
     """
+    if rows is None:
+        return weights(shapes, precision, spread_over)
     d = shapes.of_a_process(shapes.trainable, shapes.spread_trainable, spread_over)
     size = _element(precision)
 

@@ -140,7 +140,7 @@ DIVIDED = Where(
 )
 SECOND_CLIP = Where(
     "below 1, or with estimator.off_policy",
-    lambda step: step.ratios_act or float(step.get("delta") or 1) < 1,
+    lambda step: step.ratios_act or float(step.get("delta", 1)) < 1,
 )
 RATIOS = Where("with estimator.off_policy", lambda step: step.ratios_act)
 RATIOS_OR_VLLM = Where(

@@ -117,7 +117,7 @@ def least(
     verb: str, name: str, config: Config, shapes: Shapes, memory: int, spread_over: int = 1
 ) -> Plan:
     """What a verb holds without any pass: it is sure to take more."""
-    rows, storage = Rows(), Storage()
+    rows, storage = None, Storage()
     precision, checks_in_float64 = config.precision.measuring, False
     if isinstance(config, MeasureConfig):
         short = precision.runtime_dtype != "float64" and spread_over == 1

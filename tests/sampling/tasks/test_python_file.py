@@ -53,6 +53,13 @@ def test_a_class_is_a_whole_task(task):
     assert whole.reward("x", None) == 1.0
 
 
+def test_a_file_may_be_called_as_a_task_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "addition_mine.py").write_text(FILE)
+    (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "1+1=", "reference": "2"}))
+    assert load_task("addition_mine.py:plain", "test", "p.jsonl").prompts[0].text == "1+1="
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -51,12 +51,12 @@ def load_task(
     from isentrope.sampling.tasks.custom import PromptFile
     from isentrope.sampling.tasks.gsm8k import GSM8K
 
+    if NAME.fullmatch(name):
+        return load_python_task(name, split, path, options)
     if name.startswith("addition") and path is not None:
         raise ValueError(f"The task {name!r} is generated and reads no file, got path={path}.")
     if name == "prompts" and path is None:
         raise ValueError('The task "prompts" needs the path of a jsonl file.')
-    if NAME.fullmatch(name):
-        return load_python_task(name, split, path, options)
     sources: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "gsm8k": (GSM8K, (split, path)),
         "gsm8k_r1_template": (GSM8K, (split, path)),
