@@ -35,7 +35,7 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep, coming_step
 from isentrope.probe.requirements import LENGTH, setting
-from isentrope.recording.observing import evaluating, metric_name
+from isentrope.recording.observing import evaluating, unwrapped_model
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.system.processes import rank, together
 
@@ -136,7 +136,7 @@ class IsentropicStep(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Compute the correction of the step about to be taken."""
         start = time.perf_counter()
-        model, step = metric_name(kwargs["model"]), state.global_step + 1
+        model, step = unwrapped_model(kwargs["model"]), state.global_step + 1
         with evaluating(model):
             policy = together(lambda: self._live_policy(model, args, kwargs))
             coming = together(

@@ -46,7 +46,7 @@ from isentrope.probe.requirements import (
 from isentrope.probe.running_mean import RunningMean
 from isentrope.probe.scoring import ScoredBefore, draw_share, look_ahead, look_back
 from isentrope.probe.zero_step import ZeroStep, zero_optimizer
-from isentrope.recording.observing import evaluating, metric_name
+from isentrope.recording.observing import evaluating, unwrapped_model
 from isentrope.recording.step_record import StepRecorder
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.sampling.streams import generator_of
@@ -175,16 +175,16 @@ class EntropyProbe(TrainerCallback):
         if self._record and self._recorder is None:
             raise ValueError("record=True needs the trainer itself: call probe.attach(trainer).")
         if self._recorder is not None:
-            self._recorder.begin(metric_name(kwargs["model"]), state.global_step)
+            self._recorder.begin(unwrapped_model(kwargs["model"]), state.global_step)
         zero = zero_optimizer(kwargs.get("optimizer"))
         if zero is not None and self._due(state.global_step):
-            self._zero_step = together(lambda: ZeroStep(metric_name(kwargs["model"]), zero))
+            self._zero_step = together(lambda: ZeroStep(unwrapped_model(kwargs["model"]), zero))
 
     @never_raising
     def on_substep_end(self, args, state, control, **kwargs) -> None:
         """Record a micro-batch."""
         if self._recorder is not None:
-            self._recorder.after_backward(metric_name(kwargs["model"]))
+            self._recorder.after_backward(unwrapped_model(kwargs["model"]))
 
     @never_raising
     def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
@@ -192,15 +192,15 @@ class EntropyProbe(TrainerCallback):
         self._latest, self._before = {}, None
         if self._recorder is not None:
             sources = kwargs.get("processing_class"), kwargs["optimizer"]
-            self._recorder.look(metric_name(kwargs["model"]), *sources)
+            self._recorder.look(unwrapped_model(kwargs["model"]), *sources)
         if not self._due(state.global_step):
             return
         step = state.global_step + 1
         length = self.options.length_of(args)
         zero_step, self._zero_step = self._zero_step, None
         at_start = zero_step.at_start() if zero_step else nullcontext(kwargs["optimizer"])
-        with evaluating(metric_name(kwargs["model"])), at_start as optimizer:
-            shared = is_spread(metric_name(kwargs["model"]))
+        with evaluating(unwrapped_model(kwargs["model"])), at_start as optimizer:
+            shared = is_spread(unwrapped_model(kwargs["model"]))
             policy = on_every_process(shared, lambda: self._live_policy(args, kwargs))
             how = optimizer, self._control, self.options.preconditioning, zero_step
             components, eta = together(lambda: moving_parts(policy, *how))
@@ -227,7 +227,9 @@ class EntropyProbe(TrainerCallback):
         """Look back from θ', and put the reading together."""
         if self._recorder is not None:
             added = None if self._control is None else self._control.component
-            if not self._recorder.write(metric_name(kwargs["model"]), kwargs["optimizer"], added):
+            if not self._recorder.write(
+                unwrapped_model(kwargs["model"]), kwargs["optimizer"], added
+            ):
                 self._record, self._recorder = False, None
         if self._before is None or self._policy is None:
             return
@@ -275,7 +277,7 @@ class EntropyProbe(TrainerCallback):
         log.debug("raised here:", exc_info=error)
 
     def _live_policy(self, args: Any, kwargs: Mapping[str, Any]) -> Policy:
-        model, tokenizer = metric_name(kwargs["model"]), kwargs.get("processing_class")
+        model, tokenizer = unwrapped_model(kwargs["model"]), kwargs.get("processing_class")
         if self._policy is None or self._policy.model is not model:
             require_whole_model(model)
             self._policy = Policy(

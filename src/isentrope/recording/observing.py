@@ -16,7 +16,7 @@ from isentrope.models.quantised import products_written_out
 from isentrope.system.processes import world_size
 
 
-def metric_name(model: Any) -> Any:
+def unwrapped_model(model: Any) -> Any:
     """The model below the wrapper of distributed training."""
     return getattr(model, "module", model) if world_size() > 1 else model
 
