@@ -13,7 +13,7 @@ tokens, and it includes the optimizer's scaling P; all other controls assess a t
 distribution alone.
 
 This control is new here; q = .02, κ = 1. The trainer draws E on held-out prompts
-(`training.control.measured`).
+(`control.measured`).
 """
 
 from __future__ import annotations
