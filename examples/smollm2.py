@@ -85,7 +85,7 @@ def converted(folder: str | Path | None = None) -> Path:
         folder: Folder of the converted weights; by default `cache_folder()`.
 
     Returns:
-        The folder, a checkpoint as `load_policy` reads it.
+        The folder, a checkpoint as `Policy.from_checkpoint` reads it.
 
     Raises:
         ImportError: If the package or the library that reads GGUF is missing.

@@ -205,7 +205,8 @@ def test_sequences_are_audited_as_tokens_are():
     rng = np.random.default_rng(0)
     y = torch.from_numpy(rng.normal(size=60))
     x = y + torch.from_numpy(rng.normal(size=60))
-    found = audit_sequences(y, torch.arange(60) // 3, {"x": x}, top=(0.1,), halves=(y / 2, y / 2))
+    prompts, halves = torch.arange(60) // 3, (y / 2, y / 2)
+    found = audit_sequences(y, prompts, {"x": x}, AuditOptions((0.1,)), halves=halves)
     assert found["x"]["spearman"].value == pytest.approx(spearmanr(x, y).statistic)
     assert found["measured"]["spearman_reliability"].value == pytest.approx(1)
     assert (found.unit, found.n_items, found.n_prompts) == ("sequences", 60, 20)
@@ -214,7 +215,7 @@ def test_sequences_are_audited_as_tokens_are():
 def test_items_without_a_sign_neither_agree_nor_disagree():
     y = torch.from_numpy(np.random.default_rng(0).normal(size=60))
     x = torch.where(torch.arange(60) % 3 == 0, 0.0, y)
-    found = audit_sequences(y, torch.arange(60) // 3, {"x": x}, top=(0.1,))
+    found = audit_sequences(y, torch.arange(60) // 3, {"x": x}, AuditOptions((0.1,)))
     assert found["x"]["sign_agreement"].value == 1
 
 
@@ -251,9 +252,8 @@ def test_no_statistic_depends_on_the_last_bits():
                     "part": rounded_anew(torch.where(s > 1, 0.0, a[:, None] * s), seed),
                     "flat": rounded_anew(torch.ones_like(s), seed),
                 },
-                (0.02, 0.2),
+                AuditOptions((0.02, 0.2), draws=20),
                 halves=(rounded_anew(y, seed + 10) / 2, rounded_anew(y, seed + 20) / 2),
-                options=AuditOptions(draws=20),
             )
         )
         for seed in (1, 2)
@@ -263,7 +263,7 @@ def test_no_statistic_depends_on_the_last_bits():
 
 def test_a_fall_that_is_rounding_has_no_shares():
     y = torch.cat((torch.linspace(0.1, 1, 59), torch.tensor([-2e-17]))).double()
-    found = audit_sequences(y, torch.arange(60) // 3, {"x": y}, top=(0.1,))
+    found = audit_sequences(y, torch.arange(60) // 3, {"x": y}, AuditOptions((0.1,)))
     assert np.isnan(found["x"]["negative_share@0.1"].value)
     assert found["x"]["negative_share@0.1"].warnings == ("No influence is negative.",)
 
@@ -360,7 +360,7 @@ def test_intervals_cover_the_statistics_of_the_population(prompts):
 
     def run(keep, draws):
         measured, proxy, where = (torch.from_numpy(z[keep]) for z in (y, x, prompt))
-        return audit_sequences(measured, where, {"x": proxy}, top=top, draws=draws)["x"]
+        return audit_sequences(measured, where, {"x": proxy}, AuditOptions(top, draws))["x"]
 
     truth = run(prompt >= 0, 2)
     batches = [run(np.isin(prompt, rng.permutation(4000)[:prompts]), 100) for _ in range(200)]

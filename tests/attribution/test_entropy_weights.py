@@ -204,7 +204,7 @@ def test_the_term_is_never_left_out_in_silence():
     step = optimizer_step(policy, U, torch.optim.SGD(parameters, lr=1e-3))
     assert any("leaves out: the step has no entropy term" in x for x in step.warnings)
     ones = torch.ones_like(U.padded("token_weights"))
-    ratios = ImportanceRatios(ones, ones > 1, 1, 0, 1.0, 1.0)
+    ratios = ImportanceRatios(ones, ones > 1)
     with pytest.raises(ValueError, match="entropy term"):
         ratios.weighted(U, "dr_grpo")
 

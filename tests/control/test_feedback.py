@@ -95,5 +95,9 @@ def test_targets_and_gains_that_mean_nothing_are_refused():
         Target(kind="value", value=-1.0)
     with pytest.raises(ValueError, match=r"limit\n.*greater than 0"):
         Gains(limit=0.0)
+    with pytest.raises(ValueError, match=r"value\n.*less than or equal to"):
+        Target(kind="value", value=1e300)
+    with pytest.raises(ValueError, match=r"steps\n.*less than or equal to"):
+        Target(kind="linear", to=0.2, steps=10**400)
     with pytest.raises(ValueError, match=r"step 3 .*nan"):
         Feedback(Target(kind="hold")).observe(3, float("nan"))

@@ -98,6 +98,12 @@ def test_degrees_of_freedom_are_the_participation_of_the_influences_less_one():
     )
 
 
+def test_influences_of_one_independent_unit_have_no_interval():
+    one = Estimate.from_influences(1.0, [0.5, -0.5], at_most=1, unit="nats", method="mean")
+    assert math.isnan(one.ci_low)
+    assert one.degrees_of_freedom == 0
+
+
 def test_intervals_cover_where_a_rare_mode_carries_the_mean():
     """4.5 % of the values are large; n − 1 degrees of freedom cover .84 of such means."""
     rng = np.random.default_rng(1)

@@ -18,9 +18,10 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Part = Annotated[float, Field(gt=0, le=1)]
 """A share that is not 0."""
 Signed = Annotated[float, Field(ge=-1, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
+# The largest numbers are those of `config.values`.
+Positive = Annotated[float, Field(gt=0, le=1e12)]
+NotNegative = Annotated[float, Field(ge=0, le=1e12)]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 T = TypeVar("T")
 

@@ -264,7 +264,7 @@ class Estimate:
         n = min(n, at_most or n)
         if se > 0 and carriers < min(HANDFUL, n / 6):
             caveats = replace(caveats, warnings=(*caveats.warnings, _CARRIED.format(carriers)))
-        freedom = max(1.0, freedom_of_units(influences, n) / order)
+        freedom = min(max(freedom_of_units(influences, n) / order, 1.0), n - 1.0)
         return cls.from_standard_error(
             value, se, n, caveats=caveats, degrees_of_freedom=freedom, **options
         )
