@@ -13,7 +13,6 @@ from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.functional import EstimatorOptions
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import axpy, dot, multiply
-from isentrope.policy.gradient import weighted_gradient
 from isentrope.update.off_policy import ImportanceRatios
 from isentrope.update.step import optimizer_step
 from tests import cases
@@ -180,15 +179,8 @@ def test_the_noise_scale_is_t8_of_dense_group_gradients_with_both_terms():
     policy, U = cases.lora_policy("qwen2"), with_cotangents(update_batch(n=15, prompts=5))
     c, d = U.padded("token_weights"), U.padded("entropy_weights")
 
-    class Both:
-        """The policy, whose weighted gradient takes c and d side by side."""
-
-        @staticmethod
-        def weighted_gradient(some, stacked):
-            return weighted_gradient(policy, some, stacked[..., 0], stacked[..., 1])
-
     P = {n: torch.ones_like(x) for n, x in cases.direction(policy).items()}
-    square, trace = of_dense_gradients(Both, U, torch.stack([c, d], -1), P)
+    square, trace = of_dense_gradients(policy, U, (c, d), P)
     for given in ({"objective": "recorded"}, {"token_weights": c, "entropy_weights": d}):
         found = noise_scale(policy, U, **given)
         assert found.gradient_square.value == pytest.approx(square, rel=1e-9)

@@ -23,10 +23,11 @@ def simulated(rng, n, noise, d=50, scale=0.0):
 
 
 def of_dense_gradients(policy, U, weights, P):
-    """(|G|², tr Σ) of T8 from group gradients formed one by one."""
+    """(|G|², tr Σ) of T8 from group gradients formed one by one; weights (n, t), or c and d."""
     groups = [(U.prompt_index == p).nonzero()[:, 0] for p in U.prompt_index.unique()]
     n = len(groups)
-    g = [weighted_gradient(policy, U.select(i), n * weights[i]) for i in groups]
+    columns = weights if isinstance(weights, tuple) else (weights,)
+    g = [weighted_gradient(policy, U.select(i), *(n * x[i] for x in columns)) for i in groups]
     products = np.array([[dot(a, multiply(P, b)) for b in g] for a in g])
     square_of_mean, squares = products.mean(), products.trace()
     trace = (squares - n * square_of_mean) / (n - 1)

@@ -74,10 +74,15 @@ def training(
         load(verb.show)(made)
 
 
-def branching(verb: Command, folder: str, **given: Any) -> None:
+def branching(
+    verb: Command,
+    folder: str,
+    vary: Sequence[str] = (),
+    changes: Sequence[str] = (),
+    **sizes: Any,
+) -> None:
     """Take branches, and print a table per checkpoint."""
-    lists: dict[str, Any] = {"vary": (), "changes": ()}
-    asked = Asked(**lists | given, folder=Path(folder))
+    asked = Asked(vary=vary, changes=changes, folder=Path(folder), **sizes)
     with Progress(err) as progress:
         branched = load(verb.run)(asked, progress=progress)
     if rank() == 0:
