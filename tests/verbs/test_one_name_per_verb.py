@@ -22,7 +22,6 @@ OTHER_MEANINGS = {
     "runs/study_table.py": {"influence"},
     "verbs/audit.py": {"audit"},
     "verbs/entropies.py": {"entropies"},
-    "verbs/log_tables.py": {"entropies"},
     "verbs/measure.py": {"influence"},
     "verbs/noise.py": {"noise"},
     "verbs/trial_steps.py": {"influence"},
