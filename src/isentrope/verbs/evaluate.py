@@ -27,7 +27,7 @@ from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.runs.checkpoints import Checkpoint, find_checkpoints
 from isentrope.runs.evaluation_folder import StepFolder, write_evaluations
 from isentrope.runs.evaluation_result import EvaluationResult
-from isentrope.runs.folder import content_differences, resolved_content
+from isentrope.runs.folder import heed, resolved_content
 from isentrope.runs.identity import CONFIG, require_same_evaluation
 from isentrope.runs.one_study import other_base, require_one_model
 from isentrope.runs.one_writer import one_writer
@@ -59,9 +59,7 @@ class Evaluated:
 
 def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = None) -> Evaluated:
     """Evaluate every checkpoint of a configuration, or resume where it was stopped."""
-    log.setLevel(config.output.log_level)
-    for difference in content_differences(config.provenance or {}):
-        log.warning("This configuration is of an evaluation with %s.", difference)
+    heed(config, "This configuration is of an evaluation")
     join_processes()
     with verification(config.checkpoint.verify):
         checkpoints = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
