@@ -77,15 +77,7 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
                 dtype=config.precision.sampling.runtime_dtype,
                 seed=profile.seed,
             )
-        work = partial(
-            Work,
-            engine=engine,
-            where=config.checkpoint,
-            data=config.data,
-            profile=profile,
-            precision=config.precision,
-            sampling=config.sampling,
-        )
+        work = partial(Work, config=config, engine=engine)
         content = resolved_content(config, folder, seeds={"evaluation": profile.seed})
         names = metric_names(profile.chosen, profile.tries)
         results, table = [], folder

@@ -13,9 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from isentrope.config.evaluate import EvaluationData, EvaluationProfile, EvaluationSampling
-from isentrope.config.measure import PolicyConfig
-from isentrope.config.stages import ScoringPrecision
+from isentrope.config.evaluate import EvaluateConfig
 from isentrope.evaluation.evaluate import require_format, score_records
 from isentrope.evaluation.metrics import estimate_metrics
 from isentrope.evaluation.records import TOKENS
@@ -57,30 +55,20 @@ class Work:
         self,
         checkpoint: Checkpoint,
         step: StepFolder,
-        *,
+        config: EvaluateConfig,
         engine: VllmEngine | None,
-        where: PolicyConfig,
-        data: EvaluationData,
-        profile: EvaluationProfile,
-        precision: ScoringPrecision,
-        sampling: EvaluationSampling,
     ) -> None:
         """Load a checkpoint and choose its prompts; what does not fit is refused here.
 
         Args:
             checkpoint: The checkpoint.
             step: Where its chunks go.
+            config: What is estimated, on which prompts, and how.
             engine: vLLM; None to generate by transformers.
-            where: How the checkpoint is loaded.
-            data: The task.
-            profile: What is estimated, from how many responses.
-            precision: Of scorer and sampler.
-            sampling: How responses are drawn.
         """
         self._checkpoint, self._step, self._engine = checkpoint, step, engine
-        self._data, self._profile = data, profile
-        self._precision, self._sampling = precision, sampling
-        self.policy: Policy = checkpoint.load(where, sampling)
+        self._config, data, profile = config, config.data, config.evaluation
+        self.policy: Policy = checkpoint.load(config.checkpoint, config.sampling)
         self.task: Task = data.load_task(
             data.dataset_name, data.split, data.dataset_path, self.policy.tokenizer
         )
@@ -88,7 +76,7 @@ class Work:
         self.prompts: list[Prompt] = choose_prompts(
             self.task.prompts, profile.n_prompts, profile.seed, policy=self.policy
         )
-        require_room(self.policy, self.prompts, sampling.max_new_tokens)
+        require_room(self.policy, self.prompts, config.sampling.max_new_tokens)
         self.starts = list(range(0, len(self.prompts), profile.chunk_prompts))
         self.samples: dict[Decoding, int] = {"sampled": profile.samples_per_prompt}
         if profile.greedy:
@@ -103,7 +91,7 @@ class Work:
         missing = gather([chunk for chunk in every if not self._step.has(*chunk)])[0]
         # the processes of a sharded model make every chunk together
         mine = missing if self.policy.sharded else missing[rank() :: world_size()]
-        measuring = self._precision.measuring
+        measuring = self._config.precision.measuring
         with (
             progress.bar(self._checkpoint.name) as advance,
             at_precision(self.policy, measuring),
@@ -113,9 +101,9 @@ class Work:
                     self.policy,
                     rollouts,
                     self.task,
-                    self._profile.chosen,
+                    self._config.evaluation.chosen,
                     decoding,
-                    right_above=self._profile.right_above,
+                    right_above=self._config.evaluation.right_above,
                 )
                 records["prompt"] += self.starts[number]
                 if rank() == 0 or not self.policy.sharded:
@@ -126,7 +114,7 @@ class Work:
         self, chunks: Sequence[tuple[Decoding, int]]
     ) -> Iterator[tuple[Decoding, int, Rollouts]]:
         """The responses of these chunks."""
-        profile, longest = self._profile, self._sampling.max_new_tokens
+        profile, longest = self._config.evaluation, self._config.sampling.max_new_tokens
         for decoding in self.samples:
             generator = random_numbers(profile.seed)
             for number, start in enumerate(self.starts):
@@ -139,7 +127,7 @@ class Work:
     def _answer(
         self, prompts: Sequence[Prompt], start: int, decoding: Decoding, generator: torch.Generator
     ) -> Rollouts:
-        sampling, precision = self._sampling, self._precision
+        sampling, precision = self._config.sampling, self._config.precision
         samples = self.samples[decoding]
         if self._engine is not None:
             folder = self._checkpoint.path
@@ -162,14 +150,14 @@ class Work:
         for decoding in self.samples:
             records = self._step.load(decoding, len(self.starts))
             rows.append(self._row(decoding, records))
-            if not self._profile.save_tokens:
+            if not self._config.evaluation.save_tokens:
                 records = records.drop(columns=list(TOKENS), errors="ignore")
             records.insert(0, "decoding", decoding)
             tables.append(records)
         return pd.concat(tables, ignore_index=True), self._result(tuple(rows))
 
     def _row(self, decoding: Decoding, records: pd.DataFrame) -> EvaluatedRow:
-        profile = self._profile
+        profile = self._config.evaluation
         metrics = estimate_metrics(
             records, profile.chosen, profile.tries, sampled=decoding == "sampled"
         )
@@ -188,10 +176,10 @@ class Work:
             checkpoint=self._checkpoint.name,
             path=str(self._checkpoint.path),
             step=self._checkpoint.step,
-            dataset=self._data.dataset_name,
-            split=self._data.split,
-            temperature=self._sampling.temperature,
-            max_new_tokens=self._sampling.max_new_tokens,
+            dataset=self._config.data.dataset_name,
+            split=self._config.data.split,
+            temperature=self._config.sampling.temperature,
+            max_new_tokens=self._config.sampling.max_new_tokens,
             rows=rows,
             verified=verifying(),
         )
