@@ -76,7 +76,7 @@ def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
     tables: dict[str, list[pd.DataFrame]] = {"structure": [], "block_model": []}
     warnings: list[str] = []
     blocks = list(dict.fromkeys(section.blocks))
-    with progress.bar("kernel") as report:
+    with progress.bar(KernelResult.verb) as report:
         for done, block in enumerate(blocks):
             report(done, len(blocks), block)
             E, U = _sides(ready, block)
