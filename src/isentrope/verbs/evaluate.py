@@ -9,9 +9,8 @@ back and computes the numbers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from isentrope.config.evaluate import (
@@ -37,7 +36,7 @@ from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verification
 from isentrope.system.processes import barrier, gather, join_processes, rank, world_size
 from isentrope.system.progress import Progress
-from isentrope.verbs.evaluation_work import Work
+from isentrope.verbs.evaluation_work import Sections, Work
 
 log = logging.getLogger("isentrope")
 
@@ -77,7 +76,9 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
                 dtype=config.precision.sampling.runtime_dtype,
                 seed=profile.seed,
             )
-        work = partial(Work, config=config, engine=engine)
+        of = Sections(
+            config.checkpoint, config.data, profile, config.precision, config.sampling, engine
+        )
         content = resolved_content(config, folder, seeds={"evaluation": profile.seed})
         names = metric_names(profile.chosen, profile.tries)
         results, table = [], folder
@@ -85,7 +86,7 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
             made_from = evaluation_origin(config, checkpoint.path)
             _require_base(checkpoint, made_from, config.checkpoint.base_model)
             step = StepFolder(folder / checkpoint.name, made_from)
-            results.append(_evaluate(checkpoint, step, work, content, progress or Progress()))
+            results.append(_evaluate(checkpoint, step, of, content, progress or Progress()))
             if rank() == 0:
                 table = write_evaluations(folder, results, names)
         barrier()
@@ -153,14 +154,14 @@ def _vllm(
 def _evaluate(
     checkpoint: Checkpoint,
     step: StepFolder,
-    load: Callable[[Checkpoint, StepFolder], Work],
+    of: Sections,
     content: bytes,
     progress: Progress,
 ) -> EvaluationResult:
     step.require_same_origin()
     if step.result() is None:
         log.info("evaluating %s", checkpoint.path)
-        work = load(checkpoint, step)  # refuses what it can before any file
+        work = Work(checkpoint, step, of)  # refuses what it can before any file
         barrier()
         if rank() == 0:
             write_bytes(step.path.parent / CONFIG, content)
