@@ -14,9 +14,8 @@ SOURCES = ROOT / "src" / "isentrope"
 SIZE = runpy.run_path(str(ROOT / ".ci" / "size.py"))
 
 SHARED_NAMES = """
-    Column Evaluation Measurement Report SamplingConfig Section Study entropy listed
-    optimizer_step past_updates require_finite resume sequence_table sequence_weights
-    token_table training
+    Column Evaluation Measurement Report SamplingConfig Section Study entropy
+    optimizer_step past_updates require_finite resume sequence_weights training
 """
 """Functions and classes that two modules define."""
 

@@ -5,9 +5,11 @@ which Typer would compile one by one.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
+
+from isentrope.results.verbs import Kind
 
 ConfigFile = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file of settings.")]
 Overrides = Annotated[
@@ -330,7 +332,7 @@ def shown(
         str | None, typer.Argument(metavar="[CONFIG]", help="A YAML file; left out: defaults.")
     ] = None,
     kind: Annotated[
-        Literal["measure", "evaluate", "sft", "train"] | None,
+        Kind | None,
         typer.Option("--for", help="The verb whose defaults are shown; measure if left out."),
     ] = None,
     settings: Overrides = None,

@@ -13,7 +13,7 @@ from isentrope.cli.console import err, out, say, say_written
 from isentrope.cli.layout import show
 from isentrope.cli.options import Changes
 from isentrope.config.io import load_config
-from isentrope.results.verbs import VERBS
+from isentrope.results.verbs import MEASURE, VERBS
 from isentrope.runs.branch_study import Asked
 from isentrope.system.processes import rank
 from isentrope.system.progress import Progress
@@ -144,7 +144,7 @@ def demonstrating(verb: Command, **sizes: Any) -> None:
 
 def showing(verb: Command, config: str | None, kind: Any, settings: Sequence[str]) -> None:
     """Print the settings as YAML, with what each does."""
-    loaded = load_any(config, settings) if config else defaults(kind or "measure", settings)
+    loaded = load_any(config, settings) if config else defaults(kind or MEASURE.name, settings)
     text = load(verb.run)(loaded, comments=True)
     load(verb.show)(text)
 

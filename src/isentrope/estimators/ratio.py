@@ -171,6 +171,28 @@ def t_of_two_errors(
     return math.hypot(*halves) / whole
 
 
+def mean_over_repeats(
+    values: Sequence[float], evaluation: float, freedom: float, confidence: float = 0.95
+) -> tuple[float, float, float, float]:
+    """A mean over repeats that are evaluated on the same prompts.
+
+    Args:
+        values: One per repeat.
+        evaluation: Error of their mean over prompts.
+        freedom: Its degrees of freedom.
+        confidence: Nominal coverage.
+
+    Returns:
+        The mean, its error, half of its interval (`t_of_two_errors`), and its error over repeats;
+        from one repeat no errors.
+    """
+    of, n = torch.tensor(values, dtype=torch.float64), len(values)
+    update = float(of.std()) / math.sqrt(n) if n > 1 else math.nan
+    se = math.hypot(update, evaluation)
+    half = t_of_two_errors(update, evaluation, n, freedom, confidence) * se
+    return float(of.mean()), se, half, update
+
+
 def noise_over_square(x: Tensor, factor: float, confidence: float) -> Estimate:
     """The number of prompts factor · s²/(m² − s²/n), with the error of m and of s².
 

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import pandas as pd
 
+from isentrope._lazy import load
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports.evaluations import (
     Evaluation,
@@ -27,13 +28,7 @@ from isentrope.reports.evaluations import (
 )
 from isentrope.reports.panel import Source
 from isentrope.results.result import Result
-from isentrope.results.results import (
-    AuditResult,
-    InfluenceResult,
-    KernelResult,
-    MeasureResult,
-    NoiseResult,
-)
+from isentrope.results.verbs import VERBS
 from isentrope.runs.log_lines import read_log
 from isentrope.runs.origin import require_of_run
 from isentrope.system.checkpoint_names import step_within
@@ -41,11 +36,7 @@ from isentrope.system.errors import IsentropeError
 from isentrope.system.reading import reading as files_of
 
 KINDS: dict[type[Result], str] = {
-    MeasureResult: "There is no ΔH(η)",
-    InfluenceResult: "There is no attribution to sequences and tokens",
-    KernelResult: "There is no Fisher kernel",
-    NoiseResult: "There are no noise scales",
-    AuditResult: "There is no audit of proxies",
+    load(verb.result): verb.absent for verb in VERBS.values() if verb.absent
 }
 """The results that are reported, and what is said where there is none."""
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from isentrope._lazy import load
 from isentrope.reports.page import Column, identifier, render
 from isentrope.reports.panel import Panel, Section
-from isentrope.reports.panels import budget, kernel, plane, training
-from isentrope.reports.panels.audit import audit_panels
+from isentrope.reports.panels import budget, plane, training
 from isentrope.reports.panels.change import delta_h_panels
 from isentrope.reports.panels.checks import checks_panel
 from isentrope.reports.panels.classes import class_panel
@@ -25,6 +25,7 @@ from isentrope.reports.panels.tokens import token_map
 from isentrope.reports.read_run import Reading, as_far_as_readable, read_run
 from isentrope.reports.svg import png_file, svg_file
 from isentrope.reports.verdict import verdict
+from isentrope.results.verbs import AUDIT, KERNEL, Verb
 from isentrope.runs.one_writer import one_writer
 from isentrope.system.file_contents import csv
 from isentrope.system.files import write_bytes
@@ -32,7 +33,17 @@ from isentrope.system.files import write_bytes
 Draw = Callable[[Reading], Iterator[Panel]]
 """Draws what the results of a run allow; nothing where they are not there."""
 
-SECTIONS: tuple[tuple[str, str, str, tuple[Draw, ...]], ...] = (
+Drawn = tuple[str, str, str, tuple[Draw, ...]]
+"""Key, heading, lead and panels of a section."""
+
+
+def of_verb(verb: Verb) -> Drawn:
+    """The section that is of one verb alone."""
+    assert verb.shown is not None
+    return verb.name, verb.shown.heading, verb.shown.lead, tuple(map(load, verb.shown.panels))
+
+
+SECTIONS: tuple[Drawn, ...] = (
     (
         "change",
         "How far does a step move entropy?",
@@ -58,18 +69,8 @@ SECTIONS: tuple[tuple[str, str, str, tuple[Draw, ...]], ...] = (
         "Entropy is what exploration lives on; reward is what it buys.",
         (plane.trade_off, plane.along_training, plane.within_step),
     ),
-    (
-        "kernel",
-        "How do responses move each other?",
-        "The Fisher kernel: how far a step on one response moves the probability of another.",
-        (kernel.moved_panels, kernel.own_panels),
-    ),
-    (
-        "audit",
-        "Would a proxy have seen it?",
-        "Published shortcuts, compared with the measured influence.",
-        (audit_panels,),
-    ),
+    of_verb(KERNEL),
+    of_verb(AUDIT),
     (
         "training",
         "How did training go?",
@@ -91,7 +92,7 @@ SECTIONS: tuple[tuple[str, str, str, tuple[Draw, ...]], ...] = (
     ),
     ("provenance", "Where do the numbers come from?", "", (provenance,)),
 )
-"""Key, heading, lead and panels of each section, in the order of the page."""
+"""In the order of the page."""
 
 
 @dataclass(frozen=True)

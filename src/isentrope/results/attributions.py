@@ -94,6 +94,11 @@ class Attempt:
     did_gradient: Absent[dict[str, float]] = None
     reasons: Absent[dict[str, str]] = None
 
+    @property
+    def name(self) -> str:
+        """Control and strength."""
+        return f"{self.control}@{self.strength:.6g}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tried(Attempt):

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from pydantic import FiniteFloat
 
+from isentrope._lazy import load
 from isentrope.attribution.fisher.truncation import Prediction
 from isentrope.attribution.influence.classes import Classes
 from isentrope.estimators.variance import MethodVariance
@@ -262,19 +263,7 @@ class EntropiesResult(Result):
     rows: tuple[EntropyRecord, ...]
 
 
-KINDS: tuple[type[Result], ...] = (
-    MeasureResult,
-    InfluenceResult,
-    KernelResult,
-    NoiseResult,
-    VarianceResult,
-    AuditResult,
-    TrialResult,
-    EntropiesResult,
-)
-"""One per verb."""
-
-
 def load_result(folder: Path) -> Result:
     """Read a result of any verb, as `read_result` does."""
-    return read_result(folder, *KINDS)
+    kinds: list[type[Result]] = [load(verb.result) for verb in verbs.VERBS.values()]
+    return read_result(folder, *kinds)

@@ -8,6 +8,25 @@ what it prints, a result in `results.results`, and a row here.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["measure", "evaluate", "sft", "train"]
+"""Verbs whose configurations have roots of their own."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The section of a report that is of one verb alone.
+
+    Attributes:
+        heading: A question.
+        lead: A sentence on how to read it.
+        panels: Dotted names of the functions from a reading to its panels.
+    """
+
+    heading: str
+    lead: str
+    panels: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -18,6 +37,7 @@ class Verb:
         name: As on the command line, in names of folders and in the schema of results.json.
         help: A sentence.
         analyse: Dotted name of the function from a prepared checkpoint to its result.
+        result: Dotted name of the kind of its result.
         printed: Dotted name of the function from a result and its folder to what is printed.
         table: The table that is joined over the items of a study.
         joined: What the joined table is called; "<name>_all" if empty.
@@ -29,11 +49,16 @@ class Verb:
         planned: Whether `isentrope plan` runs it in small.
         processes: Whether processes of torchrun can share its work.
         least_groups: Prompt groups that U must have.
+        gradients: What it holds gradients of: groups of E's prompts, those of each prompt of U too,
+            or the responses of blocks.
+        absent: What a report says where there is no result; empty for a verb that it leaves out.
+        shown: Its section of a report, where it has one alone.
     """
 
     name: str
     help: str
     analyse: str
+    result: str
     printed: str
     table: str
     joined: str = ""
@@ -45,12 +70,16 @@ class Verb:
     planned: bool = True
     processes: bool = True
     least_groups: int = 1
+    gradients: Literal["groups", "prompts", "blocks"] | None = None
+    absent: str = ""
+    shown: Shown | None = None
 
 
 MEASURE = Verb(
     "measure",
     "Measure how much one optimizer step changes the entropy of a checkpoint, or of a list.",
     analyse="isentrope.verbs.measure:find_change",
+    result="isentrope.results.results:MeasureResult",
     printed="isentrope.verbs.measure_text:printed_measurements",
     table="sweep",
     joined="all",
@@ -59,34 +88,53 @@ MEASURE = Verb(
     errors_over_E=True,
     rounded=True,
     own_stages=True,
+    absent="There is no ΔH(η)",
 )
 INFLUENCE = Verb(
     "influence",
     "Attribute the entropy change of a step to the sequences and tokens of its batch.",
     analyse="isentrope.verbs.influence:find_influence",
+    result="isentrope.results.results:InfluenceResult",
     printed="isentrope.verbs.influence_text:printed_influence",
     table="sequences",
     errors_over_E=True,
+    gradients="groups",
+    absent="There is no attribution to sequences and tokens",
 )
 KERNEL = Verb(
     "kernel",
     "Compute the Fisher kernel: how a step on one response moves another.",
     analyse="isentrope.verbs.kernel:find_kernel",
+    result="isentrope.results.results:KernelResult",
     printed="isentrope.verbs.kernel_text:printed_kernel",
     table="structure",
+    gradients="blocks",
+    absent="There is no Fisher kernel",
+    shown=Shown(
+        "How do responses move each other?",
+        "The Fisher kernel: how far a step on one response moves the probability of another.",
+        (
+            "isentrope.reports.panels.kernel:moved_panels",
+            "isentrope.reports.panels.kernel:own_panels",
+        ),
+    ),
 )
 NOISE = Verb(
     "noise",
     "Measure the gradient noise scale, and that of the entropy change.",
     analyse="isentrope.verbs.noise:find_noise",
+    result="isentrope.results.results:NoiseResult",
     printed="isentrope.verbs.noise:printed_noise",
     table="noise",
     least_groups=4,
+    gradients="prompts",
+    absent="There are no noise scales",
 )
 VARIANCE = Verb(
     "variance",
     "Compare the errors of every estimator, and say how large E must be.",
     analyse="isentrope.verbs.variance:find_variance",
+    result="isentrope.results.results:VarianceResult",
     printed="isentrope.verbs.variance:printed_variance",
     table="variance",
 )
@@ -94,13 +142,22 @@ AUDIT = Verb(
     "audit",
     "Compare every published proxy with the measured influence of tokens and sequences.",
     analyse="isentrope.verbs.audit:find_audit",
+    result="isentrope.results.results:AuditResult",
     printed="isentrope.verbs.audit:printed_audit",
     table="audit",
+    gradients="groups",
+    absent="There is no audit of proxies",
+    shown=Shown(
+        "Would a proxy have seen it?",
+        "Published shortcuts, compared with the measured influence.",
+        ("isentrope.reports.panels.audit:audit_panels",),
+    ),
 )
 TRY = Verb(
     "try",
     "Try controls on the step of a checkpoint: entropy and reward gained, before a run.",
     analyse="isentrope.verbs.trial:find_trial",
+    result="isentrope.results.results:TrialResult",
     printed="isentrope.verbs.trial_text:printed_trial",
     table="trial",
     figure=("isentrope.reports.figures:trial_figure", "trial.png"),
@@ -113,6 +170,7 @@ ENTROPIES = Verb(
     "Compare the entropy that a trainer logged with every definition of it, and with the exact "
     "one.",
     analyse="isentrope.verbs.entropies:find_entropies",
+    result="isentrope.results.results:EntropiesResult",
     printed="isentrope.verbs.entropies:printed_entropies",
     table="entropies",
     errors_over_E=True,

@@ -14,7 +14,6 @@ are t, each error with its own quantile (`t_of_two_errors`); one repeat has none
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
-from isentrope.estimators.ratio import t_of_two_errors
+from isentrope.estimators.ratio import mean_over_repeats
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.columns import RECORDS
 from isentrope.runs.branch_study import UNCHANGED
@@ -145,12 +144,10 @@ def _mean_difference(
     """Mean over repeats of one statistic less another, and the two parts of its error."""
     values = found.values[ours] - found.values[theirs]
     influence = (found.influences[ours] - found.influences[theirs]).mean(0)
-    n, value = len(values), float(values.mean())
     unit, method = QUANTITIES[quantity], "mean over repeats"
-    known = Estimate.from_influences(value, influence, unit=unit, method=method)
-    of_repeats = float(values.std()) / math.sqrt(n) if n > 1 else math.nan
-    se = math.hypot(of_repeats, known.se)
-    t = t_of_two_errors(of_repeats, known.se, n, known.degrees_of_freedom or 1.0)
-    half = t * se if n > 1 else math.nan
-    estimate = Estimate(value, se, value - half, value + half, n, unit, method)
+    known = Estimate.from_influences(float(values.mean()), influence, unit=unit, method=method)
+    value, se, half, of_repeats = mean_over_repeats(
+        values.tolist(), known.se, known.degrees_of_freedom or 1.0
+    )
+    estimate = Estimate(value, se, value - half, value + half, len(values), unit, method)
     return estimate, of_repeats, known.se

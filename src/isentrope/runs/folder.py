@@ -8,6 +8,7 @@ runs/run_YYYY-MM-DD_HH-MM-SS/
 
 from __future__ import annotations
 
+import logging
 import platform
 import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -134,6 +135,14 @@ def content_differences(made_with: Mapping[str, Any]) -> list[str]:
         for name, old in then.items()
         if now.get(name) != old
     ]
+
+
+def heed(config: C, words: str = "This configuration is of a run") -> None:
+    """Log at the level that a configuration asks for, and say what else it was run with."""
+    log = logging.getLogger("isentrope")
+    log.setLevel(config.output.log_level)
+    for difference in content_differences(config.provenance or {}):
+        log.warning("%s with %s.", words, difference)
 
 
 def require_new(folder: Path) -> None:

@@ -30,7 +30,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimators.ratio import ends_of_ratio, ratio_of_means, t_of_two_errors
+from isentrope.estimators.ratio import ends_of_ratio, mean_over_repeats, ratio_of_means
 from isentrope.nouns.estimate import COLUMNS, Estimate, freedom_of_units, within_bounds
 from isentrope.results.attributions import IN_FILE, EntropyRecord
 from isentrope.results.result import Result, Tables
@@ -203,11 +203,9 @@ def _column(group: Sequence[Row], name: str) -> pd.Series:
 
 
 def _mean(group: list[Row], variance: float, freedom: float, confidence: float) -> Row:
-    n, values = len(group), _column(group, "value")
-    update = float(values.std()) / math.sqrt(n)
     evaluation = math.sqrt(max(variance, 0.0))
-    value, se = float(values.mean(skipna=False)), math.hypot(update, evaluation)
-    half = t_of_two_errors(update, evaluation, n, freedom, confidence) * se
+    values = _column(group, "value").tolist()
+    value, se, half, update = mean_over_repeats(values, evaluation, freedom, confidence)
     numbers = {"value": value, "se": se, "ci_low": value - half, "ci_high": value + half}
     return numbers | {"se_update": update, "se_evaluation": evaluation}
 

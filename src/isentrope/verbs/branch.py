@@ -32,6 +32,7 @@ from isentrope.config.train import TrainConfig
 from isentrope.runs.branch_effects import Effect, EffectSums, effects, table
 from isentrope.runs.branch_study import Asked, Planned, Start, plan_branches
 from isentrope.runs.folder import noted_if_interrupted
+from isentrope.runs.identity import CONFIG
 from isentrope.runs.one_writer import one_writer
 from isentrope.system.file_contents import csv
 from isentrope.system.files import write_bytes
@@ -39,7 +40,7 @@ from isentrope.system.outputs import require_apart
 from isentrope.system.processes import barrier, join_processes, rank
 from isentrope.system.progress import Progress
 from isentrope.verbs.evaluate import evaluate_checkpoints
-from isentrope.verbs.train import CONFIG, branch, resume
+from isentrope.verbs.train import branch, resume
 
 TABLE = "branches.csv"
 

@@ -12,27 +12,25 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from isentrope.attribution.influence.contributions import columns_of_responses, columns_of_tokens
 from isentrope.config.stages import LoggingConfig
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
+from isentrope.policy.token_statistics import NotFiniteError, Scores
 from isentrope.results.results import MeasureResult
 from isentrope.system.file_contents import finite, parquet
 from isentrope.system.files import write_bytes
-from isentrope.verbs.log_tables import (
-    listed,
-    log_weights,
-    raw_tensors,
-    sequence_table,
-    token_table,
-)
 from isentrope.verbs.measurement import Measurement
 
 TIME = "%Y-%m-%d_%H-%M-%S"
@@ -55,19 +53,22 @@ class DetailedLog:
 
     def observe(self, policy: Policy) -> None:
         """Collect what needs the model: tables of sequences and tokens, raw tensors."""
-        measured = self.measured
-        wants = self.section.wants
+        measured, wants = self.measured, self.section.wants
+        E, U = measured.batches.E, measured.batches.U
         if wants("sequences") or wants("tokens"):
-            of_update = score(policy, measured.batches.U)
-            batches = {
-                "E": (measured.batches.E, measured.change.sample.series),
-                "U": (measured.batches.U, (of_update,)),
-            }
-            weights = {"E": log_weights(policy, measured), "U": measured.step.token_weights[:, 0]}
+            series = measured.change.sample.series
+            of_E = _Scored("E", E, series[0], series[1] if len(series) > 1 else None)
+            of_U = _Scored("U", U, score(policy, U))
             if wants("sequences"):
-                self.tables["sequences"] = sequence_table(policy, batches, weights)
+                weights = {"log_weight": log_weights(policy, measured).tolist()}
+                of_step = {"objective_weight": measured.step.token_weights[:, 0].tolist()}
+                self.tables["sequences"] = pd.concat(
+                    [of_E.sequences(policy, weights), of_U.sequences(policy, of_step)],
+                    ignore_index=True,
+                )
             if wants("tokens"):
-                self.tables["tokens"] = token_table(policy, batches)
+                tables = [one.tokens(policy) for one in (of_E, of_U)]
+                self.tables["tokens"] = pd.concat(tables, ignore_index=True)
         if wants("raw_tensors"):
             self.tensors = raw_tensors(measured)
 
@@ -115,6 +116,61 @@ def rotate(folder: Path, logging: LoggingConfig) -> None:
             path.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True)
+class _Scored:
+    """A batch with what is known of its tokens.
+
+    Attributes:
+        name: "E" or "U".
+        rollouts: The batch.
+        scores: At θ.
+        slopes: Derivatives along v; None where they are not known.
+    """
+
+    name: str
+    rollouts: Rollouts
+    scores: Scores
+    slopes: Scores | None = None
+
+    def sequences(self, policy: Policy, weights: dict[str, list[float]]) -> pd.DataFrame:
+        """One row per sequence; logprob and entropy in nats, summed; logprob_slope is ∂_v S."""
+        of, tokenizer = self.rollouts, policy.tokenizer
+        known = columns_of_responses(of)
+        decode = None if tokenizer is None else tokenizer.decode
+        columns = {
+            "batch": self.name,
+            "sequence": range(len(of)),
+            "prompt_index": known["prompt"],
+            "prompt_key": known["key"],
+            "prompt": decode and [decode(ids.tolist()) for ids in of.prompt_ids],
+            "response": of.response_texts,
+            "length": known["length"],
+            "logprob": self.scores.logprobs.sum(1).tolist(),
+            "entropy": self.scores.entropies.sum(1).tolist(),
+            "logprob_slope": self.slopes and self.slopes.logprobs.sum(1).tolist(),
+            "reward": known["reward"],
+            "advantage": known["advantage"],
+        }
+        return pd.DataFrame(columns | weights)
+
+    def tokens(self, policy: Policy) -> pd.DataFrame:
+        """One row per token; logprob and entropy in nats, and their derivatives along v."""
+        of, mask, slopes = self.rollouts, self.scores.mask, self.slopes
+        known = columns_of_tokens(of, policy.tokenizer)
+        text = known.pop("text")
+        columns = {
+            "batch": self.name,
+            **known,
+            "token": text,
+            "logprob": self.scores.logprobs[mask].tolist(),
+            "entropy": self.scores.entropies[mask].tolist(),
+            "sampler_logprob": of.sampler_logprobs and of.padded("sampler_logprobs")[mask].tolist(),
+            "logprob_slope": slopes and slopes.logprobs[mask].tolist(),
+            "entropy_slope": slopes and slopes.entropies[mask].tolist(),
+        }
+        return pd.DataFrame(columns)
+
+
 def _content(
     section: LoggingConfig, result: MeasureResult, measured: Measurement
 ) -> dict[str, Any]:
@@ -125,8 +181,8 @@ def _content(
                 "lengths": rollouts.lengths.tolist(),
                 "prompt_index": rollouts.prompt_index.tolist(),
                 "prompt_keys": rollouts.prompt_keys,
-                "rewards": listed(rollouts.rewards),
-                "advantages": listed(rollouts.advantages),
+                "rewards": None if rollouts.rewards is None else rollouts.rewards.tolist(),
+                "advantages": None if rollouts.advantages is None else rollouts.advantages.tolist(),
             }
             for name, rollouts in (("E", measured.batches.E), ("U", measured.batches.U))
         }
@@ -145,3 +201,46 @@ def _content(
             for point in measured.change.points
         ]
     return content
+
+
+def log_weights(policy: Policy, measurement: Measurement) -> Tensor:
+    """Log-weight of each sequence of E at the rate of interest, by one more evaluation.
+
+    Args:
+        policy: The policy at θ.
+        measurement: What was found.
+
+    Returns:
+        (n,) S(θ + ηv) − S(sampler), nats; NaN where the moved policy cannot be scored.
+    """
+    rate, E = measurement.rate, measurement.batches.E
+    try:
+        moved = score(policy, E, policy.parameters_along(measurement.step.direction, rate))
+    except NotFiniteError:
+        return torch.full((len(E),), torch.nan, dtype=torch.float64)
+    return (moved.logprobs - measurement.change.sample.sampler_logprobs).sum(1)
+
+
+def raw_tensors(measurement: Measurement) -> dict[str, Tensor]:
+    """The step and the scores of E as named tensors.
+
+    Args:
+        measurement: What was found.
+
+    Returns:
+        "direction.<parameter>", "preconditioner.…", "momentum.…", "decay.…", "gradient.…", and
+        "E.logprobs", "E.entropies" and their derivatives along v as "E.d1_…", "E.d2_…".
+    """
+    step = measurement.step
+    vectors = {"direction": step.direction, "preconditioner": step.preconditioner}
+    vectors |= step.components
+    tensors = {
+        f"{kind}.{name}": tensor.detach().cpu().contiguous().clone()
+        for kind, vector in vectors.items()
+        for name, tensor in vector.items()
+    }
+    for order, scores in enumerate(measurement.change.sample.series):
+        prefix = f"E.d{order}_" if order else "E."
+        tensors[f"{prefix}logprobs"] = scores.logprobs.clone()
+        tensors[f"{prefix}entropies"] = scores.entropies.clone()
+    return tensors

@@ -1,14 +1,11 @@
 """`isentrope entropies`: why an entropy that a trainer logged is not the exact one.
 
 E is unfiltered and drawn from θ; U is the update batch: recorded (batch_config.U_file), or drawn
-and filtered as training's. With N the number of tokens that count and T those of a response:
+and filtered as training's. Beside the definitions of `estimators.entropy_definitions` there are
 
-    per_token          Σ H / N, exact on E      micro_batch_means  mean of Σ H / N of each
-    response_means     mean of Σ H / T          per_response       mean of Σ H
-    surprisal          −Σ s / N                 sampler_…          by what the sampler recorded
-    without_end        without end tokens       finished           without responses that were cut
-    top_tokens         the 20 % with most H     temperature_1      of logits that are not divided
-    truncated          after top-k and top-p    bfloat16           of a model in bfloat16
+    temperature_1      of logits that are not divided
+    truncated          after top-k and top-p
+    bfloat16           of a model in bfloat16
 
 results.json       logged, logged_from, rows: value and difference to the exact one as Estimates
 entropies.parquet  the same, one row per batch and definition
@@ -17,7 +14,7 @@ entropies.parquet  the same, one row per batch and definition
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -26,6 +23,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from isentrope.estimators.entropy_definitions import (
+    EXACT,
+    definitions,
+    mean_of_tokens,
+    partitions,
+    spread_of_orders,
+)
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.estimate import Caveats, Estimate, t_quantile
@@ -41,16 +45,8 @@ from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import Column, Printed, Table, ends
 
-EXACT = "per_token"
-TOP = 0.2
-"""Share of the tokens that `top_tokens` is of."""
-PARTITIONS = 16
-"""Random orders of the batch that `micro_batch_means` averages over: trainers shuffle it."""
 ROUNDING = 1e-4
 """Relative difference of a logged value from the recorded batch's that is rounding of float32."""
-
-Statistic = Callable[[Tensor], Tensor]
-"""From the weights of responses (n,) to a number."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +67,15 @@ def find_entropies(ready: Prepared, progress: Progress) -> EntropiesResult:
         report(1, 2, "U")
         U = _on(ready, ready.batches.U, weighted=False)
     exact = E.values[EXACT]
-    apart = {name: _apart(ready, value, exact) for name, value in U.values.items()}
     logged, source, of_U = _logged(ready)
     rows = []
-    for batch, found, less in (("E", E, E.differences), ("U", U, apart)):
+    for batch, found in (("E", E), ("U", U)):
         for name, value in found.values.items():
-            agrees = None
-            if logged is not None and (batch == "U" or not of_U):
+            difference = agrees = None
+            if value.unit == exact.unit:
+                difference = E.differences[name] if found is E else _apart(ready, value, exact)
+            if logged is not None and (found is U or not of_U):
                 agrees = abs(value.value - logged) <= _bound(ready, logged, value, U, of_U)
-            difference = less[name] if value.unit == exact.unit else None
             rows.append(
                 EntropyRecord(
                     batch=batch, definition=name, value=value, difference=difference, agrees=agrees
@@ -98,46 +94,31 @@ def find_entropies(ready: Prepared, progress: Progress) -> EntropiesResult:
 def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
     """Definitions on a batch; weighted by policy over sampler, as E is, or as a trainer does."""
     scored = score_batch(ready.policy, batch, functional="per_token", method="sequence")
-    H, mask = scored.entropies, scored.series[0].mask.double()
-    ratios = scored.log_ratios.sum(1).exp() if weighted else torch.ones(len(batch)).double()
-
-    def mean(x: Tensor, of: Tensor = mask) -> Statistic:
-        return lambda w: w @ (of * x).sum(1) / (w @ of.sum(1))
-
-    sums, counts = (mask * H).sum(1), mask.sum(1)
-    found: dict[str, Statistic] = {EXACT: mean(H)}
-    groups, spread = _micro_batches(ready, len(batch)), 0.0
-    if groups is not None:
-        means = (groups @ sums) / (groups @ counts)
-        spread = float(means.view(PARTITIONS, -1).mean(1).std())
-        found["micro_batch_means"] = lambda w: (
-            (groups @ w) @ ((groups @ (w * sums)) / (groups @ (w * counts))) / groups.sum(0).dot(w)
-        )
-    found["response_means"] = lambda w: w @ (sums / counts.clamp_min(1)) / w.sum()
-    found["per_response"] = lambda w: w @ sums / w.sum()
-    found["surprisal"] = mean(-scored.series[0].logprobs)
-    if batch.sampler_logprobs is not None:
-        found["sampler_surprisal"] = mean(-batch.padded("sampler_logprobs"))
-    if batch.sampler_entropies is not None:
-        found["sampler_entropy"] = mean(batch.padded("sampler_entropies"))
-    ends = ready.policy.eos_token_ids
-    ended = torch.tensor([[float(int(r[-1]) in ends)] for r in batch.response_ids]).double()
-    if bool(ended.any()):
-        last = mask * (mask.flip(1).cumsum(1).flip(1) == 1)
-        found["without_end"] = mean(H, mask - last * ended)
-        if not bool(ended.all()):
-            found["finished"] = mean(H, mask * ended)
-    threshold = H[mask > 0].quantile(1 - TOP)
-    above = mean((H - threshold).clamp_min(0) / TOP)
-    found["top_tokens"] = lambda w: threshold + above(w)  # its derivative in the threshold is 0
-    found |= {name: mean(x) for name, x in _other_distributions(ready, batch)}
+    n, arguments = len(batch), ready.subject.as_trained.arguments
+    size = ready.entropies.micro_batch or int(arguments.get("per_device_train_batch_size") or n)
+    groups, mask = partitions(n, size), scored.series[0].mask.double()
+    found = definitions(scored, batch, ready.policy.eos_token_ids, groups)
+    found |= {name: mean_of_tokens(x, mask) for name, x in _other_distributions(ready, batch)}
+    ratios = scored.log_ratios.sum(1).exp() if weighted else torch.ones(n).double()
     result = infinitesimal_jackknife(
         lambda w: torch.stack([f(w * ratios) for f in found.values()]), batch.prompt_index
     )
     trusted = not weighted or scored.trust.verdict == "trust"
-    of = (result, result.less(0))
-    values, differences = (_estimates(ready, x, list(found), trusted) for x in of)
-    return _Found(values, differences, spread, scored.trust.warnings)
+
+    def estimates(of: Jackknifed) -> dict[str, Estimate]:
+        return {
+            name: of.estimate(
+                row,
+                unit="nats per sequence" if name == "per_response" else "nats per token",
+                method=name,
+                confidence=ready.estimator.confidence,
+                caveats=Caveats(trusted=trusted),
+            )
+            for row, name in enumerate(found)
+        }
+
+    spread = 0.0 if groups is None else spread_of_orders(scored, groups)
+    return _Found(estimates(result), estimates(result.less(0)), spread, scored.trust.warnings)
 
 
 def _other_distributions(ready: Prepared, batch: Rollouts) -> Iterator[tuple[str, Tensor]]:
@@ -158,34 +139,6 @@ def _other_distributions(ready: Prepared, batch: Rollouts) -> Iterator[tuple[str
     if trained if section.bfloat16 is None else section.bfloat16:
         with at_precision(policy, "bfloat16"):
             yield "bfloat16", score(policy, batch).entropies
-
-
-def _micro_batches(ready: Prepared, n: int) -> Tensor | None:
-    """Which response is in which micro-batch of each partition; None for a single one."""
-    arguments = ready.subject.as_trained.arguments
-    size = ready.entropies.micro_batch or int(arguments.get("per_device_train_batch_size") or n)
-    if size >= n:
-        return None
-    rng = torch.Generator().manual_seed(0)
-    orders = torch.stack([torch.randperm(n, generator=rng) for _ in range(PARTITIONS)])
-    count = math.ceil(n / size)
-    rows = orders.argsort(1) // size + count * torch.arange(PARTITIONS)[:, None]
-    return torch.zeros(PARTITIONS * count, n, dtype=torch.float64).scatter_(0, rows, 1.0)
-
-
-def _estimates(
-    ready: Prepared, found: Jackknifed, names: list[str], trusted: bool
-) -> dict[str, Estimate]:
-    return {
-        name: found.estimate(
-            row,
-            unit="nats per sequence" if name == "per_response" else "nats per token",
-            method=name,
-            confidence=ready.estimator.confidence,
-            caveats=Caveats(trusted=trusted),
-        )
-        for row, name in enumerate(names)
-    }
 
 
 def _apart(ready: Prepared, one: Estimate, other: Estimate) -> Estimate:
@@ -228,32 +181,29 @@ def _logged(ready: Prepared) -> tuple[float | None, str | None, bool]:
     step = step_of_folder(here.name)
     if step is None:
         return None, None, False
-    steps = {folder: step_of_folder(folder.name) or 0 for folder in here.parent.iterdir()}
-    for folder in sorted((f for f in steps if steps[f] > step), key=lambda f: steps[f]):
-        if (found := _entropy_at(folder, step + 1)) is not None:
-            return found, f"{folder.name}, step {step + 1}, which was taken from here", recorded
-    if (found := _entropy_at(here, step)) is None:
-        return None, None, False
-    return found, f"{here.name}, step {step}, before which the policy was another", False
+    later = [(at, f) for f in here.parent.iterdir() if (at := step_of_folder(f.name) or 0) > step]
+    places = [(f, step + 1, "which was taken from here", recorded) for _, f in sorted(later)]
+    for folder, at, words, of_U in (
+        *places,
+        (here, step, "before which the policy was another", False),
+    ):
+        if (found := _entropy_at(folder, at)) is not None:
+            return found, f"{folder.name}, step {at}, {words}", of_U
+    return None, None, False
 
 
 def _entropy_at(folder: Path, step: int) -> float | None:
     """The entropy that trainer_state.json has of a step."""
     path = folder / "trainer_state.json"
-    if not path.is_file():
-        return None
-    content = read_json(path, finite=False)
-    log = content.get("log_history", []) if isinstance(content, dict) else []
+    log = read_json(path, finite=False).get("log_history", []) if path.is_file() else []
     values = [float(row["entropy"]) for row in log if row.get("step") == step and "entropy" in row]
-    finite = [value for value in values if math.isfinite(value)]
-    return finite[-1] if finite else None
+    return next((value for value in reversed(values) if math.isfinite(value)), None)
 
 
 def _flat(row: EntropyRecord) -> dict[str, str | float]:
-    nothing = Estimate(math.nan, math.nan, math.nan, math.nan, 0, "", "")
-    place: dict[str, str | float] = {"batch": row.batch, "definition": row.definition}
-    place["unit"] = row.value.unit
-    return place | row.value.columns() | (row.difference or nothing).columns("difference")
+    place = {"batch": row.batch, "definition": row.definition, "unit": row.value.unit}
+    less = {} if row.difference is None else row.difference.columns("difference")
+    return place | row.value.columns() | less
 
 
 WORDS = {

@@ -9,9 +9,8 @@ back and computes the numbers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from isentrope.config.evaluate import (
@@ -27,7 +26,7 @@ from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.runs.checkpoints import Checkpoint, find_checkpoints
 from isentrope.runs.evaluation_folder import StepFolder, write_evaluations
 from isentrope.runs.evaluation_result import EvaluationResult
-from isentrope.runs.folder import content_differences, resolved_content
+from isentrope.runs.folder import heed, resolved_content
 from isentrope.runs.identity import CONFIG, require_same_evaluation
 from isentrope.runs.one_study import other_base, require_one_model
 from isentrope.runs.one_writer import one_writer
@@ -37,7 +36,7 @@ from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verification
 from isentrope.system.processes import barrier, gather, join_processes, rank, world_size
 from isentrope.system.progress import Progress
-from isentrope.verbs.evaluation_work import Work
+from isentrope.verbs.evaluation_work import Sections, Work
 
 log = logging.getLogger("isentrope")
 
@@ -59,9 +58,7 @@ class Evaluated:
 
 def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = None) -> Evaluated:
     """Evaluate every checkpoint of a configuration, or resume where it was stopped."""
-    log.setLevel(config.output.log_level)
-    for difference in content_differences(config.provenance or {}):
-        log.warning("This configuration is of an evaluation with %s.", difference)
+    heed(config, "This configuration is of an evaluation")
     join_processes()
     with verification(config.checkpoint.verify):
         checkpoints = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
@@ -79,14 +76,8 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
                 dtype=config.precision.sampling.runtime_dtype,
                 seed=profile.seed,
             )
-        work = partial(
-            Work,
-            engine=engine,
-            where=config.checkpoint,
-            data=config.data,
-            profile=profile,
-            precision=config.precision,
-            sampling=config.sampling,
+        of = Sections(
+            config.checkpoint, config.data, profile, config.precision, config.sampling, engine
         )
         content = resolved_content(config, folder, seeds={"evaluation": profile.seed})
         names = metric_names(profile.chosen, profile.tries)
@@ -95,7 +86,7 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
             made_from = evaluation_origin(config, checkpoint.path)
             _require_base(checkpoint, made_from, config.checkpoint.base_model)
             step = StepFolder(folder / checkpoint.name, made_from)
-            results.append(_evaluate(checkpoint, step, work, content, progress or Progress()))
+            results.append(_evaluate(checkpoint, step, of, content, progress or Progress()))
             if rank() == 0:
                 table = write_evaluations(folder, results, names)
         barrier()
@@ -163,14 +154,14 @@ def _vllm(
 def _evaluate(
     checkpoint: Checkpoint,
     step: StepFolder,
-    load: Callable[[Checkpoint, StepFolder], Work],
+    of: Sections,
     content: bytes,
     progress: Progress,
 ) -> EvaluationResult:
     step.require_same_origin()
     if step.result() is None:
         log.info("evaluating %s", checkpoint.path)
-        work = load(checkpoint, step)  # refuses what it can before any file
+        work = Work(checkpoint, step, of)  # refuses what it can before any file
         barrier()
         if rank() == 0:
             write_bytes(step.path.parent / CONFIG, content)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -42,6 +43,27 @@ from isentrope.verbs.precision_stages import at_precision
 SCHEMA = "isentrope/evaluate/1"
 
 
+@dataclass(frozen=True)
+class Sections:
+    """What is estimated of every checkpoint, on which prompts, and how.
+
+    Attributes:
+        where: How a checkpoint is loaded.
+        data: The task.
+        profile: What is estimated, from how many responses.
+        precision: Of scorer and sampler.
+        sampling: How responses are drawn.
+        engine: vLLM; None to generate by transformers.
+    """
+
+    where: PolicyConfig
+    data: EvaluationData
+    profile: EvaluationProfile
+    precision: ScoringPrecision
+    sampling: EvaluationSampling
+    engine: VllmEngine | None
+
+
 class Work:
     """One checkpoint loaded, and its prompts.
 
@@ -53,34 +75,17 @@ class Work:
         samples: Responses to each prompt, by decoding.
     """
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        step: StepFolder,
-        *,
-        engine: VllmEngine | None,
-        where: PolicyConfig,
-        data: EvaluationData,
-        profile: EvaluationProfile,
-        precision: ScoringPrecision,
-        sampling: EvaluationSampling,
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, step: StepFolder, of: Sections) -> None:
         """Load a checkpoint and choose its prompts; what does not fit is refused here.
 
         Args:
             checkpoint: The checkpoint.
             step: Where its chunks go.
-            engine: vLLM; None to generate by transformers.
-            where: How the checkpoint is loaded.
-            data: The task.
-            profile: What is estimated, from how many responses.
-            precision: Of scorer and sampler.
-            sampling: How responses are drawn.
+            of: What is estimated, on which prompts, and how.
         """
-        self._checkpoint, self._step, self._engine = checkpoint, step, engine
-        self._data, self._profile = data, profile
-        self._precision, self._sampling = precision, sampling
-        self.policy: Policy = checkpoint.load(where, sampling)
+        self._checkpoint, self._step, self._of = checkpoint, step, of
+        data, profile = of.data, of.profile
+        self.policy: Policy = checkpoint.load(of.where, of.sampling)
         self.task: Task = data.load_task(
             data.dataset_name, data.split, data.dataset_path, self.policy.tokenizer
         )
@@ -88,7 +93,7 @@ class Work:
         self.prompts: list[Prompt] = choose_prompts(
             self.task.prompts, profile.n_prompts, profile.seed, policy=self.policy
         )
-        require_room(self.policy, self.prompts, sampling.max_new_tokens)
+        require_room(self.policy, self.prompts, of.sampling.max_new_tokens)
         self.starts = list(range(0, len(self.prompts), profile.chunk_prompts))
         self.samples: dict[Decoding, int] = {"sampled": profile.samples_per_prompt}
         if profile.greedy:
@@ -103,7 +108,7 @@ class Work:
         missing = gather([chunk for chunk in every if not self._step.has(*chunk)])[0]
         # the processes of a sharded model make every chunk together
         mine = missing if self.policy.sharded else missing[rank() :: world_size()]
-        measuring = self._precision.measuring
+        measuring = self._of.precision.measuring
         with (
             progress.bar(self._checkpoint.name) as advance,
             at_precision(self.policy, measuring),
@@ -113,9 +118,9 @@ class Work:
                     self.policy,
                     rollouts,
                     self.task,
-                    self._profile.chosen,
+                    self._of.profile.chosen,
                     decoding,
-                    right_above=self._profile.right_above,
+                    right_above=self._of.profile.right_above,
                 )
                 records["prompt"] += self.starts[number]
                 if rank() == 0 or not self.policy.sharded:
@@ -126,7 +131,7 @@ class Work:
         self, chunks: Sequence[tuple[Decoding, int]]
     ) -> Iterator[tuple[Decoding, int, Rollouts]]:
         """The responses of these chunks."""
-        profile, longest = self._profile, self._sampling.max_new_tokens
+        profile, longest = self._of.profile, self._of.sampling.max_new_tokens
         for decoding in self.samples:
             generator = random_numbers(profile.seed)
             for number, start in enumerate(self.starts):
@@ -139,11 +144,11 @@ class Work:
     def _answer(
         self, prompts: Sequence[Prompt], start: int, decoding: Decoding, generator: torch.Generator
     ) -> Rollouts:
-        sampling, precision = self._sampling, self._precision
+        sampling, precision = self._of.sampling, self._of.precision
         samples = self.samples[decoding]
-        if self._engine is not None:
+        if self._of.engine is not None:
             folder = self._checkpoint.path
-            return self._engine.respond(self.policy, folder, prompts, start, samples, decoding)
+            return self._of.engine.respond(self.policy, folder, prompts, start, samples, decoding)
         other = precision.sampling != precision.measuring
         with at_precision(self.policy, precision.sampling) if other else nullcontext():
             return draw_responses(
@@ -162,14 +167,14 @@ class Work:
         for decoding in self.samples:
             records = self._step.load(decoding, len(self.starts))
             rows.append(self._row(decoding, records))
-            if not self._profile.save_tokens:
+            if not self._of.profile.save_tokens:
                 records = records.drop(columns=list(TOKENS), errors="ignore")
             records.insert(0, "decoding", decoding)
             tables.append(records)
         return pd.concat(tables, ignore_index=True), self._result(tuple(rows))
 
     def _row(self, decoding: Decoding, records: pd.DataFrame) -> EvaluatedRow:
-        profile = self._profile
+        profile = self._of.profile
         metrics = estimate_metrics(
             records, profile.chosen, profile.tries, sampled=decoding == "sampled"
         )
@@ -188,10 +193,10 @@ class Work:
             checkpoint=self._checkpoint.name,
             path=str(self._checkpoint.path),
             step=self._checkpoint.step,
-            dataset=self._data.dataset_name,
-            split=self._data.split,
-            temperature=self._sampling.temperature,
-            max_new_tokens=self._sampling.max_new_tokens,
+            dataset=self._of.data.dataset_name,
+            split=self._of.data.split,
+            temperature=self._of.sampling.temperature,
+            max_new_tokens=self._of.sampling.max_new_tokens,
             rows=rows,
             verified=verifying(),
         )

@@ -4,36 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Literal
 
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import grpo_options, sft_options
+from isentrope.results.verbs import MEASURE
 from isentrope.runs.study import require_inputs
 from isentrope.system.manifest import verification
 from isentrope.verbs.evaluate import require_evaluation_inputs
 from isentrope.verbs.sft import require_paths
 
-Kind = Literal["measure", "evaluate", "sft", "train"]
 Config = MeasureConfig | EvaluateConfig | SftConfig | TrainConfig
 
 KINDS: dict[str, type[Config]] = {
-    "measure": MeasureConfig,
+    MEASURE.name: MeasureConfig,
     "evaluate": EvaluateConfig,
     "sft": SftConfig,
     "train": TrainConfig,
 }
 
-_SECTIONS: dict[str, Kind] = {"evaluation": "evaluate", "training": "train", "fine_tuning": "sft"}
+_SECTIONS = {"evaluation": "evaluate", "training": "train", "fine_tuning": "sft"}
 """Sections that one verb alone has."""
 
 
-def kind_of(sections: Collection[str]) -> Kind:
+def kind_of(sections: Collection[str]) -> str:
     """Which verb a configuration of these sections is for; measure where no other one is named."""
-    kinds: list[Kind] = [kind for name, kind in _SECTIONS.items() if name in sections]
-    return kinds[0] if kinds else "measure"
+    return next((kind for name, kind in _SECTIONS.items() if name in sections), MEASURE.name)
 
 
 def load_any(path: str | Path, overrides: Iterable[str] = ()) -> Config:
@@ -41,7 +39,7 @@ def load_any(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     return load_config(path, overrides, KINDS[kind_of(read_yaml(Path(path)))])
 
 
-def defaults(kind: Kind, overrides: Iterable[str] = ()) -> Config:
+def defaults(kind: str, overrides: Iterable[str] = ()) -> Config:
     """The defaults of a verb, with a path to fill in."""
     root = KINDS[kind]
     needed = {"model": {"path": "path/to/model"}}

@@ -25,7 +25,7 @@ from isentrope._lazy import load
 from isentrope.config.measure import MeasureConfig
 from isentrope.results.result import Result
 from isentrope.results.verbs import MEASURE, Verb
-from isentrope.runs.folder import content_differences, resolved_content
+from isentrope.runs.folder import heed, resolved_content
 from isentrope.runs.study import Item, Run, writing_study
 from isentrope.runs.study_table import write_study
 from isentrope.system.files import whole_folder
@@ -85,9 +85,7 @@ def run_verb(
             f"A {verb.name} scale needs four prompt groups or more, and batch_config.B_U is "
             f"{batch.B_U}."
         )
-    logging.getLogger("isentrope").setLevel(config.output.log_level)
-    for difference in content_differences(config.provenance or {}):
-        log.warning("This configuration is of a run with %s.", difference)
+    heed(config)
     with verification(config.checkpoint.verify), writing_study(verb.name, config) as study:
         for item in study.left:
             log.info("%s of %s", verb.name, item.subject.path)

@@ -8,7 +8,7 @@ written.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -136,19 +136,27 @@ def _sweep(ready: Prepared, etas: list[float], rewards: Tensor | None, progress:
         gained = None if rewards is None else reward_change(change, rewards, estimator.confidence)
         return replace(change, moved=()), gained
 
-    rounded = ready.along
     with progress.bar("measuring") as report:
-        if rounded is None:
-            return along(ready.step.direction, weighted, estimator.order, report)
-        total = len(weighted) + 1
-        change, reward = along(ready.step.direction, [], estimator.order, part_of(report, 0, total))
-        parts = [
-            along(rounded(eta), [eta], 0, part_of(report, done, total))
-            for done, eta in enumerate(weighted, start=1)
-        ]
+        order = estimator.order if ready.along is None else 0
+        parts = [along(v, rates, order, part) for v, rates, part in _steps(ready, weighted, report)]
+        if ready.along is None:
+            return parts[0]
+        last = part_of(report, len(weighted), len(weighted) + 1)
+        change, reward = along(ready.step.direction, [], estimator.order, last)
         return _joined(change, [of_H for of_H, _ in parts]), reward and _joined(
             reward, [of_J for _, of_J in parts if of_J is not None]
         )
+
+
+def _steps(
+    ready: Prepared, etas: list[float], report: Report
+) -> Iterator[tuple[Vector, list[float], Report]]:
+    """What is taken at these rates: v at all of them, or at each its own rounded step."""
+    if ready.along is None:
+        yield ready.step.direction, etas, report
+        return
+    for done, eta in enumerate(etas):
+        yield ready.along(eta), [eta], part_of(report, done, len(etas))
 
 
 def _joined(whole: T, parts: Sequence[T]) -> T:
@@ -170,28 +178,22 @@ def _to_resample(
 def _resample(ready: Prepared, etas: list[float], progress: Progress) -> dict[float, Estimate]:
     if not etas:
         return {}
-    E, rounded = ready.batches.E, ready.along
-
-    def along(direction: Vector, rates: list[float], report: Report) -> list[Estimate]:
-        return resampled_entropy_change(
-            ready.policy,
-            E,
-            direction,
-            rates,
-            max_new_tokens=ready.sampler.longest(E),
-            seed=ready.sampler.data.seeds["resample"],
-            estimator=ready.estimator.options,
-            progress=report,
-        )
-
+    E = ready.batches.E
     with progress.bar("fresh responses") as report:
-        if rounded is None:
-            estimates = along(ready.step.direction, etas, report)
-        else:
-            estimates = [
-                along(rounded(eta), [eta], part_of(report, done, len(etas)))[0]
-                for done, eta in enumerate(etas)
-            ]
+        estimates = [
+            estimate
+            for direction, rates, part in _steps(ready, etas, report)
+            for estimate in resampled_entropy_change(
+                ready.policy,
+                E,
+                direction,
+                rates,
+                max_new_tokens=ready.sampler.longest(E),
+                seed=ready.sampler.data.seeds["resample"],
+                estimator=ready.estimator.options,
+                progress=part,
+            )
+        ]
     return dict(zip(etas, estimates, strict=True))
 
 

@@ -127,11 +127,10 @@ def least(
         sides = {"UU": (u, None), "EE": (e, None), "EU": (e, u), "FU": (data.B_U, u)}
         groups = (config.analysis.groups or min(GROUPS, data.B_E)) * (1 + config.analysis.reward)
         rows = {
-            "influence": Rows(groups),
-            "audit": Rows(groups),
-            "noise": Rows(groups, ((data.B_U, None),)),
-            "kernel": Rows(sides=tuple(sides[block] for block in config.fisher_kernel.blocks)),
-        }.get(verb, Rows())
+            "groups": Rows(groups),
+            "prompts": Rows(groups, ((data.B_U, None),)),
+            "blocks": Rows(sides=tuple(sides[block] for block in config.fisher_kernel.blocks)),
+        }.get(VERBS[verb].gradients or "", Rows())
     terms = held(shapes, precision, rows, storage, spread_over)
     if checks_in_float64:
         n = shapes.parameters

@@ -13,14 +13,10 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from isentrope.config.io import ConfigError, load_config
 from isentrope.config.paths import inputs_of
 from isentrope.config.train import DataConfig, FineTuningConfig, ModelConfig, SftConfig
 from isentrope.config.trl import sft_options
@@ -28,12 +24,11 @@ from isentrope.models.requirements import active_dropout
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.language_model import Policy
 from isentrope.runs.folder import (
-    content_differences,
-    noted_if_interrupted,
+    heed,
     resolved_content,
     run_directory,
 )
-from isentrope.runs.identity import flat_settings, require_same, require_same_origin
+from isentrope.runs.identity import CONFIG, flat_settings, require_same, require_same_origin
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.origin import training_origin
 from isentrope.runs.room import require_disk
@@ -48,7 +43,7 @@ from isentrope.training.divergence import require_finite_state
 from isentrope.training.models import find_model, load_trainable
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs.adherence import HeldOut
-from isentrope.verbs.train import CONFIG
+from isentrope.verbs.train import require_no_run, resumed, under_way
 
 MODEL = "model"
 """Folder of the model in a run folder."""
@@ -72,14 +67,11 @@ class FineTuned:
 
 def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
     """Fine-tune a model; returns its folder and the last loss."""
-    log = logging.getLogger("isentrope")
-    log.setLevel(config.output.log_level)
-    for difference in content_differences(config.provenance or {}):
-        log.warning("This configuration is of a run with %s.", difference)
+    heed(config)
     join_processes()
     files = RunFiles(gather(run_directory(config.output.directory))[0])
     with one_writer(files.folder, inputs_of(config)):
-        _require_no_run(files.folder)
+        require_no_run(files, "sft", (MODEL, "training_state", CONFIG))
         return _fine_tune(config, files, progress or Progress(), None)
 
 
@@ -100,23 +92,15 @@ def resume(
         FileNotFoundError: If the folder holds no run that can be resumed.
         ConfigError: If another setting is changed, or the run was made from something else.
     """
-    files, changes = RunFiles(folder), list(overrides)
-    if not (files.folder / CONFIG).is_file():
-        raise FileNotFoundError(
-            f"{files.folder} has no {CONFIG}: a run is resumed if it was begun with "
-            "fine_tuning.save_every."
-        )
-    if fixed := [change for change in changes if not change.startswith("output.")]:
-        raise ConfigError(f"{fixed[0]} would make it another run: only output.* may change.")
-    join_processes()
-    with one_writer(files.folder):
-        config = load_config(files.folder / CONFIG, changes, root=SftConfig)
-        log = logging.getLogger("isentrope")
-        log.setLevel(config.output.log_level)
-        for difference in content_differences(config.provenance or {}):
-            log.warning("The run was begun with %s.", difference)
+    files = RunFiles(folder)
+    begun = "; a run is resumed if it was begun with fine_tuning.save_every"
+    with resumed(
+        files, overrides, SftConfig, ("output.",), "only output.* may change.", begun
+    ) as config:
         if (files.folder / MODEL).exists():
-            log.info("The run has done its %d steps.", config.fine_tuning.steps)
+            logging.getLogger("isentrope").info(
+                "The run has done its %d steps.", config.fine_tuning.steps
+            )
             return FineTuned(files.folder / MODEL, _last_loss(files))
         files.require_known_names()
         if (checkpoint := files.latest()) is not None:
@@ -159,17 +143,11 @@ def _fine_tune(
     if "tensorboard" in options["report_to"]:
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / "tensorboard")
     how = {"shard_base": config.model.shard_base, "record": record, "checkpoint": checkpoint}
-    left = f"Resume the run by `isentrope sft --resume {files.folder}`."
     observe = _observer(tuning, files, progress)
-    try:
-        with noted_if_interrupted(lambda: left) if tuning.save_every else nullcontext():
-            fine_tune_supervised(model, tokenizer, rows, options, observe, files=files, **how)
-    except torch.OutOfMemoryError as error:
-        raise RuntimeError(
-            f"The GPU is full ({error}): lower fine_tuning.micro_batch (now "
-            f"{options['per_device_train_batch_size']} demonstrations a backward pass), or set "
-            "trainer.gradient_checkpointing=true."
-        ) from error
+    size = options["per_device_train_batch_size"]
+    smaller = f"fine_tuning.micro_batch (now {size} demonstrations per backward pass)"
+    with under_way(files, "sft", smaller, saves=tuning.save_every is not None):
+        fine_tune_supervised(model, tokenizer, rows, options, observe, files=files, **how)
     require_finite_state(tuning.steps, model, None)
     adherence: dict[str, Estimate | None] = {}
     if rank() == 0:
@@ -205,18 +183,6 @@ def require_paths(model: ModelConfig, data: DataConfig) -> None:
     find_model(model.path)
     if data.dataset_path is not None and not Path(data.dataset_path).exists():
         raise FileNotFoundError(f"There is no file {data.dataset_path} (data.dataset_path).")
-
-
-def _require_no_run(folder: Path) -> None:
-    for name in (MODEL, "training_state", CONFIG):
-        if (folder / name).exists():
-            how = f"resume it by `isentrope sft --resume {folder}`"
-            begun = (folder / CONFIG).is_file() and not (folder / MODEL).exists()
-            raise FileExistsError(
-                f"{folder} holds a run already (it has {name}): "
-                f"{how if begun else 'remove it'}, or choose another --out."
-            )
-    barrier()  # none begins to write before all have looked
 
 
 def _examples(

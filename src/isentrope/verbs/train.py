@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.paths import inputs_of
-from isentrope.config.train import TrainConfig
+from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl_fields import shards_weights
 from isentrope.recording.contract import read_contract
 from isentrope.runs.branch import (
@@ -22,13 +23,14 @@ from isentrope.runs.branch import (
     settings_of,
 )
 from isentrope.runs.folder import (
-    content_differences,
+    heed,
     noted_if_interrupted,
     resolved_content,
     run_directory,
 )
 from isentrope.runs.identity import (
     BY_CONTENT,
+    CONFIG,
     MAY_CHANGE,
     RESUMED,
     changed_settings,
@@ -48,7 +50,7 @@ from isentrope.training.run_files import RunFiles
 from isentrope.training.stops import StopAt
 from isentrope.verbs.prepare_training import prepare_training
 
-CONFIG = "config.yaml"
+C = TypeVar("C", TrainConfig, SftConfig)
 
 
 def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
@@ -67,7 +69,7 @@ def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
     join_processes()
     files = RunFiles(gather(run_directory(config.output.directory))[0])
     with one_writer(files.folder, inputs_of(config)):
-        _require_no_run(files)
+        require_no_run(files, "train")
         trainer = prepare_training(config, files, progress or Progress())
         if rank() == 0:
             write_bytes(files.folder / CONFIG, resolved_content(config, files.folder))
@@ -108,7 +110,7 @@ def branch(
     require_branch_steps(step_of_folder(start.name) or 0, config.training.steps, config.trainer)
     files = RunFiles(config.output.directory)
     with one_writer(files.folder, [start, *inputs_of(config)]):
-        _require_no_run(files)
+        require_no_run(files, "train")
         from_first(lambda: begin_branch(start, parent, files, changed))
         new = config.model_copy(update={"provenance": None})
         return _go_on(files, new, progress or Progress(), until)
@@ -137,32 +139,87 @@ def resume(
         FileNotFoundError: If the folder holds no run.
         ConfigError: If another setting is to be changed.
     """
-    files, changes = RunFiles(folder), list(overrides)
+    where = RunFiles(folder)
+    from_here = ": to start a run from a checkpoint, use --from" if _is_in_run(where) else ""
+    with resumed(
+        where, overrides, TrainConfig, (*MAY_CHANGE, *BY_CONTENT), RESUMED, from_here
+    ) as config:
+        return _go_on(where, config, progress or Progress(), until)
+
+
+@contextmanager
+def resumed(
+    files: RunFiles,
+    overrides: Iterable[str],
+    root: type[C],
+    may_change: tuple[str, ...],
+    others: str,
+    without: str,
+) -> Iterator[C]:
+    """Hold the folder of a run that goes on.
+
+    Args:
+        files: The run's.
+        overrides: Settings that change.
+        root: Of its configuration.
+        may_change: Beginnings of the settings that may.
+        others: What is said of others.
+        without: What is said beside where the folder holds no run.
+
+    Yields:
+        The configuration.
+
+    Raises:
+        FileNotFoundError: If the folder holds no run.
+        ConfigError: If another setting is to be changed.
+    """
+    changes = list(overrides)
     if not (files.folder / CONFIG).is_file():
-        from_here = ": to start a run from a checkpoint, use --from" if _is_in_run(files) else ""
-        raise FileNotFoundError(f"{files.folder} holds no run: it has no {CONFIG}{from_here}.")
-    allowed = (*MAY_CHANGE, *BY_CONTENT)
-    if fixed := [change for change in changes if not change.startswith(allowed)]:
-        raise ConfigError(f"{fixed[0]} would make it another run: {RESUMED}")
+        raise FileNotFoundError(f"{files.folder} holds no run: it has no {CONFIG}{without}.")
+    if fixed := [change for change in changes if not change.startswith(may_change)]:
+        raise ConfigError(f"{fixed[0]} would make it another run: {others}")
     join_processes()
     with one_writer(files.folder):
-        return _resume(files, changes, progress or Progress(), until)
+        config = load_config(files.folder / CONFIG, changes, root=root)
+        heed(config, "The run was begun")
+        yield config
 
 
-def _resume(files: RunFiles, changes: list[str], progress: Progress, until: int | None) -> Path:
-    config = load_config(files.folder / CONFIG, changes, root=TrainConfig)
-    for difference in content_differences(config.provenance or {}):
-        logging.getLogger("isentrope").warning("The run was begun with %s.", difference)
-    return _go_on(files, config, progress, until)
-
-
-def _require_no_run(files: RunFiles) -> None:
-    if (files.folder / CONFIG).exists():
+def require_no_run(files: RunFiles, verb: str, names: Iterable[str] = (CONFIG,)) -> None:
+    """Refuse a folder that has files of a run, in all processes before any of them writes."""
+    if any((files.folder / name).exists() for name in names):
         raise FileExistsError(
-            f"{files.folder} holds a run: resume it by `isentrope train --resume {files.folder}`, "
+            f"{files.folder} holds a run: resume it by `isentrope {verb} --resume {files.folder}`, "
             "or choose another --out."
         )
     barrier()
+
+
+@contextmanager
+def under_way(files: RunFiles, verb: str, smaller: str, *, saves: bool = True) -> Iterator[None]:
+    """Say how to go on with a run that is interrupted, and what to lower where memory is short.
+
+    Args:
+        files: The run's.
+        verb: Its name on the command line.
+        smaller: Settings that take less memory.
+        saves: Whether it has checkpoints.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        RuntimeError: If the GPU is full.
+    """
+    how = f"Resume the run by `isentrope {verb} --resume {files.folder}`." if saves else None
+    try:
+        with noted_if_interrupted(lambda: how):
+            yield
+    except torch.OutOfMemoryError as error:
+        raise RuntimeError(
+            f"The GPU is full ({error}): lower {smaller}, or set "
+            "trainer.gradient_checkpointing=true."
+        ) from error
 
 
 def _is_in_run(files: RunFiles) -> bool:
@@ -204,16 +261,13 @@ def _run(trainer: Any, files: RunFiles, checkpoint: Path | None) -> Path:
         begun = Branch.at(files, max(files.steps()))
         trainer.restore(checkpoint, None if begun is None else begun.changed)
         log.info("Resuming from %s.", checkpoint)
-    how = f"Resume the run by `isentrope train --resume {files.folder}`."
+    smaller = (
+        f"training.micro_batch (now {trainer.contract['micro_batch']} prompt groups per backward "
+        "pass) or sampling.batch_size"
+    )
     try:
-        with noted_if_interrupted(lambda: how):
+        with under_way(files, "train", smaller):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except torch.OutOfMemoryError as error:
-        raise RuntimeError(
-            f"The GPU is full ({error}): lower training.micro_batch (now "
-            f"{trainer.contract['micro_batch']} prompt groups per backward pass) or "
-            "sampling.batch_size, or set trainer.gradient_checkpointing=true."
-        ) from error
     except TrainingDivergedError:
         raise  # a run resumed from the last checkpoint would end the same way
     except Exception:

@@ -11,23 +11,19 @@ trial.parquet   the same, one row per control, strength and part
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import pandas as pd
 
-from isentrope.config.control import TrialConfig
 from isentrope.control.controls import STEP, TOKEN, build
 from isentrope.control.trial import OutOfReachError, Trial
 from isentrope.estimators.paired import Change, PairedChanges, PairedSteps
 from isentrope.nouns.estimate import Estimate
-from isentrope.nouns.saved import fields_of
 from isentrope.results.attributions import Attempt, Tried
 from isentrope.results.results import TrialResult
-from isentrope.system.progress import Progress
+from isentrope.system.progress import Progress, Report
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.trial_steps import PARTS, RANDOM, TrialSteps
-from isentrope.verbs.trial_strengths import strength_of_change, strengths_to_try
 
 VANILLA = "vanilla"
 MASKS = 4
@@ -43,27 +39,6 @@ WHY = {
 """Reasons of an isentropic correction in words."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Candidate(Attempt):
-    """An attempt, and what its step is compared with.
-
-    Attributes:
-        masks: Names of the random masks of as many tokens; empty where there are none.
-    """
-
-    masks: tuple[str, ...] = ()
-
-    def compared(self, part: str) -> list[tuple[str, ...]]:
-        """Names of what a part is compared with: vanilla, and the masks together."""
-        against = [(VANILLA,), self.masks] if self.masks else [(VANILLA,)]
-        return [tuple(f"{name}/{part}" for name in names) for names in against]
-
-    @property
-    def name(self) -> str:
-        """Control and strength."""
-        return f"{self.control}@{self.strength:.6g}"
-
-
 def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
     """Try controls on the step of a checkpoint.
 
@@ -77,55 +52,70 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
     acting = [n for n in (*TOKEN, *STEP) if build(n).on_policy and n != RANDOM]
     tried = ready.trial.controls or acting
     steps = TrialSteps(ready, tried)
-    eta = ready.rate
     E = ready.sampler.rewarded(ready.batches.E) if ready.analysis.reward else ready.batches.E
-    paired = PairedSteps(ready.policy, E, eta, ready.estimator.options)
+    paired = PairedSteps(ready.policy, E, ready.rate, ready.estimator.options)
     _add(paired, VANILLA, Trial.of(steps.plain, {}))
-    plain_steps: list[Candidate] = []
-    for control, strength, trial in steps.without_control():
-        plain_steps.append(Candidate(control=control, strength=strength))
-        _add(paired, plain_steps[-1].name, trial)
-    candidates: list[Candidate] = []
-    out_of_reach: list[str] = []
     with progress.bar("trying controls") as report:
-        for done, control in enumerate(tried):
-            report(done, len(tried), control)
-            try:
-                for candidate, trial in _candidates(ready.trial, steps, control, eta):
-                    _add(paired, candidate.name, trial)
-                    candidates.append(candidate)
-            except OutOfReachError as error:
-                out_of_reach.append(f"{control}: {error}")
-        if not candidates:
-            raise OutOfReachError(" ".join(out_of_reach))
-        candidates = [*plain_steps, *candidates]
-        masks = {c.masks: c.did["touched"] for c in candidates if c.masks}
-        for names, share in masks.items():
-            for draw, mask in enumerate(names):
+        attempts, out_of_reach = _attempts(steps, tried, paired, report)
+        against = {one.name: _against(one, masks=ready.trial.random_masks) for one in attempts}
+        shares = {against[x.name].get("over_random_"): x.did.get("touched", 0) for x in attempts}
+        for names, share in shares.items():
+            for draw, mask in enumerate(names or ()):
                 _add(paired, mask, steps.mask(share, draw))
-    pairs = [
-        (f"{candidate.name}/{part}", against)
-        for candidate in candidates
-        for part in PARTS
-        for against in candidate.compared(part)
-    ]
-    measured = paired.changes(pairs)
+    measured = paired.changes(
+        [
+            (f"{name}/{part}", _of(part, others))
+            for name, compared in against.items()
+            for part in PARTS
+            for others in compared.values()
+        ]
+    )
+
+    def changes(name: str, part: str) -> dict[str, Estimate]:
+        estimates = _changes("", measured.changes[f"{name}/{part}"])
+        for prefix, others in against[name].items():
+            estimates |= _changes(prefix, measured.differences[f"{name}/{part}", _of(part, others)])
+        return estimates
+
     entries = {
         one.name: Tried(
-            **fields_of(Attempt, one),
-            step=_part(one, "step", measured),
-            gradient=_part(one, "gradient", measured),
+            **vars(one),
+            step=changes(one.name, "step"),
+            gradient=changes(one.name, "gradient"),
         )
-        for one in candidates
+        for one in attempts
     }
     return TrialResult(
         **vars(ready.header),
-        eta=eta,
+        eta=ready.rate,
         vanilla={part: _changes("", measured.changes[f"{VANILLA}/{part}"]) for part in PARTS},
         tried=entries,
-        warnings=(*out_of_reach, *_warnings(candidates, measured)),
-        tables={"trial": _table(candidates, entries, measured, eta)},
+        warnings=(*out_of_reach, *_warnings(attempts, measured)),
+        tables={"trial": _table(entries, measured, ready.rate)},
     )
+
+
+def _attempts(
+    steps: TrialSteps, tried: Sequence[str], paired: PairedSteps, report: Report
+) -> tuple[list[Attempt], list[str]]:
+    """Add the steps of all attempts to what is compared; sentences on what is out of reach."""
+    attempts: list[Attempt] = []
+    out_of_reach: list[str] = []
+    for attempt, trial in steps.without_control():
+        _add(paired, attempt.name, trial)
+        attempts.append(attempt)
+    plain = len(attempts)
+    for done, control in enumerate(tried):
+        report(done, len(tried), control)
+        try:
+            for attempt, trial in steps.attempts(control):
+                _add(paired, attempt.name, trial)
+                attempts.append(attempt)
+        except OutOfReachError as error:
+            out_of_reach.append(f"{control}: {error}")
+    if len(attempts) == plain:
+        raise OutOfReachError(" ".join(out_of_reach))
+    return attempts, out_of_reach
 
 
 def _add(paired: PairedSteps, name: str, trial: Trial) -> None:
@@ -133,72 +123,42 @@ def _add(paired: PairedSteps, name: str, trial: Trial) -> None:
     paired.add(f"{name}/gradient", trial.gradient)
 
 
-def _candidates(
-    section: TrialConfig, steps: TrialSteps, control: str, eta: float
-) -> Iterator[tuple[Candidate, Trial]]:
-    """The control at each strength, with its step."""
-    if section.change is not None:
-        strength, predicted = strength_of_change(section, steps, control, eta)
-        strengths = [strength]
-    else:
-        strengths, predicted = strengths_to_try(section, control), None
-    for strength in strengths:
-        trial = steps.trial(control, strength)
-        share = trial.numbers.get("touched", 0.0)
-        masks: tuple[str, ...] = ()
-        if section.random_masks and 0 < share < 1:
-            masks = tuple(f"mask {draw} of {share:.6g}" for draw in range(MASKS))
-        candidate = Candidate(
-            control=control,
-            strength=strength,
-            predicted=predicted,
-            did=trial.numbers,
-            did_gradient=trial.of_gradient,
-            reasons=trial.reasons or None,
-            masks=masks,
-        )
-        yield candidate, trial
+def _against(one: Attempt, *, masks: bool) -> dict[str, tuple[str, ...]]:
+    """What an attempt is compared with: vanilla, and random masks of as many tokens."""
+    share = one.did.get("touched", 0.0)
+    if not masks or not 0 < share < 1:
+        return {"gained_": (VANILLA,)}
+    names = tuple(f"mask {draw} of {share:.6g}" for draw in range(MASKS))
+    return {"gained_": (VANILLA,), "over_random_": names}
 
 
-def _table(
-    candidates: list[Candidate],
-    entries: dict[str, Tried],
-    measured: PairedChanges,
-    eta: float,
-) -> pd.DataFrame:
+def _of(part: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{name}/{part}" for name in names)
+
+
+def _changes(prefix: str, change: Change) -> dict[str, Estimate]:
+    """Those of entropy and reward that there are, and a price."""
+    named = {f"{prefix}delta_h": change.entropy, f"{prefix}delta_j": change.reward}
+    named["price"] = change.price
+    return {name: estimate for name, estimate in named.items() if estimate is not None}
+
+
+def _table(entries: dict[str, Tried], measured: PairedChanges, eta: float) -> pd.DataFrame:
     rows = []
-    for one in candidates:
-        head = {"control": one.control, "strength": one.strength}
-        entry = entries[one.name]
-        for part, changes in zip(PARTS, (entry.step, entry.gradient), strict=True):
-            of_gradient = entry.did_gradient if part == "gradient" else None
-            verdict = measured.verdicts[f"{one.name}/{part}"]
-            did = entry.did if of_gradient is None else of_gradient
-            row = head | did | {"part": part, "eta": eta, "verdict": verdict}
-            for name, change in changes.items():
-                row |= change.columns(name)
+    for name, entry in entries.items():
+        for part in PARTS:
+            apart = entry.did_gradient if part == "gradient" else None
+            row: dict[str, object] = {"control": entry.control, "strength": entry.strength}
+            row |= entry.did if apart is None else apart
+            row |= {"part": part, "eta": eta, "verdict": measured.verdicts[f"{name}/{part}"]}
+            for column, change in entry.part(part).items():
+                row |= change.columns(column)
             rows.append(row)
     table = pd.DataFrame(rows)
     for part in PARTS:
         here = table["part"] == part
         table.loc[here, "frontier"] = on_frontier(table[here])
     return table
-
-
-def _part(one: Candidate, part: str, measured: PairedChanges) -> dict[str, Estimate]:
-    name = f"{one.name}/{part}"
-    estimates = _changes("", measured.changes[name])
-    for prefix, against in zip(("gained_", "over_random_"), one.compared(part), strict=False):
-        difference = measured.differences[name, against]
-        estimates |= _changes(prefix, difference)
-        if prefix == "gained_" and difference.price is not None:
-            estimates["price"] = difference.price
-    return estimates
-
-
-def _changes(prefix: str, change: Change) -> dict[str, Estimate]:
-    estimates = {f"{prefix}delta_h": change.entropy}
-    return estimates if change.reward is None else estimates | {f"{prefix}delta_j": change.reward}
 
 
 def on_frontier(table: pd.DataFrame) -> list[bool]:
@@ -215,7 +175,7 @@ def on_frontier(table: pd.DataFrame) -> list[bool]:
     return [not any(x >= h and y >= j and (x, y) != (h, j) for x, y in points) for h, j in points]
 
 
-def _warnings(candidates: list[Candidate], measured: PairedChanges) -> list[str]:
+def _warnings(attempts: list[Attempt], measured: PairedChanges) -> list[str]:
     warnings = []
     weak = [name for name, verdict in measured.verdicts.items() if verdict != "trust"]
     if weak:
@@ -224,7 +184,7 @@ def _warnings(candidates: list[Candidate], measured: PairedChanges) -> list[str]
             f"interval at this learning rate, {weak[0]} first: lower estimator.single_eta."
         )
     by_reason: dict[tuple[str, str], list[str]] = {}
-    for one in candidates:
+    for one in attempts:
         for part, reason in (one.reasons or {}).items():
             by_reason.setdefault((reason, part), []).append(one.name)
     for (reason, part), names in by_reason.items():

@@ -1,10 +1,15 @@
-"""The steps of a trial: one update batch, rewritten by each control in turn."""
+"""The steps of a trial: one update batch, rewritten by each control in turn.
+
+A control is tried at multiples of its default strength, or at the one that a wanted change of
+entropy takes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +17,15 @@ import torch
 from isentrope.attribution.gradients.groups import reward_groups
 from isentrope.control.averages import BLOCKS, GradientMeans
 from isentrope.control.controls import FIELDS, STEP, TOKEN, build
-from isentrope.control.correction import isentropic_correction
+from isentrope.control.correction import Correction, isentropic_correction
 from isentrope.control.measured import kept_mass, token_influence
 from isentrope.control.options import IsentropicOptions
 from isentrope.control.tokens import Tokens
-from isentrope.control.trial import Trial, on_policy_tokens, try_tokens
+from isentrope.control.trial import Trial, on_policy_tokens, strength_for, try_tokens
 from isentrope.estimators.entropy_gradient import entropy_gradient
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector, axpy, norm
+from isentrope.nouns.vectors import Vector, axpy, dot, norm
+from isentrope.results.attributions import Attempt
 from isentrope.update.objective import OBJECTIVES
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import Step, follow_rule
@@ -34,6 +40,21 @@ PARTS = ("step", "gradient")
 """What is measured of a trial: its whole step, and the gradient part alone."""
 COLUMNS = ("influence", "reward_influence")
 """Columns of `Tokens` that are measured on an E of the controls' own."""
+
+MULTIPLES = (0.25, 0.5, 1.0)
+"""Strengths that are tried where none are given, as multiples of a control's default."""
+SMALL = {
+    **dict.fromkeys(("repo_r", "bonus", "lp_reg"), (1.0, 4.0, 16.0)),
+    **dict.fromkeys(("entropic", "stare"), (1.0, 3.0, 10.0)),
+    "clip_cov": (1.0, 10.0, 100.0),
+    "negative_scale": (0.5, 1.0, 2.0),
+    RANDOM: (0.1, 0.25, 1.0, 2.5, 4.0),
+}
+"""The same of controls whose published default does little in one step, and of random masks."""
+LARGEST = 64.0
+"""Largest multiple of a default strength that is tried for a wanted change."""
+HALVINGS = 60
+"""Halvings that find the bound of a strength to the last bit."""
 
 
 def without_control(step: Step) -> Step:
@@ -67,8 +88,9 @@ class TrialSteps:
                 "A control rewrites the advantages of an on-policy batch: set estimator.objective "
                 f"to one of {', '.join(OBJECTIVES)}, and estimator.off_policy=false."
             )
+        self._ready = ready
         for name in names:
-            control = build(name, None, ready.trial.options.get(name))
+            control = self._build(name)
             if name in FIELDS and control.on_policy:
                 raise ValueError(
                     f"The control {name!r} is a setting of TRL, which changes with the steps of a "
@@ -79,35 +101,68 @@ class TrialSteps:
                     f"The control {name!r} does nothing while every ratio of policy to sampler is "
                     "1, as in the first step on a batch: there is nothing to try."
                 )
-        self._ready = ready
         self.plain = without_control(ready.step)
-        needs = {column for name in names for column in self._needs(name)}
+        needs = {need for n in names for need in (("own",) if n in STEP else self._build(n).needs)}
         self.own: Rollouts | None = None
         if needs & {*COLUMNS, "own"} or ready.trial.change is not None:
             self.own = self._draw()
         self.tokens = self._tokens(needs)
 
-    def without_control(self) -> Iterator[tuple[str, float, Trial]]:
-        """Name, strength and step of what every control is compared with: no control at all."""
+    def _build(self, control: str, strength: float | None = None) -> Any:
+        return build(control, strength, self._ready.trial.options.get(control))
+
+    def without_control(self) -> Iterator[tuple[Attempt, Trial]]:
+        """What every control is compared with: no control at all."""
         ready, plain = self._ready, self.plain
-        whole = axpy(-SHRUNK_BY, plain.direction, plain.direction)
-        gradient = plain.components["gradient"]
-        yield SHRUNK, SHRUNK_BY, Trial(whole, axpy(-SHRUNK_BY, gradient, gradient), {})
+        whole, gradient = (
+            axpy(-SHRUNK_BY, v, v) for v in (plain.direction, plain.components["gradient"])
+        )
+        yield Attempt(control=SHRUNK, strength=SHRUNK_BY), Trial(whole, gradient, {})
         if norm(plain.components["momentum"]) == 0:
             return
         state = load_optimizer_state(ready.policy, ready.subject.optimizer)
         parts, _ = follow_rule(
             ready.policy, state.without_momentum, plain.loss_gradient, plain.clip_factor
         )
-        yield (
-            NO_MOMENTUM,
-            1.0,
-            Trial(axpy(1.0, parts["decay"], parts["gradient"]), parts["gradient"], {}),
-        )
+        whole = axpy(1.0, parts["decay"], parts["gradient"])
+        yield Attempt(control=NO_MOMENTUM, strength=1.0), Trial(whole, parts["gradient"], {})
 
-    def _needs(self, name: str) -> tuple[str, ...]:
-        options = self._ready.trial.options.get(name)
-        return ("own",) if name in STEP else build(name, None, options).needs
+    def attempts(self, control: str) -> Iterator[tuple[Attempt, Trial]]:
+        """A control at each strength, with its step."""
+        for strength, predicted in self._strengths(control):
+            trial = self.trial(control, strength)
+            yield (
+                Attempt(
+                    control=control,
+                    strength=strength,
+                    predicted=predicted,
+                    did=trial.numbers,
+                    did_gradient=trial.of_gradient,
+                    reasons=trial.reasons or None,
+                ),
+                trial,
+            )
+
+    def _strengths(self, control: str) -> list[tuple[float, float | None]]:
+        """Strengths, and the change of entropy that is predicted where one is wanted."""
+        section, default = self._ready.trial, self._build(control)
+        if section.change is None:
+            if section.strengths is None:
+                strengths = [m * default.strength for m in SMALL.get(control, MULTIPLES)]
+            else:
+                multiples = [m * default.strength for m in section.strengths]
+                strengths = [self._build(control, strength).strength for strength in multiples]
+            return [(strength, None) for strength in strengths]
+
+        def change(strength: float) -> float:
+            whole = self.trial(control, strength).whole if strength else self.plain.direction
+            return self._ready.rate * dot(self.entropy_gradient, whole)
+
+        options = section.options.get(control, {})
+        largest = largest_strength(control, default.strength, options)
+        both = getattr(default, "two_sided", False)
+        smallest = largest_strength(control, -default.strength, options) if both else 0.0
+        return [strength_for(section.change, change, largest, smallest)]
 
     def _draw(self) -> Rollouts:
         """The controls' own E: on other prompts than E and U, unless overlaps are allowed."""
@@ -128,9 +183,8 @@ class TrialSteps:
             seed=sampler.data.seeds["control"],
         )
         if "kept_mass" in needs:
-            tokens = replace(
-                tokens, kept_mass=kept_mass(ready.policy, ready.batches.U, self._min_p)
-            )
+            kept = kept_mass(ready.policy, ready.batches.U, self._build("lp_reg").min_p)
+            tokens = replace(tokens, kept_mass=kept)
         if needs.isdisjoint(COLUMNS):
             return tokens
         assert self.own is not None
@@ -152,16 +206,11 @@ class TrialSteps:
             method=estimator.weighted_method,
         )
 
-    @property
-    def _min_p(self) -> float:
-        control = build("lp_reg", None, self._ready.trial.options.get("lp_reg"))
-        return control.min_p
-
     def trial(self, control: str, strength: float) -> Trial:
         """The step under a control."""
         if control in TOKEN:
             return self._rewritten(self.tokens, control, strength)
-        return self._corrected(build(control, strength, self._ready.trial.options.get(control)))
+        return self._corrected(self._build(control, strength))
 
     def _rewritten(self, tokens: Tokens, control: str, strength: float) -> Trial:
         ready = self._ready
@@ -170,7 +219,7 @@ class TrialSteps:
             ready.batches.U,
             tokens,
             ready.subject.optimizer,
-            build(control, strength, ready.trial.options.get(control)),
+            self._build(control, strength),
             strength,
             max_grad_norm=ready.estimator.max_grad_norm,
         )
@@ -184,30 +233,31 @@ class TrialSteps:
         """The step with an isentropic correction; its gradient part with one of its own."""
         ready, own = self._ready, self.own
         assert own is not None
-        first, second = torch.arange(len(own)).tensor_split(2)
-        step, eta = self.plain, ready.rate
-        project = self._neutral() if options.reward_neutral else None
+        first, second = map(own.select, torch.arange(len(own)).tensor_split(2))
+        step, project = self.plain, self._neutral() if options.reward_neutral else None
         if options.reward_neutral and project is None:
             none = Trial.of(step, {"no_correction": 1.0})
             return replace(none, reasons=dict.fromkeys(PARTS, "no_reward_gain"))
-        corrections = [
-            isentropic_correction(
+
+        def corrected(v: Vector) -> tuple[Vector, Correction]:
+            found = isentropic_correction(
                 ready.policy,
-                own.select(first),
-                own.select(second),
-                direction,
+                first,
+                second,
+                v,
                 step.preconditioner,
-                eta,
+                ready.rate,
                 limits=options,
                 project=project,
             )
-            for direction in (step.direction, step.components["gradient"])
-        ]
-        whole = axpy(1.0, corrections[0].component, step.direction)
-        gradient = axpy(1.0, corrections[1].component, step.components["gradient"])
-        reasons = {part: x.reason for part, x in zip(PARTS, corrections, strict=True) if x.reason}
+            return axpy(1.0, found.component, v), found
+
+        whole, of_step = corrected(step.direction)
+        gradient, of_gradient = corrected(step.components["gradient"])
+        reasons = {"step": of_step.reason, "gradient": of_gradient.reason}
+        given = {part: reason for part, reason in reasons.items() if reason}
         return Trial(
-            whole, gradient, dict(corrections[0].numbers), dict(corrections[1].numbers), reasons
+            whole, gradient, dict(of_step.numbers), dict(of_gradient.numbers), reasons=given
         )
 
     def _neutral(self) -> Callable[[Vector], Vector] | None:
@@ -219,3 +269,32 @@ class TrialSteps:
         for k, part in enumerate(groups.parts):
             means.add_reward(k, {name: BLOCKS * x for name, x in part.items()})
         return means.reward_projection(ready.step.preconditioner)
+
+
+def largest_strength(control: str, default: float, options: dict[str, Any]) -> float:
+    """The strength farthest from 0 that may be tried: the control's own bound, or `LARGEST`.
+
+    Args:
+        control: Its name.
+        default: Its default strength, or the negative of it.
+        options: Its settings.
+
+    Returns:
+        A strength of the same sign; 0 where none of that sign is allowed.
+    """
+    far = LARGEST * default
+    if _allowed(control, far, options):
+        return far
+    near = default if _allowed(control, default, options) else 0.0
+    for _ in range(HALVINGS):
+        middle = (near + far) / 2
+        near, far = (middle, far) if _allowed(control, middle, options) else (near, middle)
+    return near
+
+
+def _allowed(control: str, strength: float, options: dict[str, Any]) -> bool:
+    try:
+        build(control, strength, options)
+    except ValueError:
+        return False
+    return True

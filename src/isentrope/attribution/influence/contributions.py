@@ -198,18 +198,18 @@ def token_table(influence: Influence, tokenizer: Any = None) -> pd.DataFrame:
     if scores is None:
         raise ValueError("Tokens were not attributed: call influence with tokens=True.")
     d = influence.entropy_coefficients
-    sequence, position = scores.mask.nonzero(as_tuple=True)
-    ids = pad_sequence(U.response_ids, batch_first=True)[scores.mask]
+    token = columns_of_tokens(U, tokenizer)
+    sequence = torch.tensor(token["sequence"])
 
     def of_sequence(column: torch.Tensor | None) -> Any:
         return None if column is None else column[sequence].numpy()
 
     columns: dict[str, Any] = {
-        "sequence": sequence.numpy(),
+        "sequence": token["sequence"],
         "prompt": of_sequence(U.prompt_index),
-        "position": position.numpy(),
+        "position": token["position"],
         "length": of_sequence(U.token_counts),
-        "token_id": ids.numpy(),
+        "token_id": token["token_id"],
         "s": scores.logprobs[scores.mask].numpy(),
         "H": scores.entropies[scores.mask].numpy(),
         "coefficient": influence.coefficients[scores.mask].numpy(),
@@ -222,12 +222,20 @@ def token_table(influence: Influence, tokenizer: Any = None) -> pd.DataFrame:
         assert part.tokens_se is not None
         columns[name] = part.tokens[scores.mask].numpy()
         columns[f"{name}_se"] = part.tokens_se[scores.mask].numpy()
-    text = None
-    if tokenizer is not None:
-        known = {int(i): tokenizer.decode([int(i)]) for i in ids.unique()}
-        text = [known[int(i)] for i in ids]
-    columns["text"] = text
-    return pd.DataFrame(columns)
+    return pd.DataFrame(columns | {"text": token["text"]})
+
+
+def columns_of_tokens(U: Rollouts, tokenizer: Any = None) -> dict[str, Any]:
+    """What is known of each drawn token: sequence, position (from 0), token_id and text."""
+    sequence, position = U.mask.nonzero(as_tuple=True)
+    ids = pad_sequence(U.response_ids, batch_first=True)[U.mask].tolist()
+    known = {} if tokenizer is None else {i: tokenizer.decode([i]) for i in {*ids}}
+    return {
+        "sequence": sequence.tolist(),
+        "position": position.tolist(),
+        "token_id": ids,
+        "text": [known[i] for i in ids] if known else None,
+    }
 
 
 def _parts(influence: Influence) -> list[tuple[str, Attribution]]:

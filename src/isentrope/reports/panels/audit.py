@@ -51,7 +51,7 @@ def audit_panels(reading: Reading) -> Iterator[Panel]:
             caption += f"; the token covariance reaches {with_interval(estimate_in(row))}"
         caption += ". Hollow: a proxy without sign, against the size of δH."
     yield Panel(
-        "audit",
+        AuditResult.verb,
         "Do proxies rank as the measurement does?",
         caption,
         source,

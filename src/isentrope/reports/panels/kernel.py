@@ -154,7 +154,7 @@ def own_panels(reading: Reading) -> Iterator[Panel]:
         caption = f"Rms cosines of responses: {words}"
     caption += "; blue-green move together, red apart, numbers are prompts."
     yield Panel(
-        "kernel",
+        KernelResult.verb,
         f"How responses move each other ({name})",
         f"{caption} Each cell is the mean of {factor} x {factor} pairs." if factor > 1 else caption,
         kernel.source(f"{name}/kernel.safetensors", f"{name}/rows.parquet", "results.json"),
