@@ -8,7 +8,7 @@ gradient and step. This class records what comes of a batch, by overriding:
     _compute_loss                         adds the loss term of a control
     _get_grad_norm, training_step         gradient norms before clipping
     _load_optimizer_and_scheduler         settings of a run that begins at another's checkpoint
-    _complete                             the contract of a checkpoint (`whole_checkpoints`)
+    _complete                             the contract of a checkpoint (`checkpoints`)
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ from isentrope.recording.contract import hyper_parameters, optimizer_names, writ
 from isentrope.recording.token_record import TokenRecorder
 from isentrope.system.stated_steps import require_own_states
 from isentrope.training.batch_trainer import BatchTrainer
+from isentrope.training.checkpoints import SaveStart, WholeCheckpoints, restore_state, write_state
 from isentrope.training.divergence import require_finite_numbers, require_finite_state
 from isentrope.training.run_files import RunFiles
-from isentrope.training.saved_state import restore_state, write_state
 from isentrope.training.step_log import StepLog
-from isentrope.training.stops import SaveStart
 from isentrope.training.update_batches import UpdateBatch, UpdateBatches
-from isentrope.training.whole_checkpoints import WholeCheckpoints
 
 
 class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):

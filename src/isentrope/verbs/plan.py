@@ -18,13 +18,15 @@ from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import CheckpointConfig, MeasureConfig, PolicyConfig
 from isentrope.planning.gauge import Alive, Meter
-from isentrope.planning.held import Rows, Term, held
 from isentrope.planning.plan import (
     DoesNotFitError,
     Plan,
+    Rows,
     Stage,
+    Term,
     bytes_of,
     gigabytes,
+    held,
     libraries_bytes,
     memory_of,
 )
