@@ -92,7 +92,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         self.gradient_norm = float("nan")
         self.contract = dict(contract or {})
         self._scored: tuple[Tensor, Tensor] | None = None
-        parts = {} if control is None else {"control": control.controller}
+        parts = {} if control is None else {"control": control}
         self.stateful = {"prompt_sampler": batches.sampler, **(stateful or {}), **parts}
         self.branched = False
         self.keep, self.step_log = keep, step_log or StepLog(files)
