@@ -33,6 +33,8 @@ from isentrope.config.values import (
     Whole,
 )
 from isentrope.sampling.tasks import Task
+from isentrope.trainers.as_trained import ROUNDING, AsTrained, settle
+from isentrope.trainers.given_batch import GivenBatch
 
 
 class PolicyConfig(Section):
@@ -202,6 +204,34 @@ class MeasureConfig(Section):
     output: OutputConfig = OutputConfig()
     provenance: dict[str, Any] | None = None
     """Written into a run folder's config.yaml; a rerun warns where versions differ from it."""
+
+    def as_trained(
+        self, checkpoint: Path, batch: GivenBatch | None = None
+    ) -> tuple[MeasureConfig, AsTrained]:
+        """Fill unset keys with training's values, and compare the others.
+
+        Args:
+            checkpoint: The folder.
+            batch: U, where it is in memory; None: as the configuration says.
+
+        Returns:
+            The configuration in force, and what became of it; nothing is refused yet.
+        """
+        values: dict[str, Any] = {ROUNDING: self.precision.updating.rounding}
+        given: set[str] = set()
+        for name in ("sampling", "batch_config", "estimator"):
+            section = getattr(self, name)
+            values |= {f"{name}.{key}": value for key, value in section}
+            if name in self.model_fields_set:
+                given |= {f"{name}.{key}" for key in section.model_fields_set}
+        values["estimator.clip"] = self.estimator.clip_pair
+        settled = settle(values, given, checkpoint, batch)
+        filled: dict[str, Any] = {}
+        for key, value in settled.filled.items():
+            name, _, own = key.partition(".")
+            section = filled.get(name, getattr(self, name))
+            filled[name] = section.model_copy(update={own: value})
+        return self.model_copy(update=filled), settled
 
     @model_validator(mode="after")
     def _micro_batches_act(self) -> MeasureConfig:
