@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from isentrope.attribution.fisher.block_model import block_model
-from isentrope.attribution.fisher.clusters import Clustering
+from isentrope.attribution.fisher.clusters import Clustering, cluster_sequences
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.fisher.spectrum import Eigenvalues
@@ -44,7 +43,7 @@ from isentrope.system.progress import Progress
 from isentrope.verbs.influence import fresh_responses
 from isentrope.verbs.kernel_block import (
     UNEQUAL,
-    clusters_of,
+    cluster_count,
     describe_pairs,
     sequence_weights,
 )
@@ -188,9 +187,8 @@ def _describe(
     if not K.symmetric:
         return fields, tables, warnings
     spectrum = K.spectrum(seed=seed)
-    prompts = torch.tensor(K.rows["prompt"].to_numpy())
     rank = min(section.rank, len(K.rows))
-    fitted = block_model(K.matrix, prompts, rank=rank, rounding=K.rounding)
+    fitted = block_model(K.square, rank=rank)
     tables["block_model"] = fitted.to_frame()
     fields["block_model"] = {"a": fitted.a, "b": fitted.b, "c": fitted.c, **fitted.explained}
     fields["spectrum"] = SpectrumRecord(
@@ -198,8 +196,8 @@ def _describe(
         leading_carriers=tuple(spectrum.carriers(0)),
         norm_outliers=tuple(spectrum.norm_outliers()),
     )
-    clusters = clusters_of(ready, K, K.matrix, prompts, len(K.rows) - len(K.zero_rows))
-    if clusters is not None:
+    if count := cluster_count(ready, len(K.rows) - len(K.zero_rows)):
+        clusters = cluster_sequences(K.square, count=count)
         fields["clusters"] = ClustersRecord(**fields_of(Clustering, clusters))
         warnings += clusters.warnings
     return fields, tables, [*warnings, *spectrum.warnings]
@@ -231,4 +229,4 @@ def _truncations(ready: Prepared, K: FisherKernel) -> Truncations | str:
         return _FEW
     surprisal = -score(ready.policy, U).logprobs.sum(1)
     e = (surprisal - surprisal.mean()) / len(U)
-    return truncations(K.matrix, e, x, U.prompt_index, self_pairs=False, rounding=K.rounding)
+    return truncations(K.square, e, x, self_pairs=False)

@@ -18,6 +18,7 @@ from isentrope.attribution.fisher.clusters import Clustering, Clusters, cluster_
 from isentrope.attribution.fisher.kernel import FisherKernel
 from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pair_classes
 from isentrope.attribution.fisher.singular import singular_spectrum
+from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.functional import EstimatorOptions
 from isentrope.nouns.rollouts import Rollouts
@@ -102,20 +103,18 @@ def _of_two_batches(
     fields: dict[str, Any] = {"delta_h": KernelFormRecord(form, change.first_order)}
     fields["predictions"] = block_truncations(K.matrix, S, x, *K.identities).by_name
     pushed = int((K.matrix != 0).any(0).sum())
-    clusters = clusters_of(ready, K, K.matrix.T @ K.matrix, K.identities[1], pushed)
-    if clusters is not None:
+    if count := cluster_count(ready, pushed):
+        gram, prompts = K.matrix.T @ K.matrix, K.identities[1]
+        square = SquareKernel.of(gram, prompts, rounding=K.rounding)
+        clusters = cluster_sequences(square, count=count)
         fields["clusters"] = _with_parts(clusters, K, rows, S, x)
     return fields
 
 
-def clusters_of(
-    ready: Prepared, K: FisherKernel, gram: Tensor, prompts: Tensor, most: int
-) -> Clusters | None:
-    """As many clusters as are asked for, at most `most`; None below three."""
+def cluster_count(ready: Prepared, most: int) -> int:
+    """As many clusters as are asked for, at most `most`; 0 for fewer than three."""
     count = min(ready.kernel.clusters or ready.batches.U.n_prompts, most)
-    if count < 3:
-        return None
-    return cluster_sequences(gram, prompts, count=count, rounding=K.rounding)
+    return 0 if count < 3 else count
 
 
 def _with_parts(
