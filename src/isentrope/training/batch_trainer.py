@@ -59,7 +59,7 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
         longest_normaliser: bool = False,
         control: RunControl | None = None,
     ) -> None:
-        """Set up the trainer; arguments are those of `EntropyGRPOTrainer`."""
+        """Set up the trainer; arguments are those of `EntropyGRPOTrainer` and its options."""
         super().__init__(
             model=model,
             reward_funcs=cast(Any, _never_called),

@@ -17,8 +17,8 @@ from isentrope.models.precision import Precision
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import with_advantages, with_rewards
-from isentrope.sampling.batches import UpdateBatchReport, evaluation_batch, update_batch
-from isentrope.sampling.generate import respond
+from isentrope.sampling.batches import Groups, UpdateBatchReport, update_batch
+from isentrope.sampling.generate import respond, sample
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks.custom import read_responses
 from isentrope.system.progress import Progress
@@ -109,7 +109,7 @@ class Sampler:
             chosen = list(islice(cycle(prompts), data.B_E))
             return self.respond(chosen, data.G_E, data.seeds["E"], "sampling E")
         with at_precision(self.policy, self.precision), self.progress.bar("sampling E") as advance:
-            return evaluation_batch(
+            return sample(
                 self.policy,
                 prompts,
                 data.B_E,
@@ -179,17 +179,16 @@ class Sampler:
         weights = None
         if data.U_weighting == "difficulty" and self.checkpoint is not None:
             weights = difficulty_weights(self.checkpoint, [p.key for p in prompts])
+        groups = Groups(
+            *(data.B_U, data.G, self.sampling.max_new_tokens, advantages, data.redraw_limit)
+        )
         with at_precision(self.policy, self.precision), self.progress.bar("sampling U") as advance:
             return update_batch(
                 self.policy,
                 prompts[: data.B_U] if data.fixed_prompts is True else prompts,
                 task,
-                data.B_U,
-                data.G,
-                advantages,
-                max_new_tokens=self.sampling.max_new_tokens,
+                groups,
                 seed=data.seeds["U"],
-                redraw_limit=data.redraw_limit,
                 weights=weights,
                 batch_size=self.sampling.batch_size,
                 progress=advance,

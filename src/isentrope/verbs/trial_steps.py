@@ -12,7 +12,7 @@ import torch
 from isentrope.attribution.gradients.groups import reward_groups
 from isentrope.control.averages import BLOCKS, GradientMeans
 from isentrope.control.controls import FIELDS, STEP, TOKEN, build
-from isentrope.control.correction import isentropic_correction
+from isentrope.control.correction import Asked, isentropic_correction
 from isentrope.control.measured import kept_mass, token_influence
 from isentrope.control.options import IsentropicOptions
 from isentrope.control.tokens import Tokens
@@ -198,8 +198,7 @@ class TrialSteps:
                 direction,
                 step.preconditioner,
                 eta,
-                limits=options,
-                project=project,
+                Asked(limits=options, project=project),
             )
             for direction in (step.direction, step.components["gradient"])
         ]
