@@ -79,7 +79,7 @@ def fresh_toy(checkpoint: Path, batches: int, kept: Path) -> np.ndarray:
     (subject,) = find_subjects(config.checkpoint)
     ready = prepare_checkpoint(config, subject, Progress(), Clock())
     policy, direction = merged(ready.policy, ready.step.direction)
-    task = load_task("addition", config.batch_config.E_split, None, tokenizer=None)
+    task = load_task("addition", config.batch_config.E_split)
     for k in range(len(found), batches):
         E = generate.sample(
             policy,

@@ -172,15 +172,15 @@ class BatchConfig(PromptsConfig):
         """Which batches U are asked for."""
         return range(self.first_repeat, self.first_repeat + self.repeats)
 
-    def evaluation_task(self, tokenizer: Any) -> Task:
+    def evaluation_task(self) -> Task:
         """The task that E's prompts and rewards come from."""
-        return self.load_task(self.dataset_name, self.E_split, self.dataset_path, tokenizer)
+        return self.load_task(self.dataset_name, self.E_split, self.dataset_path)
 
-    def update_task(self, tokenizer: Any) -> Task:
+    def update_task(self) -> Task:
         """The task that U's prompts and rewards come from."""
         name = self.U_dataset_name or self.dataset_name
         shared = self.dataset_path if name == self.dataset_name else None
-        return self.load_task(name, self.U_split, self.U_dataset_path or shared, tokenizer)
+        return self.load_task(name, self.U_split, self.U_dataset_path or shared)
 
 
 def repeat_of(seeds: Mapping[str, int]) -> int | None:

@@ -103,7 +103,7 @@ class Sampler:
 
     def evaluation(self, exclude: Collection[PromptIds] = ()) -> Rollouts:
         """Sample E; prompts with the token ids in `exclude` are not drawn."""
-        data, task = self.data, self.data.evaluation_task(self.policy.tokenizer)
+        data, task = self.data, self.data.evaluation_task()
         prompts = _left(self.policy, task.prompts, exclude, "E")
         if data.fixed_prompts:
             chosen = list(islice(cycle(prompts), data.B_E))
@@ -162,7 +162,7 @@ class Sampler:
         """
         if E.rewards is not None:
             return E
-        task = self.data.evaluation_task(self.policy.tokenizer)
+        task = self.data.evaluation_task()
         try:
             return self.policy.ranks.from_first(lambda: with_rewards(E, task))
         except ValueError as error:
@@ -174,7 +174,7 @@ class Sampler:
     def _update(
         self, advantages: str, exclude: Collection[PromptIds]
     ) -> tuple[Rollouts, UpdateBatchReport]:
-        data, task = self.data, self.data.update_task(self.policy.tokenizer)
+        data, task = self.data, self.data.update_task()
         prompts = _left(self.policy, task.prompts, exclude, "U")
         weights = None
         if data.U_weighting == "difficulty" and self.checkpoint is not None:
@@ -202,7 +202,7 @@ class Sampler:
         if U.advantages is not None and (U.rewards is None or estimator.advantages is None):
             return U
         if U.rewards is None:
-            task, given = self.data.update_task(self.policy.tokenizer), U
+            task, given = self.data.update_task(), U
             U = self.policy.ranks.from_first(lambda: with_rewards(given, task))
         return with_advantages(U, estimator.advantage_rule)
 

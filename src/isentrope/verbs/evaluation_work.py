@@ -81,9 +81,7 @@ class Work:
         self._data, self._profile = data, profile
         self._precision, self._sampling = precision, sampling
         self.policy: Policy = checkpoint.load(where, sampling)
-        self.task: Task = data.load_task(
-            data.dataset_name, data.split, data.dataset_path, self.policy.tokenizer
-        )
+        self.task: Task = data.load_task(data.dataset_name, data.split, data.dataset_path)
         require_format(self.task, profile.metrics or (), data.dataset_name)
         self.prompts: list[Prompt] = choose_prompts(
             self.task.prompts, profile.n_prompts, profile.seed, policy=self.policy

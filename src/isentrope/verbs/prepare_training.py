@@ -67,7 +67,7 @@ def prepare_training(
     _require_room(model, training, files, checkpoint)
     policy = Policy(model, tokenizer, precision="as_is")
     data, longest = config.data, config.sampling.max_new_tokens
-    task = data.load_task(data.dataset_name, data.train_split, data.dataset_path, tokenizer)
+    task = data.load_task(data.dataset_name, data.train_split, data.dataset_path)
     prompts = as_prompts(policy, task.prompts)
     require_room(policy, prompts, longest)
     batches = _batches(training, prompts, task, longest, advantages_of(config))
@@ -86,7 +86,7 @@ def prepare_training(
         shard_base(model, all_ranks(), args.device)
     readers = ["the probe"] if config.entropy_probe.enabled else []
     readers += [f"control.name={config.control.name}"] if measures(config) else []
-    held_out = held_out_prompts(data, readers, tokenizer, prompts)
+    held_out = held_out_prompts(data, readers, prompts)
     observers = _observers(config, held_out, model, args)
     return _assembled(
         config, (model, tokenizer, args, batches, files), contract, observers, held_out, progress
