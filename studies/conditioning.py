@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.block_model import squared_norm
 from isentrope.attribution.fisher.clusters import adjusted_rand_index, cluster_sequences
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
 from isentrope.attribution.fisher.prompt_pairs import (
@@ -23,9 +22,8 @@ from isentrope.attribution.fisher.prompt_pairs import (
     cosines,
     delete_one,
     estimate_columns,
-    relation_masks,
-    require_kernel,
 )
+from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
@@ -135,18 +133,18 @@ def compare_kernels(preconditioned: FisherKernel, plain: FisherKernel) -> Condit
         )
     prompts = torch.tensor(plain.rows["prompt"].to_numpy())
     both = [
-        require_kernel(k.matrix, prompts, rounding=k.rounding)[0] for k in (preconditioned, plain)
+        SquareKernel.of(k.matrix, prompts, rounding=k.rounding) for k in (preconditioned, plain)
     ]
-    if any(not bool((k.diagonal() > 0).all()) for k in both):
+    if any(not bool((k.diagonal > 0).all()) for k in both):
         raise ValueError("A sequence has no gradient, hence no cosine: leave it out of the batch.")
-    pairs = PromptPairs(prompts, prompts)
-    cosine = [cosines(k, k.diagonal(), k.diagonal()) for k in both]
-    quantities = {"effective_rank": _effective_rank(both, pairs)}
-    masks = relation_masks(pairs)
+    pairs = both[0].pairs
+    cosine = [cosines(k.matrix, k.diagonal, k.diagonal) for k in both]
+    quantities = {"effective_rank": _effective_rank(both)}
+    masks = both[0].masks
     for relation in ("same_prompt", "cross_prompt"):
         if bool(masks[relation].any()):
             quantities |= _cosines(cosine, pairs, masks[relation], relation)
-    clusters = [cluster_sequences(k, prompts, count=pairs.n_prompts).labels for k in both]
+    clusters = [cluster_sequences(k, count=pairs.n_prompts).labels for k in both]
     quantities["prompt_agreement"] = _prompt_agreement(clusters, pairs)
     overlap = adjusted_rand_index(clusters[0], clusters[1])
     return Conditioning(quantities, overlap, preconditioned, plain)
@@ -159,11 +157,12 @@ def _paired(values: list[Tensor], pairs: PromptPairs, mask: Tensor, unit: str) -
     return PairedQuantity(*(pairs.estimate(x, mask, u) for u, xs in parts.items() for x in xs))
 
 
-def _effective_rank(both: list[Tensor], pairs: PromptPairs) -> PairedQuantity:
+def _effective_rank(both: list[SquareKernel]) -> PairedQuantity:
     ranks: list[Tensor] = []
-    for matrix in both:
-        trace, square = squared_norm(matrix, pairs)
+    for kernel in both:
+        trace, square = kernel.norms()
         ranks.append(trace.square() / square)
+    pairs = both[0].pairs
     return _paired(ranks, pairs, torch.ones_like(pairs.same), "sequences")
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.prompt_pairs import require_kernel
+from isentrope.attribution.fisher.square import SquareKernel
 
 Key = tuple[str, int, int]
 
@@ -99,7 +99,7 @@ def fit_predictive_model(
         prompts: (n,) int64 prompt of each sequence.
         classes: (n,) int64 class of each sequence, such as 1 for a correct response.
         rank: r, 0 to n.
-        rounding: Relative rounding error of the entries, see `require_kernel`.
+        rounding: Relative rounding error of the entries, see `SquareKernel.of`.
 
     Returns:
         The model.
@@ -107,7 +107,7 @@ def fit_predictive_model(
     Raises:
         ValueError: If the matrix is not a kernel, sizes differ, or the rank is out of range.
     """
-    matrix, prompts = require_kernel(matrix, prompts, rounding=rounding)
+    matrix = SquareKernel.of(matrix, prompts, rounding=rounding).matrix
     if classes.shape != prompts.shape:
         raise ValueError(f"classes has shape {tuple(classes.shape)} for {len(matrix)} sequences.")
     if not 0 <= rank <= len(matrix):

@@ -29,7 +29,7 @@ from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import find_subjects
-from isentrope.sampling.batches import evaluation_batch
+from isentrope.sampling import generate
 from isentrope.sampling.tasks import load_task
 from isentrope.system.progress import Clock, Progress
 from isentrope.training.toy import MAX_NEW_TOKENS
@@ -79,9 +79,9 @@ def fresh_toy(checkpoint: Path, batches: int, kept: Path) -> np.ndarray:
     (subject,) = find_subjects(config.checkpoint)
     ready = prepare_checkpoint(config, subject, Progress(), Clock())
     policy, direction = merged(ready.policy, ready.step.direction)
-    task = load_task("addition", config.batch_config.E_split, None, tokenizer=None)
+    task = load_task("addition", config.batch_config.E_split)
     for k in range(len(found), batches):
-        E = evaluation_batch(
+        E = generate.sample(
             policy,
             task.prompts,
             256,

@@ -32,7 +32,7 @@ import torch
 import isentrope as ise
 from isentrope.config.io import load_config
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.control.correction import Halves, correct
+from isentrope.control.correction import Asked, Halves, correct
 from isentrope.control.gradients import gradient_groups, summed
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
@@ -188,7 +188,7 @@ def unbiased_at(checkpoint: Path, samples: int, half: int) -> dict[str, Any]:
                 "same": 1 - predicted / same * effect / truth,
             }
             rows.append({"a": a, "b": b, **left, "gain": gain, "gain_se": se})
-    found = correct(Halves(drawn[0], drawn[1]), v, P, eta, 1e9)
+    found = correct(Halves(drawn[0], drawn[1]), v, P, eta, 1e9, Asked())
     assert np.isclose(found.numbers["gain"], rows[0]["gain"])
     assert np.isclose(found.numbers["gain_se"], rows[0]["gain_se"])
     inflation = float(whole.diagonal().mean() / (whole.sum() - whole.diagonal().sum()))

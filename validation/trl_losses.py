@@ -39,7 +39,6 @@ from trl import (
     SFTTrainer,
 )
 
-from isentrope.config.as_trained import refuse, settle
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.nouns.rollouts import Rollouts
@@ -48,6 +47,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.progress import Clock, Progress
+from isentrope.trainers.as_trained import refuse
 from isentrope.verbs.prepare import prepare_checkpoint
 
 STEPS, LENGTH, GROUP = 3, 8, 4
@@ -334,7 +334,7 @@ def _step(config: MeasureConfig, subject: Subject) -> tuple[tuple[str, ...], Any
     while True:
         allowed = tuple(dict.fromkeys(ignored))
         estimator = config.estimator.model_copy(update={"ignore_training_settings": allowed})
-        now, settled = settle(config.model_copy(update={"estimator": estimator}), subject.path)
+        now, settled = config.model_copy(update={"estimator": estimator}).as_trained(subject.path)
         try:
             refuse(settled.obstacles, allowed, subject.name)
             known = Subject(subject.path, subject.name, subject.optimizer, settled)

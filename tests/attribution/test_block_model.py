@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from isentrope.attribution.fisher.block_model import block_model
+from isentrope.attribution.fisher.square import SquareKernel
 from tests.attribution.test_structure import UNEVEN, planted_gram, uneven_kernel
 
 PARTS = ["diagonal", "same_prompt", "constant", "low_rank", "rest"]
@@ -14,7 +15,7 @@ def planted(a, b, c, prompts=UNEVEN):
 
 
 def test_a_planted_block_matrix_is_found_exactly():
-    found = block_model(planted(3.0, 0.5, 0.2), UNEVEN)
+    found = block_model(SquareKernel.of(planted(3.0, 0.5, 0.2), UNEVEN))
     assert found.a.value == pytest.approx(3.0)
     assert found.b is not None
     assert found.b.value == pytest.approx(0.5)
@@ -31,7 +32,7 @@ def test_the_coefficients_are_those_of_least_squares():
     design = np.stack([np.eye(11), same & ~np.eye(11, dtype=bool), np.ones((11, 11))])
     design = design.reshape(3, -1).T
     target = matrix.numpy().ravel()
-    found = block_model(matrix, UNEVEN, rank=2)
+    found = block_model(SquareKernel.of(matrix, UNEVEN), rank=2)
     assert found.b is not None
     coefficients = [found.a.value, found.b.value, found.c.value]
     np.testing.assert_allclose(coefficients, np.linalg.lstsq(design, target)[0])
@@ -48,7 +49,7 @@ def test_a_planted_direction_is_what_the_blocks_leave():
     v = torch.ones(40, dtype=torch.float64)
     v[::2] = -1
     matrix = planted(2.0, 0.0, 0.3, torch.arange(40)) + 0.7 * torch.outer(v, v)
-    found = block_model(matrix, torch.arange(40), rank=1)
+    found = block_model(SquareKernel.of(matrix, torch.arange(40)), rank=1)
     assert float(found.residual_values[0]) == pytest.approx(0.7 * (40 - 40 / 39))
     assert abs(float(found.residual_vectors[:, 0] @ v)) == pytest.approx(40**0.5)
     rebuilt = found.fit + found.residual_values * found.residual_vectors @ found.residual_vectors.T
@@ -58,7 +59,9 @@ def test_a_planted_direction_is_what_the_blocks_leave():
 
 def test_the_parts_add_up_to_one_and_more_rank_explains_more():
     matrix, _ = uneven_kernel()
-    by_rank = [block_model(matrix, UNEVEN, rank=r).explained for r in (0, 1, 5, 11)]
+    by_rank = [
+        block_model(SquareKernel.of(matrix, UNEVEN), rank=r).explained for r in (0, 1, 5, 11)
+    ]
     for explained in by_rank:
         assert list(explained) == PARTS
         assert sum(e.value for e in explained.values()) == pytest.approx(1)
@@ -70,10 +73,10 @@ def test_the_parts_add_up_to_one_and_more_rank_explains_more():
 
 def test_errors_of_a_b_and_c_are_those_of_dropping_each_prompt():
     matrix, _ = uneven_kernel()
-    found, without = block_model(matrix, UNEVEN), []
+    found, without = block_model(SquareKernel.of(matrix, UNEVEN)), []
     for prompt in UNEVEN.unique():
         kept = prompt != UNEVEN
-        rest = block_model(matrix[kept][:, kept], UNEVEN[kept])
+        rest = block_model(SquareKernel.of(matrix[kept][:, kept], UNEVEN[kept]))
         assert rest.b is not None
         without.append([rest.a.value, rest.b.value, rest.c.value])
     spread = np.array(without) - np.mean(without, 0)
@@ -85,7 +88,7 @@ def test_errors_of_a_b_and_c_are_those_of_dropping_each_prompt():
 
 def test_one_response_a_prompt_has_no_b():
     matrix, _ = planted_gram(12, 1)
-    found = block_model(matrix, torch.arange(12))
+    found = block_model(SquareKernel.of(matrix, torch.arange(12)))
     assert found.b is None
     assert "same_prompt" not in found.explained
     assert sum(e.value for e in found.explained.values()) == pytest.approx(1)
@@ -94,7 +97,10 @@ def test_one_response_a_prompt_has_no_b():
 
 @pytest.mark.slow
 def test_the_intervals_of_a_b_and_c_cover_as_stated():
-    found = [block_model(*planted_gram(20, 4, own=0.5, seed=s), rank=0) for s in range(300)]
+    found = [
+        block_model(SquareKernel.of(*planted_gram(20, 4, own=0.5, seed=s)), rank=0)
+        for s in range(300)
+    ]
     for kind, truth in (("a", 0.25 + 1.0 + 0.09), ("b", 1.0 + 0.09), ("c", 1.0)):
         covered = [getattr(model, kind).covers(truth) for model in found]
         assert 0.92 <= np.mean(covered) <= 0.98, kind
@@ -102,7 +108,10 @@ def test_the_intervals_of_a_b_and_c_cover_as_stated():
 
 @pytest.mark.slow
 def test_the_intervals_of_the_explained_fractions_cover_as_stated():
-    found = [block_model(*planted_gram(24, 3, seed=s), rank=1).explained for s in range(300)]
+    found = [
+        block_model(SquareKernel.of(*planted_gram(24, 3, seed=s)), rank=1).explained
+        for s in range(300)
+    ]
     for part in PARTS:
         mean = np.mean([e[part].value for e in found])
         lowest = 0.90 if part == "low_rank" else 0.92  # as its docstring says
@@ -112,6 +121,6 @@ def test_the_intervals_of_the_explained_fractions_cover_as_stated():
 def test_what_cannot_be_fitted_is_refused():
     matrix, _ = uneven_kernel()
     with pytest.raises(ValueError, match="n = 11, got 12"):
-        block_model(matrix, UNEVEN, rank=12)
+        block_model(SquareKernel.of(matrix, UNEVEN), rank=12)
     with pytest.raises(ValueError, match="nothing to explain"):
-        block_model(matrix * 0, UNEVEN)
+        block_model(SquareKernel.of(matrix * 0, UNEVEN))

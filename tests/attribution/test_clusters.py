@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from isentrope.attribution.fisher.clusters import adjusted_rand_index, cluster_sequences
+from isentrope.attribution.fisher.square import SquareKernel
 from tests.attribution.test_structure import UNEVEN, planted_gram, uneven_kernel
 
 
@@ -14,7 +15,7 @@ def shuffled(seed=0, **options):
 
 def test_prompts_that_stand_apart_are_found_as_clusters():
     matrix, prompts = shuffled()
-    for found in (cluster_sequences(matrix, prompts, count=6),):
+    for found in (cluster_sequences(SquareKernel.of(matrix, prompts), count=6),):
         assert found.count == 6
         assert found.prompt_agreement.value == 1
         assert found.cophenetic_correlation > 0.9
@@ -23,7 +24,7 @@ def test_prompts_that_stand_apart_are_found_as_clusters():
 
 
 def test_the_leaf_order_keeps_clusters_together():
-    found = cluster_sequences(*shuffled(), count=6)
+    found = cluster_sequences(SquareKernel.of(*shuffled()), count=6)
     assert sorted(found.order.tolist()) == list(range(30))
     in_order = found.labels[found.order]
     assert in_order.tolist() == sorted(in_order.tolist())
@@ -32,16 +33,18 @@ def test_the_leaf_order_keeps_clusters_together():
 def test_sequence_order_and_row_lengths_do_not_matter():
     matrix, prompts = shuffled()
     lengths = torch.linspace(0.2, 4, 30, dtype=torch.float64)
-    first = cluster_sequences(matrix, prompts, count=4)
-    longer = cluster_sequences(matrix * lengths[:, None] * lengths, prompts, count=4)
-    flipped = cluster_sequences(matrix.flip(0, 1), prompts.flip(0), count=4)
+    first = cluster_sequences(SquareKernel.of(matrix, prompts), count=4)
+    longer = cluster_sequences(
+        SquareKernel.of(matrix * lengths[:, None] * lengths, prompts), count=4
+    )
+    flipped = cluster_sequences(SquareKernel.of(matrix.flip(0, 1), prompts.flip(0)), count=4)
     assert torch.equal(first.labels, longer.labels)
     assert adjusted_rand_index(first.labels, flipped.labels.flip(0)) == 1
 
 
 def test_merges_are_at_the_mean_distance_of_the_members():
     matrix, prompts = shuffled()
-    found = cluster_sequences(matrix, prompts, count=2)
+    found = cluster_sequences(SquareKernel.of(matrix, prompts), count=2)
     one, two = (found.labels == 0).numpy(), (found.labels == 1).numpy()
     norms = matrix.diagonal().sqrt()
     apart = (1 - matrix / norms[:, None] / norms).numpy()
@@ -74,7 +77,7 @@ def test_the_rand_index_of_random_labels_is_zero_on_average():
 def test_a_zero_row_belongs_to_no_cluster():
     matrix, prompts = shuffled()
     matrix[7], matrix[:, 7] = 0, 0
-    found = cluster_sequences(matrix, prompts, count=6)
+    found = cluster_sequences(SquareKernel.of(matrix, prompts), count=6)
     assert found.labels[7] == -1
     assert found.order[-1] == 7
     assert (found.labels >= 0).sum() == 29
@@ -90,11 +93,11 @@ def test_a_zero_row_belongs_to_no_cluster():
 )
 def test_a_cut_that_makes_no_sense_is_refused(cut, message):
     with pytest.raises(ValueError, match=message):
-        cluster_sequences(uneven_kernel()[0], UNEVEN, **cut)
+        cluster_sequences(SquareKernel.of(uneven_kernel()[0], UNEVEN), **cut)
 
 
 def test_what_is_no_kernel_is_refused_unless_it_is_rounding():
     matrix = uneven_kernel()[0] + 1e-3 * torch.eye(11).roll(1, 0)
     with pytest.raises(ValueError, match="not symmetric"):
-        cluster_sequences(matrix, UNEVEN, count=2)
-    cluster_sequences(matrix, UNEVEN, count=2, rounding=1e-2)
+        cluster_sequences(SquareKernel.of(matrix, UNEVEN), count=2)
+    cluster_sequences(SquareKernel.of(matrix, UNEVEN, rounding=1e-2), count=2)

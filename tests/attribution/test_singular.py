@@ -9,6 +9,7 @@ from isentrope.attribution.fisher.deletions import deletions, over_deletions
 from isentrope.attribution.fisher.pair_classes import kernel_form
 from isentrope.attribution.fisher.singular import singular_spectrum
 from isentrope.attribution.fisher.spectrum import kernel_spectrum
+from isentrope.attribution.fisher.square import SquareKernel
 from tests.attribution.test_pair_classes import naive, numbers
 
 
@@ -16,7 +17,7 @@ def test_of_a_batch_with_itself_it_is_the_spectrum():
     rows = torch.randn(9, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     K, prompts = rows @ rows.T, torch.arange(9) % 3
     found = singular_spectrum(K, prompts, prompts, (K.diagonal(), K.diagonal()))
-    square = kernel_spectrum(K, prompt_index=prompts)
+    square = kernel_spectrum(SquareKernel.of(K, prompts))
     assert torch.allclose(found.values, square.eigenvalues, atol=1e-10)
     assert found.effective_rank.value == pytest.approx(square.effective_rank.value)
     assert found.shares[2].value == pytest.approx(square.shares[2].value)

@@ -12,6 +12,7 @@ from isentrope.attribution.fisher.null_spectra import (
 )
 from isentrope.attribution.fisher.singular import singular_spectrum
 from isentrope.attribution.fisher.spectrum import kernel_spectrum
+from isentrope.attribution.fisher.square import SquareKernel
 from tests.attribution.test_structure import planted_gram
 
 
@@ -27,7 +28,7 @@ def null(spectrum, name):
 
 def test_eigenvalues_and_effective_rank_are_those_of_the_definition():
     matrix, prompts = planted_gram(6, 3)
-    found = kernel_spectrum(matrix, None, prompts, top=(1, 5, 99))
+    found = kernel_spectrum(SquareKernel.of(matrix, prompts), top=(1, 5, 99))
     values = np.linalg.eigvalsh(matrix.numpy())[::-1]
     np.testing.assert_allclose(found.eigenvalues, values, atol=1e-12)
     assert found.effective_rank.value == pytest.approx(values.sum() ** 2 / (values**2).sum())
@@ -43,7 +44,9 @@ def test_eigenvalues_that_are_rounding_are_zero_and_have_no_participants():
     noise = np.random.default_rng(3).normal(size=(40, 40))
     exact, noise = torch.from_numpy(rows @ rows.T), torch.from_numpy(noise + noise.T)
     for rounding in (0.0, 1e-14, 1e-5):  # of float64, and of rows that are held in less
-        found = kernel_spectrum(exact + rounding * noise, None, torch.arange(40) // 4, draws=0)
+        found = kernel_spectrum(
+            SquareKernel.of(exact + rounding * noise, torch.arange(40) // 4), draws=0
+        )
         assert float(found.eigenvalues[9]) > 0.1
         assert not bool(found.eigenvalues[10:].any())
         assert bool(found.participation[:10].isfinite().all())
@@ -58,13 +61,15 @@ def test_equal_responses_are_listed_in_their_own_order(bits):
     """Each response is there four times: any order of the four would hold as much."""
     rows = np.random.default_rng(4).normal(size=(10, 50)) * np.linspace(1, 9, 10)[:, None]
     rows = np.tile(rows, (4, 1)) * (1 + bits * 2.0**-51 * np.arange(40))[:, None]
-    found = kernel_spectrum(torch.from_numpy(rows @ rows.T), None, torch.arange(40) % 10, draws=0)
+    found = kernel_spectrum(
+        SquareKernel.of(torch.from_numpy(rows @ rows.T), torch.arange(40) % 10), draws=0
+    )
     for listed in (found.carriers(0, 0.99), found.norm_outliers(0.5)):
         places = {x: [y for y in listed if y % 10 == x % 10] for x in listed}
         assert len(listed) > 4
         assert all(same == sorted(same) for same in places.values())
     pair = torch.tensor([[4.0, 4.0, 0.0], [4.0, 4.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
-    two = kernel_spectrum(pair, None, torch.arange(3), draws=0)
+    two = kernel_spectrum(SquareKernel.of(pair, torch.arange(3)), draws=0)
     for rounding in (-1e-15, 1e-15):
         halves = two.vectors.abs().clone()
         halves[0, 0] += rounding
@@ -80,7 +85,7 @@ def test_the_error_of_a_share_is_that_of_dropping_each_prompt(k):
         values = torch.linalg.eigvalsh(matrix[kept][:, kept]).flip(0)
         without.append(float(values[:k].sum() / values.sum()))
     exact = (19 / 20 * ((np.array(without) - np.mean(without)) ** 2).sum()) ** 0.5
-    found = kernel_spectrum(matrix, None, prompts, draws=0)
+    found = kernel_spectrum(SquareKernel.of(matrix, prompts), draws=0)
     assert found.shares[k].se == pytest.approx(exact, rel=1e-3)
 
 
@@ -89,7 +94,9 @@ def test_the_error_of_a_share_is_that_of_dropping_each_prompt(k):
     [(100, 400), *(pytest.param(*x, marks=pytest.mark.slow) for x in ((200, 80), (150, 150)))],
 )
 def test_random_rows_have_the_effective_rank_and_the_edges_of_theory(n, d):
-    found = [kernel_spectrum(wishart(n, d, s), d, draws=0, top=()) for s in range(20)]
+    found = [
+        kernel_spectrum(SquareKernel.of(wishart(n, d, s)), d, draws=0, top=()) for s in range(20)
+    ]
     ranks = np.array([s.effective_rank.value for s in found])
     theory = null(found[0], "all parameters")
     assert abs(ranks.mean() - theory.effective_rank) < max(4 * ranks.std() / 20**0.5, 0.05)
@@ -122,7 +129,8 @@ def test_the_curve_of_the_null_is_the_spectrum_of_a_random_matrix():
 @pytest.mark.slow
 def test_random_rows_exceed_the_simulated_edge_in_one_of_twenty():
     above = [
-        null(kernel_spectrum(wishart(30, 60, s), top=()), "observed norms").above > 0
+        null(kernel_spectrum(SquareKernel.of(wishart(30, 60, s)), top=()), "observed norms").above
+        > 0
         for s in range(300)
     ]
     assert 0.01 <= np.mean(above) <= 0.10
@@ -131,7 +139,7 @@ def test_random_rows_exceed_the_simulated_edge_in_one_of_twenty():
 @pytest.mark.parametrize("d", [25, 400])
 def test_long_rows_exceed_the_wishart_edge_and_not_that_of_their_norms(d):
     lengths = np.where(np.arange(100) < 10, 3.0, 1.0)
-    found = kernel_spectrum(wishart(100, d, 1, lengths))
+    found = kernel_spectrum(SquareKernel.of(wishart(100, d, 1, lengths)))
     edge = null(found, "fitted dimension")
     assert edge.above is None  # ten are above it, and none of them is a finding
     assert float(found.eigenvalues[0]) > edge.upper
@@ -145,7 +153,9 @@ def test_a_common_direction_stands_out_and_names_its_carriers():
     rows = np.random.default_rng(0).normal(size=(80, 2000))
     rows[[3, 17, 42]] += 2.0
     rows[60] *= 3.0
-    found = kernel_spectrum(torch.from_numpy(rows @ rows.T), 2000, torch.arange(80) // 4)
+    found = kernel_spectrum(
+        SquareKernel.of(torch.from_numpy(rows @ rows.T), torch.arange(80) // 4), 2000
+    )
     assert null(found, "observed norms").above >= 1
     assert sorted(found.carriers(0, 0.9)) in ([3, 17, 42], [60])
     both = set(found.carriers(0)) | set(found.carriers(1))
@@ -156,7 +166,9 @@ def test_a_common_direction_stands_out_and_names_its_carriers():
 
 
 def test_the_simulation_follows_its_seed():
-    one, again, other = (kernel_spectrum(wishart(20, 50), seed=s) for s in (1, 1, 2))
+    one, again, other = (
+        kernel_spectrum(SquareKernel.of(wishart(20, 50)), seed=s) for s in (1, 1, 2)
+    )
     assert one.nulls == again.nulls
     assert one.nulls != other.nulls
 
@@ -172,7 +184,9 @@ def test_simulated_rows_have_the_cosines_of_random_directions(dimension):
 @pytest.mark.slow
 def test_intervals_cover_as_stated():
     found = [
-        kernel_spectrum(*_given(planted_gram(20, 4, shared=0.6, d=200, seed=s)), draws=0, top=[1])
+        kernel_spectrum(
+            SquareKernel.of(*planted_gram(20, 4, shared=0.6, d=200, seed=s)), draws=0, top=[1]
+        )
         for s in range(400)
     ]
     columns = zip(
@@ -183,28 +197,25 @@ def test_intervals_cover_as_stated():
         assert 0.92 <= np.mean([e.covers(mean) for e in estimates]) <= 0.985, estimates[0].unit
 
 
-def _given(kernel):
-    matrix, prompts = kernel
-    return matrix, None, prompts
-
-
 def test_zero_rows_are_counted_and_a_zero_kernel_is_refused():
     matrix, prompts = planted_gram(6, 2)
     matrix[0], matrix[:, 0] = 0, 0
-    found = kernel_spectrum(matrix, None, prompts)
+    found = kernel_spectrum(SquareKernel.of(matrix, prompts))
     assert found.warnings == ("1 sequences have a zero score vector.",)
     assert found.norm_outliers()[0] == 0
     assert not found.to_frame()[["value", "se"]].isna().any().any()
     with pytest.raises(ValueError, match="kernel is zero"):
-        kernel_spectrum(matrix * 0, None, prompts)
+        kernel_spectrum(SquareKernel.of(matrix * 0, prompts))
     with pytest.raises(ValueError, match="one prompt"):
-        kernel_spectrum(matrix, None, prompts * 0)
+        kernel_spectrum(SquareKernel.of(matrix, prompts * 0))
 
 
 def test_a_row_is_an_outlier_above_three_and_a_half():
     matrix, prompts = planted_gram(6, 3)
     scores = torch.tensor([0.0, 4.0, -5.0, 3.5, 3.0])
-    found = dataclasses.replace(kernel_spectrum(matrix, None, prompts), norm_scores=scores)
+    found = dataclasses.replace(
+        kernel_spectrum(SquareKernel.of(matrix, prompts)), norm_scores=scores
+    )
     assert found.norm_outliers() == [2, 1]
     assert found.norm_outliers(2.0) == [2, 1, 3, 4]
 

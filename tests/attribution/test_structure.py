@@ -4,9 +4,9 @@ import torch
 
 from isentrope.attribution.fisher.prompt_pairs import (
     delete_one,
-    require_kernel,
     shared_identities,
 )
+from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.attribution.fisher.structure import cross_structure, kernel_structure
 
 
@@ -49,7 +49,7 @@ def uneven_kernel(seed=0):
 
 def test_every_relation_is_the_mean_over_its_pairs():
     matrix, right = uneven_kernel()
-    found = kernel_structure(matrix, UNEVEN, right)
+    found = kernel_structure(SquareKernel.of(matrix, UNEVEN), right)
     indices = range(11)
     kinds = {
         "diagonal": lambda i, j: i == j,
@@ -78,11 +78,11 @@ def test_every_relation_is_the_mean_over_its_pairs():
 @pytest.mark.parametrize("quantity", ["mean", "spread", "mean_cosine", "rms_cosine"])
 def test_the_error_is_that_of_dropping_each_prompt(name, quantity):
     matrix, right = uneven_kernel(1)
-    found = getattr(kernel_structure(matrix, UNEVEN, right)[name], quantity)
+    found = getattr(kernel_structure(SquareKernel.of(matrix, UNEVEN), right)[name], quantity)
     without = []
     for prompt in UNEVEN.unique():
         k = prompt != UNEVEN
-        rest = kernel_structure(matrix[k][:, k], UNEVEN[k], right[k])
+        rest = kernel_structure(SquareKernel.of(matrix[k][:, k], UNEVEN[k]), right[k])
         without.append(getattr(rest[name], quantity).value)
     spread = np.array(without) - np.mean(without)
     assert found.se == pytest.approx((0.75 * (spread**2).sum()) ** 0.5, rel=1e-9, abs=1e-12)
@@ -97,11 +97,11 @@ def test_the_difference_of_two_relations_is_one_number_with_one_error(quantity):
         same, other = (getattr(found[k], quantity).value for k in ("same_prompt", "cross_prompt"))
         return same - other
 
-    found = kernel_structure(matrix, UNEVEN)
+    found = kernel_structure(SquareKernel.of(matrix, UNEVEN))
     without = []
     for prompt in UNEVEN.unique():
         k = prompt != UNEVEN
-        without.append(difference(kernel_structure(matrix[k][:, k], UNEVEN[k])))
+        without.append(difference(kernel_structure(SquareKernel.of(matrix[k][:, k], UNEVEN[k]))))
     spread = np.array(without) - np.mean(without)
     estimate = found.differences[quantity]
     assert estimate.value == pytest.approx(difference(found), rel=1e-12)
@@ -114,7 +114,7 @@ def test_cosines_forget_the_lengths_of_rows():
     matrix, _ = uneven_kernel()
     lengths = torch.linspace(0.1, 5, 11, dtype=torch.float64)
     first, second = (
-        kernel_structure(m, UNEVEN)["cross_prompt"]
+        kernel_structure(SquareKernel.of(m, UNEVEN))["cross_prompt"]
         for m in (matrix, matrix * lengths[:, None] * lengths)
     )
     assert second.rms_cosine.value == pytest.approx(first.rms_cosine.value, rel=1e-12)
@@ -125,8 +125,8 @@ def test_cosines_forget_the_lengths_of_rows():
 def test_a_zero_row_has_no_cosine_and_is_reported():
     matrix, _ = uneven_kernel()
     matrix[4], matrix[:, 4] = 0, 0
-    found, k = kernel_structure(matrix, UNEVEN), torch.arange(11) != 4
-    without = kernel_structure(matrix[k][:, k], UNEVEN[k])
+    found, k = kernel_structure(SquareKernel.of(matrix, UNEVEN)), torch.arange(11) != 4
+    without = kernel_structure(SquareKernel.of(matrix[k][:, k], UNEVEN[k]))
     assert found.zero_rows == (4,)
     assert "1 sequences have a zero score vector" in found.warnings[0]
     for name in ("same_prompt", "cross_prompt"):
@@ -168,7 +168,10 @@ def test_identities_are_equal_where_keys_or_tokens_are():
 
 
 def simulated(batches, quantity, **options):
-    found = (kernel_structure(*planted_gram(20, 4, seed=s, **options)) for s in range(batches))
+    found = (
+        kernel_structure(SquareKernel.of(*planted_gram(20, 4, seed=s, **options)))
+        for s in range(batches)
+    )
     return [getattr(structure[name], kind) for structure in found for name, kind in [quantity]]
 
 
@@ -215,14 +218,14 @@ def test_where_unrelated_rows_are_at_right_angles_the_error_is_too_large_not_too
 def test_what_is_no_kernel_is_refused_in_a_sentence(change, message):
     matrix, _ = uneven_kernel()
     with pytest.raises(ValueError, match=message):
-        kernel_structure(*change(matrix, UNEVEN))
+        kernel_structure(SquareKernel.of(*change(matrix, UNEVEN)))
 
 
 def test_the_largest_eigenvalue_of_what_is_no_kernel_is_given_for_its_size():
     matrix = uneven_kernel()[0] - 3 * torch.eye(11)
     largest = float(np.linalg.eigvalsh(matrix.numpy())[-1])
     with pytest.raises(ValueError, match=rf"largest {largest:.3g}\)"):
-        require_kernel(matrix, UNEVEN)
+        SquareKernel.of(matrix, UNEVEN)
 
 
 def test_one_unit_has_no_error_however_many_deletions_there_are():
@@ -233,7 +236,7 @@ def test_one_unit_has_no_error_however_many_deletions_there_are():
 
 def test_the_table_has_a_row_per_relation_and_quantity_and_the_differences():
     matrix, right = uneven_kernel()
-    found = kernel_structure(matrix, UNEVEN, right)
+    found = kernel_structure(SquareKernel.of(matrix, UNEVEN), right)
     rows = {(row.relation, row.quantity): row for row in found.to_frame().itertuples()}
     same, other = (found[f"{of}_prompt"] for of in ("same", "cross"))
     for name, relation in (("same_prompt", same), ("cross_prompt", other)):
@@ -248,8 +251,8 @@ def test_a_kernel_of_rounded_rows_passes_when_told():
     matrix, _ = uneven_kernel()
     rounded = matrix + 1e-4 * torch.randn(11, 11, dtype=torch.float64)
     with pytest.raises(ValueError, match="Pass rounding="):
-        require_kernel(rounded, UNEVEN)
-    found, _ = require_kernel(rounded, UNEVEN, rounding=1e-3)
+        SquareKernel.of(rounded, UNEVEN)
+    found = SquareKernel.of(rounded, UNEVEN, rounding=1e-3).matrix
     assert torch.equal(found, found.T)
 
 
@@ -258,4 +261,4 @@ def test_blocks_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="does not fit"):
         cross_structure(block, torch.arange(2), torch.arange(2))
     with pytest.raises(ValueError, match="right has shape"):
-        kernel_structure(*planted_gram(3, 2), torch.ones(5))
+        kernel_structure(SquareKernel.of(*planted_gram(3, 2)), torch.ones(5))

@@ -3,6 +3,7 @@ import pytest
 import torch
 from scipy.stats import pearsonr, spearmanr
 
+from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.attribution.fisher.truncation import truncations
 from isentrope.nouns.estimate import NO_SPREAD
 from tests.attribution.test_structure import UNEVEN, planted_gram, uneven_kernel
@@ -33,7 +34,9 @@ def naive_matrices(matrix, prompts):
 def test_every_truncation_is_the_double_sum_over_its_matrix(self_pairs):
     matrix, _ = uneven_kernel()
     e, x = signals(11)
-    found = truncations(matrix, e, x, UNEVEN, ranks=(1, 3, 99), self_pairs=self_pairs)
+    found = truncations(
+        SquareKernel.of(matrix, UNEVEN), e, x, ranks=(1, 3, 99), self_pairs=self_pairs
+    )
     assert [row.name for row in found.rows] == NAMES
     full = found["full"].influences.numpy()
     for name, m in naive_matrices(matrix, UNEVEN).items():
@@ -54,10 +57,12 @@ def test_every_truncation_is_the_double_sum_over_its_matrix(self_pairs):
 def test_errors_are_those_of_dropping_each_prompt():
     matrix, prompts = planted_gram(8, 3, seed=1)
     e, x = signals(24)
-    found, without = truncations(matrix, e, x, prompts, ranks=(1, 3)), []
+    found, without = truncations(SquareKernel.of(matrix, prompts), e, x, ranks=(1, 3)), []
     for prompt in range(8):
         k = prompts != prompt
-        rest = truncations(matrix[k][:, k], e[k] - e[k].mean(), x[k], prompts[k], ranks=(1, 3))
+        rest = truncations(
+            SquareKernel.of(matrix[k][:, k], prompts[k]), e[k] - e[k].mean(), x[k], ranks=(1, 3)
+        )
         without.append([(r.total.value * (24 / 21) ** 2, r.ratio.value) for r in rest.rows])
     spread = np.array(without) - np.mean(without, 0)  # (8, 6, 2)
     exact = (7 / 8 * (spread**2).sum(0)) ** 0.5
@@ -77,7 +82,7 @@ def test_a_kernel_that_is_its_truncation_is_predicted_wholly():
         "rank 1": torch.outer(v, v),
     }
     for name, matrix in exact.items():
-        row = truncations(matrix, e, x, UNEVEN, ranks=(1,))[name]
+        row = truncations(SquareKernel.of(matrix, UNEVEN), e, x, ranks=(1,))[name]
         assert row.ratio.value == pytest.approx(1)
         assert row.ratio.se < 1e-6
         assert row.pearson.value == pytest.approx(1)
@@ -86,7 +91,9 @@ def test_a_kernel_that_is_its_truncation_is_predicted_wholly():
 def test_all_ranks_together_are_the_full_kernel_with_and_without_self_pairs():
     matrix, _ = uneven_kernel()
     for self_pairs in (True, False):
-        found = truncations(matrix, *signals(11), UNEVEN, ranks=(11,), self_pairs=self_pairs)
+        found = truncations(
+            SquareKernel.of(matrix, UNEVEN), *signals(11), ranks=(11,), self_pairs=self_pairs
+        )
         torch.testing.assert_close(found["rank 11"].influences, found["full"].influences)
 
 
@@ -101,12 +108,13 @@ def policy_like(prompts, group, seed):
     a -= np.repeat(a.reshape(prompts, group).mean(1), group)
     rows = np.hstack([f[:, None], by_prompt + own])
     given = (rows @ rows.T, -(s - s.mean()) / n, a / n, index)
-    return tuple(torch.from_numpy(np.asarray(part)) for part in given)
+    matrix, e, x, index = (torch.from_numpy(np.asarray(part)) for part in given)
+    return SquareKernel.of(matrix, index), e, x
 
 
 def test_without_self_pairs_the_full_sum_is_unbiased():
     batches = [policy_like(40, 4, seed) for seed in range(400)]
-    full = [float((e @ k - e * k.diagonal()) @ x) * 160 / 159 for k, e, x, _ in batches]
+    full = [float((e @ k.matrix - e * k.diagonal) @ x) * 160 / 159 for k, e, x in batches]
     some = [truncations(*b, ranks=(), self_pairs=False)["full"].total.value for b in batches[:3]]
     np.testing.assert_allclose(some, full[:3], rtol=1e-10)
     truth = -1.25 * 0.75 * (1 - 1 / 40)  # S̄ is a mean over 40 prompts
@@ -134,7 +142,7 @@ def test_intervals_of_ratios_and_correlations_cover_as_stated():
 
 def test_a_sum_lost_in_noise_gives_no_interval_of_the_ratio():
     matrix, prompts = planted_gram(10, 3)
-    found = truncations(matrix, *signals(30), prompts)
+    found = truncations(SquareKernel.of(matrix, prompts), *signals(30))
     assert found["full"].total.covers(0)
     assert np.isnan(found["diagonal"].ratio.ci_low)
     assert "not distinguishable from zero" in found["diagonal"].ratio.warnings[0]
@@ -154,7 +162,7 @@ def test_a_correlation_that_one_prompt_makes_whole_still_has_an_interval():
     """Without one of four prompts the ranks of the others agree in some of these kernels."""
     for seed in range(4):
         matrix, prompts = planted_gram(4, 2, seed=seed)
-        found = truncations(matrix, *signals(8, seed), prompts, ranks=(1, 3))
+        found = truncations(SquareKernel.of(matrix, prompts), *signals(8, seed), ranks=(1, 3))
         for row in found.rows[:-1]:
             for found in (row.pearson, row.spearman):  # ranks that agree in any case have no error
                 assert np.isfinite(found.ci_low) or NO_SPREAD in found.warnings
@@ -164,10 +172,10 @@ def test_arrays_that_do_not_fit_are_refused():
     matrix, _ = uneven_kernel()
     e, x = signals(11)
     with pytest.raises(ValueError, match=r"e .*11 finite"):
-        truncations(matrix, e[:5], x, UNEVEN)
+        truncations(SquareKernel.of(matrix, UNEVEN), e[:5], x)
     with pytest.raises(ValueError, match=r"x .*11 finite"):
-        truncations(matrix, e, x / 0, UNEVEN)
+        truncations(SquareKernel.of(matrix, UNEVEN), e, x / 0)
     with pytest.raises(ValueError, match="x are zero"):
-        truncations(matrix, e, x * 0, UNEVEN)
+        truncations(SquareKernel.of(matrix, UNEVEN), e, x * 0)
     with pytest.raises(ValueError, match=r"1 or more, got \[0\]"):
-        truncations(matrix, e, x, UNEVEN, ranks=[0])
+        truncations(SquareKernel.of(matrix, UNEVEN), e, x, ranks=[0])

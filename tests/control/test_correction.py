@@ -9,6 +9,7 @@ import torch
 import isentrope as ise
 from isentrope.control.averages import GradientMeans
 from isentrope.control.correction import (
+    Asked,
     Halves,
     Limits,
     correct,
@@ -49,7 +50,7 @@ def case():
 
 def test_gain_and_weight_are_their_formulas(case):
     found, a, b, v, P = case
-    made = correct(found, named(v), named(P), 0.1, 1.0, tau=0.02, limits=FREE)
+    made = correct(found, named(v), named(P), 0.1, 1.0, Asked(tau=0.02, limits=FREE))
     g_a, g_b = a.sum(0), b.sum(0)
     gain = g_a @ (P * g_b)
     table = a @ (P * b).T
@@ -71,7 +72,7 @@ def test_without_noise_the_corrected_step_changes_entropy_by_what_is_asked():
     v, P = named(np.arange(6.0)), named(np.ones(6))
     for strength, tau in ((1.0, 0.0), (1.0, -0.3), (0.5, 0.0)):
         limits = Limits(strength, 1e9, 1e9)
-        made = correct(found, v, P, 0.1, 1.0, tau=tau, limits=limits)
+        made = correct(found, v, P, 0.1, 1.0, Asked(tau=tau, limits=limits))
         g = a.sum(0)
         left = 0.1 * g @ (flat(v) + flat(made.component))
         assert left == pytest.approx(tau + (1 - strength) * 0.1 * g @ flat(v))
@@ -82,7 +83,7 @@ def test_the_past_enters_the_direction_and_its_gain_but_not_what_is_predicted():
     past_a, past_b = np.arange(6.0), np.arange(6.0)[::-1].copy()
     found = Halves(named(a), named(b), named(past_a), named(past_b), share=0.25)
     v, P = np.ones(6), np.linspace(1, 2, 6)
-    made = correct(found, named(v), named(P), 0.1, 1.0, limits=FREE)
+    made = correct(found, named(v), named(P), 0.1, 1.0, Asked(limits=FREE))
     u_a, u_b = (P * (0.25 * x.sum(0) + 0.75 * y) for x, y in ((a, past_a), (b, past_b)))
     gain = (a.sum(0) @ u_b + b.sum(0) @ u_a) / 2
     np.testing.assert_allclose(flat(made.direction), (u_a + u_b) / 2)
@@ -96,7 +97,7 @@ def test_the_error_of_the_gain_covers_and_is_not_far_too_large():
     truth, hits, errors, gains = g @ g, 0, [], []
     for _ in range(400):
         a, b = (g / 4 + 0.3 * rng.normal(size=(4, 6)) for _ in range(2))
-        made = correct(Halves(named(a), named(b)), named(g), named(P), 0.1, 1.0)
+        made = correct(Halves(named(a), named(b)), named(g), named(P), 0.1, 1.0, Asked())
         gains.append(made.numbers["gain"])
         errors.append(made.numbers["gain_se"])
         hits += abs(gains[-1] - truth) < 2.45 * errors[-1]  # t of 6 degrees of freedom
@@ -108,9 +109,9 @@ def test_the_error_of_the_gain_covers_and_is_not_far_too_large():
 def test_a_gain_that_is_noise_gives_no_correction(case):
     _, a, b, v, P = case
     noise = Halves(named(a - a.mean(0)), named(b - b.mean(0)))
-    made = correct(noise, named(v), named(P), 0.1, 1.0)
+    made = correct(noise, named(v), named(P), 0.1, 1.0, Asked())
     assert (made.reason, made.weight, made.numbers["no_correction"]) == ("no_gain", 0.0, 1.0)
-    opposed = correct(Halves(named(a), named(-b)), named(v), named(P), 0.1, 1.0)
+    opposed = correct(Halves(named(a), named(-b)), named(v), named(P), 0.1, 1.0, Asked())
     assert (opposed.reason, opposed.weight) == ("no_gain", 0.0)
 
 
@@ -118,17 +119,21 @@ def test_what_is_not_finite_or_has_no_rate_gives_no_correction(case):
     found, _, _, v, P = case
     broken = v.copy()
     broken[3] = np.nan
-    assert correct(found, named(broken), named(P), 0.1, 1.0).reason == "not_finite"
-    assert correct(found, named(v), named(P), 0.0, 1.0).reason == "no_rate"
+    assert correct(found, named(broken), named(P), 0.1, 1.0, Asked()).reason == "not_finite"
+    assert correct(found, named(v), named(P), 0.0, 1.0, Asked()).reason == "no_rate"
 
 
 def test_both_limits_hold_and_say_which_of_them_acted(case):
     found, _, _, v, P = case
     eta, tau, h = 0.1, 5.0, 1.0
-    small = correct(found, named(v), named(P), eta, h, tau=tau, limits=Limits(1.0, 1e9, 0.01))
+    small = correct(
+        found, named(v), named(P), eta, h, Asked(tau=tau, limits=Limits(1.0, 1e9, 0.01))
+    )
     assert small.reason == "out_of_range"
     assert eta * small.weight * small.numbers["gain"] == pytest.approx(0.01 * h)
-    short = correct(found, named(v), named(P), eta, h, tau=-tau, limits=Limits(1.0, 0.3, 1e9))
+    short = correct(
+        found, named(v), named(P), eta, h, Asked(tau=-tau, limits=Limits(1.0, 0.3, 1e9))
+    )
     added = flat(short.component)
     assert short.reason == "too_large"
     assert short.weight < 0
@@ -160,7 +165,7 @@ def test_on_its_own_samples_the_corrected_step_has_no_first_order(policy):
     torch.manual_seed(0)
     v = {n: torch.randn_like(x) for n, x in double.theta.items()}
     P = {n: torch.ones_like(x) for n, x in double.theta.items()}
-    made = isentropic_correction(double, E, E, v, P, 1e-3, limits=FREE)
+    made = isentropic_correction(double, E, E, v, P, 1e-3, Asked(limits=FREE))
     whole = {n: x + made.component[n] for n, x in v.items()}
     before, after = (ise.entropy_change(double, E, x, [], order=1).first_order for x in (v, whole))
     assert abs(before.value) > before.se > 0
@@ -197,7 +202,7 @@ def test_the_gain_that_is_applied_is_that_of_the_direction_where_noise_hides_it(
             a, b = (g / 4 + noise / 2 * rng.normal(size=(4, 40)) for _ in range(2))
             means.observe(named(a), named(b))
             v, P = named(-g), named(np.ones(40))
-            made = correct(means.halves(), v, P, 0.1, 1.0, limits=FREE, gains=gains)
+            made = correct(means.halves(), v, P, 0.1, 1.0, Asked(limits=FREE, gains=gains))
             means.end_step()
             if made.weight:
                 used.append(made.numbers["gain"])
@@ -208,10 +213,10 @@ def test_the_gain_that_is_applied_is_that_of_the_direction_where_noise_hides_it(
 
 def test_one_sample_that_several_steps_use_counts_once_in_the_gain(case):
     found, _, _, v, P = case
-    numbers = correct(found, named(v), named(P), 0.1, 1.0).numbers
+    numbers = correct(found, named(v), named(P), 0.1, 1.0, Asked()).numbers
     gains = Level()
     for step in range(6):  # drawn before the first of them, at which no gain was known
-        made = correct(found, named(v), named(P), 0.1, 1.0, gains=gains, drawn=step == 5)
+        made = correct(found, named(v), named(P), 0.1, 1.0, Asked(gains=gains, drawn=step == 5))
         if step < 5:
             assert made.numbers["gain"] == pytest.approx(numbers["gain"])
             assert made.numbers["gain_se"] >= numbers["gain_se"]

@@ -3,13 +3,13 @@
 import copy
 import math
 import statistics
+from functools import partial
 
 import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 
 from isentrope.control import controls
-from isentrope.control.controller import Controller
 from isentrope.control.feedback import Feedback, Target
 from isentrope.control.measured import (
     HeldOutSample,
@@ -56,12 +56,14 @@ def spread_policy():
     return Policy(model.eval(), character_tokenizer(), precision="float32")
 
 
-def run_control(name, options, *, target=None, objective="dr_grpo", **settings):
+def run_control(name, options, *, target=None, objective="dr_grpo", max_grad_norm=None, **settings):
     control = controls.build(name, STRENGTH.get(name), options)
     held_out = HeldOutSample(HELD_OUT, 6, runs.LENGTH, seed=1, task=Short())
-    controller = Controller(control, Feedback(target or Target()))
-    usual = {"max_response_length": runs.LENGTH, "seed": 1, "held_out": held_out}
-    return RunControl(controller, objective, **usual, **settings)
+    usual = {"objective": objective, "max_response_length": runs.LENGTH, "seed": 1}
+    plain = partial(Tokens.of, **usual, **settings)
+    return RunControl(
+        control, Feedback(target or Target()), plain, max_grad_norm=max_grad_norm, held_out=held_out
+    )
 
 
 def trainer(folder, control=None, **options):
@@ -177,7 +179,7 @@ def test_every_loss_takes_the_weights(made, objective, name, options):
         made.loss_type, made.args.steps_per_generation, made.epsilon_high = plain
     made.model.eval()
     tokens = Tokens.of(U, objective, runs.LENGTH, step=1, seed=1, clip_high=0.2)
-    expected = control.controller.control.rewrite(tokens, control.controller.strength)
+    expected = control.rule.rewrite(tokens, control.strength)
     close(recorded.weights, expected.weights)
     if expected.entropy_weights is None:
         assert recorded.entropy_weights is None
@@ -206,7 +208,7 @@ def entropic(*records):
 def test_a_strength_of_0_is_training_without_a_control_to_the_bit(made):
     _, plain, gradient = one_step(made, None)
     control = run_control("repo_r", {})
-    control.controller.strength = 0.0
+    control.strength = 0.0
     _, recorded, again = one_step(made, control)
     assert torch.equal(flat(recorded.weights), flat(plain.weights))
     assert all(torch.equal(gradient[n], again[n]) for n in gradient)
@@ -285,7 +287,7 @@ def test_the_parameters_move_as_the_offline_step_says(tmp_path, name, options):
     )
     taken = {n: (seen.after[n] - p) / step.learning_rate for n, p in seen.before.items()}
     assert runs.relative(step.direction, taken) < 1e-6
-    own = control.controller.latest().get("control/tokens")
+    own = control.latest().get("control/tokens")
     assert own is None if name != "influence" else 6 <= own <= 6 * runs.LENGTH
 
 

@@ -7,8 +7,16 @@ from isentrope.attribution.gradients.gradient_store import GradientStore
 from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.models.precision import Precision
 from isentrope.planning.gauge import RESIDENT, Alive, Meter
-from isentrope.planning.held import STEP_VECTORS, Rows, held, weights
-from isentrope.planning.plan import Plan, Stage, bytes_of, on_line
+from isentrope.planning.plan import (
+    STEP_VECTORS,
+    Plan,
+    Rows,
+    Stage,
+    bytes_of,
+    held,
+    on_line,
+    weights,
+)
 from isentrope.planning.shapes import shapes_of
 from isentrope.policy.language_model import Policy
 

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from isentrope.sampling.batches import evaluation_batch, update_batch
+from isentrope.sampling.batches import Groups, update_batch
+from isentrope.sampling.generate import sample
 from isentrope.sampling.prompts import name_prompts
 from tests.sampling.conftest import PROMPTS
 
@@ -13,13 +14,13 @@ def starts_low(rollouts):
 
 
 def test_an_evaluation_batch_has_one_unfiltered_response_a_draw(policy):
-    batch = evaluation_batch(policy, PROMPTS, 10, **OPTIONS)
+    batch = sample(policy, PROMPTS, 10, **OPTIONS)
     assert len(batch) == batch.n_prompts == 10
     assert batch.rewards is None
 
 
 def test_an_update_batch_holds_only_groups_with_an_advantage(policy):
-    batch, report = update_batch(policy, PROMPTS, starts_low, 12, 2, "dr_grpo", **OPTIONS)
+    batch, report = update_batch(policy, PROMPTS, starts_low, Groups(12, 2, 4, "dr_grpo"), seed=0)
     assert batch.advantages.view(12, 2).abs().amin() > 0
     assert batch.n_prompts == 12
     assert len(batch) == 24
@@ -27,7 +28,7 @@ def test_an_update_batch_holds_only_groups_with_an_advantage(policy):
 
 
 def test_a_pass_over_the_prompts_repeats_none(policy):
-    batch, report = update_batch(policy, PROMPTS, _ranks, 4, 2, "dr_grpo", **OPTIONS)
+    batch, report = update_batch(policy, PROMPTS, _ranks, Groups(4, 2, 4, "dr_grpo"), seed=0)
     assert report.drawn == 4
     assert len(set(batch.prompt_keys)) == 4
 
@@ -38,34 +39,40 @@ def _ranks(rollouts):
 
 def test_excluded_prompts_are_in_neither_batch(policy):
     first = name_prompts(PROMPTS)[0].key
-    e = evaluation_batch(policy, PROMPTS, 20, exclude_keys=[first], **OPTIONS)
-    u, _ = update_batch(policy, PROMPTS, _ranks, 6, 2, "rloo", exclude_keys=[first], **OPTIONS)
+    e = sample(policy, name_prompts(PROMPTS, [first]), 20, **OPTIONS)
+    u, _ = update_batch(
+        policy, name_prompts(PROMPTS, [first]), _ranks, Groups(6, 2, 4, "rloo"), seed=0
+    )
     assert first not in {*e.prompt_keys, *u.prompt_keys}
 
 
 def test_weighted_prompts_are_drawn_as_often_as_their_weights_say(policy):
     weights = [1.0, 3.0, *[1e-9] * (len(PROMPTS) - 2)]
     keys = [p.key for p in name_prompts(PROMPTS)]
-    options = {"max_new_tokens": 1, "weights": weights}
-    first = [
-        update_batch(policy, PROMPTS, _ranks, 1, 2, "dr_grpo", seed=k, **options)[0].prompt_keys[0]
-        for k in range(400)
-    ]
+
+    def drawn(n, seed):
+        batch, _ = update_batch(
+            policy, PROMPTS, _ranks, Groups(n, 2, 1), seed=seed, weights=weights
+        )
+        return batch.prompt_keys
+
+    first = [drawn(1, seed)[0] for seed in range(400)]
     assert set(first) == set(keys[:2])
     assert first.count(keys[1]) == pytest.approx(300, abs=5 * (400 * 3 / 16) ** 0.5)
-    both, _ = update_batch(policy, PROMPTS, _ranks, 2, 2, "dr_grpo", seed=0, **options)
-    assert set(both.prompt_keys) == set(keys[:2])  # none twice in a pass
+    assert set(drawn(2, 0)) == set(keys[:2])  # none twice in a pass
 
 
 @pytest.mark.parametrize("weights", [[1.0], [0.0] * len(PROMPTS), [float("nan")] * len(PROMPTS)])
 def test_weights_that_mean_nothing_are_refused(policy, weights):
     with pytest.raises(ValueError, match=f"for each of the {len(PROMPTS)} prompts"):
-        update_batch(policy, PROMPTS, _ranks, 1, 2, "dr_grpo", weights=weights, **OPTIONS)
+        update_batch(policy, PROMPTS, _ranks, Groups(1, 2, 4, "dr_grpo"), weights=weights, seed=0)
 
 
 def test_a_seed_gives_the_same_update_batch(policy):
-    first, _ = update_batch(policy, PROMPTS, starts_low, 5, 3, "grpo", **OPTIONS)
-    again, _ = update_batch(policy, PROMPTS, starts_low, 5, 3, "grpo", batch_size=2, **OPTIONS)
+    first, _ = update_batch(policy, PROMPTS, starts_low, Groups(5, 3, 4, "grpo"), seed=0)
+    again, _ = update_batch(
+        policy, PROMPTS, starts_low, Groups(5, 3, 4, "grpo"), batch_size=2, seed=0
+    )
     assert first.prompt_keys == again.prompt_keys
     assert torch.equal(first.advantages, again.advantages)
 
@@ -75,13 +82,13 @@ def test_when_no_group_has_an_advantage_the_limit_is_an_error(policy):
         return torch.zeros(len(rollouts))
 
     with pytest.raises(ValueError, match=r"3 redraws .*0 of 2 .* 8 "):
-        update_batch(policy, PROMPTS, wrong, 2, 2, "dr_grpo", redraw_limit=3, **OPTIONS)
+        update_batch(policy, PROMPTS, wrong, Groups(2, 2, 4, "dr_grpo", 3), seed=0)
 
 
 def test_impossible_sizes_are_refused(policy):
     with pytest.raises(ValueError, match="got n=0"):
-        evaluation_batch(policy, PROMPTS, 0, **OPTIONS)
+        sample(policy, PROMPTS, 0, **OPTIONS)
     with pytest.raises(ValueError, match=r"got n=0 \(B_U\)"):
-        update_batch(policy, PROMPTS, starts_low, 0, 2, "dr_grpo", **OPTIONS)
+        update_batch(policy, PROMPTS, starts_low, Groups(0, 2, 4, "dr_grpo"), seed=0)
     with pytest.raises(ValueError, match="group_size >= 2"):
-        update_batch(policy, PROMPTS, starts_low, 2, 1, "dr_grpo", **OPTIONS)
+        update_batch(policy, PROMPTS, starts_low, Groups(2, 1, 4, "dr_grpo"), seed=0)

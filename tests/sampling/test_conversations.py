@@ -44,7 +44,7 @@ def test_a_section_puts_its_prompts_into_the_template(tmp_path):
     section = {"task": "prompts", "dataset_path": str(tmp_path / "p.jsonl"), "chat_template": True}
     config = TaskConfig(**section, system_prompt="1", chat_template_kwargs={"again": True})
     chat = policy()
-    task = config.load_task("prompts", "test", config.dataset_path, chat.tokenizer)
+    task = config.load_task("prompts", "test", config.dataset_path)
     assert text_of(task.prompts[0], chat) == "1+2+=="
     assert task.reward("4", "4") == 1
     (prompt, response), *_ = task.demonstrations(1, 0)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 import isentrope
-from isentrope.runs.log_lines import read_log
+from isentrope.reports.read_run import read_log
 from isentrope.system import files, reading
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.table_schema import TableSchema

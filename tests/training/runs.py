@@ -10,6 +10,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.options import ProbeOptions
 from isentrope.recording.contract import frozen_hash, trainable_shapes
+from isentrope.sampling.batches import Groups
 from isentrope.sampling.prompts import Prompt, as_prompts
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
@@ -59,7 +60,7 @@ def trainer(
     **options,
 ):
     """A trainer over the base model in `folder`, which is made if need be."""
-    from isentrope.training.trainer import EntropyGRPOTrainer
+    from isentrope.training.trainer import EntropyGRPOTrainer, RunOptions
 
     folder = Path(folder)
     if not (folder / "base").exists():
@@ -68,21 +69,21 @@ def trainer(
     task = Short()
     prompts = as_prompts(policy, [Prompt(f"short/{i}", text=f"{i}+3=") for i in range(16)])
     sampler = PromptSampler([p.key for p in prompts], seed=3, weighting=weighting)
-    batches = UpdateBatches(
-        prompts, task, sampler, n=GROUPS, group_size=SIZE, max_new_tokens=LENGTH, seed=1
-    )
+    batches = UpdateBatches(prompts, task, sampler, Groups(GROUPS, SIZE, LENGTH), seed=1)
     made = EntropyGRPOTrainer(
         policy.model,
         policy.tokenizer,
         trl_args(folder / "training_state", steps, **options),
         batches,
         RunFiles(folder),
-        longest_normaliser=longest,
-        contract={
-            "trainable": trainable_shapes(policy.model),
-            "frozen_sha256": frozen_hash(policy.model),
-        },
-        stateful={} if probe is None else {"entropy_probe": probe},
+        options=RunOptions(
+            longest_normaliser=longest,
+            contract={
+                "trainable": trainable_shapes(policy.model),
+                "frozen_sha256": frozen_hash(policy.model),
+            },
+            stateful={} if probe is None else {"entropy_probe": probe},
+        ),
         control=control,
     )
     made.remove_callback(PrinterCallback)

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from isentrope.policy.language_model import Policy
+from isentrope.sampling.batches import Groups
 from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import Prompt, as_prompts
 from isentrope.training import update_batches
@@ -18,9 +19,7 @@ def policy():
 def batches(policy, task, n=4, prompts=16, **options):
     encoded = as_prompts(policy, [Prompt(f"short/{i}", text=f"{i}+3=") for i in range(prompts)])
     sampler = PromptSampler([p.key for p in encoded], seed=0)
-    return UpdateBatches(
-        encoded, task, sampler, n=n, group_size=4, max_new_tokens=3, seed=1, **options
-    )
+    return UpdateBatches(encoded, task, sampler, Groups(n, 4, 3, **options), seed=1)
 
 
 def draw(policy, made, step=1):
@@ -48,7 +47,7 @@ def test_a_batch_does_not_depend_on_how_it_is_shared(policy, monkeypatch, proces
             plain(self, policy, indices, uniforms, respond)
         shares[len(shares)] = [list(p.prompt_keys) for p in parts]
         joined = update_batches.concatenate(parts)
-        return joined.select(range(len(indices) * self.group_size))
+        return joined.select(range(len(indices) * self.groups.size))
 
     plain = UpdateBatches._respond
     monkeypatch.setattr(UpdateBatches, "_respond", respond_in_parts)

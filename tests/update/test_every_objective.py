@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.config.estimator import ADVANTAGES_OF
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.sampling.advantages import with_advantages
 from isentrope.update import objective as module
-from isentrope.update.objective import OBJECTIVES, RECORDED, SFT, sequence_weights
+from isentrope.update.objective import ADVANTAGES_OF, OBJECTIVES, RECORDED, SFT, sequence_weights
 
 TESTS = Path(__file__).parents[1]
 WITHOUT_TRL = {"rloo", "dr_grpo_longest"}

@@ -7,8 +7,9 @@ import torch
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
 from isentrope.nouns.vectors import axpy, norm
+from isentrope.update.optimizer_rules import short_types
 from isentrope.update.optimizer_state import load_optimizer_state
-from isentrope.update.rounding import rounded_step, short_types
+from isentrope.update.rounding import rounded_step
 from isentrope.update.step import Step, follow_rule
 
 OPTIMIZERS = {
@@ -61,7 +62,7 @@ def test_the_rounded_step_is_the_real_one(tiny_policy, relative_error, name, kin
     names = [n for n, _ in policy.model.named_parameters()]
     gradient = {n: p.grad.double() for n, p in zip(names, model.parameters(), strict=True)}
     step = as_step(policy, state, gradient)
-    types = short_types(policy, state, dict.fromkeys(names, kind))
+    types = short_types(policy, state.types, dict.fromkeys(names, kind))
     found = rounded_step(policy, state, step, types, 1e-3)
     before = policy.theta
     optimizer.step()
@@ -79,7 +80,7 @@ def test_a_small_step_is_lost_and_a_large_one_is_not(tiny_policy):
     state = load_optimizer_state(policy, optimizer.state_dict())
     gradient = {n: torch.ones_like(p) for n, p in policy.theta.items()}
     step = as_step(policy, state, gradient)
-    types = short_types(policy, state, {})
+    types = short_types(policy, state.types, {})
     small, large = (rounded_step(policy, state, step, types, eta) for eta in (1e-9, 1.0))
     assert small.moved < 0.01
     assert small.error > 1
@@ -106,7 +107,7 @@ def test_groups_with_other_rates_are_rounded_at_their_own(tiny_policy):
     ]
     state = load_optimizer_state(policy, saved, names=policy.names)
     step = as_step(policy, state, {n: torch.ones_like(p) for n, p in policy.theta.items()})
-    types = short_types(policy, state, dict.fromkeys(policy.names, torch.bfloat16))
+    types = short_types(policy, state.types, dict.fromkeys(policy.names, torch.bfloat16))
     found = rounded_step(policy, state, step, types, 1.0)
     assert all(bool(found.direction[n].any()) for n in policy.names[:half])
     assert not any(bool(found.direction[n].any()) for n in policy.names[half:])
@@ -116,16 +117,16 @@ def test_only_parameters_that_training_kept_in_16_bits_are_rounded(tiny_policy):
     policy, _, optimizer = trained(tiny_policy, OPTIMIZERS["adamw"])
     state = load_optimizer_state(policy, optimizer.state_dict())
     bfloat16 = dict.fromkeys(policy.names, torch.bfloat16)
-    assert short_types(policy, state, {}) == bfloat16  # by its moments, whatever is on disk
+    assert short_types(policy, state.types, {}) == bfloat16  # by its moments, whatever is on disk
     saved = copy.deepcopy(optimizer.state_dict())
     for entry in saved["state"].values():
         entry["exp_avg"] = entry["exp_avg"].float()
     master = load_optimizer_state(policy, saved)
-    assert short_types(policy, master, bfloat16) == {}
+    assert short_types(policy, master.types, bfloat16) == {}
     plain, _, stateless = trained(tiny_policy, OPTIMIZERS["sgd"])
     state = load_optimizer_state(plain, stateless.state_dict())
-    assert short_types(plain, state, bfloat16) == bfloat16  # by the files
+    assert short_types(plain, state.types, bfloat16) == bfloat16  # by the files
     first = plain.names[0]
     with torch.no_grad():
         plain.model.get_parameter(first).add_(1e-9)
-    assert first not in short_types(plain, state, bfloat16)  # not a number of 16 bits
+    assert first not in short_types(plain, state.types, bfloat16)  # not a number of 16 bits

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 import torch
 
-from isentrope.config.as_trained import Origin, refuse, settle
 from isentrope.config.io import ConfigError, load_config
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.results.verbs import INFLUENCE
+from isentrope.trainers.as_trained import Origin, refuse
 from isentrope.verbs.legacy import EntropyMeasurements
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.measure import measure
@@ -57,7 +57,7 @@ def settled(folder, *overrides, **sections):
     content = settings(folder, **sections)
     for section, key in (("batch_config", "G"), ("sampling", "max_new_tokens")):
         content[section].pop(key, None)
-    return settle(load_config(content, overrides), folder / "step_4")
+    return load_config(content, overrides).as_trained(folder / "step_4")
 
 
 def refused(folder, *overrides):
@@ -170,7 +170,7 @@ def test_every_verb_refuses_and_every_result_says_where_settings_came_from(train
         assert result.policy.temperature == 0.7
         assert "temperature" not in (out / "config.yaml").read_text().split("sampling:")[1]
         again = load_config(out / "config.yaml")
-        assert settle(again, trained / "step_4")[0].sampling.temperature == 0.7
+        assert again.as_trained(trained / "step_4")[0].sampling.temperature == 0.7
 
 
 # --- TRL -------------------------------------------------------------------------------------

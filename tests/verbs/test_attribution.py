@@ -226,9 +226,7 @@ def test_prompts_of_u_are_weighted_by_the_pass_rates_in_the_checkpoint(
     (copy / "manifest.json").unlink(missing_ok=True)
     keys = [
         p.key
-        for p in name_prompts(
-            load_config(settings(tiny), []).batch_config.update_task(None).prompts
-        )
+        for p in name_prompts(load_config(settings(tiny), []).batch_config.update_task().prompts)
     ]
     seen = {keys[0]: [9.0, 9.0]}
     state = {"seed": 0, "weighting": "uniform", "memory": 0.7, "prompts": 24, "drawn": 0}

@@ -13,8 +13,9 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.results.verbs import INFLUENCE
 from isentrope.sampling.tasks.addition import character_tokenizer
+from isentrope.update.optimizer_rules import short_types
 from isentrope.update.optimizer_state import load_optimizer_state
-from isentrope.update.rounding import rounded_step, short_types
+from isentrope.update.rounding import rounded_step
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.check import check
 from isentrope.verbs.loop import run_verb
@@ -102,7 +103,7 @@ def test_the_rounded_step_is_measured_at_every_rate(tiny, tmp_path, config):
     step = optimizer_step(policy, U, short, max_response_length=3, max_grad_norm=1.0)
     assert any("moments are of 16 bits" in w for w in step.warnings)
     state = load_optimizer_state(policy, short)
-    types = short_types(policy, state, {})
+    types = short_types(policy, state.types, {})
     for row in said.sweep:
         direction = rounded_step(policy, state, step, types, row.eta).direction
         point = entropy_change(policy, E, direction, [row.eta], order=0).points[0]

@@ -103,9 +103,7 @@ def test_reward_moves_as_the_weighted_responses_say(run, tiny):
     policy = Policy.from_checkpoint(tiny / "step_4", precision="float64")
     E, U = (Rollouts.load(folder / f"{x}.parquet") for x in "EU")
     config = load_config(settings(tiny), SMALL)
-    task = config.batch_config.load_task(
-        "prompts", "test", config.batch_config.dataset_path, policy.tokenizer
-    )
+    task = config.batch_config.load_task("prompts", "test", config.batch_config.dataset_path)
     rewards = [task.reward(*x) for x in zip(E.response_texts, E.references, strict=True)]
     E = E.with_columns(rewards=torch.tensor(rewards))
     step = optimizer_step(policy, U, tiny / "step_4", max_response_length=3, max_grad_norm=1.0)

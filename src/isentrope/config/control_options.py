@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from isentrope.config.io import ConfigError
 from isentrope.config.train import TrainConfig
 from isentrope.control.base import TokenRule
-from isentrope.control.controller import Controller
 from isentrope.control.controls import NONE
 from isentrope.control.influence_clip import InfluenceClip
 from isentrope.control.kl_cov import KlCov
@@ -19,6 +19,7 @@ from isentrope.control.measured import HeldOutSample
 from isentrope.control.options import IsentropicOptions
 from isentrope.control.pass_at_k import PassAtK
 from isentrope.control.run_control import RunControl
+from isentrope.control.tokens import Tokens
 from isentrope.control.trl_fields import TrainerFields
 from isentrope.sampling.prompts import Prompt
 from isentrope.trainers.passed import BESIDE_TOKEN_WEIGHTS, CONTROLS
@@ -132,14 +133,17 @@ def run_control(
             batch_size=config.sampling.batch_size,
         )
     high = args.epsilon if args.epsilon_high is None else args.epsilon_high
-    return RunControl(
-        Controller(control, config.control.build_feedback()),
-        "dr_grpo_longest" if longest else args.loss_type,
+    plain = partial(
+        Tokens.of,
+        objective="dr_grpo_longest" if longest else args.loss_type,
         max_response_length=config.sampling.max_new_tokens,
+        seed=config.training.draws,
         clip_high=high,
         micro_batch=args.per_device_train_batch_size,
+    )
+    return RunControl(
+        *(control, config.control.build_feedback(), plain),
         max_grad_norm=config.training.max_grad_norm or None,
-        seed=config.training.draws,
         held_out=measured,
     )
 

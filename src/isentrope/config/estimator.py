@@ -11,28 +11,12 @@ from isentrope.config.stages import Section
 from isentrope.config.values import Count, Name, Order, Positive, Rate, Share
 from isentrope.estimators.functional import EstimatorOptions, Method
 from isentrope.trainers.fields import require_known_settings
-from isentrope.update.objective import Objective
+from isentrope.update.objective import ADVANTAGES_OF, Objective
 
 AnyObjective = Literal[Objective, "sft", "recorded"]
 
 RATES_AROUND = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 """Multiples of the training rate that a sweep visits where no list is given."""
-
-ADVANTAGES_OF = {
-    "dr_grpo": "dr_grpo",
-    "dr_grpo_longest": "dr_grpo",
-    "grpo": "grpo",
-    "rloo": "rloo",
-    "dapo": "grpo",
-    "bnpo": "grpo",
-    "cispo": "grpo",
-    "sapo": "grpo",
-    "luspo": "grpo",
-    "vespo": "grpo",
-    "sft": "dr_grpo",
-    "recorded": "dr_grpo",
-}
-"""The advantages that go with an objective."""
 
 
 class EstimatorConfig(Section):

@@ -33,6 +33,8 @@ from isentrope.config.values import (
     Whole,
 )
 from isentrope.sampling.tasks import Task
+from isentrope.trainers.as_trained import ROUNDING, AsTrained, settle
+from isentrope.trainers.given_batch import GivenBatch
 
 
 class PolicyConfig(Section):
@@ -170,15 +172,15 @@ class BatchConfig(PromptsConfig):
         """Which batches U are asked for."""
         return range(self.first_repeat, self.first_repeat + self.repeats)
 
-    def evaluation_task(self, tokenizer: Any) -> Task:
+    def evaluation_task(self) -> Task:
         """The task that E's prompts and rewards come from."""
-        return self.load_task(self.dataset_name, self.E_split, self.dataset_path, tokenizer)
+        return self.load_task(self.dataset_name, self.E_split, self.dataset_path)
 
-    def update_task(self, tokenizer: Any) -> Task:
+    def update_task(self) -> Task:
         """The task that U's prompts and rewards come from."""
         name = self.U_dataset_name or self.dataset_name
         shared = self.dataset_path if name == self.dataset_name else None
-        return self.load_task(name, self.U_split, self.U_dataset_path or shared, tokenizer)
+        return self.load_task(name, self.U_split, self.U_dataset_path or shared)
 
 
 def repeat_of(seeds: Mapping[str, int]) -> int | None:
@@ -202,6 +204,34 @@ class MeasureConfig(Section):
     output: OutputConfig = OutputConfig()
     provenance: dict[str, Any] | None = None
     """Written into a run folder's config.yaml; a rerun warns where versions differ from it."""
+
+    def as_trained(
+        self, checkpoint: Path, batch: GivenBatch | None = None
+    ) -> tuple[MeasureConfig, AsTrained]:
+        """Fill unset keys with training's values, and compare the others.
+
+        Args:
+            checkpoint: The folder.
+            batch: U, where it is in memory; None: as the configuration says.
+
+        Returns:
+            The configuration in force, and what became of it; nothing is refused yet.
+        """
+        values: dict[str, Any] = {ROUNDING: self.precision.updating.rounding}
+        given: set[str] = set()
+        for name in ("sampling", "batch_config", "estimator"):
+            section = getattr(self, name)
+            values |= {f"{name}.{key}": value for key, value in section}
+            if name in self.model_fields_set:
+                given |= {f"{name}.{key}" for key in section.model_fields_set}
+        values["estimator.clip"] = self.estimator.clip_pair
+        settled = settle(values, given, checkpoint, batch)
+        filled: dict[str, Any] = {}
+        for key, value in settled.filled.items():
+            name, _, own = key.partition(".")
+            section = filled.get(name, getattr(self, name))
+            filled[name] = section.model_copy(update={own: value})
+        return self.model_copy(update=filled), settled
 
     @model_validator(mode="after")
     def _micro_batches_act(self) -> MeasureConfig:

@@ -84,11 +84,11 @@ class PromptsConfig(Section):
             raise ValueError("system_prompt and chat_template_kwargs act with chat_template: true")
         return self
 
-    def load_task(self, name: str, split: str, path: str | None, tokenizer: Any) -> Task:
+    def load_task(self, name: str, split: str, path: str | None) -> Task:
         """Load a task with its prompts as this section wants them."""
         own = name == cast(Any, self).dataset_name  # a data set of U may be another
         options = self.dataset_options if own else {}
-        task = load_task(name, split, path, tokenizer=tokenizer, **options)
+        task = load_task(name, split, path, **options)
         if not self.chat_template:
             return task
         return Conversations(task, self.system_prompt, self.chat_template_kwargs)

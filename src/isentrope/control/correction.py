@@ -98,6 +98,25 @@ class Halves:
         return {n: self.share * x + (1 - self.share) * past[n] for n, x in current.items()}
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a correction.
+
+    Attributes:
+        tau: τ, the requested change of h, nats per token.
+        limits: Bounds of the correction.
+        project: Π, linear, on vectors; None for the identity.
+        gains: The gains of earlier steps, to which this one is added; None for this one alone.
+        drawn: Whether the samples are new; the gain of old ones is among the earlier ones.
+    """
+
+    tau: float = 0.0
+    limits: Limits = field(default_factory=Limits)
+    project: Callable[[Vector], Vector] | None = None
+    gains: Level | None = None
+    drawn: bool = True
+
+
 def isentropic_correction(
     policy: Policy,
     E_a: Rollouts,
@@ -105,10 +124,7 @@ def isentropic_correction(
     direction: Vector,
     preconditioner: Vector,
     eta: float,
-    *,
-    tau: float = 0.0,
-    limits: Limits | None = None,
-    project: Callable[[Vector], Vector] | None = None,
+    asked: Asked,
 ) -> Correction:
     """The correction of a step from two independent samples of E; the model does not change.
 
@@ -119,9 +135,7 @@ def isentropic_correction(
         direction: v.
         preconditioner: P, diagonal.
         eta: Learning rate η of the step.
-        tau: τ, the requested change of h, nats per token.
-        limits: Bounds of the correction.
-        project: Π, linear, on vectors; None for the identity.
+        asked: What is asked of the correction.
 
     Returns:
         λ and u.
@@ -132,9 +146,7 @@ def isentropic_correction(
     halves = Halves(gradient_groups(policy, E_a), gradient_groups(policy, E_b))
     entropy, se = entropy_of(E_a, E_b)
     level = {"entropy": entropy, "entropy_se": se}
-    correction = correct(
-        halves, direction, preconditioner, eta, entropy, tau=tau, limits=limits, project=project
-    )
+    correction = correct(halves, direction, preconditioner, eta, entropy, asked)
     return replace(correction, numbers=level | correction.numbers)
 
 
@@ -144,12 +156,7 @@ def correct(
     preconditioner: Vector,
     eta: float,
     entropy: float,
-    *,
-    tau: float = 0.0,
-    limits: Limits | None = None,
-    project: Callable[[Vector], Vector] | None = None,
-    gains: Level | None = None,
-    drawn: bool = True,
+    asked: Asked,
 ) -> Correction:
     """λ and u from entropy gradients.
 
@@ -159,20 +166,16 @@ def correct(
         preconditioner: P.
         eta: η.
         entropy: h, nats per token.
-        tau: τ, the requested change of h.
-        limits: Bounds of the correction.
-        project: Π, or None for the identity.
-        gains: The gains of earlier steps, to which this one is added; None for this one alone.
-        drawn: Whether the samples are new; the gain of old ones is among the earlier ones.
+        asked: What is asked of the correction.
 
     Returns:
         λ and u.
     """
-    limits = limits or Limits()
+    limits, gains = asked.limits, asked.gains
 
     def conditioned(x: Vector) -> Vector:
         scaled = {n: preconditioner[n] * y for n, y in x.items()}
-        return scaled if project is None else project(scaled)
+        return scaled if asked.project is None else asked.project(scaled)
 
     u_a, u_b = (conditioned(halves.averaged(which)) for which in ("a", "b"))
     u = {n: (x + u_b[n]) / 2 for n, x in u_a.items()}
@@ -180,18 +183,18 @@ def correct(
     predicted, predicted_se = _mean_of_two(*along_v)
     gain, gain_se = _gain(halves, u_a, u_b, conditioned)
     if gains is not None and math.isfinite(gain + gain_se):
-        gain, gain_se = _filtered(gains, gain, gain_se, drawn)
+        gain, gain_se = _filtered(gains, gain, gain_se, asked.drawn)
     sizes = _size(v, preconditioner), _size(u, preconditioner)
     numbers = {
         "predicted": eta * predicted,
         "predicted_se": eta * predicted_se,
-        "asked": tau,
+        "asked": asked.tau,
         "gain": gain,
         "gain_se": gain_se,
     }
     weight, reason = 0.0, _obstacle(eta, predicted, gain, gain_se, *sizes)
     if reason is None:
-        exact = (tau / eta - limits.strength * predicted) / gain
+        exact = (asked.tau / eta - limits.strength * predicted) / gain
         weight, reason = _cut(exact, eta * gain, sizes, entropy, limits)
     share = norm(u) * abs(weight) / norm(v) if weight else 0.0
     numbers |= {

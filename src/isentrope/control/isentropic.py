@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from isentrope.control.averages import GradientMeans
-from isentrope.control.correction import Correction, correct
+from isentrope.control.correction import Asked, Correction, correct
 from isentrope.control.entropy_draw import STREAM, EntropyDraw, draw_entropy
 from isentrope.control.feedback import Feedback, Target
 from isentrope.control.gradients import entropy_of
@@ -217,18 +217,10 @@ class IsentropicStep(TrainerCallback):
         P, project = coming.preconditioner, None
         if self._options.reward_neutral:
             project = self._means.reward_projection(P)
-        correction = correct(
-            self._means.halves(),
-            coming.direction,
-            P,
-            coming.learning_rate,
-            self._level.value,
-            tau=tau,
-            limits=self._options,
-            project=project,
-            gains=None if coming.first else self._gains,
-            drawn=drawn,
-        )
+        gains = None if coming.first else self._gains
+        asked = Asked(tau, self._options, project, gains, drawn)
+        step = coming.direction, P, coming.learning_rate
+        correction = correct(self._means.halves(), *step, self._level.value, asked)
         if coming.first:
             return correction.withdrawn("first_step")
         unknown = self._options.reward_neutral and project is None

@@ -11,15 +11,17 @@ gradients of the processes are averaged, so the term is multiplied by their numb
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from isentrope.control.controller import Controller
+from isentrope.control.base import TokenRule
+from isentrope.control.feedback import Feedback
 from isentrope.control.influence_clip import InfluenceClip
 from isentrope.control.kl_cov import KlCov
 from isentrope.control.lp_reg import LpReg
@@ -29,12 +31,14 @@ from isentrope.control.measured import (
     preconditioner,
     token_influence,
 )
-from isentrope.control.tokens import Rewritten, Tokens
+from isentrope.control.tokens import Rewritten, Tokens, touched
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.recording.observing import evaluating
-from isentrope.system.processes import world_size
+from isentrope.system.processes import rank, world_size
 from isentrope.update.optimizer_state import OptimizerLike
+
+log = logging.getLogger("isentrope")
 
 ENTROPY_WEIGHTS, SEQUENCE_WEIGHTS = "entropy_weights", "sequence_weights"
 PLAIN_ADVANTAGES = "plain_advantages"
@@ -42,41 +46,63 @@ PLAIN_ADVANTAGES = "plain_advantages"
 
 
 class RunControl:
-    """Applies a token control to the batches of a run.
+    """Applies a token control, with its feedback, to the batches of a run.
+
+    It is one of the parts of a run that are saved with each checkpoint. With a target the strength
+    is the control's own times `feedback.share`, which is negative while entropy is above the
+    target; a control that is not two-sided then does nothing.
 
     Attributes:
-        controller: The control and its feedback, saved with each checkpoint.
+        rule: The control.
+        feedback: Sets the strength where there is a target.
+        strength: Strength of the control at the step in progress.
+        own_tokens: Number of tokens sampled for the control alone at the step in progress; None
+            for a control that samples nothing.
     """
 
     def __init__(
         self,
-        controller: Controller,
-        objective: str,
+        rule: TokenRule,
+        feedback: Feedback,
+        plain: Callable[..., Tokens] = Tokens.of,
         *,
-        max_response_length: int | None = None,
-        clip_high: float | None = None,
-        micro_batch: int | None = None,
         max_grad_norm: float | None = None,
-        seed: int = 0,
         held_out: HeldOutSample | None = None,
     ) -> None:
-        """Set up the control for a plain objective.
+        """Start before the first observation.
 
         Args:
-            controller: The control and its feedback.
-            objective: The plain objective, one of `update.objective.OBJECTIVES`.
-            max_response_length: L of "dr_grpo".
-            clip_high: ε_high of "cispo".
-            micro_batch: Responses per backward pass of "bnpo".
+            rule: The control.
+            feedback: Its feedback.
+            plain: `Tokens.of` with the plain objective, its options and the seed of the control.
             max_grad_norm: Norm to which the gradient is clipped; None for no clipping.
-            seed: Seed of the random numbers of controls.
             held_out: Evaluation batches of controls that measure influence, which need them.
         """
-        self.controller = controller
-        self._objective, self._seed, self._held_out = objective, seed, held_out
-        self._length, self._max_grad_norm = max_response_length, max_grad_norm
-        self._sizes = {"clip_high": clip_high, "micro_batch": micro_batch}
+        self._targeted = feedback.target.kind != "none"
+        self.rule, self.feedback = rule, feedback
+        self.strength = 0.0 if self._targeted else rule.strength
+        self.own_tokens: int | None = None
+        self._plain, self._held_out, self._max_grad_norm = plain, held_out, max_grad_norm
+        self._touched: dict[str, float] = {}
+        self._warned = False
         self._seconds = 0.0
+
+    def observe(self, step: int, entropy: float) -> float:
+        """Update the feedback with the entropy before a step.
+
+        Args:
+            step: The step about to be taken, from 1.
+            entropy: ĥ of all responses drawn, nats per token.
+
+        Returns:
+            The strength of the control at this step.
+        """
+        self.feedback.observe(step, entropy)
+        if self._targeted:
+            self.strength = self.rule.strength * self.feedback.share
+            if self.strength < 0 and not self.rule.two_sided:
+                self.feedback.forget()
+        return self.strength
 
     def rewrite(
         self,
@@ -100,17 +126,15 @@ class RunControl:
         """
         start = time.perf_counter()
         tokens = self._tokens(policy, rollouts, step, optimizer)
-        self.controller.observe(step, entropy)
-        rewritten = self.controller.rewrite(tokens)
+        self.observe(step, entropy)
+        rewritten = self.rewrite_tokens(tokens)
         self._seconds += time.perf_counter() - start
         return tokens, rewritten
 
     def _tokens(
         self, policy: Policy, rollouts: Rollouts, step: int, optimizer: OptimizerLike
     ) -> Tokens:
-        objective = self._objective, self._length
-        tokens = Tokens.of(rollouts, *objective, step=step, seed=self._seed, **self._sizes)
-        control = self.controller.control
+        tokens, control = self._plain(rollouts, step=step), self.rule
         if isinstance(control, LpReg):
             with evaluating(policy.model):
                 mass = kept_mass(policy, rollouts, control.min_p)
@@ -119,11 +143,52 @@ class RunControl:
             assert self._held_out is not None
             with evaluating(policy.model):
                 E, c = self._held_out.draw(policy, step), tokens.weights
-                self.controller.own_tokens = int(E.lengths.sum())
+                self.own_tokens = int(E.lengths.sum())
                 P = preconditioner(policy, rollouts, c, optimizer, self._max_grad_norm)
                 of_entropy, of_reward = token_influence(policy, E, rollouts, c, P)
             tokens = replace(tokens, influence=of_entropy, reward_influence=of_reward)
         return tokens
+
+    def rewrite_tokens(self, tokens: Tokens) -> Rewritten:
+        """Rewrite the weights of a step's batch.
+
+        Returns:
+            c' and d.
+
+        Raises:
+            ValueError: If a weight is not finite.
+        """
+        self._warn_of_partial_rewards(tokens)
+        rewritten = self.rule.rewrite(tokens, self.strength)
+        parts = [x for x in (rewritten.weights, rewritten.entropy_weights) if x is not None]
+        if not all(bool(part.isfinite().all()) for part in parts):
+            raise ValueError(
+                f"{type(self.rule).__name__} returned weights that are not finite at step "
+                f"{tokens.step}, with strength {self.strength:g}."
+            )
+        # a control that acts through ratios leaves c unchanged: its effect is not known here
+        effect = touched(tokens, rewritten) if self.rule.on_policy else {}
+        self._touched = {f"control/{name}": value for name, value in effect.items()}
+        return rewritten
+
+    def _warn_of_partial_rewards(self, tokens: Tokens) -> None:
+        """Warn once where rewards between the lowest and `right` count as incorrect."""
+        right = getattr(self.rule, "right", None)
+        if right is None or self._warned:
+            return
+        rewards = tokens.rewards
+        partial = rewards[(rewards > rewards.min()) & (rewards < right)]
+        if len(partial) == 0:
+            return
+        self._warned = True
+        if rank() == 0:
+            log.warning(
+                "%s counts rewards below control.options.right=%g as incorrect, and %d of the %d "
+                "responses of step %d have a reward below that and above the lowest one (%g, "
+                "for instance): lower control.options.right if they are correct.",
+                *(type(self.rule).__name__, right, len(partial), len(rewards), tokens.step),
+                float(partial[0]),
+            )
 
     def columns(
         self, tokens: Tokens, rewritten: Rewritten, advantages: Tensor, rows: slice, width: int
@@ -148,7 +213,7 @@ class RunControl:
             columns["advantages"] = advantages[:, None] + _resize(difference, width, advantages)
         if rewritten.entropy_weights is not None:
             columns[ENTROPY_WEIGHTS] = _resize(rewritten.entropy_weights[rows], width, advantages)
-        if isinstance(self.controller.control, KlCov):
+        if isinstance(self.rule, KlCov):
             columns[SEQUENCE_WEIGHTS] = tokens.sequence_weights[rows].to(advantages)
             columns[PLAIN_ADVANTAGES] = tokens.advantages[rows].to(advantages)
         return columns
@@ -169,7 +234,7 @@ class RunControl:
         term: Tensor | float = 0.0
         if ENTROPY_WEIGHTS in inputs:
             term = -(inputs[ENTROPY_WEIGHTS] * entropies).sum() * world_size()
-        control = self.controller.control
+        control = self.rule
         if isinstance(control, KlCov) and "old_per_token_logps" in inputs:
             penalty = control.loss_term(
                 logprobs,
@@ -178,13 +243,26 @@ class RunControl:
                 inputs[SEQUENCE_WEIGHTS],
                 inputs["completion_mask"].bool(),
             )
-            term = term + max(self.controller.strength, 0.0) * penalty * world_size()
+            term = term + max(self.strength, 0.0) * penalty * world_size()
         return term
 
     def times(self) -> dict[str, float]:
         """Wall time of the control on this process since the last call, in seconds."""
         seconds, self._seconds = self._seconds, 0.0
         return {"control/seconds": seconds}
+
+    def latest(self) -> dict[str, float]:
+        """Flat numbers of the last batch; none of them depends on the clock."""
+        cost = {} if self.own_tokens is None else {"control/tokens": float(self.own_tokens)}
+        return {"control/strength": self.strength} | self.feedback.latest() | self._touched | cost
+
+    def state_dict(self) -> dict[str, Any]:
+        """The feedback's state, as plain JSON."""
+        return {"feedback": self.feedback.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a saved state."""
+        self.feedback.load_state_dict(state["feedback"])
 
 
 def _resize(values: Tensor, width: int, like: Tensor) -> Tensor:

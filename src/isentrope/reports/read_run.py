@@ -29,11 +29,11 @@ from isentrope.reports.evaluations import (
 from isentrope.reports.panel import Source
 from isentrope.results.result import Result
 from isentrope.results.verbs import VERBS
-from isentrope.runs.log_lines import read_log
 from isentrope.runs.origin import require_of_run
 from isentrope.system.checkpoint_names import step_within
 from isentrope.system.errors import IsentropeError
-from isentrope.system.reading import reading as files_of
+from isentrope.system.reading import reading
+from isentrope.system.strict_json import parse_json
 
 KINDS: dict[type[Result], str] = {
     load(verb.result): verb.absent for verb in VERBS.values() if verb.absent
@@ -137,14 +137,14 @@ class Reading:
 
 
 def as_far_as_readable(
-    reading: Reading, what: str, *draws: Callable[[Reading], Iterable[T]]
+    found: Reading, what: str, *draws: Callable[[Reading], Iterable[T]]
 ) -> list[T]:
     """What each draws of the results; where one cannot be read, a sentence on `what` alone."""
     try:
-        with files_of(reading.folder):
-            return [drawn for draw in draws for drawn in draw(reading)]
+        with reading(found.folder):
+            return [drawn for draw in draws for drawn in draw(found)]
     except (IsentropeError, FileNotFoundError) as error:
-        reading.missing.append(f"{what}: left out, because {error}")
+        found.missing.append(f"{what}: left out, because {error}")
         return []
 
 
@@ -237,3 +237,30 @@ def _focus(measurements: Measurements, asked: str | None, folder: Path) -> str |
     if asked is not None or not names:
         return asked
     return max(names, key=lambda n: (names.count(n), _order(n)[0], "_repeat_" not in n, n))
+
+
+def read_log(path: str | Path) -> tuple[list[dict[str, Any]], int]:
+    """The lines of a log that have a step and numbers alone, and how many others there are."""
+    rows, lost = [], 0
+    with reading(path) as file:
+        lines = file.read_bytes().decode(errors="replace").split("\n")
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            row = parse_json(line)
+        except (ValueError, RecursionError):
+            row = None
+        if isinstance(row, dict) and _is_count(row.get("step")) and all(map(_plain, row.values())):
+            rows.append(row)
+        else:
+            lost += 1
+    return rows, lost
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, (int, float))

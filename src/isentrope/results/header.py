@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from pydantic import FiniteFloat
 
-from isentrope.config.as_trained import Origin
 from isentrope.models.precision import Precision
 from isentrope.nouns.saved import Absent
+from isentrope.trainers.as_trained import Origin
 from isentrope.trainers.rules import Obstacle
 from isentrope.update.rounding import Rounded
 

@@ -31,7 +31,7 @@ from isentrope.system.files import (
 )
 from isentrope.system.manifest import verify
 from isentrope.system.reading import read_json, reading
-from isentrope.training.resumable import require_resumable
+from isentrope.training.checkpoints import require_resumable
 from isentrope.training.run_files import WRITING, RunFiles
 
 BRANCH = "branch.json"

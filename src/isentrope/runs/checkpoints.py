@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-from isentrope.config.as_trained import AsTrained
 from isentrope.config.measure import CheckpointConfig, PolicyConfig
 from isentrope.config.stages import SamplingConfig
 from isentrope.models.checkpoint import require_checkpoint
@@ -20,6 +19,7 @@ from isentrope.models.sharding import shard_base
 from isentrope.policy.language_model import Policy
 from isentrope.system.checkpoint_names import step_name, step_of_folder
 from isentrope.system.processes import all_ranks, world_size
+from isentrope.trainers.as_trained import AsTrained
 
 
 @dataclass(frozen=True)

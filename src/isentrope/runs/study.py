@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from isentrope.config.as_trained import refuse, settle
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.paths import inputs_of
 from isentrope.results.result import Result, item_name
@@ -32,6 +31,7 @@ from isentrope.runs.room import require_writable
 from isentrope.system.files import write_bytes
 from isentrope.system.outputs import require_apart
 from isentrope.system.processes import from_first
+from isentrope.trainers.as_trained import refuse
 
 log = logging.getLogger("isentrope")
 
@@ -153,7 +153,7 @@ def plan_study(verb: str, config: MeasureConfig, folder: Path | None = None) -> 
     items = []
     for subject in subjects:
         for repeat in config.batch_config.repeat_numbers:
-            alone, settled = settle(_alone(config, subject, repeat), subject.path)
+            alone, settled = _alone(config, subject, repeat).as_trained(subject.path)
             target = folder / "measurements" / f"{verb}_{item_name(subject.name, repeat)}"
             made_from = measurement_origin(alone, subject.path, subject.optimizer)
             obstacles = (*settled.obstacles, *other_base(subject.path, made_from))

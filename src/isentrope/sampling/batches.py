@@ -8,7 +8,7 @@ The report counts what was rejected. E and U are drawn by separate calls: they n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,7 @@ import torch
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import RewardFunction, with_advantages, with_rewards
-from isentrope.sampling.generate import respond, sample
+from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks import Task
 from isentrope.system.progress import Report, silent
@@ -44,58 +44,32 @@ class UpdateBatchReport:
     entropy_drawn: float | None = None
 
 
-def evaluation_batch(
-    policy: Policy,
-    prompts: Sequence[PromptLike],
-    n: int,
-    group_size: int = 1,
-    *,
-    max_new_tokens: int,
-    seed: int,
-    exclude_keys: Collection[str] = (),
-    batch_size: int = 64,
-    progress: Report | None = None,
-) -> Rollouts:
-    """Draw E: n prompts with replacement, `group_size` responses each, unfiltered.
+@dataclass(frozen=True)
+class Groups:
+    """Prompt groups that fill an update batch.
 
-    Args:
-        policy: The policy.
-        prompts: The data set.
-        n: Prompts B_E.
-        group_size: Responses per prompt draw G_E; 1 has the smallest error per response.
+    Attributes:
+        n: Prompt groups to fill, B_U.
+        size: Responses per group, G.
         max_new_tokens: Longest response in tokens.
-        seed: Fixes the batch.
-        exclude_keys: Keys of prompts that must not be drawn (those of U, say).
-        batch_size: Sequences at a time.
-        progress: Called after each sampling batch.
-
-    Returns:
-        n * group_size sequences.
+        advantages: Rule of `with_advantages`.
+        redraw_limit: Rounds of redrawing allowed after the first, for groups without advantage.
     """
-    return sample(
-        policy,
-        name_prompts(prompts, exclude_keys),
-        n,
-        group_size,
-        max_new_tokens=max_new_tokens,
-        seed=seed,
-        batch_size=batch_size,
-        progress=progress,
-    )
+
+    n: int
+    size: int
+    max_new_tokens: int
+    advantages: str = "dr_grpo"
+    redraw_limit: int = 20
 
 
 def update_batch(
     policy: Policy,
     prompts: Sequence[PromptLike],
     task: Task | RewardFunction,
-    n: int,
-    group_size: int,
-    advantages: str,
+    groups: Groups,
     *,
-    max_new_tokens: int,
     seed: int,
-    redraw_limit: int = 20,
-    exclude_keys: Collection[str] = (),
     weights: Sequence[float] | None = None,
     batch_size: int = 64,
     progress: Report | None = None,
@@ -106,62 +80,52 @@ def update_batch(
         policy: The policy.
         prompts: The data set.
         task: Gives the rewards.
-        n: Prompt groups B_U to fill.
-        group_size: Responses per group G, >= 2.
-        advantages: Rule of `with_advantages`.
-        max_new_tokens: Longest response in tokens.
+        groups: What is drawn.
         seed: Fixes the batch.
-        redraw_limit: Rounds of redrawing allowed after the first.
-        exclude_keys: Keys of prompts that must not be drawn (those of E, say).
-        weights: A positive weight per prompt that is not excluded: each next prompt of a pass has
-            probability proportional to it among those that are left; None for equal ones.
+        weights: A positive weight per prompt: each next prompt of a pass has probability
+            proportional to it among those that are left; None for equal ones.
         batch_size: Sequences at a time.
         progress: Called with (sequences kept, sequences to draw) after each round.
 
     Returns:
-        n * group_size sequences with rewards and advantages, and the report.
+        Its sequences with rewards and advantages, and the report.
 
     Raises:
-        ValueError: If n or `group_size` is too small, or weights are not positive or not one per
-            prompt.
+        ValueError: If there are too few groups or responses, or weights are not positive or not
+            one per prompt.
     """
-    if n < 1:
-        raise ValueError(f"An update batch needs at least one prompt group, got n={n} (B_U).")
-    if group_size < 2:
-        raise ValueError(f"An advantage needs group_size >= 2, got {group_size} (G).")
+    if groups.n < 1:
+        raise ValueError(
+            f"An update batch needs at least one prompt group, got n={groups.n} (B_U)."
+        )
+    if groups.size < 2:
+        raise ValueError(f"An advantage needs group_size >= 2, got {groups.size} (G).")
     generator = torch.Generator().manual_seed(seed)
-    named = name_prompts(prompts, exclude_keys)
+    named = name_prompts(prompts)
     queue = _passes(named, generator, _checked_weights(weights, len(named)))
 
-    def draw(groups: int, _round: int) -> Rollouts:
+    def draw(number: int, _round: int) -> Rollouts:
         batch = respond(
             policy,
-            as_prompts(policy, [next(queue) for _ in range(groups)]),
-            group_size,
+            as_prompts(policy, [next(queue) for _ in range(number)]),
+            groups.size,
             generator,
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=groups.max_new_tokens,
             batch_size=batch_size,
         )
         return policy.ranks.from_first(lambda: with_rewards(batch, task))
 
-    return draw_until_full(draw, n, advantages, redraw_limit=redraw_limit, progress=progress)
+    return draw_until_full(draw, groups, progress)
 
 
 def draw_until_full(
-    draw: Callable[[int, int], Rollouts],
-    n: int,
-    advantages: str,
-    *,
-    redraw_limit: int,
-    progress: Report | None = None,
+    draw: Callable[[int, int], Rollouts], groups: Groups, progress: Report | None = None
 ) -> tuple[Rollouts, UpdateBatchReport]:
     """Draw prompt groups until n of them have an advantage.
 
     Args:
         draw: Called with (number of groups, round); returns that many groups with rewards.
-        n: Groups to fill.
-        advantages: Rule of `with_advantages`.
-        redraw_limit: Rounds of redrawing allowed after the first.
+        groups: What is drawn.
         progress: Called with (sequences kept, sequences to draw) after each round.
 
     Returns:
@@ -171,12 +135,13 @@ def draw_until_full(
         ValueError: If n groups are not found within the limit.
     """
     kept: list[Rollouts] = []
+    n = groups.n
     useful_groups = drawn = all_right = all_wrong = 0
     total = 0.0
     entropies: list[torch.Tensor] = []
-    for round_ in range(redraw_limit + 1):
+    for round_ in range(groups.redraw_limit + 1):
         missing = n - useful_groups
-        batch = with_advantages(draw(missing, round_), advantages)
+        batch = with_advantages(draw(missing, round_), groups.advantages)
         assert batch.rewards is not None
         rewards = batch.rewards.view(missing, -1)
         useful = rewards.amax(1) > rewards.amin(1)
@@ -195,7 +160,7 @@ def draw_until_full(
             counts = drawn, drawn - useful_groups, all_right, all_wrong, total / drawn, h
             return concatenate(kept), UpdateBatchReport(*counts)
     raise ValueError(
-        f"After {redraw_limit} redraws only {useful_groups} of {n} prompt groups have an "
+        f"After {groups.redraw_limit} redraws only {useful_groups} of {n} prompt groups have an "
         f"advantage: of {drawn} groups drawn, {all_right} were all correct and {all_wrong} all "
         "incorrect. Use prompts that the policy solves sometimes, more responses per group "
         "(batch_config.G, or "

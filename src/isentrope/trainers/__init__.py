@@ -6,5 +6,7 @@ step.py        what the fields say of a step, and where an unusual value acts
 rules.py       what the computed step lacks, by the table
 arguments.py   training_args.bin, read as data
 settings.py    the settings of training's step in a checkpoint's files
+as_trained.py  a configuration beside them: what is filled, what differs
+given_batch.py what an update batch that is not drawn here brings
 convert/       their checkpoints, gathered into one that every verb reads
 """

@@ -59,7 +59,7 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
         longest_normaliser: bool = False,
         control: RunControl | None = None,
     ) -> None:
-        """Set up the trainer; arguments are those of `EntropyGRPOTrainer`."""
+        """Set up the trainer; arguments are those of `EntropyGRPOTrainer` and its options."""
         super().__init__(
             model=model,
             reward_funcs=cast(Any, _never_called),
@@ -71,7 +71,7 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
         inner = self.accelerator.unwrap_model(self.model)
         self.policy = Policy(inner, tokenizer, temperature=args.temperature, precision="as_is")
         if control is not None:
-            require_controllable(self, control.controller.control.needs, self.policy.sharded)
+            require_controllable(self, control.rule.needs, self.policy.sharded)
         self.batches, self.run_control = batches, control
         self.sampling_batch, self.longest_normaliser = sampling_batch, longest_normaliser
         self.batch: UpdateBatch | None = None

@@ -26,7 +26,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from isentrope.system.reading import read_json, require_types
-from isentrope.training.resumable import STATE
+from isentrope.training.checkpoints import STATE
 
 FLOOR = 0.1
 """ε, the weight of a prompt that is always, or never, solved; the largest weight is 1 + ε."""

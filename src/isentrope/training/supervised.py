@@ -21,9 +21,9 @@ from trl.trainer.sft_trainer import SFTTrainer
 from isentrope.models.sharding import shard_base as spread
 from isentrope.system.files import whole_folder, write_json
 from isentrope.system.processes import all_ranks
+from isentrope.training.checkpoints import WholeCheckpoints
 from isentrope.training.models import SpreadBase
 from isentrope.training.run_files import RunFiles
-from isentrope.training.whole_checkpoints import WholeCheckpoints
 
 RECORD = "fine_tuning.json"
 """Settings and origin of a fine-tuning, in each of its checkpoints."""

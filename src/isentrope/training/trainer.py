@@ -8,12 +8,13 @@ gradient and step. This class records what comes of a batch, by overriding:
     _compute_loss                         adds the loss term of a control
     _get_grad_norm, training_step         gradient norms before clipping
     _load_optimizer_and_scheduler         settings of a run that begins at another's checkpoint
-    _complete                             the contract of a checkpoint (`whole_checkpoints`)
+    _complete                             the contract of a checkpoint (`checkpoints`)
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,13 +28,34 @@ from isentrope.recording.contract import hyper_parameters, optimizer_names, writ
 from isentrope.recording.token_record import TokenRecorder
 from isentrope.system.stated_steps import require_own_states
 from isentrope.training.batch_trainer import BatchTrainer
+from isentrope.training.checkpoints import SaveStart, WholeCheckpoints, restore_state, write_state
 from isentrope.training.divergence import require_finite_numbers, require_finite_state
 from isentrope.training.run_files import RunFiles
-from isentrope.training.saved_state import restore_state, write_state
 from isentrope.training.step_log import StepLog
-from isentrope.training.stops import SaveStart
 from isentrope.training.update_batches import UpdateBatch, UpdateBatches
-from isentrope.training.whole_checkpoints import WholeCheckpoints
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run samples and divides, and what its checkpoints hold.
+
+    Attributes:
+        sampling_batch: Sequences sampled at a time on this process.
+        longest_normaliser: Divide the loss by the longest response of each group instead of
+            `max_completion_length`.
+        contract: Content of every checkpoint's contract.
+        stateful: Parts with state_dict(), by name, saved with each checkpoint; the prompt sampler
+            is always one of them.
+        step_control: Step control; it is attached, and its state saved with each checkpoint.
+        keep: `keep_last` and `keep_every` of the checkpoints.
+    """
+
+    sampling_batch: int = 128
+    longest_normaliser: bool = False
+    contract: Mapping[str, Any] = field(default_factory=dict)
+    stateful: Mapping[str, Any] = field(default_factory=dict)
+    step_control: IsentropicStep | None = None
+    keep: tuple[int | None, int | None] = (None, None)
 
 
 class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
@@ -51,12 +73,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         batches: UpdateBatches,
         files: RunFiles,
         *,
-        sampling_batch: int = 128,
-        longest_normaliser: bool = False,
-        contract: Mapping[str, Any] | None = None,
-        stateful: Mapping[str, Any] | None = None,
-        step_control: IsentropicStep | None = None,
-        keep: tuple[int | None, int | None] = (None, None),
+        options: RunOptions = RunOptions(),
         step_log: StepLog | None = None,
         control: RunControl | None = None,
     ) -> None:
@@ -65,17 +82,10 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         Args:
             model: The model with its trainable set, dropout 0.
             tokenizer: Its tokenizer.
-            args: TRL's configuration; its batch is `batches.n` groups over all processes.
+            args: TRL's configuration; its batch is `batches.groups.n` groups over all processes.
             batches: The update batches.
             files: The run's files.
-            sampling_batch: Sequences sampled at a time on this process.
-            longest_normaliser: Divide the loss by the longest response of each group instead of
-                `max_completion_length`.
-            contract: Content of every checkpoint's contract.
-            stateful: Parts with state_dict(), by name, saved with each checkpoint; the prompt
-                sampler is always one of them.
-            step_control: Step control; it is attached, and its state saved with each checkpoint.
-            keep: `keep_last` and `keep_every` of the checkpoints.
+            options: How it samples and divides, and what its checkpoints hold.
             step_log: Output of each step.
             control: Token control; its state is saved with each checkpoint.
 
@@ -85,23 +95,23 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         """
         super().__init__(
             *(model, tokenizer, args, batches),
-            sampling_batch=sampling_batch,
-            longest_normaliser=longest_normaliser,
+            sampling_batch=options.sampling_batch,
+            longest_normaliser=options.longest_normaliser,
             control=control,
         )
         self.files = files
         self.recorder = TokenRecorder()
         self.gradient_norm = float("nan")
-        self.contract = dict(contract or {})
+        self.contract = dict(options.contract)
         self._scored: tuple[Tensor, Tensor] | None = None
-        parts = {} if control is None else {"control": control.controller}
-        self.stateful = {"prompt_sampler": batches.sampler, **(stateful or {}), **parts}
+        parts = {} if control is None else {"control": control}
+        self.stateful = {"prompt_sampler": batches.sampler, **options.stateful, **parts}
         self.branched = False
-        self.keep, self.step_log = keep, step_log or StepLog(files)
+        self.keep, self.step_log = options.keep, step_log or StepLog(files)
         self.noise_scale = self.stateful.get("noise_scale")
-        self.step_control = step_control
-        if step_control is not None:
-            step_control.attach(self)
+        self.step_control = options.step_control
+        if self.step_control is not None:
+            self.step_control.attach(self)
         if not (self.is_fsdp_enabled or self.is_deepspeed_enabled):  # whose states begin at a step
             self.add_callback(SaveStart(self.save_start))
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import RewardFunction, with_rewards
-from isentrope.sampling.batches import UpdateBatchReport, draw_until_full
+from isentrope.sampling.batches import Groups, UpdateBatchReport, draw_until_full
 from isentrope.sampling.generate import DrawnResponses, texts_of
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.streams import generator_of
@@ -68,12 +68,8 @@ class UpdateBatches:
         prompts: Sequence[Prompt],
         task: Task | RewardFunction,
         sampler: PromptSampler,
+        groups: Groups,
         *,
-        n: int,
-        group_size: int,
-        max_new_tokens: int,
-        advantages: str = "dr_grpo",
-        redraw_limit: int = 20,
         seed: int = 0,
     ) -> None:
         """Set up the source of batches.
@@ -82,16 +78,11 @@ class UpdateBatches:
             prompts: The training prompts, encoded.
             task: Computes the rewards.
             sampler: A sampler over the keys of `prompts`.
-            n: Prompt groups per batch, a multiple of the number of processes.
-            group_size: Responses per group.
-            max_new_tokens: Longest response in tokens.
-            advantages: Rule of `with_advantages`.
-            redraw_limit: Rounds of redrawing for groups without nonzero advantages.
+            groups: Those of a batch; their number is a multiple of that of the processes.
             seed: Seed of all tokens.
         """
         self.prompts, self.task, self.sampler = list(prompts), task, sampler
-        self.n, self.group_size, self.max_new_tokens = n, group_size, max_new_tokens
-        self.advantages, self.redraw_limit, self.seed = advantages, redraw_limit, seed
+        self.groups, self.seed = groups, seed
 
     def draw(self, policy: Policy, step: int, respond: Respond) -> UpdateBatch:
         """Draw the batch of a step; every process must call this.
@@ -115,15 +106,13 @@ class UpdateBatches:
             self.sampler.update(indices, batch.rewards.view(number, -1).mean(1).tolist())
             return batch
 
-        rollouts, report = draw_until_full(
-            draw_groups, self.n, self.advantages, redraw_limit=self.redraw_limit
-        )
+        rollouts, report = draw_until_full(draw_groups, self.groups)
         keys = rollouts.prompt_keys or []
         return UpdateBatch(rollouts, report, [difficulty[key] for key in keys])
 
     def _uniforms(self, groups: int, step: int, round_: int) -> Tensor:
         generator = generator_of(self.seed, step, round_)
-        size = (groups * self.group_size, self.max_new_tokens)
+        size = (groups * self.groups.size, self.groups.max_new_tokens)
         return torch.rand(*size, generator=generator, dtype=torch.float64)
 
     def _respond(
@@ -133,24 +122,24 @@ class UpdateBatches:
         share = -(-len(indices) // world_size())
         slots = range(rank() * share, (rank() + 1) * share)
         mine = [min(slot, len(indices) - 1) for slot in slots]  # padded with the last prompt
-        rows = torch.tensor(mine).repeat_interleave(self.group_size) * self.group_size
-        rows += torch.arange(self.group_size).repeat(share)
-        prompts = [self.prompts[indices[slot]] for slot in mine for _ in range(self.group_size)]
+        rows = torch.tensor(mine).repeat_interleave(self.groups.size) * self.groups.size
+        rows += torch.arange(self.groups.size).repeat(share)
+        prompts = [self.prompts[indices[slot]] for slot in mine for _ in range(self.groups.size)]
         ids = [torch.tensor(p.token_ids) for p in prompts]
         responses = respond(ids, uniforms[rows])
         rollouts = Rollouts(
             prompt_ids=ids,
             response_ids=responses.responses,
-            prompt_index=torch.arange(share).repeat_interleave(self.group_size),
+            prompt_index=torch.arange(share).repeat_interleave(self.groups.size),
             sampler_logprobs=responses.logprobs,
             sampler_entropies=responses.entropies,
             prompt_keys=[p.key for p in prompts],
             references=[p.reference for p in prompts],
             response_texts=texts_of(policy, responses.responses),
-            max_new_tokens=self.max_new_tokens,
+            max_new_tokens=self.groups.max_new_tokens,
         )
         whole = concatenate(gather(self._reward(rollouts)))
-        return whole.select(range(len(indices) * self.group_size))
+        return whole.select(range(len(indices) * self.groups.size))
 
     def _reward(self, rollouts: Rollouts) -> Rollouts:
         try:

@@ -29,6 +29,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from isentrope.nouns.sharded_tensors import local_part, total
+from isentrope.policy.language_model import Policy
 from isentrope.update.other_optimizers import optimizer_name
 
 State = Mapping[str, Any]
@@ -37,6 +39,12 @@ Group = Mapping[str, Any]
 """A param group: its hyper-parameters."""
 Preconditioning = Literal["this_step", "previous_step"]
 """Which second moments P has: those that the step itself updates, or those known before it."""
+
+SHORT_MOMENTS = (
+    "The optimizer's moments are of 16 bits, so training rounds its steps and takes another one "
+    "than v: isentrope.update.rounding computes it."
+)
+_SHORT = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -260,3 +268,24 @@ def _infer(groups: Sequence[Group]) -> str:
         f"{sorted(keys - {'params'})}), "
         f"and the rules that are followed exactly are {', '.join(RULES)} of torch.optim."
     )
+
+
+def short_types(
+    policy: Policy, moments: Mapping[str, torch.dtype], stored: Mapping[str, torch.dtype]
+) -> dict[str, torch.dtype]:
+    """Parameters that training keeps in 16 bits.
+
+    Args:
+        policy: The policy at θ.
+        moments: Type of each parameter's stored moments (`OptimizerState.types`).
+        stored: Type of each parameter on disk (`models.stored_types`).
+
+    Returns:
+        bfloat16 or float16 by name; empty where training rounds nothing that is kept.
+    """
+    kinds = {name: moments.get(name, stored.get(name)) for name in policy.names}
+    theta = policy.theta
+    parts = {name: local_part(theta[name]) for name, kind in kinds.items() if kind in _SHORT}
+    differ = {name: (p.to(kinds[name]).to(p.dtype) != p).sum() for name, p in parts.items()}
+    entries = zip(differ, total(differ, theta), strict=True)
+    return {name: kind for name, n in entries if n == 0 and (kind := kinds[name]) is not None}

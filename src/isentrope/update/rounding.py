@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,17 +24,10 @@ from isentrope.nouns.sharded_tensors import local_part, total, with_part
 from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import OptimizerState
-
-if TYPE_CHECKING:
-    from isentrope.update.step import Step
+from isentrope.update.step import Step
 
 MAX_ROUNDING = 0.1
 """|v − Δθ/η| over |Δθ/η| up to which v stands for the step that was taken."""
-SHORT_MOMENTS = (
-    "The optimizer's moments are of 16 bits, so training rounds its steps and takes another one "
-    "than v: isentrope.update.rounding computes it."
-)
-_SHORT = (torch.bfloat16, torch.float16)
 _OPTIMIZERS: dict[str, Any] = {
     "adamw": torch.optim.AdamW,
     "adam": torch.optim.Adam,
@@ -76,27 +69,6 @@ class RoundedStep(Rounded):
     """
 
     direction: Vector
-
-
-def short_types(
-    policy: Policy, state: OptimizerState, stored: Mapping[str, torch.dtype]
-) -> dict[str, torch.dtype]:
-    """Parameters that training keeps in 16 bits.
-
-    Args:
-        policy: The policy at θ.
-        state: The optimizer's state, with the types of its moments.
-        stored: Type of each parameter on disk (`models.stored_types`).
-
-    Returns:
-        bfloat16 or float16 by name; empty where training rounds nothing that is kept.
-    """
-    kinds = {name: state.types.get(name, stored.get(name)) for name in policy.names}
-    theta = policy.theta
-    parts = {name: local_part(theta[name]) for name, kind in kinds.items() if kind in _SHORT}
-    differ = {name: (p.to(kinds[name]).to(p.dtype) != p).sum() for name, p in parts.items()}
-    entries = zip(differ, total(differ, theta), strict=True)
-    return {name: kind for name, n in entries if n == 0 and (kind := kinds[name]) is not None}
 
 
 def rounded_step(

@@ -27,9 +27,13 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.system.heap import mapped_blocks
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
-from isentrope.update.optimizer_rules import RULES, Preconditioning
+from isentrope.update.optimizer_rules import (
+    RULES,
+    SHORT_MOMENTS,
+    Preconditioning,
+    short_types,
+)
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
-from isentrope.update.rounding import SHORT_MOMENTS, short_types
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,7 @@ def optimizer_step(
         baseline = axpy(1.0, components["momentum"], components["decay"])
         direction = axpy(1.0, baseline, components["gradient"])
     policy.require_direction(direction)
-    short = (SHORT_MOMENTS,) if short_types(policy, state, {}) else ()
+    short = (SHORT_MOMENTS,) if short_types(policy, state.types, {}) else ()
     return Step(
         direction=direction,
         preconditioner=preconditioner,

@@ -46,7 +46,7 @@ class HeldOut:
         """Choose them; refuse what cannot be done before anything is trained."""
         n = tuning.adherence_prompts
         policy = Policy(model.eval(), tokenizer, precision="as_is")
-        task = data.load_task(data.dataset_name, data.held_out_split, data.dataset_path, tokenizer)
+        task = data.load_task(data.dataset_name, data.held_out_split, data.dataset_path)
         prompt_lengths = [labels.count(IGNORED) for labels in rows["labels"]]
         pairs = zip(rows["input_ids"], prompt_lengths, strict=True)
         trained = {tuple(ids[:length]) for ids, length in pairs}

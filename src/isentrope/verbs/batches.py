@@ -17,8 +17,8 @@ from isentrope.models.precision import Precision
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import with_advantages, with_rewards
-from isentrope.sampling.batches import UpdateBatchReport, evaluation_batch, update_batch
-from isentrope.sampling.generate import respond
+from isentrope.sampling.batches import Groups, UpdateBatchReport, update_batch
+from isentrope.sampling.generate import respond, sample
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks.custom import read_responses
 from isentrope.system.progress import Progress
@@ -103,13 +103,13 @@ class Sampler:
 
     def evaluation(self, exclude: Collection[PromptIds] = ()) -> Rollouts:
         """Sample E; prompts with the token ids in `exclude` are not drawn."""
-        data, task = self.data, self.data.evaluation_task(self.policy.tokenizer)
+        data, task = self.data, self.data.evaluation_task()
         prompts = _left(self.policy, task.prompts, exclude, "E")
         if data.fixed_prompts:
             chosen = list(islice(cycle(prompts), data.B_E))
             return self.respond(chosen, data.G_E, data.seeds["E"], "sampling E")
         with at_precision(self.policy, self.precision), self.progress.bar("sampling E") as advance:
-            return evaluation_batch(
+            return sample(
                 self.policy,
                 prompts,
                 data.B_E,
@@ -162,7 +162,7 @@ class Sampler:
         """
         if E.rewards is not None:
             return E
-        task = self.data.evaluation_task(self.policy.tokenizer)
+        task = self.data.evaluation_task()
         try:
             return self.policy.ranks.from_first(lambda: with_rewards(E, task))
         except ValueError as error:
@@ -174,22 +174,21 @@ class Sampler:
     def _update(
         self, advantages: str, exclude: Collection[PromptIds]
     ) -> tuple[Rollouts, UpdateBatchReport]:
-        data, task = self.data, self.data.update_task(self.policy.tokenizer)
+        data, task = self.data, self.data.update_task()
         prompts = _left(self.policy, task.prompts, exclude, "U")
         weights = None
         if data.U_weighting == "difficulty" and self.checkpoint is not None:
             weights = difficulty_weights(self.checkpoint, [p.key for p in prompts])
+        groups = Groups(
+            *(data.B_U, data.G, self.sampling.max_new_tokens, advantages, data.redraw_limit)
+        )
         with at_precision(self.policy, self.precision), self.progress.bar("sampling U") as advance:
             return update_batch(
                 self.policy,
                 prompts[: data.B_U] if data.fixed_prompts is True else prompts,
                 task,
-                data.B_U,
-                data.G,
-                advantages,
-                max_new_tokens=self.sampling.max_new_tokens,
+                groups,
                 seed=data.seeds["U"],
-                redraw_limit=data.redraw_limit,
                 weights=weights,
                 batch_size=self.sampling.batch_size,
                 progress=advance,
@@ -203,7 +202,7 @@ class Sampler:
         if U.advantages is not None and (U.rewards is None or estimator.advantages is None):
             return U
         if U.rewards is None:
-            task, given = self.data.update_task(self.policy.tokenizer), U
+            task, given = self.data.update_task(), U
             U = self.policy.ranks.from_first(lambda: with_rewards(given, task))
         return with_advantages(U, estimator.advantage_rule)
 

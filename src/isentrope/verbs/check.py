@@ -17,7 +17,6 @@ from isentrope.checks import (
     check_sampler,
 )
 from isentrope.checks.instrument import BATCH, OWN_LOGITS
-from isentrope.config.as_trained import AsTrained, settle
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.stages import PrecisionConfig
@@ -35,6 +34,7 @@ from isentrope.system.manifest import verification
 from isentrope.system.processes import all_ranks, join_processes
 from isentrope.system.progress import Progress
 from isentrope.trainers.arguments import TRAINING_ARGS
+from isentrope.trainers.as_trained import AsTrained
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_state import OptimizerState, load_optimizer_state
 from isentrope.verbs.batches import Sampler
@@ -53,7 +53,7 @@ def check(config: MeasureConfig, progress: Progress | None = None) -> dict[str, 
         require_writable(config.output.directory, "--out (output.directory)")
     with verification(config.checkpoint.verify):
         for subject in require_inputs(config):
-            alone, settled = settle(config, subject.path)
+            alone, settled = config.as_trained(subject.path)
             where = alone.checkpoint
             here = checkpoint_digests(subject.path, where.base_model, allow_hub=where.allow_hub)
             obstacles = (*settled.obstacles, *other_base(subject.path, here))

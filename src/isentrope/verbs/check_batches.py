@@ -70,7 +70,7 @@ def check_batches(sampler: Sampler, estimator: EstimatorConfig) -> CheckBatches:
         E = sampler.evaluation()
     else:
         E = _responses(sampler, own_prompts(policy), data.B_E, data.G_E, "E")
-    prompts = data.update_task(policy.tokenizer).prompts if named else own_prompts(policy)
+    prompts = data.update_task().prompts if named else own_prompts(policy)
     U = _responses(sampler, prompts, data.B_U, data.G, "U")
     generator = torch.Generator().manual_seed(data.seeds["U"])
     random = torch.randn(len(U), generator=generator, dtype=torch.float64)
@@ -80,7 +80,7 @@ def check_batches(sampler: Sampler, estimator: EstimatorConfig) -> CheckBatches:
             E, U.with_columns(advantages=random), False, Finding(NAME, None, nothing)
         )
     try:
-        task, given = data.update_task(policy.tokenizer), U
+        task, given = data.update_task(), U
         U = policy.ranks.from_first(lambda: with_rewards(given, task))
     except ValueError as error:
         advice = "measure needs rewards: batch_config.U_dataset_name, or U_file with advantages."

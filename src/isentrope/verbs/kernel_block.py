@@ -23,6 +23,7 @@ from isentrope.attribution.fisher.kernel import FisherKernel
 from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pair_classes
 from isentrope.attribution.fisher.singular import singular_spectrum
 from isentrope.attribution.fisher.spectrum import Eigenvalues
+from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.attribution.fisher.truncation import Truncations, truncations
 from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.estimators.entropy_change import entropy_change
@@ -109,7 +110,7 @@ class Block:
         if U.n_prompts < 3:
             return _FEW
         e = (self.logprobs.mean() - self.logprobs) / len(U)
-        return truncations(K.matrix, e, x, U.prompt_index, self_pairs=False, rounding=K.rounding)
+        return truncations(K.square, e, x, self_pairs=False)
 
     def _parts(self) -> Iterator[Part]:
         K = self.K
@@ -155,9 +156,8 @@ class Block:
     def _spectrum(self) -> Part:
         K = self.K
         spectrum = K.spectrum(seed=self.ready.sampler.data.seed)
-        prompts = torch.tensor(K.rows["prompt"].to_numpy())
         rank = min(self.ready.kernel.rank, len(K.rows))
-        fitted = block_model(K.matrix, prompts, rank=rank, rounding=K.rounding)
+        fitted = block_model(K.square, rank=rank)
         fields: dict[str, Any] = {
             "block_model": {"a": fitted.a, "b": fitted.b, "c": fitted.c, **fitted.explained},
             "spectrum": SpectrumRecord(
@@ -167,8 +167,8 @@ class Block:
             ),
         }
         warnings = list(spectrum.warnings)
-        clusters = self._clusters(K.matrix, prompts, len(K.rows) - len(K.zero_rows))
-        if clusters is not None:
+        if count := self._cluster_count(len(K.rows) - len(K.zero_rows)):
+            clusters = cluster_sequences(K.square, count=count)
             fields["clusters"] = ClustersRecord(**fields_of(Clustering, clusters))
             warnings = [*clusters.warnings, *warnings]
         return fields, {"block_model": fitted.to_frame()}, warnings
@@ -213,17 +213,15 @@ class Block:
         fields: dict[str, Any] = {"delta_h": KernelFormRecord(form, change.first_order)}
         fields["predictions"] = block_truncations(K.matrix, S, x, *K.identities).by_name
         pushed = int((K.matrix != 0).any(0).sum())
-        clusters = self._clusters(K.matrix.T @ K.matrix, K.identities[1], pushed)
-        if clusters is not None:
-            fields["clusters"] = self._with_parts(clusters, x)
+        if count := self._cluster_count(pushed):
+            gram = SquareKernel.of(K.matrix.T @ K.matrix, K.identities[1], rounding=K.rounding)
+            fields["clusters"] = self._with_parts(cluster_sequences(gram, count=count), x)
         return fields
 
-    def _clusters(self, gram: Tensor, prompts: Tensor, most: int) -> Clusters | None:
-        """As many clusters as are asked for, at most `most`; None below three."""
+    def _cluster_count(self, most: int) -> int:
+        """As many clusters as are asked for, at most `most`; 0 for fewer than three."""
         count = min(self.ready.kernel.clusters or self.ready.batches.U.n_prompts, most)
-        if count < 3:
-            return None
-        return cluster_sequences(gram, prompts, count=count, rounding=self.K.rounding)
+        return 0 if count < 3 else count
 
     def _with_parts(self, clusters: Clusters, x: Tensor) -> ClustersRecord:
         """Clusters of the columns with what they are rewarded with, and what they do."""

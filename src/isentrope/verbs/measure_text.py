@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from isentrope.config.as_trained import ASSUMED, OURS
 from isentrope.estimators.identities import in_words, p_value
 from isentrope.results.results import MeasureResult
 from isentrope.results.sweep import Checks, SweepRow
 from isentrope.system.formatting import MISSING, TERMINAL, known
+from isentrope.trainers.as_trained import ASSUMED, OURS
 from isentrope.verbs.printed import Column, Printed, Table, bounds, ends, named, number, text
 
 COLUMNS = {

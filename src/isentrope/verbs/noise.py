@@ -80,7 +80,7 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
 
 def _supervised(ready: Prepared) -> dict[str, Estimate]:
     policy, data = ready.policy, ready.sampler.data
-    tested, trained = data.evaluation_task(policy.tokenizer), data.update_task(policy.tokenizer)
+    tested, trained = data.evaluation_task(), data.update_task()
     update_name = data.U_dataset_name or data.dataset_name
     E = _demonstrations(policy, data.dataset_name, tested, data.B_E, data.seeds["E"])
     U = _demonstrations(policy, update_name, trained, data.B_U, data.seeds["U"])

@@ -48,14 +48,13 @@ class Observers:
 
 
 def held_out_prompts(
-    data: DataConfig, readers: Sequence[str], tokenizer: Any, trained_on: Sequence[Prompt]
+    data: DataConfig, readers: Sequence[str], trained_on: Sequence[Prompt]
 ) -> list[Prompt]:
     """Prompts for evaluation batches; those of training, with a warning, where there are no others.
 
     Args:
         data: The data set.
         readers: What reads entropy from them, in words.
-        tokenizer: The model's.
         trained_on: Prompts of the run.
 
     Returns:
@@ -63,7 +62,7 @@ def held_out_prompts(
     """
     if not readers:
         return []
-    held_out = data.load_task(data.dataset_name, data.held_out_split, data.dataset_path, tokenizer)
+    held_out = data.load_task(data.dataset_name, data.held_out_split, data.dataset_path)
     trained = {prompt.content for prompt in trained_on}
     prompts = [prompt for prompt in held_out.prompts if prompt.content not in trained]
     if not prompts:

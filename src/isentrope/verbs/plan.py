@@ -12,19 +12,20 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import CheckpointConfig, MeasureConfig, PolicyConfig
 from isentrope.planning.gauge import Alive, Meter
-from isentrope.planning.held import Rows, Term, held
 from isentrope.planning.plan import (
     DoesNotFitError,
     Plan,
+    Rows,
     Stage,
+    Term,
     bytes_of,
     gigabytes,
+    held,
     libraries_bytes,
     memory_of,
 )
@@ -211,7 +212,7 @@ def _evaluation(
 ) -> list[Stage]:
     """Sampling and scoring, in chunks that the processes take by turns."""
     profile, data = config.evaluation, config.data
-    task = data.load_task(data.dataset_name, data.split, data.dataset_path, policy.tokenizer)
+    task = data.load_task(data.dataset_name, data.split, data.dataset_path)
     each = (prompt_tokens or _longest(policy, task), config.sampling.max_new_tokens)
     prompts = -(-(profile.n_prompts or len(task.prompts)) // processes)
     every = Batch([each] * prompts * (profile.samples_per_prompt + profile.greedy), 1, True)
@@ -225,9 +226,9 @@ def batches_of(
     """E and U as far as they are known: read, or responses as long as they may be."""
     data, longest = config.batch_config, config.sampling.max_new_tokens
 
-    def batch(file: str | None, load: Callable[[Any], Task], prompts: int, group: int) -> Batch:
+    def batch(file: str | None, load: Callable[[], Task], prompts: int, group: int) -> Batch:
         if file is None:
-            prompt = prompt_tokens or _longest(policy, load(policy.tokenizer))
+            prompt = prompt_tokens or _longest(policy, load())
             return Batch([(prompt, longest)] * prompts * group, group, True)
         read = read_rollouts(policy, file, longest)
         pairs = zip(read.prompt_ids, read.response_ids, strict=True)

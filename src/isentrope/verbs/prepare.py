@@ -9,7 +9,6 @@ from pathlib import Path
 
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig
-from isentrope.config.as_trained import refuse
 from isentrope.config.control import TrialConfig
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
@@ -20,6 +19,7 @@ from isentrope.results.header import Header
 from isentrope.runs.checkpoints import Subject
 from isentrope.system.processes import all_ranks
 from isentrope.system.progress import Clock, Progress
+from isentrope.trainers.as_trained import refuse
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import Step
 from isentrope.verbs.batches import Batches, Sampler

@@ -33,6 +33,7 @@ from isentrope.runs.branch import Branch
 from isentrope.runs.identity import contract_config, require_same_run
 from isentrope.runs.origin import training_origin
 from isentrope.runs.room import checkpoints_size, require_disk
+from isentrope.sampling.batches import Groups
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.system.checkpoint_names import step_of_folder
 from isentrope.system.files import sha256
@@ -66,7 +67,7 @@ def prepare_training(
     _require_room(model, training, files, checkpoint)
     policy = Policy(model, tokenizer, precision="as_is")
     data, longest = config.data, config.sampling.max_new_tokens
-    task = data.load_task(data.dataset_name, data.train_split, data.dataset_path, tokenizer)
+    task = data.load_task(data.dataset_name, data.train_split, data.dataset_path)
     prompts = as_prompts(policy, task.prompts)
     require_room(policy, prompts, longest)
     batches = _batches(training, prompts, task, longest, advantages_of(config))
@@ -85,7 +86,7 @@ def prepare_training(
         shard_base(model, all_ranks(), args.device)
     readers = ["the probe"] if config.entropy_probe.enabled else []
     readers += [f"control.name={config.control.name}"] if measures(config) else []
-    held_out = held_out_prompts(data, readers, tokenizer, prompts)
+    held_out = held_out_prompts(data, readers, prompts)
     observers = _observers(config, held_out, model, args)
     return _assembled(
         config, (model, tokenizer, args, batches, files), contract, observers, held_out, progress
@@ -124,11 +125,9 @@ def _batches(
         prompts,
         task,
         sampler,
-        n=section.prompts_per_step,
-        group_size=section.group_size,
-        max_new_tokens=longest,
-        advantages=advantages,
-        redraw_limit=section.redraw_limit,
+        Groups(
+            section.prompts_per_step, section.group_size, longest, advantages, section.redraw_limit
+        ),
         seed=section.draws,
     )
 
@@ -205,18 +204,20 @@ def _assembled(
 ) -> Any:
     from transformers import PrinterCallback
 
-    from isentrope.training.trainer import EntropyGRPOTrainer
+    from isentrope.training.trainer import EntropyGRPOTrainer, RunOptions
 
     *_, args, batches, files = parts
     training = config.training
     trainer = EntropyGRPOTrainer(
         *parts,
-        sampling_batch=config.sampling.batch_size,
-        longest_normaliser=training.normaliser == "longest",
-        contract=contract,
-        stateful=observers.stateful,
-        step_control=observers.step_control,
-        keep=(training.keep_last, training.keep_every),
+        options=RunOptions(
+            sampling_batch=config.sampling.batch_size,
+            longest_normaliser=training.normaliser == "longest",
+            contract=contract,
+            stateful=observers.stateful,
+            step_control=observers.step_control,
+            keep=(training.keep_last, training.keep_every),
+        ),
         step_log=StepLog(
             files,
             rollouts_every=config.output.rollouts_every,

@@ -17,13 +17,12 @@ from isentrope.models.stored_types import stored_types
 from isentrope.nouns.vectors import Vector, axpy
 from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Subject
+from isentrope.update.optimizer_rules import SHORT_MOMENTS, short_types
 from isentrope.update.optimizer_state import OptimizerState
 from isentrope.update.rounding import (
     MAX_ROUNDING,
-    SHORT_MOMENTS,
     RoundedStep,
     rounded_step,
-    short_types,
 )
 from isentrope.update.step import Step
 
@@ -64,8 +63,10 @@ class Rounding:
         cls, policy: Policy, subject: Subject, state: OptimizerState, *, master_weights: bool
     ) -> Rounding:
         """That of a checkpoint; with master weights nothing is rounded."""
-        stored = {} if master_weights else stored_types(subject.path, policy.names)
-        return cls(policy, state, {} if master_weights else short_types(policy, state, stored))
+        if master_weights:
+            return cls(policy, state, {})
+        stored = stored_types(subject.path, policy.names)
+        return cls(policy, state, short_types(policy, state.types, stored))
 
     def step(self, step: Step, eta: float) -> RoundedStep | None:
         """The step that training takes at a learning rate; None where nothing is rounded."""

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from isentrope.checks import Finding
-from isentrope.config.as_trained import settle
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.stages import SamplingConfig
 from isentrope.models.precision import Precision
@@ -69,7 +68,7 @@ def replay(config: MeasureConfig, progress: Progress | None = None) -> dict[str,
         with (progress or Progress()).bar("replaying") as report:
             for done, subject in enumerate(subjects):
                 report(done, len(subjects), subject.name)
-                alone, settled = settle(config, subject.path)
+                alone, settled = config.as_trained(subject.path)
                 where, arguments = alone.checkpoint, settled.arguments
                 precision = _as_trained(alone.precision.updating, arguments)
                 rows = alone.estimator.micro_batch or arguments.get("per_device_train_batch_size")

@@ -11,13 +11,13 @@ from typing import Any
 
 from torch import nn
 
-from isentrope.config.as_trained import AsTrained
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.models.requirements import dropout_rates
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.advantages import rules_of_advantages
+from isentrope.trainers.as_trained import AsTrained
 from isentrope.trainers.rules import Obstacle
 from isentrope.update.objective import RECORDED, SFT
 from isentrope.update.off_policy import OTHER_SAMPLER, SAMPLER_ROUNDING, sampler_gap

@@ -195,7 +195,7 @@ def _examples(
             f"{dropout[0]!r} has dropout, which would make the model random: set it to 0 in the "
             "model's config.json."
         )
-    task = data.load_task(data.dataset_name, data.train_split, data.dataset_path, tokenizer)
+    task = data.load_task(data.dataset_name, data.train_split, data.dataset_path)
     if not isinstance(task, Demonstrator):
         raise ValueError(f"The task {data.dataset_name!r} has no demonstrations to learn from.")
     pairs = task.demonstrations(tuning.steps * tuning.batch_size, tuning.seed)

@@ -44,10 +44,9 @@ from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
 from isentrope.system.processes import barrier, from_first, gather, join_processes, rank
 from isentrope.system.progress import Progress
+from isentrope.training.checkpoints import StopAt, require_resumable
 from isentrope.training.divergence import TrainingDivergedError
-from isentrope.training.resumable import require_resumable
 from isentrope.training.run_files import RunFiles
-from isentrope.training.stops import StopAt
 from isentrope.verbs.prepare_training import prepare_training
 
 C = TypeVar("C", TrainConfig, SftConfig)

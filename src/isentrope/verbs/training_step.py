@@ -1,6 +1,6 @@
 """The step that training takes from a checkpoint: one way for the command line and for Python.
 
-Settings that are left out are those of the checkpoint's files (`config.as_trained`). What differs
+Settings that are left out are those of the checkpoint's files (`trainers.as_trained`). What differs
 from them, or is in training's step and not in the computed one, is refused.
 """
 
@@ -11,9 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from isentrope.config.as_trained import allowed, refuse, settle
 from isentrope.config.estimator import AnyObjective, EstimatorConfig
-from isentrope.config.given_batch import GivenBatch
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.nouns.rollouts import Rollouts
@@ -23,6 +21,8 @@ from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import NEXT_UPDATE, read_control
 from isentrope.runs.checkpoints import Subject
 from isentrope.system.manifest import NOT_VERIFIED, verifying
+from isentrope.trainers.as_trained import allowed, refuse
+from isentrope.trainers.given_batch import GivenBatch
 from isentrope.update import step as update
 from isentrope.update.objective import RECORDED
 from isentrope.update.off_policy import importance_ratios
@@ -114,7 +114,7 @@ def optimizer_step(
         state = load_optimizer_state(policy, optimizer, rule=rule, names=names)
         return update_step(policy, U, state, config.estimator, longest)
     brings = rollouts.advantages is not None, rollouts.entropy_weights is not None, longest
-    config, settled = settle(config, file.parent, GivenBatch(*brings))
+    config, settled = config.as_trained(file.parent, GivenBatch(*brings))
     refuse(settled.obstacles, settled.ignored, str(file.parent))
     _, real = training_step(
         policy,

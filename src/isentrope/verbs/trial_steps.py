@@ -17,7 +17,7 @@ import torch
 from isentrope.attribution.gradients.groups import reward_groups
 from isentrope.control.averages import BLOCKS, GradientMeans
 from isentrope.control.controls import FIELDS, STEP, TOKEN, build
-from isentrope.control.correction import Correction, isentropic_correction
+from isentrope.control.correction import Asked, Correction, isentropic_correction
 from isentrope.control.measured import kept_mass, token_influence
 from isentrope.control.options import IsentropicOptions
 from isentrope.control.tokens import Tokens
@@ -247,8 +247,7 @@ class TrialSteps:
                 v,
                 step.preconditioner,
                 ready.rate,
-                limits=options,
-                project=project,
+                Asked(limits=options, project=project),
             )
             return axpy(1.0, found.component, v), found
 

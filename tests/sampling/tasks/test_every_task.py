@@ -31,25 +31,9 @@ def load(tmp_path):
         row = own if name == "prompts" else {"question": "1+1?", "answer": "#### 2"}
         path = tmp_path / "rows.jsonl"
         path.write_text(json.dumps(row))
-        tokenizer = Chat() if name == "addition_chat" else None
-        return load_task(name, split, path if name in FILES else None, tokenizer=tokenizer)
+        return load_task(name, split, path if name in FILES else None)
 
     return make
-
-
-class Chat:
-    """A tokenizer with a chat template."""
-
-    chat_template = "there is one"
-
-    def apply_chat_template(self, messages, **options):
-        return messages[0]["content"] if not options.get("tokenize", True) else [1]
-
-    def __call__(self, text, **_):
-        return {"input_ids": [1]}
-
-    def encode(self, text, **_):
-        return [1]
 
 
 def classes():

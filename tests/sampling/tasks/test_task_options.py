@@ -11,16 +11,16 @@ def test_options_reach_the_task_they_are_for_and_no_other():
     config = BatchConfig(
         dataset_name="addition", U_dataset_name="mine.py:f", dataset_options={"digits": 1}
     )
-    assert config.load_task("addition", "test", None, None).prompts[0].text == "0+8="
+    assert config.load_task("addition", "test", None).prompts[0].text == "0+8="
     with pytest.raises(FileNotFoundError, match=r"mine\.py"):
-        config.load_task("mine.py:f", "train", None, None)
+        config.load_task("mine.py:f", "train", None)
 
 
 def test_an_unknown_option_is_refused_with_those_that_exist(tmp_path):
     (tmp_path / "mine.py").write_text("def f(text, reference): ...")
     config = TaskConfig(dataset_name="addition", dataset_options={"digit": 2})
     with pytest.raises(ValueError, match=r"'addition' .*'digit': .*digits"):
-        config.load_task("addition", "train", None, None)
+        config.load_task("addition", "train", None)
     with pytest.raises(ValueError, match=r"'prompts' .*'seed'"):
         load_task("prompts", path="x.jsonl", seed=1)
     with pytest.raises(ValueError, match=r"mine\.py:f' .*'seed': it has none"):

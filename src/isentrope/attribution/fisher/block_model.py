@@ -22,12 +22,10 @@ from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import (
     KERNEL_UNIT,
-    PromptPairs,
     delete_one,
     estimate_table,
-    relation_masks,
-    require_kernel,
 )
+from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.nouns.estimate import Estimate
 
 FRACTION = "fraction of |K|²"
@@ -68,39 +66,31 @@ class BlockModel:
         return estimate_table(({"quantity": q}, e) for q, e in named.items())
 
 
-def block_model(
-    matrix: Tensor, prompt_index: Tensor, *, rank: int = 5, rounding: float = 1e-6
-) -> BlockModel:
+def block_model(kernel: SquareKernel, *, rank: int = 5) -> BlockModel:
     """Fit a, b, c and a low rank, with jackknife errors over prompts.
 
     The fraction without one prompt is scaled to a batch of the same shape, so a deletion does not
     count as a smaller matrix.
 
     Args:
-        matrix: (n, n) K of one batch with itself, or its cosines.
-        prompt_index: (n,) prompt draw of each sequence.
+        kernel: K of one batch with itself, or its cosines.
         rank: r, at most n; 0 for none.
-        rounding: Relative rounding error of the entries, see `require_kernel`.
 
     Returns:
         The fit.
 
     Raises:
-        ValueError: If the matrix is not a kernel or zero, sizes differ, there is one prompt only or
-            the rank is not in 0..n.
+        ValueError: If the kernel is zero, or the rank is not in 0..n.
     """
-    matrix, prompt_index = require_kernel(matrix, prompt_index, rounding=rounding)
-    if not 0 <= rank <= len(matrix):
-        raise ValueError(f"rank must lie between 0 and n = {len(matrix)}, got {rank}.")
+    matrix, pairs, masks = kernel.matrix, kernel.pairs, kernel.masks
+    if not 0 <= rank <= len(kernel):
+        raise ValueError(f"rank must lie between 0 and n = {len(kernel)}, got {rank}.")
     if not float(matrix.trace()) > 0:
         raise ValueError("The kernel is zero: there is nothing to explain.")
-    pairs = PromptPairs(prompt_index, prompt_index)
-    masks = {name: mask for name, mask in relation_masks(pairs).items() if bool(mask.any())}
-    means = {name: pairs.means(matrix, mask) for name, mask in masks.items()}
+    means, fit = kernel.means(matrix), kernel.fit()
     c = means["cross_prompt"]
     above = {name: pairs.estimate(mean - c, masks[name] | masks["cross_prompt"], KERNEL_UNIT)
              for name, mean in means.items() if name != "cross_prompt"}  # fmt: skip
-    fit = block_fit(matrix, pairs)
     values, vectors = torch.linalg.eigh(matrix - fit)
     order = values.abs().argsort(descending=True)
     values, vectors = values[order], vectors[:, order]
@@ -108,28 +98,11 @@ def block_model(
         a=above["diagonal"],
         b=above.get("same_prompt"),
         c=pairs.estimate(c, masks["cross_prompt"], KERNEL_UNIT),
-        explained=_explained(matrix, pairs, means, values[:rank], vectors[:, : oversample(rank)]),
+        explained=_explained(kernel, means, values[:rank], vectors[:, : oversample(rank)]),
         fit=fit,
         residual_values=values[:rank],
         residual_vectors=vectors[:, :rank],
     )
-
-
-def block_fit(matrix: Tensor, pairs: PromptPairs) -> Tensor:
-    """The least-squares block matrix a I + b (same prompt) + c 11ᵀ.
-
-    Args:
-        matrix: (n, n) kernel.
-        pairs: Of the batch with itself.
-
-    Returns:
-        (n, n), in which each entry is the mean of its relation.
-    """
-    fit = torch.zeros_like(matrix)
-    for mask in relation_masks(pairs).values():
-        if bool(mask.any()):
-            fit[mask] = matrix[mask].mean()
-    return fit
 
 
 def oversample(rank: int) -> int:
@@ -158,44 +131,20 @@ def ritz_pairs(matrix: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     return values[order], basis @ rotation[:, order]
 
 
-def squared_norm(matrix: Tensor, pairs: PromptPairs) -> tuple[Tensor, Tensor]:
-    """Trace and squared Frobenius norm, whole and without each prompt, at the batch's shape.
-
-    Means over pairs are taken from the remaining prompts and multiplied by the numbers of
-    pairs of the whole batch, so that a deletion does not count as a smaller matrix.
-
-    Args:
-        matrix: (n, n) kernel.
-        pairs: Of the batch with itself.
-
-    Returns:
-        tr K and |K|²_F, (1 + P,) each.
-    """
-    masks = {name: mask for name, mask in relation_masks(pairs).items() if bool(mask.any())}
-    trace = len(matrix) * pairs.means(matrix, masks["diagonal"])
-    square = torch.zeros_like(trace)
-    for mask in masks.values():
-        square += int(mask.sum()) * pairs.means(matrix.square(), mask)
-    return trace, square
-
-
 def _explained(
-    matrix: Tensor, pairs: PromptPairs, means: dict[str, Tensor], leading: Tensor, start: Tensor
+    kernel: SquareKernel, means: dict[str, Tensor], leading: Tensor, start: Tensor
 ) -> dict[str, Estimate]:
-    masks = relation_masks(pairs)
-    _, square = squared_norm(matrix, pairs)
+    _, square = kernel.norms()
     names = {"diagonal": "diagonal", "same_prompt": "same_prompt", "cross_prompt": "constant"}
     parts = {
-        names[name]: int(masks[name].sum()) * mean.square() / square for name, mean in means.items()
+        names[name]: int(kernel.masks[name].sum()) * mean.square() / square
+        for name, mean in means.items()
     }
     low_rank = [leading.square().sum() / square[0]]
-    for prompt in range(pairs.n_prompts):
-        kept = pairs.rows != prompt
-        rest = matrix[kept][:, kept]
-        left = PromptPairs(pairs.rows[kept], pairs.rows[kept])
-        values, _ = ritz_pairs(rest - block_fit(rest, left), start[kept])
-        low_rank.append(values[: len(leading)].square().sum() / rest.square().sum())
+    for kept, rest in kernel.deletions():
+        values, _ = ritz_pairs(rest.matrix - rest.fit(), start[kept])
+        low_rank.append(values[: len(leading)].square().sum() / rest.matrix.square().sum())
     parts["low_rank"] = torch.stack(low_rank)
     parts["rest"] = 1 - torch.stack(list(parts.values())).sum(0)
-    n = pairs.n_prompts
+    n = kernel.pairs.n_prompts
     return {name: delete_one(x[0], x[1:], n, FRACTION) for name, x in parts.items()}

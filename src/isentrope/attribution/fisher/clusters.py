@@ -23,7 +23,8 @@ from scipy.cluster.hierarchy import cophenet, fcluster, leaves_list, linkage
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from isentrope.attribution.fisher.prompt_pairs import cosines, delete_one, require_kernel
+from isentrope.attribution.fisher.prompt_pairs import cosines, delete_one
+from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Numbers
 
@@ -63,42 +64,34 @@ class Clusters(Clustering):
     warnings: tuple[str, ...]
 
 
-def cluster_sequences(
-    matrix: Tensor,
-    prompt_index: Tensor,
-    *,
-    count: int,
-    rounding: float = 1e-6,
-) -> Clusters:
+def cluster_sequences(kernel: SquareKernel, *, count: int) -> Clusters:
     """Cluster sequences by the cosines of their score vectors.
 
     Args:
-        matrix: (n, n) K of one batch with itself.
-        prompt_index: (n,) prompt draw of each sequence.
+        kernel: K of one batch with itself.
         count: Number of clusters (ties may give fewer).
-        rounding: Relative rounding error of the entries, see `require_kernel`.
 
     Returns:
         The clusters.
 
     Raises:
-        ValueError: If the count is out of range, the matrix is not a kernel, sizes differ or fewer
-            than three sequences have a cosine.
+        ValueError: If the count is out of range, or fewer than three sequences have a cosine.
     """
-    matrix, prompts = require_kernel(matrix, prompt_index, rounding=rounding)
-    diagonal = matrix.diagonal()
+    diagonal, prompts = kernel.diagonal, kernel.pairs.rows
     defined = (diagonal > 0).nonzero().flatten()
     if len(defined) < 3:
         raise ValueError(f"Clusters need three sequences with a cosine, there are {len(defined)}.")
     if not 1 <= count <= len(defined):
         raise ValueError(f"count must lie between 1 and {len(defined)}, got {count}.")
-    apart = (1 - cosines(matrix, diagonal, diagonal)[defined][:, defined]).clamp_min(0).numpy()
+    apart = (
+        (1 - cosines(kernel.matrix, diagonal, diagonal)[defined][:, defined]).clamp_min(0).numpy()
+    )
     flat = squareform(apart, checks=False).round(10)  # equal sequences are equally far to rounding
     tree = linkage(flat, "average")
     leaves = leaves_list(tree)
     assignment = fcluster(tree, count, "maxclust")
     first_met = {c: k for k, c in enumerate(dict.fromkeys(assignment[leaves].tolist()))}
-    labels = torch.full((len(matrix),), -1)
+    labels = torch.full((len(kernel),), -1)
     labels[defined] = torch.tensor([first_met[c] for c in assignment.tolist()])
     zero = (diagonal <= 0).nonzero().flatten()
     left_out = f"{len(zero)} sequences have a zero score vector, hence no cosine and no cluster."

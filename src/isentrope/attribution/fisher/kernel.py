@@ -10,6 +10,7 @@ acts on one side.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
 from isentrope.attribution.fisher.spectrum import Spectrum, kernel_spectrum
+from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.attribution.fisher.structure import (
     KernelStructure,
     cross_structure,
@@ -106,7 +108,7 @@ class FisherKernel:
                     "The responses have no rewards, so correct and incorrect ones are not known."
                 )
             right = torch.tensor((self.rows["reward"] > right_above).to_numpy())
-        return kernel_structure(self.matrix, self._prompts, right, rounding=self.rounding)
+        return kernel_structure(self.square, right)
 
     def spectrum(self, seed: int = 0) -> Spectrum:
         """Eigenvalues against random matrices of the same shape.
@@ -125,18 +127,18 @@ class FisherKernel:
                 "The spectrum is that of a batch with itself; this block has two batches: use "
                 "singular_spectrum, or compute fisher_kernel(policy, U)."
             )
-        return kernel_spectrum(
-            self.matrix, self.parameters, self._prompts, seed=seed, rounding=self.rounding
-        )
+        return kernel_spectrum(self.square, self.parameters, seed=seed)
 
     @property
     def identities(self) -> tuple[Tensor, Tensor]:
         """(n_E,) and (n_U,) prompts of rows and columns, equal where their tokens are."""
         return shared_identities(list(self.rows["identity"]), list(self.columns["identity"]))
 
-    @property
-    def _prompts(self) -> Tensor:
-        return torch.tensor(self.rows["prompt"].to_numpy())
+    @cached_property
+    def square(self) -> SquareKernel:
+        """The block of a batch with itself, checked."""
+        prompts = torch.tensor(self.rows["prompt"].to_numpy())
+        return SquareKernel.of(self.matrix, prompts, rounding=self.rounding)
 
     def save(self, folder: str | Path) -> Path:
         """Write kernel.safetensors, rows.parquet and columns.parquet.

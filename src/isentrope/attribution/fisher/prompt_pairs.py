@@ -142,23 +142,6 @@ def shared_identities(
     return indices[: len(rows)], indices[len(rows) :]
 
 
-def relation_masks(pairs: PromptPairs) -> dict[str, Tensor]:
-    """The entries of a square kernel that belong to each relation.
-
-    Args:
-        pairs: Of a batch with itself.
-
-    Returns:
-        (n, n) bool masks "diagonal", "same_prompt" and "cross_prompt".
-    """
-    diagonal = torch.eye(len(pairs.same), dtype=torch.bool)
-    return {
-        "diagonal": diagonal,
-        "same_prompt": pairs.same & ~diagonal,
-        "cross_prompt": ~pairs.same,
-    }
-
-
 def cosines(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """K_ij / √(K_ii K_jj).
 
@@ -191,63 +174,6 @@ def fitted_dimension(
     mask = ~pairs.same & (rows > 0)[:, None] & (columns > 0)
     squares = pairs.means(cosines(matrix, rows, columns).square(), mask)
     return pairs.estimate(1 / squares, mask, "dimensions")
-
-
-def require_kernel(
-    matrix: Tensor, prompt_index: Tensor, *, rounding: float = 1e-6
-) -> tuple[Tensor, Tensor]:
-    """Check that a matrix is the kernel of a batch of at least two prompts.
-
-    Args:
-        matrix: (n, n), symmetric and positive semi-definite up to rounding.
-        prompt_index: (n,) prompt draw of each sequence.
-        rounding: How far entries may be off, relative to the largest (symmetry) and to the trace
-            (negative eigenvalues). A kernel whose rows were held in bfloat16 or int8 needs more.
-
-    Returns:
-        The matrix as float64, made symmetric, and the prompts as int64.
-
-    Raises:
-        ValueError: If it is not; the message says by how much.
-    """
-    matrix = torch.as_tensor(matrix, dtype=torch.float64)
-    prompt_index = torch.as_tensor(prompt_index)
-    if matrix.ndim != 2 or len(matrix) != matrix.shape[1]:
-        raise ValueError(
-            f"A kernel of a batch with itself is square; this one is {tuple(matrix.shape)}. "
-            "For an E × U block use cross_structure."
-        )
-    if prompt_index.shape != matrix.shape[:1] or prompt_index.is_floating_point():
-        raise ValueError(
-            f"prompt_index must be {len(matrix)} integers, one per row of the kernel; it has shape "
-            f"{tuple(prompt_index.shape)} and type {prompt_index.dtype}."
-        )
-    require_finite(matrix)
-    off, size = float((matrix - matrix.T).abs().max()), float(matrix.abs().max())
-    if off > rounding * size:
-        raise ValueError(
-            f"The kernel is not symmetric: entries differ from their mirror images by up to "
-            f"{off:.3g}, the largest entry is {size:.3g}. Pass rounding= if that is rounding."
-        )
-    if Units.of(prompt_index).count < 2:
-        raise ValueError(
-            "All sequences belong to one prompt: there is no cross-prompt relation and no error "
-            "over prompts. Give a batch of at least two prompts."
-        )
-    matrix = (matrix + matrix.T) / 2
-    _require_semidefinite(matrix, rounding)
-    return matrix, prompt_index.to(torch.int64)
-
-
-def _require_semidefinite(matrix: Tensor, rounding: float) -> None:
-    slack = rounding * max(float(matrix.trace()), 0.0)
-    shifted = matrix + slack * torch.eye(len(matrix))
-    if bool(matrix.any()) and int(torch.linalg.cholesky_ex(shifted).info):
-        lowest, highest = torch.linalg.eigvalsh(matrix)[[0, -1]].tolist()
-        raise ValueError(
-            f"A kernel is a Gram matrix and has no negative eigenvalues; this one has {lowest:.3g} "
-            f"(largest {highest:.3g}). Pass rounding= if that is rounding."
-        )
 
 
 def require_finite(matrix: Tensor) -> None:

@@ -16,16 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.block_model import oversample, ritz_pairs, squared_norm
+from isentrope.attribution.fisher.block_model import oversample, ritz_pairs
 from isentrope.attribution.fisher.null_spectra import Null, simulated_null, wishart_null
 from isentrope.attribution.fisher.prompt_pairs import (
-    PromptPairs,
     above_rounding,
     delete_one,
     estimate_table,
     fitted_dimension,
-    require_kernel,
 )
+from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.attribution.ties import TIED, tied
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Numbers
@@ -109,46 +108,39 @@ class Spectrum(Eigenvalues):
 
 
 def kernel_spectrum(
-    matrix: Tensor,
+    kernel: SquareKernel,
     dimension: int | None = None,
-    prompt_index: Tensor | None = None,
     *,
     top: Sequence[int] = (1, 2, 5, 10, 20),
     draws: int = 19,
     seed: int = 0,
-    rounding: float = 1e-6,
 ) -> Spectrum:
     """Eigenvalues, effective rank, outlier sequences, and the nulls.
 
     Args:
-        matrix: (n, n) K of one batch with itself.
+        kernel: K of one batch with itself.
         dimension: Number of trainable parameters, for the null "all parameters"; None omits it.
-        prompt_index: (n,) prompt draw of each sequence; None: each is of its own prompt.
         top: Numbers of leading eigenvalues whose share is reported; those above n are omitted.
         draws: Simulated matrices of the null "observed norms"; 0 omits it.
         seed: Of the simulation.
-        rounding: Relative rounding error of the entries, see `require_kernel`.
 
     Returns:
         The spectrum.
 
     Raises:
-        ValueError: If the matrix is not a kernel or zero, or sizes differ.
+        ValueError: If the kernel is zero.
     """
-    prompts = torch.arange(len(matrix)) if prompt_index is None else prompt_index
-    matrix, prompts = require_kernel(matrix, prompts, rounding=rounding)
-    diagonal = matrix.diagonal()
+    diagonal, pairs = kernel.diagonal, kernel.pairs
     if not float(diagonal.max()) > 0:
         raise ValueError(
             "The kernel is zero: no sequence has a score vector, so there is no spectrum."
         )
-    values, vectors = torch.linalg.eigh(matrix)
+    values, vectors = torch.linalg.eigh(kernel.matrix)
     values, vectors = values.flip(0), vectors.flip(1)
-    top = [k for k in top if k <= len(matrix)]
+    top = [k for k in top if k <= len(kernel)]
     largest = max(top, default=1)
-    pairs = PromptPairs(prompts, prompts)
-    fitted = fitted_dimension(matrix, pairs, (diagonal, diagonal))
-    trace, square = squared_norm(matrix, pairs)
+    fitted = fitted_dimension(kernel.matrix, pairs, (diagonal, diagonal))
+    trace, square = kernel.norms()
     everything = torch.ones_like(pairs.same)
     nulls = [] if dimension is None else [wishart_null("all parameters", values, dimension)]
     if math.isfinite(fitted.value):
@@ -163,7 +155,7 @@ def kernel_spectrum(
         eigenvalues=eigenvalues,
         vectors=vectors[:, :largest],
         effective_rank=pairs.estimate(trace.square() / square, everything, "sequences"),
-        shares=_shares(matrix, pairs, values, vectors[:, : oversample(largest)], top),
+        shares=_shares(kernel, values, vectors[:, : oversample(largest)], top),
         fitted_dimension=fitted,
         participation=torch.where(eigenvalues[:largest] > 0, spread, math.nan),
         norm_scores=_norm_scores(diagonal),
@@ -173,17 +165,17 @@ def kernel_spectrum(
 
 
 def _shares(
-    matrix: Tensor, pairs: PromptPairs, values: Tensor, start: Tensor, top: Sequence[int]
+    kernel: SquareKernel, values: Tensor, start: Tensor, top: Sequence[int]
 ) -> dict[int, Estimate]:
     total = values.sum()
     deleted = []
-    for prompt in range(pairs.n_prompts):
-        kept = pairs.rows != prompt
-        rest = matrix[kept][:, kept]
-        leading, _ = ritz_pairs(rest, start[kept])
-        deleted.append((leading.cumsum(0) / rest.trace())[[min(k, len(leading)) - 1 for k in top]])
+    for kept, rest in kernel.deletions():
+        leading, _ = ritz_pairs(rest.matrix, start[kept])
+        deleted.append(
+            (leading.cumsum(0) / rest.matrix.trace())[[min(k, len(leading)) - 1 for k in top]]
+        )
     by_k = torch.stack(deleted, 1)  # (k, P)
-    n = pairs.n_prompts
+    n = kernel.pairs.n_prompts
     return {
         k: delete_one(values[:k].sum() / total, row, n, "share of tr K")
         for k, row in zip(top, by_k, strict=True)

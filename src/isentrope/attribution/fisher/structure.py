@@ -30,10 +30,9 @@ from isentrope.attribution.fisher.prompt_pairs import (
     PromptPairs,
     cosines,
     estimate_table,
-    relation_masks,
     require_finite,
-    require_kernel,
 )
+from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.nouns.estimate import Estimate
 
 DIFFERENCE = "same_prompt - cross_prompt"
@@ -104,34 +103,27 @@ class KernelStructure:
         return estimate_table([*of_relations, *of_differences])
 
 
-def kernel_structure(
-    matrix: Tensor, prompt_index: Tensor, right: Tensor | None = None, *, rounding: float = 1e-6
-) -> KernelStructure:
+def kernel_structure(kernel: SquareKernel, right: Tensor | None = None) -> KernelStructure:
     """Means, spreads and cosines of a square kernel by relation.
 
     Args:
-        matrix: (n, n) K of one batch with itself.
-        prompt_index: (n,) prompt draw of each sequence, the independent unit.
+        kernel: K of one batch with itself.
         right: (n,) bool, whether a response is correct; splits same_prompt and cross_prompt
             further.
-        rounding: Relative rounding error of the entries, see `require_kernel`.
 
     Returns:
         The structure.
 
     Raises:
-        ValueError: If the matrix is not a kernel, sizes differ or there is only one prompt.
+        ValueError: If sizes differ.
     """
-    matrix, prompt_index = require_kernel(matrix, prompt_index, rounding=rounding)
-    pairs = PromptPairs(prompt_index, prompt_index)
-    masks = relation_masks(pairs)
+    masks = dict(kernel.masks)
     if right is not None:
         right = torch.as_tensor(right, dtype=torch.bool)
-        if right.shape != prompt_index.shape:
-            raise ValueError(f"right has shape {tuple(right.shape)} for {len(matrix)} sequences.")
+        if right.shape != kernel.pairs.rows.shape:
+            raise ValueError(f"right has shape {tuple(right.shape)} for {len(kernel)} sequences.")
         masks |= _by_rightness(masks, right)
-    norms = matrix.diagonal()
-    return _structure(matrix, pairs, masks, (norms, norms))
+    return _structure(kernel.matrix, kernel.pairs, masks, (kernel.diagonal, kernel.diagonal))
 
 
 def cross_structure(

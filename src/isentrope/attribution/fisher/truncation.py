@@ -34,13 +34,12 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from isentrope.attribution.fisher.block_model import block_fit, oversample, ritz_pairs
+from isentrope.attribution.fisher.block_model import oversample, ritz_pairs
 from isentrope.attribution.fisher.prompt_pairs import (
-    PromptPairs,
     delete_one,
     estimate_table,
-    require_kernel,
 )
+from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.attribution.ties import tied
 from isentrope.nouns.estimate import Estimate
 
@@ -115,59 +114,45 @@ class Truncations:
 
 
 def truncations(
-    matrix: Tensor,
+    kernel: SquareKernel,
     e: Tensor,
     x: Tensor,
-    prompt_index: Tensor,
     ranks: Sequence[int] = (1, 2, 5, 10, 20),
     *,
     self_pairs: bool = True,
-    rounding: float = 1e-6,
 ) -> Truncations:
     """Compare each truncation of K with the full double sum.
 
     Args:
-        matrix: (n, n) K of the update batch with itself.
+        kernel: K of the update batch with itself.
         e: (n,) −(S_i − S̄)/n, nats; S̄ any constant, or a function of the prompt.
         x: (n,) w_i A_i, the weight of each response in the step.
-        prompt_index: (n,) prompt draw of each response.
         ranks: Numbers of leading eigenpairs; those above n are omitted.
         self_pairs: False omits the pairs i = j from every sum and multiplies by n/(n − 1), except
             in the diagonal truncation, which consists of them and is compared unchanged.
-        rounding: Relative rounding error of the entries, see `require_kernel`.
 
     Returns:
         The table.
 
     Raises:
-        ValueError: If the matrix is not a kernel, sizes differ, there is only one prompt or a rank
-            is below one.
+        ValueError: If sizes differ, or a rank is below one.
     """
-    matrix, prompts = require_kernel(matrix, prompt_index, rounding=rounding)
-    e, x = (_numbers(name, given, len(matrix)) for name, given in (("e", e), ("x", x)))
+    n = len(kernel)
+    e, x = (_numbers(name, given, n) for name, given in (("e", e), ("x", x)))
     if any(rank < 1 for rank in ranks):
         raise ValueError(f"ranks must be 1 or more, got {list(ranks)}.")
-    ranks = [rank for rank in ranks if rank <= len(matrix)]
+    ranks = [rank for rank in ranks if rank <= n]
     centred = bool(e.sum().abs() <= 1e-9 * e.abs().sum())
-    values, vectors = torch.linalg.eigh(matrix)
+    values, vectors = torch.linalg.eigh(kernel.matrix)
     start = oversample(max(ranks, default=0))
     pairs = (values.flip(0)[:start], vectors.flip(1)[:, :start])
-    whole = _influences(matrix, e, x, prompts, pairs, ranks, self_pairs)  # (m, n)
+    whole = _influences(kernel, e, x, pairs, ranks, self_pairs)  # (m, n)
     statistics = [truncation_statistics(whole, scale=1.0)]
-    for prompt in prompts.unique():
-        kept = prompts != prompt
-        rest, e_left = matrix[kept][:, kept], e[kept]
-        pairs_left = ritz_pairs(rest, pairs[1][kept])
-        influences = _influences(
-            rest,
-            e_left - e_left.mean() if centred else e_left,
-            x[kept],
-            prompts[kept],
-            pairs_left,
-            ranks,
-            self_pairs,
-        )
-        statistics.append(truncation_statistics(influences, scale=(len(matrix) / len(rest)) ** 2))
+    for kept, rest in kernel.deletions():
+        left = e[kept] - e[kept].mean() if centred else e[kept]
+        pairs_left = ritz_pairs(rest.matrix, pairs[1][kept])
+        influences = _influences(rest, left, x[kept], pairs_left, ranks, self_pairs)
+        statistics.append(truncation_statistics(influences, scale=(n / len(rest)) ** 2))
     names = ["diagonal", "same_prompt", "block model", *(f"rank {r}" for r in ranks), "full"]
 
     def errors(value: Tensor, deleted: Tensor, unit: str) -> Estimate:
@@ -193,20 +178,19 @@ def _numbers(name: str, values: Tensor, n: int) -> Tensor:
 
 
 def _influences(
-    matrix: Tensor,
+    kernel: SquareKernel,
     e: Tensor,
     x: Tensor,
-    prompts: Tensor,
     eigenpairs: tuple[Tensor, Tensor],
     ranks: Sequence[int],
     self_pairs: bool,
 ) -> Tensor:
     """(m, n) influences x_j Σ_i e_i M_ij, one row per truncation M."""
-    pairs, n = PromptPairs(prompts, prompts), len(e)
+    matrix, n = kernel.matrix, len(e)
     values, vectors = eigenpairs
     leading = [(vectors[:, :r] * values[:r]) @ vectors[:, :r].T for r in ranks]
-    truncated = [matrix * pairs.same, block_fit(matrix, pairs), *leading, matrix]
-    own = e * matrix.diagonal() * x
+    truncated = [matrix * kernel.pairs.same, kernel.fit(), *leading, matrix]
+    own = e * kernel.diagonal * x
     rows = [(e @ m) * x for m in truncated]
     if not self_pairs:
         without = zip(rows, truncated, strict=True)

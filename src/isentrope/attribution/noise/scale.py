@@ -36,7 +36,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.prompt_pairs import require_kernel
+from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum
@@ -187,7 +187,7 @@ def noise_scale_of_gram(
     """
     n = len(gram)
     require_units(n, unit)
-    gram, _ = require_kernel(gram, torch.arange(n), rounding=0.01)
+    gram = SquareKernel.of(gram, rounding=0.01).matrix
     moments, covariance = _moments(gram)
     if not float(moments[0]) > 0:
         raise ValueError("All gradients are zero: there is no gradient, and no noise in it.")

@@ -13,9 +13,8 @@ import pandas as pd
 from isentrope.reports.drawing import STEP, canvas, frame, line, logged, points, zero_lines
 from isentrope.reports.palette import FALL, FIRST, INK, MEASURED, MUTED, SECOND
 from isentrope.reports.panel import Panel
-from isentrope.reports.read_run import Reading
+from isentrope.reports.read_run import Reading, read_log
 from isentrope.reports.sentences import number
-from isentrope.runs.log_lines import read_log
 from isentrope.system.formatting import percent
 
 PREFIX = "control/"

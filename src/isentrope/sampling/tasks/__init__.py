@@ -24,8 +24,6 @@ def load_task(
     name: str,
     split: str = "train",
     path: str | Path | None = None,
-    *,
-    tokenizer: Any = None,
     **options: Any,
 ) -> Task:
     """Find a task by name.
@@ -36,15 +34,13 @@ def load_task(
         split: "train" or "test"; "prompts" has no splits and takes any.
         path: For "gsm8k" a jsonl file or folder (without it: the `datasets` library); needed for
             "prompts" and for reward functions; "addition" is generated and takes none.
-        tokenizer: Needed for "addition_chat", whose prompts depend on its chat template.
         **options: Keyword-only arguments of the task's class (`digits`, `limit`, `template`, ...).
 
     Returns:
         The task.
 
     Raises:
-        ValueError: If the name or an option is unknown, or `path` or `tokenizer` is missing or has
-            no effect.
+        ValueError: If the name or an option is unknown, or `path` is missing or has no effect.
     """
     # Imported here: a configuration asks for names alone.
     from isentrope.sampling.tasks.addition import Addition, ChatAddition
@@ -61,7 +57,7 @@ def load_task(
         "gsm8k": (GSM8K, (split, path)),
         "gsm8k_r1_template": (GSM8K, (split, path)),
         "addition": (Addition, (split,)),
-        "addition_chat": (ChatAddition, (tokenizer, split)),
+        "addition_chat": (ChatAddition, (split,)),
         "prompts": (PromptFile, (path,)),
     }
     if name not in sources:

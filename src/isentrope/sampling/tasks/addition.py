@@ -19,12 +19,10 @@ from __future__ import annotations
 import random
 import re
 from fractions import Fraction
-from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from isentrope.sampling.chat_template import render_chat
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.splits import (
     in_test,
@@ -109,7 +107,6 @@ class ChatAddition(Addition):
 
     def __init__(
         self,
-        tokenizer: Any,
         split: str = "train",
         *,
         digits: int = 1,
@@ -117,10 +114,9 @@ class ChatAddition(Addition):
         seed: int = 0,
         question: str = "What is {a} + {b}?",
     ) -> None:
-        """Choose the pairs and render them.
+        """Choose the pairs.
 
         Args:
-            tokenizer: Has a chat template.
             split: "train" or "test".
             digits: Digits of each number, 1 to 3.
             limit: Number of prompts, all by default.
@@ -128,11 +124,9 @@ class ChatAddition(Addition):
             question: Text with {a} and {b} in it.
 
         Raises:
-            ValueError: If the tokenizer has no chat template, or an argument is out of range.
+            ValueError: If an argument is out of range.
         """
-        if not getattr(tokenizer, "chat_template", None):
-            raise ValueError("Chat prompts need a tokenizer with a chat template; this has none.")
-        self._tokenizer, self._question = tokenizer, question
+        self._question = question
         super().__init__(split, digits=digits, limit=limit, seed=seed)
 
     def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
@@ -141,10 +135,8 @@ class ChatAddition(Addition):
         return [(p, f"{a} + {b} = {a + b}.") for p in chosen for a, b in [numbers_of(p)]]
 
     def _prompt(self, a: int, b: int) -> Prompt:
-        message = {"role": "user", "content": self._question.format(a=a, b=b)}
-        text = render_chat(self._tokenizer, [message])
-        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        return Prompt(f"addition_chat/{a}+{b}", text, tuple(ids), str(a + b))
+        messages = ({"role": "user", "content": self._question.format(a=a, b=b)},)
+        return Prompt(f"addition_chat/{a}+{b}", reference=str(a + b), messages=messages)
 
 
 def demonstrate(

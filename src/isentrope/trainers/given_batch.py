@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isentrope.config.measure import MeasureConfig
 from isentrope.nouns.rollouts import saved_length
 from isentrope.system.reading import read_arrow, read_schema, read_text
 from isentrope.system.strict_json import parse_json
@@ -33,13 +32,13 @@ class GivenBatch:
     drawn: bool = False
 
 
-def batch_in_file(config: MeasureConfig) -> GivenBatch:
-    """What U's file brings."""
-    if config.batch_config.U_file is None:
+def batch_in_file(file: str | None, *, computed: bool) -> GivenBatch:
+    """What U's file brings; `computed`: its advantages are computed anew."""
+    if file is None:
         return GivenBatch(drawn=True)
-    path = Path(config.batch_config.U_file)
+    path = Path(file)
     columns = _first_row(path)
-    own = config.estimator.advantages is None and bool({"advantage", "advantages"} & set(columns))
+    own = not computed and bool({"advantage", "advantages"} & set(columns))
     length = saved_length(path) if path.suffix == ".parquet" and columns else None
     step = columns.get("step")
     logged = int(step) if isinstance(step, (int, str)) and str(step).isdecimal() else None
@@ -62,10 +61,9 @@ def _first_row(path: Path) -> dict[str, Any]:
 
 
 def of_another_step(
-    config: MeasureConfig, training: TrainingSettings, batch: GivenBatch
+    file: str | None, training: TrainingSettings, batch: GivenBatch
 ) -> list[Obstacle]:
     """Whether U's file was logged at another step than the one from this checkpoint."""
-    file = config.batch_config.U_file
     if file is None or batch.step is None or training.step is None:
         return []
     following = training.step + 1

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from isentrope.control.controller import Controller
 from isentrope.control.feedback import Feedback, Target
 from isentrope.control.pass_at_k import PassAtK
 from isentrope.control.repo_r import RepoR
+from isentrope.control.run_control import RunControl
 from isentrope.control.stare import Stare
 from isentrope.control.tokens import Rewritten
 from isentrope.control.w_reinforce import WReinforce
@@ -17,14 +17,14 @@ from tests.control.batches import batch
 
 
 def held(control=None, h=1.0):
-    return Controller(control or RepoR(strength=0.2), Feedback(Target(kind="value", value=h)))
+    return RunControl(control or RepoR(strength=0.2), Feedback(Target(kind="value", value=h)))
 
 
 def test_without_a_target_the_strength_is_the_controls_own():
-    controller = Controller(RepoR(strength=0.2), Feedback(Target()))
+    controller = RunControl(RepoR(strength=0.2), Feedback(Target()))
     assert controller.observe(1, 0.7) == 0.2
     tokens = batch()
-    made = controller.rewrite(tokens)
+    made = controller.rewrite_tokens(tokens)
     torch.testing.assert_close(made.weights, RepoR().rewrite(tokens, 0.2).weights)
 
 
@@ -39,7 +39,7 @@ def test_with_a_target_it_is_the_share_of_the_feedback_in_either_direction(h, si
 def test_what_is_logged_counts_what_was_touched():
     controller, tokens = held(Stare(strength=0.5)), batch()
     controller.observe(1, 0.5)
-    made = controller.rewrite(tokens)
+    made = controller.rewrite_tokens(tokens)
     latest = controller.latest()
     moved = (made.weights != tokens.weights) & tokens.mask
     assert latest["control/strength"] == controller.strength == 0.5
@@ -67,10 +67,10 @@ def test_correct_responses_that_earn_less_are_told_once(control, caplog):
     rewards = torch.where(torch.arange(len(tokens.rewards)) == 0, 0.6, tokens.rewards)
     for options, rows, times in (({}, rewards, 1), ({"right": 0.6}, rewards, 0), ({}, None, 0)):
         seen = tokens if rows is None else replace(tokens, rewards=rows)
-        controller = Controller(control(**options), Feedback(Target()))
+        controller = RunControl(control(**options), Feedback(Target()))
         caplog.clear()
         for _ in range(2):
-            controller.rewrite(seen)
+            controller.rewrite_tokens(seen)
         assert len(caplog.messages) == times
         assert all("1 of the 20 responses of step 3" in said for said in caplog.messages)
 
@@ -81,4 +81,4 @@ def test_weights_that_are_not_finite_are_refused():
             return Rewritten(tokens.weights / 0.0)
 
     with pytest.raises(ValueError, match=r"Broken .*finite .*step 3"):
-        Controller(Broken(strength=1.0), Feedback(Target())).rewrite(batch())
+        RunControl(Broken(strength=1.0), Feedback(Target())).rewrite_tokens(batch())

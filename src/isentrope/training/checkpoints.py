@@ -1,0 +1,244 @@
+"""Checkpoints of a run: complete folders `training_state/step_N` or none, their states, and back.
+
+training_state/step_N/
+  isentrope_state.json       step, and state_dict() of every part, by name
+  step_control.safetensors   tensors of the step control, if there is one
+  entropy_probe.safetensors  the gradient that the probe keeps, if it does
+
+A checkpoint's manifest says which files it was written with (`system.manifest`). Where it has none,
+`require_resumable` asks for the parts: transformers would go on without a state that is not there.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from transformers import TrainerCallback
+
+from isentrope.control.isentropic import IsentropicStep
+from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
+from isentrope.system.checkpoint_names import step_name
+from isentrope.system.files import fresh_folder, publish_folder
+from isentrope.system.processes import barrier, rank
+from isentrope.system.reading import read_json, read_tensors, reading
+from isentrope.trainers.convert.distributed import METADATA, require_inert
+from isentrope.training.divergence import require_finite_state
+from isentrope.training.run_files import WRITING, RunFiles
+
+STATE = "isentrope_state.json"
+CONTROL_STATE = "step_control.safetensors"
+_REMEDY = (
+    "Restore the file that the run saved there, or remove the folder to resume from the checkpoint "
+    "before it."
+)
+_SECTIONS = {
+    "control": ("control.",),
+    "step_control": ("control.",),
+    "entropy_probe": ("entropy_probe.",),
+    "alarm": ("alarm.", "entropy_probe."),
+    "noise_scale": ("noise_scale.", "training.prompts_per_step", "training.group_size"),
+}
+"""Sections that the state of a part depends on."""
+
+_LATER_PARTS = {"alarm"}
+"""Parts whose state older checkpoints lack; they start without observations."""
+
+
+class WholeCheckpoints:
+    """A base class of trainers that save into the folder of a run.
+
+    Attributes:
+        files: Files of the run.
+        keep: `keep_last` and `keep_every` of the checkpoints.
+        verb: What resumes the run.
+    """
+
+    files: RunFiles
+    keep: tuple[int | None, int | None] = (None, None)
+    verb = "train"
+    state: Any
+    model: Any
+    optimizer: Any
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write no model card: a run folder is described by its config.yaml."""
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self.files.checkpoints / WRITING)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        step = self.state.global_step
+        target, writing = self.files.checkpoint(step), Path(self._get_output_dir(trial))
+        partial = writing / f"checkpoint-{step}"
+        require_finite_state(step, self.model, self.optimizer, self.files.latest())
+        try:
+            if rank() == 0:
+                fresh_folder(writing)
+            barrier()
+            super()._save_checkpoint(model, trial)  # pyright: ignore
+            barrier()
+            if rank() == 0:
+                self._complete(partial)
+                publish_folder(partial, target)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            shutil.rmtree(writing, ignore_errors=True)
+            last = self.files.latest()
+            good = f"the last good checkpoint is {last}" if last else "no checkpoint was saved yet"
+            raise OSError(
+                f"Step {step} could not be saved ({error}): {good}. Free disk space, then continue "
+                f"with `isentrope {self.verb} --resume {self.files.folder}`."
+            ) from error
+        if rank() == 0:
+            shutil.rmtree(writing, ignore_errors=True)
+            self.files.prune(*self.keep)
+        barrier()
+
+    def _complete(self, partial: Path) -> None:
+        """Add the files of a checkpoint that transformers does not write."""
+        raise NotImplementedError
+
+
+class SaveStart(TrainerCallback):
+    """Saves a checkpoint before the first step."""
+
+    def __init__(self, save: Callable[[], None]) -> None:
+        """Set what saves it.
+
+        Args:
+            save: Saves the trainer's state, if it is not there; every process calls it.
+        """
+        self._save = save
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Save a run that begins."""
+        if state.global_step == 0:
+            self._save()
+
+
+class StopAt(TrainerCallback):
+    """Stops training after a step, with a checkpoint; the schedule is not cut."""
+
+    def __init__(self, step: int) -> None:
+        """Set the step.
+
+        Args:
+            step: From 1.
+        """
+        self._step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Save and stop."""
+        if state.global_step >= self._step:
+            control.should_save = control.should_training_stop = True
+
+
+def write_state(
+    folder: Path, parts: Mapping[str, Any], control: IsentropicStep | None, step: int
+) -> None:
+    """Write the step, and state_dict() of all parts and of the step control, by name."""
+    state = {"step": step} | {name: part.state_dict() for name, part in parts.items()}
+    if control is not None:
+        state["step_control"] = control.state_dict()
+        save_file(control.tensors(), folder / CONTROL_STATE)
+    for name, part in parts.items():
+        if tensors := getattr(part, "tensors", dict)():
+            save_file(tensors, folder / f"{name}.safetensors")
+    (folder / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
+
+
+def restore_state(
+    checkpoint: Path,
+    parts: Mapping[str, Any],
+    control: IsentropicStep | None,
+    changed: Collection[str] | None = None,
+) -> None:
+    """Restore the state of all parts from a checkpoint.
+
+    Args:
+        checkpoint: The folder.
+        parts: Objects with load_state_dict(), by name.
+        control: The step control.
+        changed: Settings that another run which begins there changes: its parts may be others, and
+            those with other settings begin anew. None for the same run.
+
+    Raises:
+        ValueError: If the checkpoint was saved with other parts; those of `_LATER_PARTS` may be
+            missing in it.
+    """
+    state = read_json(checkpoint / STATE, finite=False)
+    state.pop("step", None)  # compared with the checkpoint's before
+    names = set(parts) | ({"step_control"} if control else set())
+    if changed is not None:
+        begin_anew = {n for n, s in _SECTIONS.items() if any(k.startswith(s) for k in changed)}
+        state = {name: x for name, x in state.items() if name in names - begin_anew}
+    elif not set(state) <= names <= set(state) | _LATER_PARTS:
+        raise ValueError(
+            f"{checkpoint} holds the state of {sorted(state)}, the run has {sorted(names)}: "
+            "entropy_probe.enabled, alarm.enabled, noise_scale.enabled and control must be as "
+            "when it was saved."
+        )
+    if control is not None and "step_control" in state:
+        tensors = read_tensors(checkpoint / CONTROL_STATE)
+        with reading(checkpoint / STATE):
+            control.load_state_dict(state["step_control"], tensors)
+    for name in set(state) & set(parts):
+        with reading(checkpoint / STATE):
+            parts[name].load_state_dict(state[name])
+            _require_same_state(name, state[name], parts[name].state_dict())
+        if (file := checkpoint / f"{name}.safetensors").is_file():
+            parts[name].load_tensors(read_tensors(file))
+
+
+def _require_same_state(name: str, saved: Mapping[str, Any], restored: Mapping[str, Any]) -> None:
+    """Refuse a state of which a part does not arrive as it was written."""
+    for key in saved:
+        if key not in restored or json.dumps(saved[key]) != json.dumps(restored[key]):
+            raise ValueError(f"{name}.{key} is not as it was written")
+
+
+def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool = False) -> None:
+    """Refuse to resume from a checkpoint of which a part is missing or empty.
+
+    Args:
+        checkpoint: Folder `step_N`.
+        sharded: Whether the optimizer was saved in shards (FSDP, DeepSpeed).
+        scaled: Whether gradients were scaled, as float16 requires.
+
+    Raises:
+        ValueError: If a file is missing, empty, of another step, or would run code; the message
+            names the file.
+    """
+    for pattern in _parts(checkpoint, sharded, scaled):
+        if not any(path.stat().st_size for path in checkpoint.glob(pattern)):
+            raise ValueError(
+                f"{checkpoint} has no {pattern}, so the run cannot be resumed from it exactly. "
+                f"{_REMEDY}"
+            )
+    for metadata in checkpoint.rglob(METADATA):
+        require_inert(metadata.parent)
+    saved = CheckpointFolder(checkpoint).step
+    if saved is None or checkpoint.name != step_name(saved):
+        raise ValueError(f"{checkpoint} is not called step_N by its step, {saved}. {_REMEDY}")
+
+
+def _parts(checkpoint: Path, sharded: bool, scaled: bool) -> Iterator[str]:
+    yield from (CONTRACT, STATE, "trainer_state.json", "scheduler.pt")
+    if not sharded:  # the loaders of FSDP and DeepSpeed require theirs
+        adapter = (checkpoint / "adapter_config.json").is_file()
+        yield from (
+            "adapter_model.safetensors" if adapter else "model*.safetensors",
+            "optimizer.pt",
+        )
+    if scaled:
+        yield "scaler.pt"
+    with reading(checkpoint / CONTRACT, _REMEDY):
+        contract = CheckpointFolder(checkpoint).contract or {}
+        n = operator.index(contract.get("world_size", 1))
+    yield from ["rng_state.pth"] if n == 1 else [f"rng_state_{i}.pth" for i in range(n)]
