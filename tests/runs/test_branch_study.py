@@ -14,7 +14,7 @@ from isentrope.cli.main import app
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.runs.branch_effects import START, EffectSums, effects
-from isentrope.runs.branch_study import UNCHANGED, Asked, plan_branches, settings_in
+from isentrope.runs.branch_study import UNCHANGED, BranchStudy, plan_branches, settings_in
 from isentrope.sampling.streams import seed_of_repeat
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.verbs import branch as verb
@@ -41,7 +41,8 @@ def parent(tmp_path_factory):
 
 def asked(parent, folder, *vary, step=2, steps=1, repeats=2, changes=(), **sizes):
     checkpoint = str(parent / "training_state" / f"step_{step}")
-    return Asked([checkpoint], vary, changes, repeats, steps, **(SIZES | sizes), folder=folder)
+    sizes = SIZES | sizes
+    return BranchStudy([checkpoint], vary, changes, repeats, steps, **sizes, folder=folder)
 
 
 def lines(folder):

@@ -14,7 +14,7 @@ from isentrope.cli.layout import show
 from isentrope.cli.options import Changes
 from isentrope.config.io import load_config
 from isentrope.results.verbs import MEASURE, VERBS
-from isentrope.runs.branch_study import Asked
+from isentrope.runs.branch_study import BranchStudy
 from isentrope.system.processes import rank
 from isentrope.system.progress import Progress
 from isentrope.verbs.kinds import KINDS, defaults, load_any
@@ -82,7 +82,7 @@ def branching(
     **sizes: Any,
 ) -> None:
     """Take branches, and print a table per checkpoint."""
-    asked = Asked(vary=vary, changes=changes, folder=Path(folder), **sizes)
+    asked = BranchStudy(vary=vary, changes=changes, folder=Path(folder), **sizes)
     with Progress(err) as progress:
         branched = load(verb.run)(asked, progress=progress)
     if rank() == 0:

@@ -50,7 +50,7 @@ _LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
-class Asked:
+class BranchStudy:
     """What a study is asked to do.
 
     Attributes:
@@ -140,7 +140,7 @@ def settings_in(vary: Sequence[str]) -> list[tuple[str, ...]]:
     return found
 
 
-def plan_branches(asked: Asked) -> list[Start]:
+def plan_branches(asked: BranchStudy) -> list[Start]:
     """Which branches there are; what cannot be done is refused before any is begun.
 
     Returns:
@@ -159,7 +159,7 @@ def plan_branches(asked: Asked) -> list[Start]:
     return [_start(asked, settings, point.name, point.path) for point in found]
 
 
-def _start(asked: Asked, settings: list[tuple[str, ...]], name: str, path: Path) -> Start:
+def _start(asked: BranchStudy, settings: list[tuple[str, ...]], name: str, path: Path) -> Start:
     checkpoint, parent = parent_of(path)
     then, plain = settings_of(parent, list(asked.changes))
     step = step_of_folder(checkpoint.resolve().name) or 0

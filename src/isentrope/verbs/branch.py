@@ -30,7 +30,7 @@ from isentrope.config.paths import existing, inputs_of
 from isentrope.config.stages import ScoringPrecision
 from isentrope.config.train import TrainConfig
 from isentrope.runs.branch_effects import Effect, EffectSums, effects, table
-from isentrope.runs.branch_study import Asked, Planned, Start, plan_branches
+from isentrope.runs.branch_study import BranchStudy, Planned, Start, plan_branches
 from isentrope.runs.folder import noted_if_interrupted
 from isentrope.runs.identity import CONFIG
 from isentrope.runs.one_writer import one_writer
@@ -62,7 +62,7 @@ class Branched:
     effects: list[Effect]
 
 
-def branch_study(asked: Asked, *, progress: Progress | None = None) -> Branched:
+def branch_study(asked: BranchStudy, *, progress: Progress | None = None) -> Branched:
     """Take all branches and evaluate their ends, or resume where it was stopped.
 
     Args:
@@ -94,7 +94,7 @@ def branch_study(asked: Asked, *, progress: Progress | None = None) -> Branched:
     return Branched(asked.folder / TABLE, starts, found)
 
 
-def _effects(asked: Asked, start: Start, progress: Progress) -> list[Effect]:
+def _effects(asked: BranchStudy, start: Start, progress: Progress) -> list[Effect]:
     """Take the branches of one checkpoint, and evaluate start and ends."""
     evaluation = asked.folder / "evaluation" / start.name
     before = _evaluated(asked, start, start.checkpoint, evaluation / "start", progress)
@@ -136,7 +136,7 @@ def _end(start: Start, planned: Planned, progress: Progress) -> Path:
 
 
 def _evaluated(
-    asked: Asked, start: Start, checkpoint: Path, folder: Path, progress: Progress
+    asked: BranchStudy, start: Start, checkpoint: Path, folder: Path, progress: Progress
 ) -> EffectSums:
     """Responses of a checkpoint to the held-out prompts of its run."""
     data, sampling = start.config.data, start.config.sampling
