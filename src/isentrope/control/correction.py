@@ -100,7 +100,7 @@ class Halves:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of a correction.
+    """The request to a correction.
 
     Attributes:
         tau: τ, the requested change of h, nats per token.
@@ -135,7 +135,7 @@ def isentropic_correction(
         direction: v.
         preconditioner: P, diagonal.
         eta: Learning rate η of the step.
-        asked: What is asked of the correction.
+        asked: The request.
 
     Returns:
         λ and u.
@@ -166,7 +166,7 @@ def correct(
         preconditioner: P.
         eta: η.
         entropy: h, nats per token.
-        asked: What is asked of the correction.
+        asked: The request.
 
     Returns:
         λ and u.

@@ -196,7 +196,7 @@ def require_no_run(files: RunFiles, verb: str, names: Iterable[str] = (CONFIG,))
 
 @contextmanager
 def under_way(files: RunFiles, verb: str, smaller: str, *, saves: bool = True) -> Iterator[None]:
-    """Say how to go on with a run that is interrupted, and what to lower where memory is short.
+    """Say how to resume a run that is interrupted, and what to lower where memory is short.
 
     Args:
         files: The run's.
