@@ -193,18 +193,15 @@ class PriceStatistics:
         Returns:
             (`ROWS`,), 0 for what is not known.
         """
-        f, sample, eta = self.sample.functional, self.sample, self.eta
+        f, sample, eta, reward = self.sample.functional, self.sample, self.eta, self.reward
         r, h = sample.log_ratio_series[:2], tuple(x * mask for x in sample.entropy_series[:2])
         value, slope, _ = along(f, omega, r, h)
-        zero = value * 0
-        change = earned = total = zero
+        change = earned = total = value * 0
+        if reward is not None:
+            earned = along(reward, omega, (r[0], r[1] * mask), h[:1])[1]
         if self.after is not None:
             moved = self.after.logprobs - sample.sampler_logprobs
             change = f(omega, moved, self.after.entropies * mask) - value
-        reward = self.reward
-        if reward is not None:
-            at_theta, gain, _ = along(reward, omega, (r[0], r[1] * mask), h[:1])
-            earned = eta * gain
-            if self.after is not None:
-                total = reward(omega, moved, h[0]) - at_theta
-        return torch.stack([value, eta * slope, change, earned, -eta * slope, total])
+            if reward is not None:
+                total = reward(omega, moved, h[0]) - reward(omega, r[0], h[0])
+        return torch.stack([value, eta * slope, change, eta * earned, -eta * slope, total])
