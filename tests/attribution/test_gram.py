@@ -90,8 +90,7 @@ def test_tiles_give_the_same_numbers(rows_that_fit):
         (Storage(where="cpu"), 1e-14),
         (Storage(where="disk"), 1e-14),
         (Storage(kept="bfloat16"), 3e-3),
-        (Storage(kept="int8"), 6e-3),
-        (Storage(kept="int8", where="disk"), 6e-3),
+        (Storage(kept="bfloat16", where="disk"), 3e-3),
     ],
     ids=str,
 )
@@ -104,41 +103,13 @@ def test_every_way_of_holding_gradients_is_as_exact_as_it_says(storage, bound):
     assert storage.kept == "exact" or error(found, truth) > 1e-6  # rounding did take place
 
 
-@pytest.mark.parametrize("storage", [Storage(), Storage(kept="int8"), Storage(memory=8 * 928)])
+@pytest.mark.parametrize("storage", [Storage(), Storage(kept="bfloat16"), Storage(memory=8 * 928)])
 def test_rows_of_groups_are_sums_of_sequences(storage):
     policy, rows = cases.lora_policy("qwen2"), torch.tensor([0, 2, 0, 1, 1, 2, 0])
     member = torch.nn.functional.one_hot(rows).double()
     every = gram(policy, score_sums(E))
     found = gram(policy, score_sums(E, rows), gradients=GradientOptions(storage=storage))
-    assert error(found, member.T @ every @ member) < (1e-2 if storage.kept == "int8" else 1e-12)
-
-
-def test_a_killed_computation_goes_on_from_its_finished_tiles(tmp_path, monkeypatch):
-    policy = cases.lora_policy("qwen2")
-    size = sum(p.numel() for p in policy.theta.values())
-    storage = Storage(memory=8 * size * 2)
-    options = {"gradients": GradientOptions(storage=storage), "folder": tmp_path}
-    whole = gram(policy, score_sums(E), score_sums(U), **options)
-    kept = sorted(tmp_path.iterdir())
-    assert len(kept) == 3
-    kept[1].unlink()
-    begun = []
-    real = gram.__globals__["_tile"]
-    monkeypatch.setitem(
-        gram.__globals__, "_tile", lambda *args: begun.append(args[-2:]) or real(*args)
-    )
-    again = gram(policy, score_sums(E), score_sums(U), **options)
-    assert torch.equal(again, whole)
-    assert len(begun) == 1
-
-
-def test_finished_tiles_of_another_matrix_are_not_taken(tmp_path):
-    policy = cases.lora_policy("qwen2")
-    gram(policy, score_sums(E), score_sums(U), folder=tmp_path)
-    with torch.no_grad():
-        next(p for p in policy.model.parameters() if p.requires_grad).mul_(1.1)
-    moved = gram(policy, score_sums(E), score_sums(U), folder=tmp_path)
-    assert torch.equal(moved, gram(policy, score_sums(E), score_sums(U)))
+    assert error(found, member.T @ every @ member) < (1e-2 if storage.kept == "bfloat16" else 1e-12)
 
 
 def test_a_memory_too_small_for_one_row_says_the_smallest_that_works():

@@ -88,11 +88,3 @@ def test_value_and_error_are_those_of_the_jackknife_over_prompts():
     expected = differences.error_over_units(influences, E.prompt_index)
     assert found.se == pytest.approx(expected, rel=1e-6)
     assert (found.n, found.unit) == (6, "nats per sequence per η²")
-
-
-def test_weights_that_do_not_fit_are_refused():
-    policy = cases.lora_policy("qwen2")
-    with pytest.raises(ValueError, match="omega"):
-        second_order_kernel(policy, cases.ragged(4), cases.ragged(2), omega=torch.ones(3))
-    with pytest.raises(ValueError, match="positive sum"):
-        second_order_kernel(policy, cases.ragged(4), cases.ragged(2), omega=-torch.ones(4) / 8)

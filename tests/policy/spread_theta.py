@@ -92,8 +92,8 @@ def compare(one, spread):
     close(norm(multiply(axpy(2.0, su, sv), gradient)), norm(multiply(axpy(2.0, u, v), expected)))
     most = sum(largest_part(p) for p in spread.theta.values())
     assert most == max(gather(sum(x.numel() for x in spread.parts.values())))
-    held = HeldVectors(spread.theta)
-    held.append(gradient)
+    held = HeldVectors(spread.theta, 1)
+    held.add(0, gradient)
     close(dot(held[0], held[0]), dot(expected, expected))
 
 

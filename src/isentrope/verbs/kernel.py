@@ -10,7 +10,6 @@ UU/  EU/  FU/  EE/  kernel.safetensors, rows.parquet, columns.parquet
 from __future__ import annotations
 
 import logging
-import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
-from isentrope.attribution.fisher.truncation import Prediction
+from isentrope.attribution.fisher.truncation import Prediction, truncation_table
 from isentrope.attribution.gradients.gram import gram_plan
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.gradient import weighted_gradient
@@ -28,7 +27,6 @@ from isentrope.results.kernel import (
     SecondOrder,
 )
 from isentrope.results.results import KernelResult
-from isentrope.system.files import remove_empty
 from isentrope.system.progress import Progress
 from isentrope.verbs.influence import fresh_responses
 from isentrope.verbs.kernel_block import UNEQUAL, Block, sequence_weights
@@ -77,13 +75,10 @@ def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
         if isinstance(rows, str):
             warnings.append(f"No truncations: {rows}")
         else:
-            joined["truncations"] = rows.to_frame()
-            truncated = {**rows.by_name}
+            joined["truncations"] = truncation_table(rows)
+            truncated = rows
 
     def save(folder: Path) -> None:
-        if (tiles := _tiles(ready)) is not None:
-            shutil.rmtree(tiles)
-            remove_empty([tiles.parent])
         for block, found in found_in.items():
             found.K.save(folder / block)
         if K2 is not None:
@@ -127,14 +122,7 @@ def _block(ready: Prepared, block: str, E: Rollouts, U: Rollouts | None) -> Fish
         preconditioner=ready.step.preconditioner if ready.kernel.preconditioned else None,
         gradients=ready.gradients,
         diagonals=True,
-        folder=_tiles(ready),
     )
-
-
-def _tiles(ready: Prepared) -> Path | None:
-    """Where finished tiles wait for a run that was killed, if its folder is named."""
-    folder = ready.run_folder
-    return None if folder is None else folder / "tiles" / ready.subject.name
 
 
 def _second_order(ready: Prepared) -> tuple[SecondOrder, Tensor]:

@@ -16,15 +16,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.block_model import block_model
+from isentrope.attribution.fisher.block_model import block_model, block_model_table
 from isentrope.attribution.fisher.block_truncation import block_truncations
-from isentrope.attribution.fisher.clusters import Clustering, Clusters, cluster_sequences
+from isentrope.attribution.fisher.clusters import Clustering, cluster_sequences
 from isentrope.attribution.fisher.kernel import FisherKernel
 from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pair_classes
 from isentrope.attribution.fisher.singular import singular_spectrum
 from isentrope.attribution.fisher.spectrum import Eigenvalues
 from isentrope.attribution.fisher.square import SquareKernel
-from isentrope.attribution.fisher.truncation import Truncations, truncations
+from isentrope.attribution.fisher.truncation import Prediction, truncations
 from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.functional import EstimatorOptions
@@ -100,7 +100,7 @@ class Block:
             warnings += sentences
         return BlockRecord(**fields), tables, warnings
 
-    def truncations(self) -> Truncations | str:
+    def truncations(self) -> dict[str, Prediction] | str:
         """How much of δH₁ on U each truncation predicts, self pairs left out; or why none does."""
         K, U, x = self.K, self.rows, self.weights
         if x is None:
@@ -109,8 +109,7 @@ class Block:
             return _SILENT
         if U.n_prompts < 3:
             return _FEW
-        e = (self.logprobs.mean() - self.logprobs) / len(U)
-        return truncations(K.square, e, x, self_pairs=False)
+        return truncations(K.square, self.logprobs, x)
 
     def _parts(self) -> Iterator[Part]:
         K = self.K
@@ -129,17 +128,17 @@ class Block:
 
     def _sketch(self, dimension: int) -> SketchRecord:
         ready = self.ready
-        sketched = sketched_kernel(
+        _, error = sketched_kernel(
             ready.policy,
             self.rows,
             self.columns,
             dimension,
+            self.K.matrix,
             preconditioner=ready.step.preconditioner if ready.kernel.preconditioned else None,
             seed=ready.sampler.data.seed,
-            exact=self.K.matrix,
             backend=ready.gradients.backend,
         )
-        return SketchRecord(dimension, sketched.error)
+        return SketchRecord(dimension, error)
 
     def _structure(self) -> Part:
         K = self.K
@@ -159,19 +158,17 @@ class Block:
         rank = min(self.ready.kernel.rank, len(K.rows))
         fitted = block_model(K.square, rank=rank)
         fields: dict[str, Any] = {
-            "block_model": {"a": fitted.a, "b": fitted.b, "c": fitted.c, **fitted.explained},
+            "block_model": fitted,
             "spectrum": SpectrumRecord(
                 **fields_of(Eigenvalues, spectrum),
                 leading_carriers=tuple(spectrum.carriers(0)),
                 norm_outliers=tuple(spectrum.norm_outliers()),
             ),
         }
-        warnings = list(spectrum.warnings)
         if count := self._cluster_count(len(K.rows) - len(K.zero_rows)):
             clusters = cluster_sequences(K.square, count=count)
             fields["clusters"] = ClustersRecord(**fields_of(Clustering, clusters))
-            warnings = [*clusters.warnings, *warnings]
-        return fields, {"block_model": fitted.to_frame()}, warnings
+        return fields, {"block_model": block_model_table(fitted)}, []
 
     def _pairs(self) -> Part:
         """Singular values, and where the columns are U's what pairs do to entropy."""
@@ -211,7 +208,7 @@ class Block:
         assert change.first_order is not None
         form = kernel_form(K.matrix, S, x, self.rows.prompt_index)
         fields: dict[str, Any] = {"delta_h": KernelFormRecord(form, change.first_order)}
-        fields["predictions"] = block_truncations(K.matrix, S, x, *K.identities).by_name
+        fields["predictions"] = block_truncations(K.matrix, S, x, *K.identities)
         pushed = int((K.matrix != 0).any(0).sum())
         if count := self._cluster_count(pushed):
             gram = SquareKernel.of(K.matrix.T @ K.matrix, K.identities[1], rounding=K.rounding)
@@ -223,7 +220,7 @@ class Block:
         count = min(self.ready.kernel.clusters or self.ready.batches.U.n_prompts, most)
         return 0 if count < 3 else count
 
-    def _with_parts(self, clusters: Clusters, x: Tensor) -> ClustersRecord:
+    def _with_parts(self, clusters: Clustering, x: Tensor) -> ClustersRecord:
         """Clusters of the columns with what they are rewarded with, and what they do."""
         K, S = self.K, self.logprobs
         reward = torch.tensor(K.columns["reward"].to_numpy(dtype=float))

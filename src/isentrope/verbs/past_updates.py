@@ -192,8 +192,7 @@ def _found(
 
     def part(by_group: Sequence[Tensor]) -> PastPart:
         estimates = [
-            a.groups.estimate(x, a.budget["momentum"].n, unit=a.unit, confidence=confidence)
-            for a, x in zip(attributions, by_group, strict=True)
+            a.groups.estimate(x, confidence) for a, x in zip(attributions, by_group, strict=True)
         ]
         return PastPart(delta_h=estimates[0], delta_j=estimates[1] if estimates[1:] else None)
 

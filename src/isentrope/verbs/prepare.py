@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig
@@ -51,7 +50,6 @@ class Prepared:
         entropies: What a trainer logged, and how.
         logging: What the log of a measurement holds.
         where: How checkpoints are loaded.
-        run_folder: The folder that the configuration names; None where it names none.
         along: Δθ/η by learning rate where training rounds the step; None where it is v.
     """
 
@@ -70,7 +68,6 @@ class Prepared:
     entropies: EntropiesConfig
     logging: LoggingConfig
     where: CheckpointConfig
-    run_folder: Path | None = None
     along: Callable[[float], Vector] | None = None
 
     @property
@@ -110,7 +107,6 @@ def prepare_checkpoint(
         )
         batches, step = replace(batches, U=U), real.step
     precision = config.precision
-    directory = config.output.directory
     return Prepared(
         subject=subject,
         policy=policy,
@@ -127,6 +123,5 @@ def prepare_checkpoint(
         entropies=config.entropies,
         logging=config.detailed_logging,
         where=config.checkpoint,
-        run_folder=None if directory is None else Path(directory),
         along=real.along,
     )

@@ -18,14 +18,9 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.fisher.block_model import oversample
-from isentrope.attribution.fisher.deletions import deletions, over_deletions
+from isentrope.attribution.fisher.deletions import Deletion, deletions, over_deletions
 from isentrope.attribution.fisher.pair_classes import UNIT
-from isentrope.attribution.fisher.prompt_pairs import require_finite
-from isentrope.attribution.fisher.truncation import (
-    Truncations,
-    compared,
-    truncation_statistics,
-)
+from isentrope.attribution.fisher.truncation import RANKS, Prediction, predictions
 from isentrope.nouns.estimate import Estimate
 
 
@@ -35,8 +30,8 @@ def block_truncations(
     x: Tensor,
     row_prompt: Tensor,
     column_prompt: Tensor,
-    ranks: Sequence[int] = (1, 2, 5, 10, 20),
-) -> Truncations:
+    ranks: Sequence[int] = RANKS,
+) -> dict[str, Prediction]:
     """Compare each truncation of a block with the full double sum.
 
     Args:
@@ -45,37 +40,29 @@ def block_truncations(
         x: (m,) w_j A_j, the weight of each response in the step.
         row_prompt: (n,) int64 prompt of each row.
         column_prompt: (m,) int64 prompt of each column, numbered as in `row_prompt`.
-        ranks: Numbers of leading triplets; those above min(n, m) are omitted.
+        ranks: Numbers of leading triplets.
 
     Returns:
-        The table; totals are in nats per sequence and unit η.
-
-    Raises:
-        ValueError: If a number is not finite.
+        "same_prompt", where a prompt is shared, "rank 1", ..., and "full" at last.
     """
-    matrix, S, x = (torch.as_tensor(v, dtype=torch.float64) for v in (matrix, logprobs, x))
-    require_finite(matrix)
     ranks = [r for r in ranks if r <= min(matrix.shape)]
     same = row_prompt[:, None] == column_prompt
     shared = bool(same.any())
     names = [*(["same_prompt"] if shared else []), *(f"rank {r}" for r in ranks), "full"]
     _, vectors = torch.linalg.eigh(matrix.T @ matrix)
     start = vectors.flip(1)[:, : oversample(max(ranks, default=0))]
-    whole = _influences(matrix, S, x, same if shared else None, start, ranks)
+    whole = _influences(matrix, logprobs, x, same if shared else None, start, ranks)
     removed = deletions(row_prompt, column_prompt)
-    statistics = [truncation_statistics(whole, scale=1.0)]
-    for d in removed:
+
+    def left(d: Deletion) -> Tensor:
         rest, kept = matrix[d.rows][:, d.columns], same[d.rows][:, d.columns] if shared else None
         vectors = _right_vectors(rest, start[d.columns])
-        influences = _influences(rest, S[d.rows], x[d.columns], kept, vectors, ranks)
-        scale = len(x) / int(d.columns.sum())
-        statistics.append(truncation_statistics(influences, scale))
+        return _influences(rest, logprobs[d.rows], x[d.columns], kept, vectors, ranks)
 
     def errors(value: Tensor, deleted: Tensor, unit: str) -> Estimate:
         return over_deletions(float(value), deleted.tolist(), removed, unit)
 
-    rows = compared(names, whole, torch.stack(statistics), errors, UNIT)
-    return Truncations(rows, self_pairs=False)
+    return predictions(names, whole, map(left, removed), errors, UNIT)
 
 
 def _right_vectors(matrix: Tensor, start: Tensor) -> Tensor:

@@ -32,7 +32,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.integrate import cumulative_trapezoid
 from torch import Tensor
+
+DRAWS = 19
+"""Simulated matrices."""
 
 
 @dataclass(frozen=True)
@@ -94,32 +98,11 @@ def marchenko_pastur_eigenvalues(n: int, dimension: float, mean_eigenvalue: floa
     """
     count = min(n, round(dimension))
     lower, upper = _edges(n, dimension, mean_eigenvalue)
-    angle = torch.linspace(0, math.pi, 4001, dtype=torch.float64)
-    x = (lower + upper) / 2 - (upper - lower) / 2 * angle.cos()  # even steps at both edges
-    density = marchenko_pastur_density(x, n, dimension, mean_eigenvalue)
-    mass = torch.cat([x.new_zeros(1), torch.cumulative_trapezoid(density, x)])
-    positions = (count - torch.arange(count, dtype=torch.float64) - 0.5) / count * mass[-1]
-    place = torch.searchsorted(mass, positions).clamp(1, len(x) - 1)
-    share = (positions - mass[place - 1]) / (mass[place] - mass[place - 1]).clamp_min(1e-300)
-    return x[place - 1] + share * (x[place] - x[place - 1])
-
-
-def marchenko_pastur_density(x: Tensor, n: int, dimension: float, mean_eigenvalue: float) -> Tensor:
-    """Density of the nonzero eigenvalues, to be drawn over their histogram.
-
-    Args:
-        x: Eigenvalues, in the unit of K.
-        n: Rows.
-        dimension: d.
-        mean_eigenvalue: tr K/n.
-
-    Returns:
-        Density per eigenvalue, in the shape of `x`; it integrates to min(1, d/n), the rest is at 0.
-    """
-    lower, upper = _edges(n, dimension, mean_eigenvalue)
-    root = ((upper - x) * (x - lower)).clamp_min(0).sqrt()
-    height = dimension / (2 * math.pi * n * mean_eigenvalue)
-    return torch.where(root > 0, height * root / x, torch.zeros_like(root))
+    angle = np.linspace(0, np.pi, 4001)  # even steps at both edges
+    x = (lower + upper) / 2 - (upper - lower) / 2 * np.cos(angle)
+    mass = cumulative_trapezoid(np.sin(angle) ** 2 / x.clip(1e-300), angle, initial=0)
+    positions = (count - np.arange(count) - 0.5) / count * mass[-1]
+    return torch.from_numpy(np.interp(positions, mass, x))
 
 
 def simulated_null(

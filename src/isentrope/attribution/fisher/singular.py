@@ -20,15 +20,17 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.fisher.deletions import deletions, over_deletions
-from isentrope.attribution.fisher.null_spectra import Null, simulated_null
+from isentrope.attribution.fisher.null_spectra import DRAWS, Null, simulated_null
 from isentrope.attribution.fisher.prompt_pairs import (
     PromptPairs,
     above_rounding,
     fitted_dimension,
-    require_finite,
 )
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Numbers
+
+TOP = (1, 2, 5, 10, 20)
+"""Numbers of leading values whose share is reported; those above min(n, m) are omitted."""
 
 
 @dataclass(frozen=True)
@@ -67,34 +69,23 @@ def singular_spectrum(
     column_prompt: Tensor,
     diagonals: tuple[Tensor, Tensor] | None = None,
     *,
-    top: Sequence[int] = (1, 2, 5, 10, 20),
-    draws: int = 19,
     seed: int = 0,
 ) -> SingularSpectrum:
     """Singular values, effective rank and the null.
 
     Args:
-        matrix: (n, m) K of one batch with another.
+        matrix: (n, m) K of one batch with another, not zero.
         row_prompt: (n,) int64 prompt of each row.
         column_prompt: (m,) int64 prompt of each column, numbered as in `row_prompt`.
         diagonals: (n,) K_ii of the rows and (m,) K_jj of the columns, for the null.
-        top: Numbers of leading values whose share is reported; those above min(n, m) are omitted.
-        draws: Simulated matrices of the null.
         seed: Of the simulation.
 
     Returns:
         The spectrum.
-
-    Raises:
-        ValueError: If the block is zero, or a number is not finite.
     """
-    matrix = torch.as_tensor(matrix, dtype=torch.float64)
-    require_finite(matrix)
-    if not bool(matrix.any()):
-        raise ValueError("The block is zero: no step on the columns moves a row.")
     values = torch.linalg.svdvals(matrix)
     _, vectors = torch.linalg.eigh(matrix.T @ matrix)
-    top = [k for k in top if k <= len(values)]
+    top = [k for k in TOP if k <= len(values)]
     removed = deletions(row_prompt, column_prompt)
     left = [_of(torch.linalg.svdvals(matrix[d.rows][:, d.columns]), top) for d in removed]
     units = ["responses", *["share"] * len(top)]
@@ -105,7 +96,7 @@ def singular_spectrum(
         fitted = fitted_dimension(matrix, PromptPairs(row_prompt, column_prompt), diagonals)
         if math.isfinite(fitted.value):
             rng = np.random.default_rng(seed)
-            null = simulated_null(diagonals, values, fitted.value, draws, rng)
+            null = simulated_null(diagonals, values, fitted.value, DRAWS, rng)
     by_k = dict(zip(top, shares, strict=True))
     values = above_rounding(values, max(matrix.shape))
     return SingularSpectrum(values, rank, by_k, fitted, null, vectors[:, -1])

@@ -1,4 +1,4 @@
-"""Gradients held by layer: exact, in bfloat16 or in int8 blocks; with the model, on CPU or disk."""
+"""Gradients held by layer: exact or in bfloat16; with the model, on CPU or disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from isentrope.attribution.gradients.storage_plan import INT8_BLOCK, Storage
+from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.nouns.vectors import Vector
 from isentrope.system.processes import Ranks
 
@@ -25,24 +25,18 @@ class GradientStore:
             folder: Where the files go if they are kept on disk.
         """
         self._like = theta
-        self._quantised = storage.kept == "int8"
         self._rows: Vector = {}
-        self._scales: Vector = {}
         for name, p in theta.items():
-            dtype = {"exact": p.dtype, "bfloat16": torch.bfloat16, "int8": torch.int8}[storage.kept]
-            blocks = -(-p.numel() // INT8_BLOCK)
-            size = blocks * INT8_BLOCK if self._quantised else p.numel()
-            if storage.where == "disk":
+            dtype = p.dtype if storage.kept == "exact" else torch.bfloat16
+            shape = (n, p.numel())
+            if storage.where == "disk" and p.numel():
                 assert folder is not None
-                path = folder / f"{len(self._rows)}.bin"
-                self._rows[name] = torch.from_file(
-                    str(path), shared=True, size=n * size, dtype=dtype
-                ).view(n, size)
+                path = str(folder / f"{len(self._rows)}.bin")
+                held = torch.from_file(path, shared=True, size=n * p.numel(), dtype=dtype)
+                self._rows[name] = held.view(shape)
             else:
                 device = p.device if storage.where == "device" else "cpu"
-                self._rows[name] = torch.zeros(n, size, dtype=dtype, device=device)
-            if self._quantised:
-                self._scales[name] = torch.zeros(n, blocks, device=self._rows[name].device)
+                self._rows[name] = torch.zeros(shape, dtype=dtype, device=device)
 
     def add(self, name: str, rows: Tensor, gradients: Tensor) -> None:
         """Add gradients to rows.
@@ -58,14 +52,8 @@ class GradientStore:
             held.index_add_(0, rows, new.to(held.device))
             return
         unique, place = rows.unique(return_inverse=True)
-        total = self._read(name, unique)
+        total = held[unique].float()
         total.index_add_(0, place, new.to(total))
-        if self._quantised:
-            blocks = torch.nn.functional.pad(total, (0, held.shape[1] - total.shape[1]))
-            blocks = blocks.unflatten(1, (-1, INT8_BLOCK))
-            scale = blocks.abs().amax(2) / 127
-            self._scales[name][unique] = scale
-            total = (blocks / scale.clamp_min(1e-38)[..., None]).round().flatten(1)
         held[unique] = total.to(held.dtype)
 
     def share(self, ranks: Ranks) -> None:
@@ -74,24 +62,16 @@ class GradientStore:
         Args:
             ranks: The processes.
         """
-        ranks.join([*self._rows.values(), *self._scales.values()])
+        ranks.join(self._rows.values())
 
-    def block(self, name: str) -> Tensor:
-        """All rows of one parameter.
+    def block(self, name: str, rows: Tensor | slice = slice(None)) -> Tensor:
+        """Rows of one parameter.
 
         Args:
             name: The parameter.
+            rows: Which; all by default.
 
         Returns:
             (n, size) at the model's device and dtype.
         """
-        held, p = self._rows[name], self._like[name]
-        return held.to(p.device) if held.dtype == p.dtype else self._read(name, slice(None)).to(p)
-
-    def _read(self, name: str, rows: Tensor | slice) -> Tensor:
-        held = self._rows[name][rows].float()
-        if not self._quantised:
-            return held
-        scales = self._scales[name][rows]
-        whole = (held.unflatten(1, (-1, INT8_BLOCK)) * scales[..., None]).flatten(1)
-        return whole[:, : self._like[name].numel()]
+        return self._rows[name][rows].to(self._like[name])

@@ -4,30 +4,26 @@
 
 One side is held as `storage_plan` says; the other side is streamed: each layer's rows are
 multiplied with the held ones as soon as autograd has them, and then dropped. Sums over layers are
-float64. A finished tile is written where a folder is given, and is not computed again.
+float64.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from isentrope.attribution.gradients.gradient_store import GradientStore
-from isentrope.attribution.gradients.options import GradientBackend, GradientOptions
+from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.storage_plan import Storage, StoragePlan, plan_storage
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.nouns.sharded_tensors import largest_part, local_part
-from isentrope.nouns.vectors import Vector, require_same_names, tensor_bytes
+from isentrope.nouns.vectors import Vector, require_same_names
 from isentrope.policy.language_model import Policy
-from isentrope.system.files import sha256, write_file
-from isentrope.system.reading import read_tensors
 
 
 def gram(
@@ -36,8 +32,6 @@ def gram(
     right: TokenSum | None = None,
     preconditioner: Vector | None = None,
     gradients: GradientOptions = GradientOptions(),
-    *,
-    folder: str | Path | None = None,
 ) -> Tensor:
     """The matrix of inner products <g_left, P g_right>.
 
@@ -47,7 +41,6 @@ def gram(
         right: Functions whose gradients are the columns; None: those of `left`.
         preconditioner: P, diagonal, by parameter name; None for 1.
         gradients: How gradients are computed, and those of the smaller side held.
-        folder: Where finished tiles are kept; tiles of the same matrix are read from there.
 
     Returns:
         (rows of left, rows of right) float64, on the CPU.
@@ -58,17 +51,10 @@ def gram(
     plan = gram_plan(policy, left.n_rows, n_right, gradients.storage)
     computed = SequenceGradients(policy, gradients.backend)  # refuses unsupported layers
     held, streamed = (left, right or left) if plan.hold_left else (right or left, left)
-    kind = (held, streamed), preconditioner, plan, gradients.backend
-    files = None if folder is None else _Tiles(Path(folder), policy, *kind)
     out = torch.zeros(held.n_rows, streamed.n_rows, dtype=torch.float64)
-    for k, (start, end) in enumerate(plan.tiles):
-        tile = None if files is None else files.load(k)
-        if tile is None:
-            with policy.precision.active(forward_mode=False):
-                tile = _tile(computed, held, streamed, preconditioner, plan, start, end)
-            if files is not None:
-                files.save(k, tile)
-        out[start:end] += tile
+    for start, end in plan.tiles:
+        with policy.precision.active(forward_mode=False):
+            out[start:end] += _tile(computed, held, streamed, preconditioner, plan, start, end)
     if plan.symmetric:
         out = out.triu() + out.triu(1).T  # tiles are computed on and above the diagonal only
     return out if plan.hold_left else out.T.contiguous()
@@ -189,62 +175,3 @@ def _rows_of(token_sum: TokenSum, start: int, end: int, shift: int = 0) -> Token
     row_of = token_sum.row_of
     inside = ((row_of >= start) & (row_of < end)).nonzero()[:, 0]
     return token_sum.select(inside, row_of[inside] - shift)
-
-
-_CURE = "Remove the file: the same computation makes it again."
-
-
-class _Tiles:
-    """Finished tiles on disk, named by a fingerprint of everything they depend on."""
-
-    def __init__(
-        self,
-        folder: Path,
-        policy: Policy,
-        sides: tuple[TokenSum, TokenSum],
-        preconditioner: Vector | None,
-        plan: StoragePlan,
-        gradient_backend: GradientBackend,
-    ) -> None:
-        self._folder, self._ranks = folder, policy.ranks
-        kinds = tuple(side.of_training for side in sides)
-        head = (repr(plan), policy.temperature, repr(policy.precision), gradient_backend, kinds)
-        vectors = (dict(policy.model.named_parameters()), preconditioner or {})
-        self._name = sha256(
-            chain(
-                [repr(head).encode()],
-                *(_bytes_of(side) for side in sides),
-                (
-                    part
-                    for vector in vectors
-                    for n, x in vector.items()
-                    for part in (n.encode(), tensor_bytes(x))  # joined, they would be copied
-                ),
-            )
-        )[:16]
-        if policy.sharded:  # each process has read its part of the weights
-            self._name = sha256(x.encode() for x in self._ranks.all_of([self._name]))[:16]
-
-    def _path(self, k: int) -> Path:
-        return self._folder / f"tile_{self._name}_{k}.safetensors"
-
-    def load(self, k: int) -> Tensor | None:
-        """A finished tile, or None; what the first process finds, where several share the work."""
-        path = self._path(k)
-        return self._ranks.from_first(
-            lambda: read_tensors(path, _CURE)["tile"] if path.exists() else None
-        )
-
-    def save(self, k: int, tile: Tensor) -> None:
-        """Write a tile atomically."""
-        if self._ranks.own == 0:
-            content = {"tile": tile.contiguous()}
-            write_file(self._path(k), lambda partial: save_file(content, partial))
-
-
-def _bytes_of(side: TokenSum) -> Iterator[bytes]:
-    """What the tiles of one side depend on."""
-    for ids in (*side.rollouts.prompt_ids, *side.rollouts.response_ids):
-        yield tensor_bytes(ids) + b"|"
-    for weights in (side.logprob_weights, side.entropy_weights, side.row_of):
-        yield b"-" if weights is None else tensor_bytes(weights)

@@ -7,9 +7,8 @@ is cut into T tiles of whole rows, and the other side is streamed T times:
     time in forward+backward passes over a sequence     n_held + T · n_streamed
     (one batch with itself: tile k meets the rows after it only)
 
-Tiles, the CPU and the disk give the same numbers. bfloat16 halves a row and int8 (blocks of 64
-with a scale each) quarters it, with relative errors of about 2e-4 and 1e-3 in the matrix: they are
-used only on request.
+Tiles, the CPU and the disk give the same numbers. bfloat16 halves a row, with a relative error of
+about 2e-4 in the matrix: it is used only on request.
 """
 
 from __future__ import annotations
@@ -18,9 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-INT8_BLOCK = 64
-
-Kept = Literal["exact", "bfloat16", "int8"]
+Kept = Literal["exact", "bfloat16"]
 Where = Literal["device", "cpu", "disk"]
 
 
@@ -31,7 +28,7 @@ class Storage:
     Attributes:
         memory: Bytes that the held gradients may take; None for no limit. The model, its
             activations and the result are not counted.
-        kept: "exact" at the runtime dtype, or "bfloat16" or "int8", which round.
+        kept: "exact" at the runtime dtype, or "bfloat16", which rounds.
         where: "device" with the model, "cpu", or "disk" (a temporary file per parameter; the memory
             is then not a limit).
     """
@@ -49,18 +46,8 @@ class Storage:
 
         Returns:
             Bytes.
-
-        Raises:
-            ValueError: If `kept` is not one of the three.
         """
-        match self.kept:
-            case "exact":
-                return parameters * element
-            case "bfloat16":
-                return 2 * parameters
-            case "int8":
-                return parameters + 4 * (-(-parameters // INT8_BLOCK))
-        raise ValueError(f"storage={self.kept!r}; choose exact, bfloat16 or int8.")
+        return parameters * (element if self.kept == "exact" else 2)
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,7 @@ class Sums:
         """Σ w δ, and the same over Σ δ; of those among which it is, weights (m,), all if None."""
         attribution, by_group = self._of[of], self._by_group[of]
         whole, part = by_group.sum(1) if among is None else by_group @ among, by_group @ w
-        options = {"unit": attribution.unit, "confidence": self._confidence}
-        change = attribution.groups.estimate(part, attribution.budget["gradient"].n, **options)
+        change = attribution.groups.estimate(part, self._confidence)
         share = _share(attribution, change, part, whole, self._confidence)
         return change, share if among is None else replace(share, unit="share")
 

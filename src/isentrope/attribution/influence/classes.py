@@ -112,14 +112,11 @@ def token_classes(
         The classes.
 
     Raises:
-        ValueError: If tokens were not attributed, none acts, or a share is not between 0 and 1.
+        ValueError: If tokens were not attributed, or none acts.
     """
     scores = influence.scores
     if scores is None:
         raise ValueError("Tokens were not attributed: call influence with tokens=True.")
-    for q in (share, *criterion):
-        if not 0 < q < 1:
-            raise ValueError(f"A share of the tokens lies between 0 and 1, got {q}.")
     acting = influence.acting
     _require_members(acting)
     s, H, c = scores.logprobs[acting], scores.entropies[acting], influence.coefficients[acting]

@@ -14,7 +14,7 @@ from isentrope.attribution.gradients.groups import GradientGroups, entropy_group
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.influence.closure import require_agreement
 from isentrope.attribution.influence.contributions import Attribution
-from isentrope.estimators.functional import UNITS, EstimatorOptions
+from isentrope.estimators.functional import EstimatorOptions
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.system.progress import Report
@@ -44,21 +44,6 @@ class InfluenceOptions(EstimatorOptions):
     gradients: GradientOptions = GradientOptions()
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """What is attributed.
-
-    Attributes:
-        gradient: Its gradient, by groups of prompts.
-        unit: Of its change, per η.
-        prompts: Prompt draws that it is measured on.
-    """
-
-    gradient: GradientGroups
-    unit: str
-    prompts: int
-
-
 def quantities_of(
     policy: Policy,
     E: Rollouts,
@@ -67,8 +52,8 @@ def quantities_of(
     groups: int,
     options: InfluenceOptions,
     progress: Report,
-) -> list[Quantity]:
-    """The entropy of E, and the expected reward where rewards are given."""
+) -> list[GradientGroups]:
+    """The gradients of the entropy of E, and of the expected reward where rewards are given."""
     passes, v, where = 2 if reward is None else 3, step.direction, options.gradients.storage.where
     progress(0, passes, "gradient of the entropy")
     of_entropy = entropy_groups(policy, E, groups, options, direction=v, where=where)
@@ -81,18 +66,16 @@ def quantities_of(
         of_entropy.forward,
         float(by_group.abs().sum()),
     )
-    quantities = [Quantity(of_entropy, f"{UNITS[options.functional]} per η", E.n_prompts)]
-    if reward is not None:
-        progress(1, passes, "gradient of the reward")
-        of_reward = reward_groups(policy, reward, groups, where)
-        quantities.append(Quantity(of_reward, "reward per η", reward.n_prompts))
-    return quantities
+    if reward is None:
+        return [of_entropy]
+    progress(1, passes, "gradient of the reward")
+    return [of_entropy, reward_groups(policy, reward, groups, where)]
 
 
 def attribute(
     policy: Policy,
     step: Step,
-    quantity: Quantity,
+    gradient: GradientGroups,
     sequences: Tensor,
     tokens: Tensor | None,
     options: InfluenceOptions,
@@ -102,15 +85,15 @@ def attribute(
     Args:
         policy: For its precision.
         step: The step, with its components.
-        quantity: What changes.
-        sequences: (G, n) by group of the quantity's prompts.
+        gradient: Of what changes.
+        sequences: (G, n) by group of the prompts that it is measured on.
         tokens: (G, n, t) the same of tokens; None where they were not requested.
         options: For a U-statistic the total too omits the pairs of one prompt draw.
 
     Returns:
         The attribution, whose parts sum to the total.
     """
-    gradient, own = quantity.gradient, sequences.sum(1)
+    own = sequences.sum(1)
     momentum, decay, update = (
         gradient.along(step.components[name]) for name in ("momentum", "decay", "gradient")
     )
@@ -121,11 +104,8 @@ def attribute(
         "gradient": own,
         "total": momentum + decay + (own if options.overlap == "u_statistic" else update),
     }
-    settings = {"unit": quantity.unit, "confidence": options.confidence}
-    budget = {
-        name: gradient.estimate(x, quantity.prompts, **settings) for name, x in columns.items()
-    }
-    found = Attribution(sequences, tokens, budget, gradient, quantity.unit)
+    budget = {name: gradient.estimate(x, options.confidence) for name, x in columns.items()}
+    found = Attribution(sequences, tokens, budget, gradient)
     total, bases = budget["total"].value, (budget["momentum"].value, budget["decay"].value)
     require_agreement(
         policy,

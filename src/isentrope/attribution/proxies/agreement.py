@@ -34,7 +34,6 @@ RANK_AND_SIGN = (
     "sign_agreement",
     "sign_agreement_weighted",
 )
-NEEDS_SIGN = ("pearson", "spearman", "sign_agreement", "sign_agreement_weighted")
 
 
 class ScoreColumn:
