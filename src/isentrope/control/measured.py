@@ -114,7 +114,7 @@ def token_influence(
     Returns:
         (n, t) float64 each, per unit of the learning rate; None for δJ where E has no rewards.
     """
-    a, b = cotangents(score_batch(policy, E, functional="per_token", method="prefix"))
+    a, b = cotangents(score_batch(policy, E))
     with derivative_of_scores(policy.model):
         gradients = [_shared_gradient(policy, E, a, b)]
         if E.rewards is not None:
