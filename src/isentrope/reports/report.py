@@ -18,7 +18,6 @@ from isentrope.reports.panels import budget, plane, training
 from isentrope.reports.panels.change import delta_h_panels
 from isentrope.reports.panels.checks import checks_panel
 from isentrope.reports.panels.classes import class_panel
-from isentrope.reports.panels.control import control_panels
 from isentrope.reports.panels.provenance import provenance
 from isentrope.reports.panels.study import study_panels
 from isentrope.reports.panels.tokens import token_map
@@ -75,13 +74,13 @@ SECTIONS: tuple[Drawn, ...] = (
         "training",
         "How did training go?",
         "",
-        (training.reward, training.entropy, training.probe, training.noise, training.passes),
+        (training.training_panels, training.passes),
     ),
     (
         "control",
         "What did the control do?",
         "Entropy wanted and attained, what was changed for it, and the time it took.",
-        (control_panels,),
+        (training.control_panels,),
     ),
     ("checks", "Is the instrument sound?", "", (checks_panel,)),
     (
