@@ -62,9 +62,10 @@ def estimates_in(table: pd.DataFrame, metric: str = "") -> list[Estimate]:
         One per row, with NaN in place of what is not there.
     """
     names = [metric + end if metric else field for field, end in COLUMNS.items()]
-    numbers = table.reindex(columns=names).apply(pd.to_numeric, errors="coerce").to_numpy(float)
+    numbers = table.reindex(columns=names).apply(pd.to_numeric, errors="coerce").astype(float)
     units = table.get("n", table.get("n_prompts", [0] * len(table)))
-    return [Estimate(*row, int(n), "", "") for row, n in zip(numbers.tolist(), units, strict=True)]
+    rows = zip(records(numbers), units, strict=True)
+    return [Estimate.of_columns(metric, row, int(n), "", "") for row, n in rows]
 
 
 def records(table: pd.DataFrame) -> list[Row]:

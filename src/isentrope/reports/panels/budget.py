@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +20,7 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.reports.drawing import bars, by_name, points
 from isentrope.reports.palette import FIRST, INK, MEASURED, SECOND, by_sign
 from isentrope.reports.panel import Panel
-from isentrope.reports.read_run import Measurement, Reading
+from isentrope.reports.read_run import Reading
 from isentrope.reports.sentences import bare, number, with_interval
 from isentrope.results.results import InfluenceResult, MeasureResult
 from isentrope.system.formatting import listed, percent
@@ -36,51 +35,42 @@ RELATIONS = {
 }
 
 
-def parts_of(reading: Reading) -> tuple[Measurement[Any], dict[str, Estimate]] | None:
-    """δH₁ per unit η of each part of the step and "total", and what it was read from."""
-    measured, influence = reading.shown(MeasureResult), reading.shown(InfluenceResult)
-    if measured is not None and measured.result.part("total") is not None:
-        parts = {name: measured.result.part(name) for name in (*PARTS, "total")}
-        return measured, {name: part for name, part in parts.items() if part is not None}
-    if influence is not None:
-        names = ("momentum", "decay", "gradient", "total")
-        return influence, {name: getattr(influence.result.entropy, name) for name in names}
-    return None
+def parts_of(reading: Reading) -> dict[str, Estimate]:
+    """δH₁ per unit η of each part of the step and "total"; empty where it was not measured."""
+    measured = reading.shown(MeasureResult)
+    if measured is None or measured.result.part("total") is None:
+        return {}
+    parts = {name: measured.result.part(name) for name in (*PARTS, "total")}
+    return {name: part for name, part in parts.items() if part is not None}
 
 
 def waterfall(reading: Reading) -> Iterator[Panel]:
-    """The parts, their sum, and of `measure` what lies beyond first order."""
-    found = parts_of(reading)
-    if found is None:
+    """The parts, their sum, and what lies beyond first order."""
+    measured, parts = reading.shown(MeasureResult), parts_of(reading)
+    if measured is None or not parts:
         return
-    measurement, parts = found
-    result, rate = measurement.result, 1.0
-    title, unit = "From momentum to the first order, per unit η", parts["total"].unit
-    if isinstance(result, MeasureResult):
-        rate, unit = result.rate or 1.0, result.unit
-        title = f"From momentum to what is measured, at η = {number(rate)}"
-    first = parts["total"].value * rate
-    steps = [(n, parts[n].value * rate, parts[n].se * rate, "part") for n in PARTS if n in parts]
+    total, result = parts.pop("total"), measured.result
+    rate = result.rate or 1.0
+    first = total.value * rate
+    steps = [(name, part.value * rate, part.se * rate, "part") for name, part in parts.items()]
     terms = [
         f"{name} {number(value)} ({percent(value / first)})"
         for name, value, *_ in steps
         if abs(value) > 0.0005 * abs(first) > 0
     ]
-    steps.append(("first order", first, parts["total"].se * rate, "first"))
-    if isinstance(result, MeasureResult):
-        steps += _beyond_first(result, first)
-    data = pd.DataFrame(steps, columns=["name", "value", "se", "kind"])
-    quantities = {
-        f"{name} part of δH₁": (parts[name], f"budget.{name}") for name in PARTS if name in parts
-    }
+    steps.append(("first order", first, total.se * rate, "first"))
+    data = pd.DataFrame(
+        steps + _beyond_first(result, first), columns=["name", "value", "se", "kind"]
+    )
+    quantities = {f"{name} part of δH₁": (part, f"budget.{name}") for name, part in parts.items()}
     yield Panel(
         "budget",
-        title,
-        f"First order {number(first)} {unit} is {listed(terms)}." if terms else "Nothing moved.",
-        measurement.source(),
+        f"From momentum to what is measured, at η = {number(rate)}",
+        f"First order {number(first)} {result.unit} is {listed(terms or ['nothing'])}.",
+        measured.source(),
         data,
-        _draw(data, f"ΔH ({unit})"),
-        *measurement.compared(quantities),
+        _draw(data, f"ΔH ({result.unit})"),
+        *measured.compared(quantities),
     )
 
 

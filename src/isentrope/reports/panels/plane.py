@@ -42,7 +42,8 @@ def trade_off(reading: Reading) -> Iterator[Panel]:
     pairs = {eta: both for eta, both in pairs.items() if all(map(has_interval, both))}
     if not pairs:
         return
-    marks = [points(*zip(*pairs.values(), strict=True), MEASURED, "measured")]
+    changes, gains = zip(*pairs.values(), strict=True)
+    marks = [points(changes, gains, MEASURED, "measured")]
     orders = (result.first_order, result.second_order, reward.first_order, reward.second_order)
     if None not in orders:
         eta = np.linspace(0, max(pairs), 100)
@@ -89,8 +90,8 @@ def along_training(reading: Reading) -> Iterator[Panel]:
         tables.append(steps[["step", "entropy", "reward"]].assign(of=label))
     both = {"entropy_per_token": "entropy", "reward": "reward"}
     for evaluation in [e for e in reading.evaluations if {*both} <= {*e.table}][:1]:
-        path = (evaluation.along(metric) for metric in both)
-        marks.append(points(*path, MEASURED, "evaluated", fmt="-o", linewidth=1.2))
+        x, y = (evaluation.along(metric) for metric in both)
+        marks.append(points(x, y, MEASURED, "evaluated", fmt="-o", linewidth=1.2))
         table = evaluation.sampled()[["step", *both]].rename(columns=both)
         tables.append(table.assign(of="evaluation"))
     if not tables:
