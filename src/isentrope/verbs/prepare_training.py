@@ -14,7 +14,6 @@ from isentrope.config.paths import path_in_run
 from isentrope.config.train import TrainConfig, TrainingConfig
 from isentrope.config.trl import grpo_options
 from isentrope.control.adaptive_strength import AdaptiveStrength
-from isentrope.control.controls import NONE
 from isentrope.control.isentropic import IsentropicStep
 from isentrope.control.options import IsentropicOptions
 from isentrope.models.sharding import shard_base
@@ -181,7 +180,6 @@ def _observers(config: TrainConfig, held_out: list[Prompt], model: Any, args: An
             false_alarms=watching.false_alarms,
             half_life=watching.half_life,
             stop=watching.stop,
-            control=None if config.control.name == NONE else config.control.name,
         )
     if noise.enabled and args.gradient_accumulation_steps >= 2:
         noise_scale = NoiseScaleMonitor(
