@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, TypeVar, dataclass_transform
+from typing import Annotated, ClassVar, TypeVar, dataclass_transform
 
 import torch
 from pydantic import ConfigDict, Field
@@ -46,7 +46,7 @@ class TokenRule:
 
     two_sided: ClassVar[bool] = False
     targetable: ClassVar[bool] = True
-    needs: ClassVar[Literal["kept_mass", "influence"] | None] = None
+    needs: ClassVar[str | None] = None
     strength: float
 
     def rewrite(self, tokens: Tokens, strength: float) -> Rewritten:

@@ -13,7 +13,7 @@ This control is new here; q = .02, κ = 1. The trainer draws E on held-out promp
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, cast
+from typing import Annotated, ClassVar, cast
 
 from pydantic import Field
 from torch import Tensor
@@ -35,7 +35,7 @@ class InfluenceClip(TokenRule):
     strength: Share = 1.0
     share: Part = 0.02
     size: Annotated[int, Field(ge=2)] = 64
-    needs: ClassVar[Literal["influence"]] = "influence"
+    needs: ClassVar[str | None] = "influence"
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
         """Damp tokens: c', and δH summed over the batch and over the damped tokens."""

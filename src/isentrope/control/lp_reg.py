@@ -14,7 +14,7 @@ distribution at each position: `kept_mass` of the batch, which takes one scoring
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -36,7 +36,7 @@ class LpReg(TokenRule):
     strength: NotNegative = 1.0
     share: Part = 0.01
     min_p: Annotated[float, Field(gt=0, lt=1)] = 0.02
-    needs: ClassVar[Literal["kept_mass"]] = "kept_mass"
+    needs: ClassVar[str | None] = "kept_mass"
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
         """Pull tokens up: c', and the number of selected tokens that the filter keeps."""
