@@ -29,7 +29,7 @@ def require_controllable(trainer: Any, needs: str | None, sharded: bool = False)
 
     Args:
         trainer: TRL's trainer.
-        needs: What the control needs of a batch; None for nothing.
+        needs: The column of a batch that the control needs, or None.
         sharded: Whether the frozen base is spread over the processes.
 
     Raises:
