@@ -122,7 +122,7 @@ def fill(
             )
 
 
-def by_name(names: Sequence[str], label: str, *marks: Mark, height: int) -> Figure:
+def named_rows(names: Sequence[str], label: str, *marks: Mark, height: int) -> Figure:
     """Rows from top to bottom with their names, over an axis of numbers."""
     figure = chart(label, "", *marks, height=height, zero="x", grid="x")
     (axes,) = figure.axes
@@ -202,4 +202,4 @@ def bars(names: Sequence[str], estimates: Sequence[Estimate], label: str) -> Fig
         axes.barh(places, values, 0.56, color=colours)
 
     whiskers = points(estimates, places, INK, fmt="none")
-    return by_name(names, label, draw, whiskers, height=90 + 30 * len(names))
+    return named_rows(names, label, draw, whiskers, height=90 + 30 * len(names))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pandas as pd
 from matplotlib.figure import Figure
 
-from isentrope.reports.drawing import Mark, by_name, points
+from isentrope.reports.drawing import Mark, named_rows, points
 from isentrope.reports.palette import LOSS, MEASURED, PAPER
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
@@ -105,4 +105,4 @@ def _draw(table: pd.DataFrame, label: str) -> Figure:
             y = names.index(proxy) + shift
             marks.append(points([estimate], [y], colour, legend, **style))
             legend = None
-    return by_name(names, label, *marks, height=110 + 30 * len(names))
+    return named_rows(names, label, *marks, height=110 + 30 * len(names))

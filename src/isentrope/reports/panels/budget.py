@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.drawing import bars, by_name, points
+from isentrope.reports.drawing import bars, named_rows, points
 from isentrope.reports.palette import FIRST, INK, MEASURED, SECOND, by_sign
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
@@ -108,7 +108,7 @@ def _draw(data: pd.DataFrame, label: str) -> Figure:
 
     moved = [bare(end, se) for end, se in zip(ends[1:], data["se"], strict=True)]
     whiskers = points(moved, places, INK, fmt="none")
-    return by_name(names, label, draw, whiskers, height=300)
+    return named_rows(names, label, draw, whiskers, height=300)
 
 
 def shares(reading: Reading) -> Iterator[Panel]:
