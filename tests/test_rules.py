@@ -20,7 +20,6 @@ SHARED_NAMES = """
 """Functions and classes that two modules define."""
 
 LONG_FILES = {
-    "attribution/gradients/sequence_gradients.py",
     "cli/options.py",
     "estimators/importance.py",
     "nouns/estimate.py",
