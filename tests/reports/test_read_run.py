@@ -50,15 +50,6 @@ def test_a_table_without_rows_is_left_out_and_said_to_be(tmp_path, content):
     assert any("left out" in sentence for sentence in reading.missing)
 
 
-def test_the_table_that_was_written_beside_an_open_one_is_read(tmp_path):
-    run = make_run(tmp_path / "runs" / "one")
-    made = write_evaluation(tmp_path / "eval_runs" / "e", run)
-    newer = (made / "consolidated_metrics.csv").read_text().replace("step_8,8", "step_9,9")
-    (made / "consolidated_metrics.new.csv").write_text(newer)
-    (evaluation,) = read_run(run).evaluations
-    assert evaluation.sampled()["step"].tolist() == [9, 16]
-
-
 def test_estimates_that_are_null_do_not_stop_a_report(tmp_path):
     nothing = estimate(1.0) | dict.fromkeys(("value", "se", "ci_low", "ci_high"))
     write(tmp_path, "measure", "step_8", measure(linear_range=nothing | {"rate_over_range": None}))

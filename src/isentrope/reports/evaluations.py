@@ -23,11 +23,9 @@ from isentrope.results.columns import RECORDS
 from isentrope.results.header import Provenance
 from isentrope.runs.evaluation_folder import (
     HEAD,
-    NEW_TABLE,
     TABLE,
-    evaluation_columns,
     finished,
-    rows_of,
+    table_of,
 )
 from isentrope.runs.origin import require_of_run
 from isentrope.system.errors import IsentropeError
@@ -120,22 +118,17 @@ def find_evaluations(
     """
     folders = [Path(folder) for folder in named]
     for folder in folders:
-        if _table_file(folder) is None:
+        if not (folder / TABLE).exists():
             raise FileNotFoundError(f"{folder} has no {TABLE}: give a folder of eval_runs/.")
     beside = {base / "eval_runs" for base in (Path(), run.resolve().parent.parent)}
     others = sorted({path.resolve() for base in beside for path in base.glob("*")})
-    of_run = [_short(p) for p in others if _table_file(p) and _names(read_sections(p), run)]
+    of_run = [_short(p) for p in others if (p / TABLE).exists() and _names(read_sections(p), run)]
     for folder in [run / "evaluation", *of_run]:
         known = {other.resolve() for other in folders}
-        if _table_file(folder) and folder.resolve() not in known:
+        if (folder / TABLE).exists() and folder.resolve() not in known:
             folders.append(folder)
     read = (_read(run, folder, missing) for folder in folders)
     return [evaluation for evaluation in read if evaluation is not None]
-
-
-def _table_file(folder: Path) -> Path | None:
-    """The newer table is there where another program held the older one open."""
-    return next((folder / name for name in (NEW_TABLE, TABLE) if (folder / name).exists()), None)
 
 
 def _short(folder: Path) -> Path:
@@ -152,16 +145,14 @@ def _names(config: Sections, run: Path) -> bool:
 
 
 def _read(run: Path, folder: Path, missing: list[str]) -> Evaluation | None:
-    path = _table_file(folder)
-    assert path is not None
+    path = folder / TABLE
     try:
         results = finished(folder)
         for result in results:
             name = result.checkpoint
             require_of_run(run, folder / name, name, result.made_from)
         if results:
-            names = list(results[0].rows[0].metrics)
-            table = pd.DataFrame(rows_of(results, names), columns=evaluation_columns(names))
+            table = table_of(results, list(results[0].rows[0].metrics))
             table = table.astype(dict.fromkeys(set(table.columns) - set(HEAD), float))
         else:
             table = read_csv(path)
