@@ -11,17 +11,15 @@ trial.parquet   the same, one row per control, strength and part
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pandas as pd
 
 from isentrope.control.controls import STEP, TOKEN, build
 from isentrope.control.trial import OutOfReachError, Trial
-from isentrope.estimators.paired import Change, PairedChanges, PairedSteps
+from isentrope.estimators.paired import PairedChanges, PairedSteps
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.attributions import Attempt, Tried
 from isentrope.results.results import TrialResult
-from isentrope.system.progress import Progress, Report
+from isentrope.system.progress import Progress
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.trial_steps import PARTS, RANDOM, TrialSteps
 
@@ -55,67 +53,61 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
     E = ready.sampler.rewarded(ready.batches.E) if ready.analysis.reward else ready.batches.E
     paired = PairedSteps(ready.policy, E, ready.rate, ready.estimator.options)
     _add(paired, VANILLA, Trial.of(steps.plain, {}))
+    attempts: list[Attempt] = []
+    out_of_reach: list[str] = []
     with progress.bar("trying controls") as report:
-        attempts, out_of_reach = _attempts(steps, tried, paired, report)
+        for done, control in enumerate(("", *tried)):
+            report(done, len(tried) + 1, control)
+            try:
+                tries = steps.attempts(control) if control else steps.without_control()
+                for attempt, trial in tries:
+                    _add(paired, attempt.name, trial)
+                    attempts.append(attempt)
+            except OutOfReachError as error:
+                out_of_reach.append(f"{control}: {error}")
+        if len(out_of_reach) == len(tried):
+            raise OutOfReachError(" ".join(out_of_reach))
         against = {one.name: _against(one, masks=ready.trial.random_masks) for one in attempts}
         shares = {against[x.name].get("over_random_"): x.did.get("touched", 0) for x in attempts}
         for names, share in shares.items():
             for draw, mask in enumerate(names or ()):
                 _add(paired, mask, steps.mask(share, draw))
-    measured = paired.changes(
-        [
-            (f"{name}/{part}", _of(part, others))
-            for name, compared in against.items()
-            for part in PARTS
-            for others in compared.values()
-        ]
-    )
+    pairs = {
+        (name, part, prefix): (f"{name}/{part}", tuple(f"{other}/{part}" for other in others))
+        for name, compared in against.items()
+        for part in PARTS
+        for prefix, others in compared.items()
+    }
+    measured = paired.changes(list(pairs.values()))
 
     def changes(name: str, part: str) -> dict[str, Estimate]:
-        estimates = _changes("", measured.changes[f"{name}/{part}"])
-        for prefix, others in against[name].items():
-            estimates |= _changes(prefix, measured.differences[f"{name}/{part}", _of(part, others)])
-        return estimates
+        """Those of entropy and reward that there are, and a price."""
+        found = {"": measured.changes[f"{name}/{part}"]}
+        for prefix in against.get(name, {}):
+            found[prefix] = measured.differences[pairs[name, part, prefix]]
+        return {
+            name: estimate
+            for prefix, change in found.items()
+            for name, estimate in (
+                (f"{prefix}delta_h", change.entropy),
+                (f"{prefix}delta_j", change.reward),
+                ("price", change.price),
+            )
+            if estimate is not None
+        }
 
     entries = {
-        one.name: Tried(
-            **vars(one),
-            step=changes(one.name, "step"),
-            gradient=changes(one.name, "gradient"),
-        )
+        one.name: Tried(**vars(one), **{part: changes(one.name, part) for part in PARTS})
         for one in attempts
     }
     return TrialResult(
         **vars(ready.header),
         eta=ready.rate,
-        vanilla={part: _changes("", measured.changes[f"{VANILLA}/{part}"]) for part in PARTS},
+        vanilla={part: changes(VANILLA, part) for part in PARTS},
         tried=entries,
         warnings=(*out_of_reach, *_warnings(attempts, measured)),
         tables={"trial": _table(entries, measured, ready.rate)},
     )
-
-
-def _attempts(
-    steps: TrialSteps, tried: Sequence[str], paired: PairedSteps, report: Report
-) -> tuple[list[Attempt], list[str]]:
-    """Add the steps of all attempts to what is compared; sentences on what is out of reach."""
-    attempts: list[Attempt] = []
-    out_of_reach: list[str] = []
-    for attempt, trial in steps.without_control():
-        _add(paired, attempt.name, trial)
-        attempts.append(attempt)
-    plain = len(attempts)
-    for done, control in enumerate(tried):
-        report(done, len(tried), control)
-        try:
-            for attempt, trial in steps.attempts(control):
-                _add(paired, attempt.name, trial)
-                attempts.append(attempt)
-        except OutOfReachError as error:
-            out_of_reach.append(f"{control}: {error}")
-    if len(attempts) == plain:
-        raise OutOfReachError(" ".join(out_of_reach))
-    return attempts, out_of_reach
 
 
 def _add(paired: PairedSteps, name: str, trial: Trial) -> None:
@@ -132,17 +124,6 @@ def _against(one: Attempt, *, masks: bool) -> dict[str, tuple[str, ...]]:
     return {"gained_": (VANILLA,), "over_random_": names}
 
 
-def _of(part: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"{name}/{part}" for name in names)
-
-
-def _changes(prefix: str, change: Change) -> dict[str, Estimate]:
-    """Those of entropy and reward that there are, and a price."""
-    named = {f"{prefix}delta_h": change.entropy, f"{prefix}delta_j": change.reward}
-    named["price"] = change.price
-    return {name: estimate for name, estimate in named.items() if estimate is not None}
-
-
 def _table(entries: dict[str, Tried], measured: PairedChanges, eta: float) -> pd.DataFrame:
     rows = []
     for name, entry in entries.items():
@@ -155,9 +136,8 @@ def _table(entries: dict[str, Tried], measured: PairedChanges, eta: float) -> pd
                 row |= change.columns(column)
             rows.append(row)
     table = pd.DataFrame(rows)
-    for part in PARTS:
-        here = table["part"] == part
-        table.loc[here, "frontier"] = on_frontier(table[here])
+    for _, here in table.groupby("part"):
+        table.loc[here.index, "frontier"] = on_frontier(here)
     return table
 
 
