@@ -114,10 +114,7 @@ def printed_audit(result: AuditResult, _: Path) -> Printed:
         statistics = dict.fromkeys(name for row in record.proxies.values() for name in row)
         names = [name for name in statistics if name.split("@")[0] in _PRINTED]
         columns = [Column("proxy", left=True)]
-        columns += [
-            Column(name.replace("_", " "), lambda row, name=name: row.get(name), rank)
-            for rank, name in enumerate(names)
-        ]
+        columns += [Column(name.replace("_", " "), name, rank) for rank, name in enumerate(names)]
         title = f"{result.policy.name}: {record.items} {of}, proxies against influence"
         yield Table(title, record.proxies, columns)
     yield from classes_table(result.policy.name, result.classes)

@@ -40,9 +40,10 @@ def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
     tables = {"sequences": sequence_table(table)}
     if section.tokens:
         tables["tokens"] = token_table(table, ready.policy.tokenizer)
-    past = past_updates(ready, table, progress) if section.momentum_steps else None
-    if past is not None and len(past.table):
-        tables["momentum"] = past.table
+    past, notes = None, ()
+    if section.momentum_steps:
+        past, of_past, notes = past_updates(ready, table, progress)
+        tables |= {"momentum": of_past} if len(of_past) else {}
     return InfluenceResult(
         **vars(ready.header),
         how=table.how,
@@ -55,8 +56,8 @@ def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
         listed_share=dict(table.listed_share),
         shares=prompt_shares(ready) if section.share_responses else None,
         classes=classes_of(ready, table),
-        past=past and past.record,
-        warnings=(*_warnings(table), *(past.warnings if past else ())),
+        past=past,
+        warnings=(*_warnings(table), *notes),
         tables=tables,
     )
 

@@ -53,24 +53,24 @@ def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
     section = ready.kernel
     if "FU" in section.blocks and not ready.analysis.share_responses:
         raise ValueError(_NO_FRESH)
-    if section.second_order and sequence_weights(ready) is None:
+    x = sequence_weights(ready)
+    if section.second_order and x is None:
         raise ValueError(f"fisher_kernel.second_order expands in responses, but {UNEQUAL}")
     found_in: dict[str, Block] = {}
     records: dict[str, BlockRecord] = {}
-    tables: dict[str, list[pd.DataFrame]] = {"structure": [], "block_model": []}
+    tables: dict[str, list[pd.DataFrame]] = {}
     warnings: list[str] = []
-    blocks = list(dict.fromkeys(section.blocks))
     with progress.bar(KernelResult.verb) as report:
-        for done, block in enumerate(blocks):
-            report(done, len(blocks), block)
-            E, U = _sides(ready, block)
-            found = found_in[block] = Block(ready, _block(ready, block, E, U), E, U)
-            records[block], of_block, sentences = found.describe()
-            warnings += [f"{block}: {sentence}" for sentence in sentences]
-            for name, table in of_block.items():
-                tables[name].append(table.assign(block=block))
-    joined = {name: pd.concat(parts) for name, parts in tables.items() if parts}
-    second, K2 = _second_order(ready) if section.second_order else (None, None)
+        for name in dict.fromkeys(section.blocks):
+            report(len(found_in), len(section.blocks), name)
+            E, U = _sides(ready, name)
+            block = found_in[name] = Block(ready, _block(ready, name, E, U), E, U)
+            records[name] = block.describe()
+            warnings += [f"{name}: {sentence}" for sentence in block.warnings]
+            for of, table in block.tables.items():
+                tables.setdefault(of, []).append(table.assign(block=name))
+    joined = {of: pd.concat(parts) for of, parts in tables.items()}
+    second, K2 = _second_order(ready, x) if x is not None and section.second_order else (None, None)
     truncated: dict[str, Prediction] | None = None
     if "UU" in found_in:
         rows = found_in["UU"].truncations()
@@ -137,11 +137,9 @@ def _tiles(ready: Prepared) -> Path | None:
     return None if folder is None else folder / "tiles" / ready.subject.name
 
 
-def _second_order(ready: Prepared) -> tuple[SecondOrder, Tensor]:
+def _second_order(ready: Prepared, x: Tensor) -> tuple[SecondOrder, Tensor]:
     """K₂ on E, and δH₂ of the SGD step along U's gradient: by K₂, and by nested forward mode."""
     policy, E, U, weights = ready.policy, ready.batches.E, ready.batches.U, ready.step.token_weights
-    x = sequence_weights(ready)
-    assert x is not None  # find_kernel has asked
     K2 = second_order_kernel(policy, E, U, gradients=ready.gradients)
     direction = weighted_gradient(policy, U, weights)
     nested = second_order_change(policy, E, direction, confidence=ready.estimator.confidence)

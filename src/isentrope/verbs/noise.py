@@ -7,7 +7,6 @@ noise.parquet  one row per number
 
 from __future__ import annotations
 
-from operator import itemgetter
 from pathlib import Path
 
 import pandas as pd
@@ -115,11 +114,11 @@ def printed_noise(result: NoiseResult, _: Path) -> Printed:
         for name, scale in scales.items()
     ]
     columns = [
-        Column("of", itemgetter(0), left=True),
-        Column("quantity", itemgetter(1), left=True),
-        Column("value", itemgetter(2)),
-        Column("interval", itemgetter(3), 1),
-        Column("unit", itemgetter(4), 2, left=True),
+        Column("of", 0, left=True),
+        Column("quantity", 1, left=True),
+        Column("value", 2),
+        Column("interval", 3, 1),
+        Column("unit", 4, 2, left=True),
     ]
     yield Table(f"{result.policy.name}: noise", rows, columns)
     yield f"  intervals    {LIGHT_TAILS}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, replace
-from operator import itemgetter
 from pathlib import Path
 
 import pandas as pd
@@ -123,11 +122,11 @@ def printed_variance(result: VarianceResult, _: Path) -> Printed:
         for name, of in by_method.items()
     ]
     columns = [
-        Column("quantity", itemgetter(0), left=True),
-        Column("estimator", itemgetter(1), left=True),
+        Column("quantity", 0, left=True),
+        Column("estimator", 1, left=True),
         Column("value", lambda row: row[2].estimate),
         Column("variance ÷ prefix", lambda row: row[2].variance_ratio, 1),
-        Column(f"prompts for {100 * result.wanted_error:g} %", itemgetter(3)),
+        Column(f"prompts for {100 * result.wanted_error:g} %", 3),
     ]
     grouped = result.batches.E.sequences > result.batches.E.prompt_draws
     if grouped:
