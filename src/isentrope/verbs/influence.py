@@ -33,9 +33,7 @@ LEAST_RELIABLE = 0.8
 
 def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
     """Attribute the step of a checkpoint."""
-    section, E = ready.analysis, ready.batches.E
-    if section.overlap == "u_statistic":
-        E = ready.batches.U
+    section, E = ready.analysis, _measured_on(ready)
     table = influence_of(ready, progress, tokens=section.tokens, reward=section.reward)
     tables = {"sequences": sequence_table(table)}
     if section.tokens:
@@ -64,20 +62,25 @@ def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
 
 def influence_of(ready: Prepared, progress: Progress, *, tokens: bool, reward: bool) -> Influence:
     """The influence of a checkpoint's step, as its configuration wants it."""
-    E, U = ready.batches.E, ready.batches.U
-    one_batch = ready.analysis.overlap == "u_statistic"
-    rewarded = ready.sampler.rewarded(E) if reward else None
+    batches = ready.batches
+    rewarded = ready.sampler.rewarded(batches.E) if reward else None
     with progress.bar("attributing") as report:
         return influence(
             ready.policy,
-            U.with_columns(rewards=None) if one_batch else E.with_columns(rewards=None),
-            U,
+            _measured_on(ready).with_columns(rewards=None),
+            batches.U,
             ready.step,
             _options(ready),
             tokens=tokens,
             reward=rewarded,
             progress=report,
         )
+
+
+def _measured_on(ready: Prepared) -> Rollouts:
+    """E; the update batch where one batch has both roles."""
+    one_batch = ready.analysis.overlap == "u_statistic"
+    return ready.batches.U if one_batch else ready.batches.E
 
 
 def _options(ready: Prepared) -> InfluenceOptions:
@@ -114,14 +117,9 @@ def prompt_shares(ready: Prepared) -> SharesRecord:
     """Same-prompt and other-prompt shares on fresh responses to U's prompts."""
     U = ready.batches.U
     E = fresh_responses(ready.sampler, U, ready.analysis.share_responses)
-    totals = influence_shares(ready.policy, E, U, ready.step, _options(ready)).totals
-    return SharesRecord(
-        measured_on=f"{len(E)} fresh responses to U's prompts",
-        itself=totals.get("self"),
-        same_prompt=totals.get("same_prompt"),
-        other_prompt=totals.get("other_prompt"),
-        gradient=totals["gradient"],
-    )
+    totals = {**influence_shares(ready.policy, E, U, ready.step, _options(ready)).totals}
+    itself, measured_on = totals.pop("self", None), f"{len(E)} fresh responses to U's prompts"
+    return SharesRecord(measured_on=measured_on, itself=itself, **totals)
 
 
 def _budget(attribution: Attribution) -> Budget:

@@ -33,10 +33,10 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
     policy, U, step = ready.policy, ready.batches.U, ready.step
     confidence = ready.estimator.confidence
     numbers: dict[str, dict[str, Estimate]] = {}
-    kinds = (("gradient", None), ("preconditioned", step.preconditioner))
+    kinds = {"gradient": None, "preconditioned": step.preconditioner}
     with progress.bar("noise scale") as report:
-        for done, (name, P) in enumerate(kinds):
-            report(done, len(kinds), name)
+        for name, P in kinds.items():
+            report(len(numbers), len(kinds), name)
             scale = noise_scale(
                 policy,
                 U,
@@ -68,10 +68,7 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
     ]
     return NoiseResult(
         **vars(ready.header),
-        gradient=numbers["gradient"],
-        preconditioned=numbers["preconditioned"],
-        entropy=numbers["entropy"],
-        supervised=numbers.get("supervised"),
+        **numbers,
         warnings=tuple(f"{of}, {name}: {text}" for of, name, x in every for text in x.warnings),
         tables={"noise": pd.DataFrame(rows)},
     )
@@ -79,15 +76,10 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
 
 def _supervised(ready: Prepared) -> dict[str, Estimate]:
     policy, data = ready.policy, ready.sampler.data
-    tested, trained = data.evaluation_task(), data.update_task()
-    update_name = data.U_dataset_name or data.dataset_name
-    E = _demonstrations(policy, data.dataset_name, tested, data.B_E, data.seeds["E"])
-    U = _demonstrations(policy, update_name, trained, data.B_U, data.seeds["U"])
+    E = _demonstrations(policy, data.evaluation_task(), data.B_E, data.seeds["E"])
+    U = _demonstrations(policy, data.update_task(), data.B_U, data.seeds["U"])
     require_disjoint(E, U)
-    options = {
-        "confidence": ready.estimator.confidence,
-        "gradients": ready.gradients,
-    }
+    options = {"confidence": ready.estimator.confidence, "gradients": ready.gradients}
     change = supervised_loss_change(policy, E, U, **options)
     simple, curved = supervised_noise_scale(policy, E, U, **options)
     names = ("loss", "first_order", "second_order", "squared_kernel", "curvature")
@@ -97,10 +89,10 @@ def _supervised(ready: Prepared) -> dict[str, Estimate]:
     }
 
 
-def _demonstrations(policy: Policy, name: str, task: Task, n: int, seed: int) -> Rollouts:
+def _demonstrations(policy: Policy, task: Task, n: int, seed: int) -> Rollouts:
     if not isinstance(task, Demonstrator):
         raise ValueError(
-            f"The task {name} has no demonstrations, so there is no supervised loss: set "
+            "The task of batch_config has no demonstrations, so there is no supervised loss: set "
             "analysis.supervised=false."
         )
     return demonstration_rollouts(policy, task.demonstrations(n, seed))

@@ -25,6 +25,7 @@ from isentrope.update.step import Step
 from isentrope.verbs.batches import Batches, Sampler
 from isentrope.verbs.header import header_of
 from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.real_step import OptimizerOf
 from isentrope.verbs.replayable import model_obstacles
 from isentrope.verbs.training_step import training_step
 
@@ -98,16 +99,9 @@ def prepare_checkpoint(
         refuse(of_model, estimator.ignore_training_settings, subject.name)
         batches = sampler.batches(estimator)
     with clock.stage("update"), at_precision(policy, config.precision.updating):
-        U, real = training_step(
-            policy,
-            subject,
-            batches.U,
-            estimator,
-            state,
-            longest=sampler.longest(batches.U),
-            drawn_here=data.U_file is None,
-            master_weights=config.checkpoint.master_weights,
-        )
+        of = OptimizerOf(policy, subject, state, config.checkpoint.master_weights)
+        longest, drawn_here = sampler.longest(batches.U), data.U_file is None
+        U, real = training_step(of, batches.U, estimator, longest, drawn_here=drawn_here)
         batches, step = replace(batches, U=U), real.step
     precision = config.precision
     directory = config.output.directory

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from isentrope.estimators.baseline import cross_fitted_baseline
-from isentrope.estimators.functional import METHODS, Functionals, Method
+from isentrope.estimators.functional import METHODS, Method
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.estimators.variance import CERTAIN, VarianceStudy, variance_study
 from isentrope.nouns.estimate import Estimate
@@ -90,15 +91,13 @@ def _by_method(ready: Prepared, sample: ScoredBatch) -> dict[Method, ScoredBatch
     baseline = cross_fitted_baseline(
         sample.entropies, f.tokens, E.prompt_index, f.functional, features=features
     )
-    own: dict[Method, dict[str, object]] = {
+    own: dict[Method, dict[str, Any]] = {
         "doubly-robust": {"baseline": baseline},
         "surprisal": {"sampler_logprobs": sample.sampler_logprobs},
     }
 
-    def functional(method: Method) -> Functionals:
-        return replace(f, method=method, **own.get(method, {}))
-
-    return {m: replace(sample, functional=functional(m)) for m in METHODS}
+    functionals = {m: replace(f, method=m, **own.get(m, {})) for m in METHODS}
+    return {m: replace(sample, functional=of) for m, of in functionals.items()}
 
 
 def _warnings(study: VarianceStudy) -> tuple[str, ...]:
