@@ -39,7 +39,7 @@ def find_audit(ready: Prepared, progress: Progress) -> AuditResult:
     Raises:
         ValueError: If U has no advantages, which every proxy needs.
     """
-    if ready.batches.U.advantages is None:
+    if ready.U.advantages is None:
         raise ValueError("U has no advantages, and the proxies are made of them.")
     table = influence_of(ready, progress, tokens=True, reward=False)
     audits = audits_of(ready, table)

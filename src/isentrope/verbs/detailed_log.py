@@ -52,11 +52,11 @@ class DetailedLog:
         self.tables: dict[str, pd.DataFrame] = {}
         wants = measured.ready.logging.wants
         if wants("sequences") or wants("tokens"):
-            batches, policy = measured.ready.batches, measured.ready.policy
+            E, U, policy = measured.ready.E, measured.ready.U, measured.ready.policy
             at_theta, *derivatives = measured.change.sample.series
             scored = {
-                "E": (batches.E, at_theta, derivatives[0] if derivatives else None),
-                "U": (batches.U, score(policy, batches.U), None),
+                "E": (E, at_theta, derivatives[0] if derivatives else None),
+                "U": (U, score(policy, U), None),
             }
             if wants("sequences"):
                 own = {"E": _log_weights(measured), "U": _objective_weights(measured)}
@@ -151,11 +151,11 @@ def _tokens(policy: Policy, of: Rollouts, scores: Scores, slopes: Scores | None)
 
 
 def _statistics(measured: Measurement) -> dict[str, Any]:
-    batches = measured.ready.batches
+    ready = measured.ready
     return {
         "batches": {
             name: {column: _plain(getattr(batch, column)) for column in _OF_BATCH}
-            for name, batch in (("E", batches.E), ("U", batches.U))
+            for name, batch in (("E", ready.E), ("U", ready.U))
         },
         "weights": [
             {
@@ -181,7 +181,7 @@ def _objective_weights(measured: Measurement) -> dict[str, Any]:
 def _log_weights(measured: Measurement) -> dict[str, Any]:
     """S(θ + ηv) − S(sampler) of E at the rate of interest; NaN where it cannot be scored."""
     ready = measured.ready
-    policy, E = ready.policy, ready.batches.E
+    policy, E = ready.policy, ready.E
     try:
         moved = score(policy, E, policy.parameters_along(ready.step.direction, ready.rate))
     except NotFiniteError:

@@ -63,9 +63,9 @@ def find_entropies(ready: Prepared, progress: Progress) -> EntropiesResult:
     """Every definition on E and on U, compared with the logged value."""
     with progress.bar("entropies") as report:
         report(0, 2, "E")
-        E = _on(ready, ready.batches.E, weighted=True)
+        E = _on(ready, ready.E, weighted=True)
         report(1, 2, "U")
-        U = _on(ready, ready.batches.U, weighted=False)
+        U = _on(ready, ready.U, weighted=False)
     exact = E.values[EXACT]
     logged, source, of_U = _logged(ready)
     rows = []

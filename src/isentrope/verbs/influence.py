@@ -62,13 +62,12 @@ def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
 
 def influence_of(ready: Prepared, progress: Progress, *, tokens: bool, reward: bool) -> Influence:
     """The influence of a checkpoint's step, as its configuration wants it."""
-    batches = ready.batches
-    rewarded = ready.sampler.rewarded(batches.E) if reward else None
+    rewarded = ready.sampler.rewarded(ready.E) if reward else None
     with progress.bar("attributing") as report:
         return influence(
             ready.policy,
             _measured_on(ready).with_columns(rewards=None),
-            batches.U,
+            ready.U,
             ready.step,
             _options(ready),
             tokens=tokens,
@@ -80,7 +79,7 @@ def influence_of(ready: Prepared, progress: Progress, *, tokens: bool, reward: b
 def _measured_on(ready: Prepared) -> Rollouts:
     """E; the update batch where one batch has both roles."""
     one_batch = ready.analysis.overlap == "u_statistic"
-    return ready.batches.U if one_batch else ready.batches.E
+    return ready.U if one_batch else ready.E
 
 
 def _options(ready: Prepared) -> InfluenceOptions:
@@ -115,7 +114,7 @@ def fresh_responses(sampler: Sampler, U: Rollouts, count: int) -> Rollouts:
 
 def prompt_shares(ready: Prepared) -> SharesRecord:
     """Same-prompt and other-prompt shares on fresh responses to U's prompts."""
-    U = ready.batches.U
+    U = ready.U
     E = fresh_responses(ready.sampler, U, ready.analysis.share_responses)
     totals = {**influence_shares(ready.policy, E, U, ready.step, _options(ready)).totals}
     itself, measured_on = totals.pop("self", None), f"{len(E)} fresh responses to U's prompts"

@@ -110,7 +110,7 @@ _NO_FRESH = (
 
 def _sides(ready: Prepared, block: str) -> tuple[Rollouts, Rollouts | None]:
     """Rows and columns of a block; None for the rows themselves."""
-    E, U = ready.batches.E, ready.batches.U
+    E, U = ready.E, ready.U
     if block == "FU":
         return fresh_responses(ready.sampler, U, ready.analysis.share_responses), U
     return {"UU": (U, None), "EE": (E, None), "EU": (E, U)}[block]
@@ -139,7 +139,7 @@ def _tiles(ready: Prepared) -> Path | None:
 
 def _second_order(ready: Prepared, x: Tensor) -> tuple[SecondOrder, Tensor]:
     """K₂ on E, and δH₂ of the SGD step along U's gradient: by K₂, and by nested forward mode."""
-    policy, E, U, weights = ready.policy, ready.batches.E, ready.batches.U, ready.step.token_weights
+    policy, E, U, weights = ready.policy, ready.E, ready.U, ready.step.token_weights
     K2 = second_order_kernel(policy, E, U, gradients=ready.gradients)
     direction = weighted_gradient(policy, U, weights)
     nested = second_order_change(policy, E, direction, confidence=ready.estimator.confidence)

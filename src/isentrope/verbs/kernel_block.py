@@ -109,7 +109,7 @@ class Block:
         if not K.symmetric and bool(K.matrix.any()):
             sides = (*K.identities, K.diagonals)
             found["singular"] = singular_spectrum(K.matrix, *sides, seed=self._seed)
-        if (self._columns or self._rows) is ready.batches.U:
+        if (self._columns or self._rows) is ready.U:
             found |= self._pairs()
         return BlockRecord(**found)
 
@@ -169,7 +169,7 @@ class Block:
             if self._columns is not None:
                 own = own_pairs(self._rows.response_ids, self._columns.response_ids, same)
                 kind = "F" if bool(same.any(1).all()) else "E"
-            laws = dict(zip(CLASSES, LAWS[kind], strict=True))
+            laws: dict[str, str] = dict(zip(CLASSES, LAWS[kind], strict=True))
             classes = pair_classes(K.matrix, self._logprobs, x, *K.identities, own)
             fields["pair_classes"] = {
                 name: PairClassRecord(**vars(part), falls_as=laws[name])
@@ -181,7 +181,7 @@ class Block:
         ready, K, S, step = self._ready, self.K, self._logprobs, self._ready.step
         direction = step.components["gradient"]
         if not ready.kernel.preconditioned:
-            direction = weighted_gradient(ready.policy, ready.batches.U, step.token_weights)
+            direction = weighted_gradient(ready.policy, ready.U, step.token_weights)
         of_sequences = EstimatorOptions("per_sequence", confidence=ready.estimator.confidence)
         change = entropy_change(ready.policy, self._rows, direction, [], of_sequences, order=1)
         assert change.first_order is not None
@@ -197,7 +197,7 @@ class Block:
     def _clusters(self, gram: SquareKernel, most: int) -> Clusters | None:
         """As many clusters as are asked for, at most `most`; None for fewer than three."""
         ready = self._ready
-        count = min(ready.kernel.clusters or ready.batches.U.n_prompts, most)
+        count = min(ready.kernel.clusters or ready.U.n_prompts, most)
         return None if count < 3 else cluster_sequences(gram, count=count)
 
     def _parts(self, clusters: Clusters, x: Tensor) -> Iterator[ClusterRecord]:
@@ -219,4 +219,4 @@ def sequence_weights(ready: Prepared) -> Tensor | None:
         return None
     weights = ready.step.token_weights
     x = weights.gather(1, weights.abs().argmax(1, keepdim=True))[:, 0]
-    return x if torch.equal(weights, x[:, None] * ready.batches.U.mask) else None
+    return x if torch.equal(weights, x[:, None] * ready.U.mask) else None

@@ -68,7 +68,7 @@ def find_change(ready: Prepared, progress: Progress) -> MeasureResult:
 
 def influence_table(measured: Measurement) -> pd.DataFrame:
     """Influences of E's prompt draws: quantity (as in results.json), prompt, key and influence."""
-    E = measured.ready.batches.E
+    E = measured.ready.E
     keys = dict(zip(E.prompt_index.tolist(), E.prompt_keys or (), strict=False))
     draws = sorted({*E.prompt_index.tolist()})
     head = {"prompt": draws, "key": [keys.get(draw) for draw in draws]}

@@ -87,7 +87,7 @@ def _rewards(ready: Prepared) -> tuple[Tensor | None, tuple[str, ...]]:
     if not ready.analysis.reward:
         return None, ()
     try:
-        return ready.sampler.rewarded(ready.batches.E).rewards, ()
+        return ready.sampler.rewarded(ready.E).rewards, ()
     except ValueError as error:
         return None, (f"There is no ΔJ(η), which needs rewards: {error}",)
 
@@ -108,7 +108,7 @@ def _sweep(
         for done, (direction, rates) in enumerate(steps):
             change = entropy_change(
                 ready.policy,
-                ready.batches.E,
+                ready.E,
                 direction,
                 rates,
                 estimator.options,
@@ -148,7 +148,7 @@ def _to_resample(
 
 
 def _resample(ready: Prepared, etas: list[float], progress: Progress) -> dict[float, Estimate]:
-    E, fresh = ready.batches.E, list[Estimate]()
+    E, fresh = ready.E, list[Estimate]()
     if not etas:
         return {}
     with progress.bar("fresh responses") as report:
@@ -186,7 +186,7 @@ def _budget(
             by_prompt = 0 * whole
             if norm(component):
                 part = entropy_change(
-                    policy, ready.batches.E, component, [], ready.estimator.options, order=1
+                    policy, ready.E, component, [], ready.estimator.options, order=1
                 )
                 assert part.first_order is not None
                 found, by_prompt = part.first_order, part.influences["first_order"]
@@ -214,7 +214,7 @@ def _checks(ready: Prepared, change: EntropyChange) -> Checks:
         adjusted_p = None if of is None else adjusted(p, tested)
         verdict = identities_verdict(p)
         found |= {f"{name}_z": of, f"{name}_p": adjusted_p, f"{name}_verdict": verdict}
-    floor = rounding_floor(ready.policy, ready.batches.E, ready.step.direction, sample)
+    floor = rounding_floor(ready.policy, ready.E, ready.step.direction, sample)
     smallest = floor.smallest_eta(first.value) if first else None
     floors = FloorOfStep(floor.log_weight, floor.entropy_change, smallest)
     return Checks(**found, rounding_floor=floors)

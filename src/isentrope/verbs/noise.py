@@ -30,7 +30,7 @@ from isentrope.verbs.printed import Column, Printed, Table, ends
 
 def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
     """The noise scales of a checkpoint's step, in prompts (examples for the supervised loss)."""
-    policy, U, step = ready.policy, ready.batches.U, ready.step
+    policy, U, step = ready.policy, ready.U, ready.step
     confidence = ready.estimator.confidence
     numbers: dict[str, dict[str, Estimate]] = {}
     kinds = {"gradient": None, "preconditioned": step.preconditioner}

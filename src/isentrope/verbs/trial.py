@@ -50,7 +50,7 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
     acting = [n for n in (*TOKEN, *STEP) if build(n).on_policy and n != RANDOM]
     tried = ready.trial.controls or acting
     steps = TrialSteps(ready, tried)
-    E = ready.sampler.rewarded(ready.batches.E) if ready.analysis.reward else ready.batches.E
+    E = ready.sampler.rewarded(ready.E) if ready.analysis.reward else ready.E
     paired = PairedSteps(ready.policy, E, ready.rate, ready.estimator.options)
     _add(paired, VANILLA, Trial.of(steps.plain, {}))
     attempts: list[Attempt] = []
@@ -97,7 +97,9 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
         }
 
     entries = {
-        one.name: Tried(**vars(one), **{part: changes(one.name, part) for part in PARTS})
+        one.name: Tried(
+            **vars(one), step=changes(one.name, "step"), gradient=changes(one.name, "gradient")
+        )
         for one in attempts
     }
     return TrialResult(

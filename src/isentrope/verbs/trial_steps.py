@@ -61,8 +61,6 @@ class TrialSteps:
     Attributes:
         plain: The optimizer's own step, without what a control added in training.
         tokens: The batch as the controls see it.
-        own: The controls' own E, drawn apart from the one that steps are measured on; None where
-            no control needs it.
     """
 
     def __init__(self, ready: Prepared, names: list[str]) -> None:
@@ -87,14 +85,12 @@ class TrialSteps:
                     "ratio of policy to sampler is 1: there is nothing to try. The entropy term of "
                     "TRL's own settings is that of 'bonus'."
                 )
-            needs |= {"own"} if name in STEP else {*control.needs}
+            needs |= {*getattr(control, "needs", ())}
         self.plain = step = ready.step
         if added := step.components.get("control"):
             parts = {name: part for name, part in step.components.items() if name != "control"}
             without = axpy(-1.0, added, step.direction)
             self.plain = replace(step, direction=without, components=parts)
-        draws = needs - {"kept_mass"} or ready.trial.change is not None
-        self.own = self._draw() if draws else None
         self.tokens = self._tokens(needs)
 
     def _build(self, control: str, strength: float | None = None) -> Any:
@@ -104,8 +100,8 @@ class TrialSteps:
         """What every control is compared with: no control at all."""
         ready, plain = self._ready, self.plain
         parts = plain.components
-        shrunk = (axpy(-SHRUNK_BY, v, v) for v in (plain.direction, parts["gradient"]))
-        yield Attempt(control=SHRUNK, strength=SHRUNK_BY), Trial(*shrunk, {})
+        whole, gradient = (axpy(-SHRUNK_BY, v, v) for v in (plain.direction, parts["gradient"]))
+        yield Attempt(control=SHRUNK, strength=SHRUNK_BY), Trial(whole, gradient, {})
         if norm(parts["momentum"]) == 0:
             return
         state = load_optimizer_state(ready.policy, ready.subject.optimizer).without_momentum
@@ -144,10 +140,11 @@ class TrialSteps:
         smallest = largest_strength(control, -default.strength) if both else 0.0
         return [strength_for(section.change, change, largest, smallest)]
 
-    def _draw(self) -> Rollouts:
+    @cached_property
+    def own(self) -> Rollouts:
         """The controls' own E: on other prompts than E and U, unless overlaps are allowed."""
         ready, data = self._ready, self._ready.sampler.data
-        taken = [] if data.allow_overlap else [ready.batches.E, ready.batches.U]
+        taken = [] if data.allow_overlap else [ready.E, ready.U]
         own = {"B_E": ready.trial.size, "G_E": 1, "seed": data.seeds["control"]}
         own["fixed_prompts"] = False
         sampler = replace(ready.sampler, data=data.model_copy(update=own))
@@ -157,26 +154,24 @@ class TrialSteps:
         ready, sampler = self._ready, self._ready.sampler
         tokens = on_policy_tokens(
             ready.policy,
-            ready.batches.U,
+            ready.U,
             ready.estimator.objective,
-            ready.estimator.max_response_length or sampler.longest(ready.batches.U),
+            ready.estimator.max_response_length or sampler.longest(ready.U),
             seed=sampler.data.seeds["control"],
         )
         if "kept_mass" in needs:
-            kept = kept_mass(ready.policy, ready.batches.U, self._build("lp_reg").min_p)
+            kept = kept_mass(ready.policy, ready.U, self._build("lp_reg").min_p)
             tokens = replace(tokens, kept_mass=kept)
         if needs.isdisjoint(COLUMNS):
             return tokens
-        assert self.own is not None
         E = sampler.rewarded(self.own) if "reward_influence" in needs else self.own
         P = ready.step.preconditioner
-        measured = token_influence(ready.policy, E, ready.batches.U, tokens.weights, P)
+        measured = token_influence(ready.policy, E, ready.U, tokens.weights, P)
         return replace(tokens, **dict(zip(COLUMNS, measured, strict=True)))
 
     @cached_property
     def entropy_gradient(self) -> Vector:
         """Gradient on the controls' own E, as a strength is judged on another one."""
-        assert self.own is not None
         of = self._ready.estimator.options
         return entropy_gradient(
             self._ready.policy, self.own, functional=of.functional, method=of.method
@@ -189,7 +184,7 @@ class TrialSteps:
             return self._corrected(built)
         return try_tokens(
             ready.policy,
-            ready.batches.U,
+            ready.U,
             tokens or self.tokens,
             ready.subject.optimizer,
             built,
@@ -205,7 +200,6 @@ class TrialSteps:
     def _corrected(self, options: IsentropicOptions) -> Trial:
         """The step with an isentropic correction; its gradient part with one of its own."""
         ready, own = self._ready, self.own
-        assert own is not None
         first, second = map(own.select, torch.arange(len(own)).tensor_split(2))
         step, project = self.plain, self._neutral() if options.reward_neutral else None
         if options.reward_neutral and project is None:
@@ -234,7 +228,6 @@ class TrialSteps:
     def _neutral(self) -> Callable[[Vector], Vector] | None:
         """The projection that keeps the mean reward of the controls' own E, where it is known."""
         ready = self._ready
-        assert self.own is not None
         means = GradientMeans(1, BLOCKS)
         groups = reward_groups(ready.policy, ready.sampler.rewarded(self.own), BLOCKS)
         for k, part in enumerate(groups.parts):

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from isentrope.estimators.baseline import cross_fitted_baseline
-from isentrope.estimators.functional import METHODS, Method
+from isentrope.estimators.functional import METHODS, Functionals, Method
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.estimators.variance import CERTAIN, VarianceStudy, variance_study
 from isentrope.nouns.estimate import Estimate
@@ -32,7 +32,7 @@ from isentrope.verbs.printed import Column, Printed, Table, named
 
 def find_variance(ready: Prepared, progress: Progress) -> VarianceResult:
     """Every estimator of ΔH at the rate of interest, on one E-batch."""
-    policy, E, eta, clock = ready.policy, ready.batches.E, ready.rate, ready.clock
+    policy, E, eta, clock = ready.policy, ready.E, ready.rate, ready.clock
     with progress.bar("variance") as report:
         report(0, 3, "derivatives to order 1")
         with clock.stage("derivatives"):
@@ -86,7 +86,7 @@ def find_variance(ready: Prepared, progress: Progress) -> VarianceResult:
 
 def _by_method(ready: Prepared, sample: ScoredBatch) -> dict[Method, ScoredBatch]:
     """The same scores with each estimator."""
-    f, E = sample.functional, ready.batches.E
+    f, E = sample.functional, ready.E
     features = score_with_features(ready.policy, E).features
     baseline = cross_fitted_baseline(
         sample.entropies, f.tokens, E.prompt_index, f.functional, features=features
@@ -96,7 +96,9 @@ def _by_method(ready: Prepared, sample: ScoredBatch) -> dict[Method, ScoredBatch
         "surprisal": {"sampler_logprobs": sample.sampler_logprobs},
     }
 
-    functionals = {m: replace(f, method=m, **own.get(m, {})) for m in METHODS}
+    functionals: dict[Method, Functionals] = {
+        m: replace(f, method=m, **own.get(m, {})) for m in METHODS
+    }
     return {m: replace(sample, functional=of) for m, of in functionals.items()}
 
 
