@@ -118,30 +118,25 @@ def _sequences(
     policy: Policy, of: Rollouts, scores: Scores, slopes: Scores | None
 ) -> dict[str, Any]:
     """Columns of sequences; logprob and entropy in nats, summed; logprob_slope is ∂_v S."""
-    known = columns_of_responses(of)
+    renamed = {"prompt": "prompt_index", "key": "prompt_key"}
     decode = policy.tokenizer and policy.tokenizer.decode
     return {
         "sequence": range(len(of)),
-        "prompt_index": known["prompt"],
-        "prompt_key": known["key"],
+        **{renamed.get(k, k): column for k, column in columns_of_responses(of).items()},
         "prompt": decode and [decode(ids.tolist()) for ids in of.prompt_ids],
         "response": of.response_texts,
-        "length": known["length"],
         "logprob": scores.logprobs.sum(1).tolist(),
         "entropy": scores.entropies.sum(1).tolist(),
         "logprob_slope": slopes and slopes.logprobs.sum(1).tolist(),
-        "reward": known["reward"],
-        "advantage": known["advantage"],
     }
 
 
 def _tokens(policy: Policy, of: Rollouts, scores: Scores, slopes: Scores | None) -> dict[str, Any]:
     """Columns of tokens; logprob and entropy in nats, and their derivatives along v."""
     mask, known = scores.mask, columns_of_tokens(of, policy.tokenizer)
-    text = known.pop("text")
     return {
+        "token": known.pop("text"),
         **known,
-        "token": text,
         "logprob": scores.logprobs[mask].tolist(),
         "entropy": scores.entropies[mask].tolist(),
         "sampler_logprob": of.sampler_logprobs and of.padded("sampler_logprobs")[mask].tolist(),

@@ -31,8 +31,7 @@ from isentrope.attribution.influence.momentum import (
     unroll,
 )
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector, norm
-from isentrope.policy.gradient import weighted_gradient
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import read_next_update
 from isentrope.results.attributions import MomentumRecord, PastPart, PastStep
@@ -94,7 +93,8 @@ def past_updates(
             policy = Checkpoint(path, path.name).load(ready.where, ready.sampler.sampling)
             policy.ranks = ready.policy.ranks
             policy.convert(ready.policy.precision)
-            directions = momentum.directions(quantities, back, _clip(policy, batch, update))
+            clip = clip_factor(update["gradient_norm"], update.get("max_grad_norm"))
+            directions = momentum.directions(quantities, back, clip)
             rows = past_influence(policy, batch, directions, ready.gradients)
             updates.append(PastUpdate(back, batch, rows.chunk(len(attributions))))
             earliest = policy, path / "optimizer.pt"
@@ -117,15 +117,8 @@ def _read(checkpoint: Path) -> tuple[Rollouts, dict[str, Any]] | None:
         raise
     except (FileNotFoundError, ValueError):
         return None
-    return None if batch.token_weights is None else (batch, update)
-
-
-def _clip(policy: Policy, batch: Rollouts, update: dict[str, Any]) -> float:
-    """What clipping multiplied the gradient of a recorded step by."""
-    size = update.get("gradient_norm")
-    if size is None:
-        size = norm(weighted_gradient(policy, batch, batch.padded("token_weights")))
-    return clip_factor(size, update.get("max_grad_norm"))
+    replays = batch.token_weights is not None and update.get("gradient_norm") is not None
+    return (batch, update) if replays else None
 
 
 def _record(

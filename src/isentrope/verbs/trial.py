@@ -11,6 +11,8 @@ trial.parquet   the same, one row per control, strength and part
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from isentrope.control.controls import STEP, TOKEN, build
@@ -19,7 +21,7 @@ from isentrope.estimators.paired import PairedChanges, PairedSteps
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.attributions import Attempt, Tried
 from isentrope.results.results import TrialResult
-from isentrope.system.progress import Progress
+from isentrope.system.progress import Progress, Report
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.trial_steps import PARTS, RANDOM, TrialSteps
 
@@ -53,20 +55,8 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
     E = ready.sampler.rewarded(ready.E) if ready.analysis.reward else ready.E
     paired = PairedSteps(ready.policy, E, ready.rate, ready.estimator.options)
     _add(paired, VANILLA, Trial.of(steps.plain, {}))
-    attempts: list[Attempt] = []
-    out_of_reach: list[str] = []
     with progress.bar("trying controls") as report:
-        for done, control in enumerate(("", *tried)):
-            report(done, len(tried) + 1, control)
-            try:
-                tries = steps.attempts(control) if control else steps.without_control()
-                for attempt, trial in tries:
-                    _add(paired, attempt.name, trial)
-                    attempts.append(attempt)
-            except OutOfReachError as error:
-                out_of_reach.append(f"{control}: {error}")
-        if len(out_of_reach) == len(tried):
-            raise OutOfReachError(" ".join(out_of_reach))
+        attempts, out_of_reach = _attempts(steps, tried, paired, report)
         against = {one.name: _against(one, masks=ready.trial.random_masks) for one in attempts}
         shares = {against[x.name].get("over_random_"): x.did.get("touched", 0) for x in attempts}
         for names, share in shares.items():
@@ -110,6 +100,26 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
         warnings=(*out_of_reach, *_warnings(attempts, measured)),
         tables={"trial": _table(entries, measured, ready.rate)},
     )
+
+
+def _attempts(
+    steps: TrialSteps, tried: Sequence[str], paired: PairedSteps, report: Report
+) -> tuple[list[Attempt], list[str]]:
+    """Add the steps of all attempts to what is compared; sentences on what is out of reach."""
+    attempts: list[Attempt] = []
+    out_of_reach: list[str] = []
+    for done, control in enumerate(("", *tried)):
+        report(done, len(tried) + 1, control)
+        try:
+            tries = steps.attempts(control) if control else steps.without_control()
+            for attempt, trial in tries:
+                _add(paired, attempt.name, trial)
+                attempts.append(attempt)
+        except OutOfReachError as error:
+            out_of_reach.append(f"{control}: {error}")
+    if len(out_of_reach) == len(tried):
+        raise OutOfReachError(" ".join(out_of_reach))
+    return attempts, out_of_reach
 
 
 def _add(paired: PairedSteps, name: str, trial: Trial) -> None:

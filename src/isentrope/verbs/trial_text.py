@@ -27,7 +27,6 @@ WORDS = {"delta_h": "ΔH", "delta_j": "ΔJ"}
 
 def printed_trial(result: TrialResult, folder: Path) -> Printed:
     """What each control gains over vanilla."""
-    tried = result.tried.values()
     for part in TITLES:
         yield _gained(result, part)
     for part, plain in result.vanilla.items():
@@ -37,7 +36,7 @@ def printed_trial(result: TrialResult, folder: Path) -> Printed:
             for sentence in price_sentences(result, part):
                 yield f"  price        {sentence} ({part})"
     yield f"  at           η = {result.eta:.3g}; figure in {folder / 'trial.png'}"
-    for entry in tried:
+    for entry in result.tried.values():
         if entry.predicted is not None:
             yield (
                 f"  strength     {entry.control} {entry.strength:.4g}: ΔH of the step "
@@ -47,15 +46,15 @@ def printed_trial(result: TrialResult, folder: Path) -> Printed:
 
 def price_sentences(result: TrialResult, part: str) -> list[str]:
     """Which controls are worse than a lower rate, which better, and which are neither clearly."""
-    found: dict[str, dict[str, str]] = {words: {} for words in PRICES}
+    found: dict[str, dict[str, list[str]]] = {words: {} for words in PRICES}
     lower_rate = [e.part(part).get("price") for e in result.tried.values() if e.control == SHRUNK]
     ones = [1.0, *(price.value for price in lower_rate if price is not None)]  # beyond first order
     for entry in result.tried.values():
         if entry.control != SHRUNK:
             same = found[_verdict(entry.part(part).get("price"), min(ones), max(ones))]
-            before = f"{same[entry.control]}, " if entry.control in same else f"{entry.control} "
-            same[entry.control] = f"{before}{entry.strength:.3g}"
-    return [f"{words}: {'; '.join(of.values())}" for words, of in found.items() if of]
+            same.setdefault(entry.control, []).append(f"{entry.strength:.3g}")
+    each = {words: [f"{c} {', '.join(at)}" for c, at in of.items()] for words, of in found.items()}
+    return [f"{words}: {'; '.join(of)}" for words, of in each.items() if of]
 
 
 def _verdict(price: Estimate | None, low: float, high: float) -> str:
