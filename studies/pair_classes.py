@@ -76,7 +76,7 @@ def contributions(path: Path, B: int, repeat: int) -> dict[str, float]:
     ready, config = prepared(path, 8, B, repeat)
     U, step = ready.U, ready.step
     with at_precision(ready.policy, config.precision.measuring):
-        F = fresh_responses(ready.sampler, U, ready.analysis.share_responses)
+        F = fresh_responses(ready)
         K = fisher_kernel(ready.policy, F, U, preconditioner=step.preconditioner)
         S = score(ready.policy, F).logprobs.sum(1)
     x = sequence_weights(ready)

@@ -59,7 +59,8 @@ class DetailedLog:
                 "U": (U, score(policy, U), None),
             }
             if wants("sequences"):
-                own = {"E": _log_weights(measured), "U": _objective_weights(measured)}
+                of_step = measured.ready.step.token_weights[:, 0].tolist()
+                own = {"E": _log_weights(measured), "U": {"objective_weight": of_step}}
                 of = {name: _sequences(policy, *one) | own[name] for name, one in scored.items()}
                 self.tables["sequences"] = _stacked(of)
             if wants("tokens"):
@@ -118,25 +119,30 @@ def _sequences(
     policy: Policy, of: Rollouts, scores: Scores, slopes: Scores | None
 ) -> dict[str, Any]:
     """Columns of sequences; logprob and entropy in nats, summed; logprob_slope is ∂_v S."""
-    renamed = {"prompt": "prompt_index", "key": "prompt_key"}
+    known = columns_of_responses(of)
     decode = policy.tokenizer and policy.tokenizer.decode
     return {
         "sequence": range(len(of)),
-        **{renamed.get(k, k): column for k, column in columns_of_responses(of).items()},
+        "prompt_index": known["prompt"],
+        "prompt_key": known["key"],
         "prompt": decode and [decode(ids.tolist()) for ids in of.prompt_ids],
         "response": of.response_texts,
+        "length": known["length"],
         "logprob": scores.logprobs.sum(1).tolist(),
         "entropy": scores.entropies.sum(1).tolist(),
         "logprob_slope": slopes and slopes.logprobs.sum(1).tolist(),
+        "reward": known["reward"],
+        "advantage": known["advantage"],
     }
 
 
 def _tokens(policy: Policy, of: Rollouts, scores: Scores, slopes: Scores | None) -> dict[str, Any]:
     """Columns of tokens; logprob and entropy in nats, and their derivatives along v."""
     mask, known = scores.mask, columns_of_tokens(of, policy.tokenizer)
+    text = known.pop("text")
     return {
-        "token": known.pop("text"),
         **known,
+        "token": text,
         "logprob": scores.logprobs[mask].tolist(),
         "entropy": scores.entropies[mask].tolist(),
         "sampler_logprob": of.sampler_logprobs and of.padded("sampler_logprobs")[mask].tolist(),
@@ -167,10 +173,6 @@ def _statistics(measured: Measurement) -> dict[str, Any]:
 
 def _plain(column: Any) -> Any:
     return column.tolist() if isinstance(column, Tensor) else column
-
-
-def _objective_weights(measured: Measurement) -> dict[str, Any]:
-    return {"objective_weight": measured.ready.step.token_weights[:, 0].tolist()}
 
 
 def _log_weights(measured: Measurement) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from isentrope.results.attributions import Budget, SharesRecord
 from isentrope.results.results import InfluenceResult
 from isentrope.sampling.prompts import Prompt
 from isentrope.system.progress import Progress
-from isentrope.verbs.batches import Sampler
 from isentrope.verbs.past_updates import past_updates
 from isentrope.verbs.prepare import Prepared
 
@@ -104,19 +103,19 @@ def classes_of(ready: Prepared, table: Influence) -> dict[str, Classes]:
     return classes
 
 
-def fresh_responses(sampler: Sampler, U: Rollouts, count: int) -> Rollouts:
-    """`count` fresh responses to each of U's prompts, once however often U drew it."""
-    distinct = dict.fromkeys(tuple(ids.tolist()) for ids in U.prompt_ids)
+def fresh_responses(ready: Prepared) -> Rollouts:
+    """Fresh responses to each of U's prompts, once however often U drew it."""
+    sampler, count = ready.sampler, ready.analysis.share_responses
+    distinct = dict.fromkeys(tuple(ids.tolist()) for ids in ready.U.prompt_ids)
     prompts = [Prompt(f"U/{k}", token_ids=ids) for k, ids in enumerate(distinct)]
     seed = sampler.data.seeds["resample"]
-    return sampler.respond(prompts, count, seed, "fresh responses", sampler.longest(U))
+    return sampler.respond(prompts, count, seed, "fresh responses", sampler.longest(ready.U))
 
 
 def prompt_shares(ready: Prepared) -> SharesRecord:
     """Same-prompt and other-prompt shares on fresh responses to U's prompts."""
-    U = ready.U
-    E = fresh_responses(ready.sampler, U, ready.analysis.share_responses)
-    totals = {**influence_shares(ready.policy, E, U, ready.step, _options(ready)).totals}
+    E = fresh_responses(ready)
+    totals = {**influence_shares(ready.policy, E, ready.U, ready.step, _options(ready)).totals}
     itself, measured_on = totals.pop("self", None), f"{len(E)} fresh responses to U's prompts"
     return SharesRecord(measured_on=measured_on, itself=itself, **totals)
 

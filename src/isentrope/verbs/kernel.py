@@ -9,7 +9,6 @@ UU/  EU/  FU/  EE/  kernel.safetensors, rows.parquet, columns.parquet
 
 from __future__ import annotations
 
-import logging
 import shutil
 from pathlib import Path
 
@@ -17,11 +16,8 @@ import pandas as pd
 from safetensors.torch import save_file
 from torch import Tensor
 
-from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.fisher.truncation import Prediction
-from isentrope.attribution.gradients.gram import gram_plan
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.results.kernel import (
     BlockRecord,
@@ -30,11 +26,8 @@ from isentrope.results.kernel import (
 from isentrope.results.results import KernelResult
 from isentrope.system.files import remove_empty
 from isentrope.system.progress import Progress
-from isentrope.verbs.influence import fresh_responses
-from isentrope.verbs.kernel_block import UNEQUAL, Block, sequence_weights
+from isentrope.verbs.kernel_block import UNEQUAL, Block, sequence_weights, tiles_of
 from isentrope.verbs.prepare import Prepared
-
-log = logging.getLogger("isentrope")
 
 
 def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
@@ -63,8 +56,7 @@ def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
     with progress.bar(KernelResult.verb) as report:
         for name in dict.fromkeys(section.blocks):
             report(len(found_in), len(section.blocks), name)
-            E, U = _sides(ready, name)
-            block = found_in[name] = Block(ready, _block(ready, name, E, U), E, U)
+            block = found_in[name] = Block(ready, name)
             records[name] = block.describe()
             warnings += [f"{name}: {sentence}" for sentence in block.warnings]
             for of, table in block.tables.items():
@@ -81,7 +73,7 @@ def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
             truncated = {**rows.by_name}
 
     def save(folder: Path) -> None:
-        if (tiles := _tiles(ready)) is not None:
+        if (tiles := tiles_of(ready)) is not None:
             shutil.rmtree(tiles)
             remove_empty([tiles.parent])
         for block, found in found_in.items():
@@ -106,35 +98,6 @@ _NO_FRESH = (
     "of δH₁: set analysis.share_responses to their number per prompt. On other prompts than U's, "
     "all of δH₁ is coupling between different sequences."
 )
-
-
-def _sides(ready: Prepared, block: str) -> tuple[Rollouts, Rollouts | None]:
-    """Rows and columns of a block; None for the rows themselves."""
-    E, U = ready.E, ready.U
-    if block == "FU":
-        return fresh_responses(ready.sampler, U, ready.analysis.share_responses), U
-    return {"UU": (U, None), "EE": (E, None), "EU": (E, U)}[block]
-
-
-def _block(ready: Prepared, block: str, E: Rollouts, U: Rollouts | None) -> FisherKernel:
-    n_right = None if U is None else len(U)
-    plan = gram_plan(ready.policy, len(E), n_right, ready.gradients.storage)
-    log.info("%s: %s", block, plan)
-    return fisher_kernel(
-        ready.policy,
-        E,
-        U,
-        preconditioner=ready.step.preconditioner if ready.kernel.preconditioned else None,
-        gradients=ready.gradients,
-        diagonals=True,
-        folder=_tiles(ready),
-    )
-
-
-def _tiles(ready: Prepared) -> Path | None:
-    """Where finished tiles wait for a run that was killed, if its folder is named."""
-    folder = ready.run_folder
-    return None if folder is None else folder / "tiles" / ready.subject.name
 
 
 def _second_order(ready: Prepared, x: Tensor) -> tuple[SecondOrder, Tensor]:

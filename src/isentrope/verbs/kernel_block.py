@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -18,7 +19,7 @@ from torch import Tensor
 from isentrope.attribution.fisher.block_model import block_model
 from isentrope.attribution.fisher.block_truncation import block_truncations
 from isentrope.attribution.fisher.clusters import Clustering, Clusters, cluster_sequences
-from isentrope.attribution.fisher.kernel import FisherKernel
+from isentrope.attribution.fisher.kernel import fisher_kernel
 from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pair_classes
 from isentrope.attribution.fisher.singular import singular_spectrum
 from isentrope.attribution.fisher.spectrum import Eigenvalues
@@ -27,7 +28,6 @@ from isentrope.attribution.fisher.truncation import Truncations, truncations
 from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.functional import EstimatorOptions
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.saved import fields_of
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
@@ -40,6 +40,7 @@ from isentrope.results.kernel import (
     SketchRecord,
     SpectrumRecord,
 )
+from isentrope.verbs.influence import fresh_responses
 from isentrope.verbs.prepare import Prepared
 
 UNEQUAL = (
@@ -66,11 +67,23 @@ class Block:
         warnings: What limits them.
     """
 
-    def __init__(
-        self, ready: Prepared, K: FisherKernel, rows: Rollouts, columns: Rollouts | None
-    ) -> None:
-        """Keep the batches; no columns: those of a batch with itself."""
-        self._ready, self.K, self._rows, self._columns = ready, K, rows, columns
+    def __init__(self, ready: Prepared, name: str) -> None:
+        """Compute the block of E, U or fresh responses to U's prompts (F) by this name."""
+        self._ready = ready
+        rows, columns = name
+        drawn = {"E": lambda: ready.E, "U": lambda: ready.U, "F": lambda: fresh_responses(ready)}
+        self._rows = drawn[rows]()
+        self._columns = None if columns == rows else drawn[columns]()
+        self._P = ready.step.preconditioner if ready.kernel.preconditioned else None
+        self.K = fisher_kernel(
+            ready.policy,
+            self._rows,
+            self._columns,
+            preconditioner=self._P,
+            gradients=ready.gradients,
+            diagonals=True,
+            folder=tiles_of(ready),
+        )
         self._weights = sequence_weights(ready)
         self._seed = ready.sampler.data.seed
         self.tables: dict[str, pd.DataFrame] = {}
@@ -95,7 +108,7 @@ class Block:
                 self._rows,
                 self._columns,
                 dimension,
-                preconditioner=ready.step.preconditioner if ready.kernel.preconditioned else None,
+                preconditioner=self._P,
                 seed=self._seed,
                 exact=K.matrix,
                 backend=ready.gradients.backend,
@@ -220,3 +233,9 @@ def sequence_weights(ready: Prepared) -> Tensor | None:
     weights = ready.step.token_weights
     x = weights.gather(1, weights.abs().argmax(1, keepdim=True))[:, 0]
     return x if torch.equal(weights, x[:, None] * ready.U.mask) else None
+
+
+def tiles_of(ready: Prepared) -> Path | None:
+    """Where finished tiles wait for a run that was killed, if its folder is named."""
+    folder = ready.run_folder
+    return None if folder is None else folder / "tiles" / ready.subject.name

@@ -159,9 +159,8 @@ def training_step(
     differences = allowed(obstacles, estimator.ignore_training_settings)
     unverified = () if verifying() else (NOT_VERIFIED,)
     U, step = update_step(policy, U, of.state, estimator, longest)
-    step, of_control = with_control(policy, subject.path, U, step)
-    real = real_step(of, step, estimator)
-    warnings = (*unverified, *subject.as_trained.warnings, *differences, *notes, *of_control)
+    real = real_step(of, with_control(policy, subject.path, U, step), estimator)
+    warnings = (*unverified, *subject.as_trained.warnings, *differences, *notes)
     return U, replace(real, step=replace(real.step, warnings=warnings + real.step.warnings))
 
 
@@ -206,23 +205,22 @@ def update_step(
     return U, replace(step, warnings=(*clipped, *step.warnings))
 
 
-def with_control(
-    policy: Policy, checkpoint: Path, U: Rollouts, step: Step
-) -> tuple[Step, tuple[str, ...]]:
-    """The step with the part of a step control, where U is training's own; and a sentence."""
+def with_control(policy: Policy, checkpoint: Path, U: Rollouts, step: Step) -> Step:
+    """The step with the part of a step control, where U is training's own; a warning says so."""
     record = checkpoint / NEXT_UPDATE
     control = read_control(checkpoint) if (record / "update.json").is_file() else None
     if control is None:
-        return step, ()
-    if Rollouts.load(record / "rollouts.parquet").fingerprint != U.fingerprint:
-        return step, (
-            "Training corrected the step from this checkpoint by a control. U is another batch, so "
-            "what is measured is the optimizer's step without a correction.",
-        )
-    theta = policy.theta
-    require_same_names(control, theta)
-    own = {n: sharded_like(x, theta[n]) for n, x in control.items()}
-    return step.corrected(own), (
-        "The step has a part that a control added in training. Attributions to sequences and "
-        "tokens are of the optimizer's own step.",
+        return step
+    note = (
+        "Training corrected the step from this checkpoint by a control. U is another batch, so "
+        "what is measured is the optimizer's step without a correction."
     )
+    if Rollouts.load(record / "rollouts.parquet").fingerprint == U.fingerprint:
+        require_same_names(control, policy.theta)
+        own = {name: sharded_like(x, policy.theta[name]) for name, x in control.items()}
+        step = step.corrected(own)
+        note = (
+            "The step has a part that a control added in training. Attributions to sequences and "
+            "tokens are of the optimizer's own step."
+        )
+    return replace(step, warnings=(*step.warnings, note))
