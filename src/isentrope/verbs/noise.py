@@ -67,8 +67,7 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
         for of, name, x in every
     ]
     return NoiseResult(
-        **vars(ready.header),
-        **numbers,
+        **vars(ready.header) | numbers,
         warnings=tuple(f"{of}, {name}: {text}" for of, name, x in every for text in x.warnings),
         tables={"noise": pd.DataFrame(rows)},
     )
