@@ -16,7 +16,7 @@ import torch
 
 from isentrope.attribution.gradients.groups import reward_groups
 from isentrope.control.averages import BLOCKS, GradientMeans
-from isentrope.control.controls import FIELDS, STEP, TOKEN, build
+from isentrope.control.controls import STEP, TOKEN, build
 from isentrope.control.correction import Asked, Correction, isentropic_correction
 from isentrope.control.measured import kept_mass, token_influence
 from isentrope.control.options import IsentropicOptions
@@ -38,8 +38,6 @@ SHRUNK_BY = 0.5
 """Share of the plain step that the shrunk one leaves out."""
 PARTS = ("step", "gradient")
 """What is measured of a trial: its whole step, and the gradient part alone."""
-COLUMNS = ("influence", "reward_influence")
-"""Columns of `Tokens` that are measured on an E of the controls' own."""
 
 MULTIPLES = (0.25, 0.5, 1.0)
 """Strengths that are tried where none are given, as multiples of a control's default."""
@@ -67,8 +65,7 @@ class TrialSteps:
         """Score the batch, and draw what the controls need.
 
         Raises:
-            ValueError: If the objective has no advantages to rewrite, or a control acts in no
-                single step on an on-policy batch.
+            ValueError: If the objective has no advantages to rewrite.
         """
         if ready.estimator.objective not in OBJECTIVES or ready.estimator.off_policy:
             raise ValueError(
@@ -76,21 +73,12 @@ class TrialSteps:
                 f"to one of {', '.join(OBJECTIVES)}, and estimator.off_policy=false."
             )
         self._ready = ready
-        needs: set[str] = set()
-        for name in names:
-            control = self._build(name)
-            if name in FIELDS or not control.on_policy:
-                raise ValueError(
-                    f"The control {name!r} does nothing in the first step on a batch, where every "
-                    "ratio of policy to sampler is 1: there is nothing to try. The entropy term of "
-                    "TRL's own settings is that of 'bonus'."
-                )
-            needs |= {*getattr(control, "needs", ())}
         self.plain = step = ready.step
         if added := step.components.get("control"):
             parts = {name: part for name, part in step.components.items() if name != "control"}
             without = axpy(-1.0, added, step.direction)
             self.plain = replace(step, direction=without, components=parts)
+        needs = {self._build(name).needs for name in names if name not in STEP}
         self.tokens = self._tokens(needs)
 
     def _build(self, control: str, strength: float | None = None) -> Any:
@@ -150,7 +138,7 @@ class TrialSteps:
         sampler = replace(ready.sampler, data=data.model_copy(update=own))
         return sampler.evaluation({ids for r in taken for ids in prompts_of(r)})
 
-    def _tokens(self, needs: set[str]) -> Tokens:
+    def _tokens(self, needs: set[str | None]) -> Tokens:
         ready, sampler = self._ready, self._ready.sampler
         tokens = on_policy_tokens(
             ready.policy,
@@ -162,12 +150,11 @@ class TrialSteps:
         if "kept_mass" in needs:
             kept = kept_mass(ready.policy, ready.U, self._build("lp_reg").min_p)
             tokens = replace(tokens, kept_mass=kept)
-        if needs.isdisjoint(COLUMNS):
+        if "influence" not in needs:
             return tokens
-        E = sampler.rewarded(self.own) if "reward_influence" in needs else self.own
         P = ready.step.preconditioner
-        measured = token_influence(ready.policy, E, ready.U, tokens.weights, P)
-        return replace(tokens, **dict(zip(COLUMNS, measured, strict=True)))
+        effect = token_influence(ready.policy, self.own, ready.U, tokens.weights, P)
+        return replace(tokens, influence=effect)
 
     @cached_property
     def entropy_gradient(self) -> Vector:
