@@ -10,7 +10,8 @@ float64.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -48,13 +49,16 @@ def gram(
     if preconditioner is not None:
         require_same_names(policy.theta, preconditioner)
     n_right = None if right is None else right.n_rows
-    plan = gram_plan(policy, left.n_rows, n_right, gradients.storage)
+    plan = _plan(policy, left.n_rows, n_right, gradients.storage)
     computed = SequenceGradients(policy, gradients.backend)  # refuses unsupported layers
     held, streamed = (left, right or left) if plan.hold_left else (right or left, left)
+    scaled = _scaling(policy, preconditioner)
     out = torch.zeros(held.n_rows, streamed.n_rows, dtype=torch.float64)
     for start, end in plan.tiles:
-        with policy.precision.active(forward_mode=False):
-            out[start:end] += _tile(computed, held, streamed, preconditioner, plan, start, end)
+        tile = (start, end)
+        out[start:end] += _tile(
+            computed, held, streamed, scaled, plan.symmetric, tile, gradients.storage
+        )
     if plan.symmetric:
         out = out.triu() + out.triu(1).T  # tiles are computed on and above the diagonal only
     return out if plan.hold_left else out.T.contiguous()
@@ -78,17 +82,14 @@ def gram_diagonals(
         (rows,) and (columns,) float64, on the CPU.
     """
     left, right = sides
-    plan = gram_plan(policy, left.n_rows, right.n_rows, gradients.storage)
+    plan = _plan(policy, left.n_rows, right.n_rows, gradients.storage)
     size = max(end - start for start, end in plan.tiles)
     computed = SequenceGradients(policy, gradients.backend)
     scaled = _scaling(policy, preconditioner)
 
     def squares(side: TokenSum, start: int, end: int) -> Tensor:
         out = torch.zeros(end - start, dtype=torch.float64, device=policy.device)
-        with policy.precision.active(forward_mode=False), tempfile.TemporaryDirectory() as folder:
-            rows = GradientStore(policy.parts, end - start, gradients.storage, Path(folder))
-            computed.visit(_rows_of(side, start, end, shift=start), rows.add)
-            _share(rows, policy)
+        with _held(computed, side, start, end, gradients.storage) as rows:
             for name in policy.names:
                 block = rows.block(name)
                 out += (scaled(name, block) * block).sum(1).double()
@@ -103,18 +104,7 @@ def gram_diagonals(
     return diagonal(left), diagonal(right)
 
 
-def gram_plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage) -> StoragePlan:
-    """What a matrix of inner products holds, and what it costs.
-
-    Args:
-        policy: Has the parameters of a gradient.
-        n_left: Rows.
-        n_right: Columns; None: the rows with themselves.
-        storage: How gradients may be held.
-
-    Returns:
-        The plan.
-    """
+def _plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage) -> StoragePlan:
     size = sum(largest_part(p) for p in policy.theta.values())  # as many tiles on every process
     element = max(p.element_size() for p in policy.theta.values())
     return plan_storage(n_left, n_right, size, element, storage)
@@ -124,21 +114,17 @@ def _tile(
     gradients: SequenceGradients,
     held: TokenSum,
     streamed: TokenSum,
-    preconditioner: Vector | None,
-    plan: StoragePlan,
-    start: int,
-    end: int,
+    scaled: Scaling,
+    symmetric: bool,
+    tile: tuple[int, int],
+    storage: Storage,
 ) -> Tensor:
     """(end − start, all streamed rows); of a symmetric matrix only what is not below it."""
-    policy, ranks = gradients.policy, gradients.policy.ranks
-    scaled, device = _scaling(policy, preconditioner), policy.device
-    out = torch.zeros(end - start, streamed.n_rows, dtype=torch.float64, device=device)
-    with tempfile.TemporaryDirectory() as folder:
-        rows = GradientStore(policy.parts, end - start, plan.storage, Path(folder))
-        gradients.visit(_rows_of(held, start, end, shift=start), rows.add)
-        _share(rows, policy)
-        if plan.symmetric:
-            own = torch.arange(end - start, device=device)
+    policy, ranks, (start, end) = gradients.policy, gradients.policy.ranks, tile
+    out = torch.zeros(end - start, streamed.n_rows, dtype=torch.float64, device=policy.device)
+    with _held(gradients, held, start, end, storage) as rows:
+        if symmetric:
+            own = torch.arange(end - start, device=policy.device)
             if not policy.spreads_theta:
                 own = own.tensor_split(ranks.size)[ranks.own]
             for name in policy.names:
@@ -149,21 +135,32 @@ def _tile(
             products = scaled(name, new.flatten(1)) @ rows.block(name).T  # (b, tile)
             out.index_add_(1, columns, products.double().T)
 
-        first = end if plan.symmetric else 0  # rows before the tile were met by earlier tiles
+        first = end if symmetric else 0  # rows before the tile were met by earlier tiles
         if first < streamed.n_rows:
             gradients.visit(_rows_of(streamed, first, streamed.n_rows), multiply)
     ranks.sum([out])
     return out.cpu()
 
 
-def _share(rows: GradientStore, policy: Policy) -> None:
-    """Give every process all rows, where it does not have its parts of all of them."""
-    if not policy.spreads_theta:
-        rows.share(policy.ranks)
+@contextmanager
+def _held(
+    gradients: SequenceGradients, side: TokenSum, start: int, end: int, storage: Storage
+) -> Iterator[GradientStore]:
+    """All rows from start to end; of θ that is spread, this process's parts of them."""
+    policy = gradients.policy
+    with policy.precision.active(forward_mode=False), tempfile.TemporaryDirectory() as folder:
+        rows = GradientStore(policy.parts, end - start, storage, Path(folder))
+        gradients.visit(_rows_of(side, start, end, shift=start), rows.add)
+        if not policy.spreads_theta:
+            rows.share(policy.ranks)
+        yield rows
 
 
-def _scaling(policy: Policy, preconditioner: Vector | None) -> Callable[[str, Tensor], Tensor]:
-    """Multiplies (b, size) rows of a parameter by P."""
+Scaling = Callable[[str, Tensor], Tensor]
+"""Multiplies (b, size) rows of a parameter by P."""
+
+
+def _scaling(policy: Policy, preconditioner: Vector | None) -> Scaling:
     if preconditioner is None:
         return lambda _, rows: rows
     flat = {n: local_part(preconditioner[n]).flatten().to(p) for n, p in policy.parts.items()}

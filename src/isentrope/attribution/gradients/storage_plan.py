@@ -52,47 +52,24 @@ class Storage:
 
 @dataclass(frozen=True)
 class StoragePlan:
-    """Which gradients are held, and the cost.
+    """Which gradients are held.
 
     Attributes:
         hold_left: Whether rows of the left side are held; else those of the right.
         symmetric: Whether a batch is multiplied with itself.
         tiles: (start, end) rows of each tile of the held side.
         row_bytes: Bytes of one held gradient.
-        streamed: Rows of the other side.
-        storage: As requested.
     """
 
     hold_left: bool
     symmetric: bool
     tiles: tuple[tuple[int, int], ...]
     row_bytes: int
-    streamed: int
-    storage: Storage
 
     @property
     def held_bytes(self) -> int:
         """Largest number of bytes held at once."""
         return max(end - start for start, end in self.tiles) * self.row_bytes
-
-    @property
-    def passes(self) -> float:
-        """Forward+backward passes, in units of one over every row of both sides once."""
-        held = self.tiles[-1][1]
-        if self.symmetric:
-            return sum(held - start for start, _ in self.tiles) / held
-        return (held + len(self.tiles) * self.streamed) / (held + self.streamed)
-
-    def __str__(self) -> str:
-        held = self.tiles[-1][1]
-        side = "rows" if self.hold_left else "columns"
-        tiles = f" in {len(self.tiles)} tiles" if len(self.tiles) > 1 else ""
-        others = "" if self.symmetric else f"; {self.streamed} are streamed"
-        return (
-            f"holds {held} {side}{tiles}, {self.held_bytes / 2**20:.3g} MiB at a time "
-            f"({self.storage.kept}, {self.storage.where}){others}: the time of {self.passes:.2f} "
-            f"forward+backward passes over {'the batch' if self.symmetric else 'both batches'}"
-        )
 
 
 def plan_storage(
@@ -115,7 +92,6 @@ def plan_storage(
     """
     hold_left = n_right is None or n_left <= n_right
     held = n_left if hold_left else n_right or 0
-    streamed = n_left if n_right is None or not hold_left else n_right
     row = storage.row_bytes(parameters, element)
     fit = held
     if storage.memory is not None and storage.where != "disk":
@@ -129,4 +105,4 @@ def plan_storage(
     count = -(-held // fit)
     edges = [round(k * held / count) for k in range(count + 1)]
     tiles = tuple(pairwise(edges))
-    return StoragePlan(hold_left, n_right is None, tiles, row, streamed, storage)
+    return StoragePlan(hold_left, n_right is None, tiles, row)

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isentrope.attribution.influence.class_sums import ClassPart, Sums
+from isentrope.attribution.influence.class_sums import ClassPart, Sums, tokens_of
 from isentrope.attribution.influence.contributions import Influence
 from isentrope.attribution.proxies.proxies import token_covariance
 from isentrope.attribution.proxies.weighted_ranks import WeightedRanks
@@ -122,7 +122,7 @@ def token_classes(
     s, H, c = scores.logprobs[acting], scores.entropies[acting], influence.coefficients[acting]
     unlikely, high = lowest(s, share), lowest(-H, HIGH_ENTROPY)
     names = _joined(_pick(unlikely, "unlikely", "likely"), _signs(c), _pick(high, *_ENTROPY))
-    sums = Sums(influence, _of_tokens(influence, acting), c.abs(), confidence)
+    sums = Sums(influence, lambda x: tokens_of(x)[:, acting], c.abs(), confidence)
     selections: dict[float, CriterionPart] = {}
     if influence.U.advantages is not None:
         cov = token_covariance(scores.logprobs, scores.mask, influence.U.advantages)[acting]
@@ -158,10 +158,8 @@ def sequence_classes(influence: Influence, *, confidence: float = 0.95) -> Class
         ranks = torch.from_numpy(tied(surprisal.numpy()))
         above = ranks > ranks.double().quantile(0.5)
         words.append(_pick(above, "surprising", "expected"))
-    parts = {"h": influence.entropy.by_group[:, acting]}
-    if influence.reward is not None:
-        parts["j"] = influence.reward.by_group[:, acting]
-    sums = Sums(influence, parts, weights.abs().sum(1), confidence)
+    sizes = weights.abs().sum(1)
+    sums = Sums(influence, lambda x: x.by_group[:, acting], sizes, confidence)
     return _classes(influence, sums, _joined(*words), thresholds, {})
 
 
@@ -184,16 +182,6 @@ def _signs(weights: Tensor) -> list[str]:
 
 def _joined(*words: list[str]) -> np.ndarray:
     return np.array([", ".join(row) for row in zip(*words, strict=True)])
-
-
-def _of_tokens(influence: Influence, acting: Tensor) -> dict[str, Tensor]:
-    """(G, m) of the acting tokens, of entropy ("h") and of reward ("j")."""
-    of = {"h": influence.entropy, "j": influence.reward}
-    return {
-        name: part.by_group_and_token[:, acting]
-        for name, part in of.items()
-        if part is not None and part.by_group_and_token is not None
-    }
 
 
 def _classes(
