@@ -285,13 +285,6 @@ def planned(
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Such as 16GB; what is free if left out.")
     ] = None,
-    prompt_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Longest prompt, where the data set is not to be read."),
-    ] = None,
-    processes: Annotated[
-        int, typer.Option(min=1, help="Processes of torchrun on this machine; memory is of each.")
-    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plans as JSON.")] = False,
     settings: Overrides = None,
 ) -> None:
