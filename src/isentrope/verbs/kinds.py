@@ -61,9 +61,7 @@ def intention(config: Config) -> str:
         with verification(config.checkpoint.verify):
             return f"it measures {', '.join(subject.name for subject in require_inputs(config))}"
     if isinstance(config, EvaluateConfig):
-        with verification(config.checkpoint.verify):
-            checkpoints = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
-        names = ", ".join(checkpoint.name for checkpoint in checkpoints)
+        names = ", ".join(checkpoint.name for checkpoint in require_evaluation_inputs(config))
         return f"it evaluates {names} on {config.data.dataset_name}"
     require_paths(config.model, config.data)
     if isinstance(config, SftConfig):
