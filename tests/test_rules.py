@@ -21,7 +21,6 @@ SHARED_NAMES = """
 
 LONG_FILES = {
     "attribution/gradients/sequence_gradients.py",
-    "cli/options.py",
     "estimators/importance.py",
     "nouns/estimate.py",
     "nouns/rollouts.py",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -74,7 +75,7 @@ class Work:
     def make_chunks(self, progress: Progress) -> None:
         """Make the chunks that are not there yet, or under torchrun a share of them."""
         policy, profile = self._policy, self._profile
-        every = [(d, number) for d in self._samples for number in range(len(self._starts))]
+        every = product(self._samples, range(len(self._starts)))
         missing = gather([chunk for chunk in every if not self._step.has(*chunk)])[0]
         # the processes of a sharded model make every chunk together
         mine = missing if policy.sharded else missing[rank() :: world_size()]
