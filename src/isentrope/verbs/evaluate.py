@@ -13,7 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.evaluate import (
+    EvaluateConfig,
+    EvaluationData,
+    EvaluationOutput,
+    EvaluationSampling,
+)
+from isentrope.config.measure import PolicyConfig
 from isentrope.config.paths import inputs_of
 from isentrope.evaluation.metrics import metric_names
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
@@ -30,7 +36,7 @@ from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verification
 from isentrope.system.processes import barrier, gather, join_processes, rank, world_size
 from isentrope.system.progress import Progress
-from isentrope.verbs.evaluation_work import Work
+from isentrope.verbs.evaluation_work import Sections, Work
 
 log = logging.getLogger("isentrope")
 
@@ -54,12 +60,25 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
     """Evaluate every checkpoint of a configuration, or resume where it was stopped."""
     heed(config, "This configuration is of an evaluation")
     join_processes()
-    checkpoints = require_evaluation_inputs(config)
-    folder = gather(_directory(config, checkpoints[0]))[0]
+    with verification(config.checkpoint.verify):
+        checkpoints = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
+    profile, first = config.evaluation, checkpoints[0]
+    directory = evaluation_directory(config.output, config.data.dataset_name, first)
+    folder = gather(directory)[0]
     with one_writer(folder, inputs_of(config)), verification(config.checkpoint.verify):
         require_same_evaluation(folder, config)
-        profile, first = config.evaluation, checkpoints[0].path
-        engine = _vllm(first, config) if config.sampling.engine == "vllm" else None
+        engine = None
+        if config.sampling.engine == "vllm":
+            engine = _vllm(
+                first,
+                config.checkpoint,
+                config.sampling,
+                dtype=config.precision.sampling.runtime_dtype,
+                seed=profile.seed,
+            )
+        of = Sections(
+            config.checkpoint, config.data, profile, config.precision, config.sampling, engine
+        )
         content = resolved_content(config, folder, seeds={"evaluation": profile.seed})
         names = metric_names(profile.chosen, profile.tries)
         results, table = [], folder
@@ -67,38 +86,16 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
             made_from = evaluation_origin(config, checkpoint.path)
             _require_base(checkpoint, made_from, config.checkpoint.base_model)
             step = StepFolder(folder / checkpoint.name, made_from)
-            step.require_same_origin()
-            if step.result() is None:
-                log.info("evaluating %s", checkpoint.path)
-                work = Work(checkpoint, step, config, engine)  # refuses what it can before any file
-                _do(work, step, content, progress or Progress())
-            else:
-                log.info("%s is done already", checkpoint.name)
-                step.remove_chunks()
-            done = step.result()
-            assert done is not None
-            results.append(done)
+            results.append(_evaluate(checkpoint, step, of, content, progress or Progress()))
             if rank() == 0:
                 table = write_evaluations(folder, results, names)
         barrier()
         return Evaluated(folder, table, results)
 
 
-def _do(work: Work, step: StepFolder, content: bytes, progress: Progress) -> None:
-    """Make the chunks of a checkpoint by turns, and let the first process read them back."""
-    barrier()
-    if rank() == 0:
-        write_bytes(step.path.parent / CONFIG, content)
-        step.begin()
-    barrier()
-    work.make_chunks(progress)
-    barrier()
-    if rank() == 0:
-        step.finish(*work.consolidated())
-    barrier()
-
-
-def require_evaluation_inputs(config: EvaluateConfig) -> list[Checkpoint]:
+def require_evaluation_inputs(
+    where: PolicyConfig, data: EvaluationData, sampling: EvaluationSampling
+) -> list[Checkpoint]:
     """Refuse a configuration whose files are not there or do not belong together.
 
     Returns:
@@ -107,13 +104,12 @@ def require_evaluation_inputs(config: EvaluateConfig) -> list[Checkpoint]:
     Raises:
         FileNotFoundError: If the data set is not there.
     """
-    path, where = config.data.dataset_path, config.checkpoint
+    path = data.dataset_path
     if path is not None and not Path(path).exists():
         raise FileNotFoundError(f"There is no file {path} (data.dataset_path).")
-    with verification(where.verify):
-        checkpoints = find_checkpoints(where)
-        require_one_model(checkpoints, where.base_model)
-    if config.sampling.engine == "vllm":
+    checkpoints = find_checkpoints(where)
+    require_one_model(checkpoints, where.base_model)
+    if sampling.engine == "vllm":
         require_vllm([c.path for c in checkpoints], world_size())
     return checkpoints
 
@@ -131,25 +127,54 @@ def _require_base(
         log.warning("%s: %s.", checkpoint.path, other.words)
 
 
-def _directory(config: EvaluateConfig, first: Checkpoint) -> Path:
+def evaluation_directory(output: EvaluationOutput, dataset: str, first: Checkpoint) -> Path:
     """The folder of an evaluation, of which `first` is the first checkpoint; not made yet."""
-    output = config.output
     if output.directory:
         return Path(output.directory)
     path = first.path.resolve()
     run = path.parent.parent if path.parent.name == "training_state" else path
-    name = f"{output.name or run.name}_{config.data.dataset_name}"
-    return Path("eval_runs") / folder_name(name)
+    return Path("eval_runs") / folder_name(f"{output.name or run.name}_{dataset}")
 
 
-def _vllm(first: Path, config: EvaluateConfig) -> VllmEngine:
+def _vllm(
+    first: Checkpoint, where: PolicyConfig, sampling: EvaluationSampling, *, dtype: str, seed: int
+) -> VllmEngine:
     return VllmEngine(
-        first,
-        base_model=config.checkpoint.base_model,
-        allow_hub=config.checkpoint.allow_hub,
-        dtype=config.precision.sampling.runtime_dtype,
-        temperature=config.sampling.temperature,
-        max_new_tokens=config.sampling.max_new_tokens,
-        memory=config.sampling.vllm_memory,
-        seed=config.evaluation.seed,
+        first.path,
+        base_model=where.base_model,
+        allow_hub=where.allow_hub,
+        dtype=dtype,
+        temperature=sampling.temperature,
+        max_new_tokens=sampling.max_new_tokens,
+        memory=sampling.vllm_memory,
+        seed=seed,
     )
+
+
+def _evaluate(
+    checkpoint: Checkpoint,
+    step: StepFolder,
+    of: Sections,
+    content: bytes,
+    progress: Progress,
+) -> EvaluationResult:
+    step.require_same_origin()
+    if step.result() is None:
+        log.info("evaluating %s", checkpoint.path)
+        work = Work(checkpoint, step, of)  # refuses what it can before any file
+        barrier()
+        if rank() == 0:
+            write_bytes(step.path.parent / CONFIG, content)
+            step.begin()
+        barrier()
+        work.make_chunks(progress)
+        barrier()
+        if rank() == 0:
+            step.finish(*work.consolidated())
+        barrier()
+    else:
+        log.info("%s is done already", checkpoint.name)
+        step.remove_chunks()
+    done = step.result()
+    assert done is not None
+    return done

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from itertools import product
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
 
-from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.evaluate import EvaluationData, EvaluationProfile, EvaluationSampling
+from isentrope.config.measure import PolicyConfig
+from isentrope.config.stages import ScoringPrecision
 from isentrope.evaluation.evaluate import require_format, score_records
 from isentrope.evaluation.metrics import estimate_metrics
 from isentrope.evaluation.records import TOKENS
@@ -27,10 +29,12 @@ from isentrope.evaluation.responses import (
 )
 from isentrope.evaluation.vllm_engine import VllmEngine
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Checkpoint
 from isentrope.runs.evaluation_folder import StepFolder
 from isentrope.runs.evaluation_result import EvaluatedRow, EvaluationResult, RewardCounts
 from isentrope.sampling.prompts import Prompt, require_room
+from isentrope.sampling.tasks import Task
 from isentrope.system.manifest import verifying
 from isentrope.system.processes import gather, rank, world_size
 from isentrope.system.progress import Progress
@@ -39,57 +43,85 @@ from isentrope.verbs.precision_stages import at_precision
 SCHEMA = "isentrope/evaluate/1"
 
 
-class Work:
-    """One checkpoint loaded, and its prompts."""
+@dataclass(frozen=True)
+class Sections:
+    """What is estimated of every checkpoint, on which prompts, and how.
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        step: StepFolder,
-        config: EvaluateConfig,
-        engine: VllmEngine | None,
-    ) -> None:
+    Attributes:
+        where: How a checkpoint is loaded.
+        data: The task.
+        profile: What is estimated, from how many responses.
+        precision: Of scorer and sampler.
+        sampling: How responses are drawn.
+        engine: vLLM; None to generate by transformers.
+    """
+
+    where: PolicyConfig
+    data: EvaluationData
+    profile: EvaluationProfile
+    precision: ScoringPrecision
+    sampling: EvaluationSampling
+    engine: VllmEngine | None
+
+
+class Work:
+    """One checkpoint loaded, and its prompts.
+
+    Attributes:
+        policy: In float32, to be set to a precision for the work.
+        task: Prompts and rewards.
+        prompts: Those that are evaluated on.
+        starts: Number of the first prompt of each chunk.
+        samples: Responses to each prompt, by decoding.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, step: StepFolder, of: Sections) -> None:
         """Load a checkpoint and choose its prompts; what does not fit is refused here.
 
         Args:
             checkpoint: The checkpoint.
             step: Where its chunks go.
-            config: What is estimated, on which prompts, and how.
-            engine: vLLM; None to generate by transformers.
+            of: What is estimated, on which prompts, and how.
         """
-        self._checkpoint, self._step, self._config, self._engine = checkpoint, step, config, engine
-        self._profile = profile = config.evaluation
-        self._policy = checkpoint.load(config.checkpoint, config.sampling)
-        data = config.data
-        self._task = data.load_task(data.dataset_name, data.split, data.dataset_path)
-        require_format(self._task, profile.metrics or (), data.dataset_name)
-        self._prompts = choose_prompts(
-            self._task.prompts, profile.n_prompts, profile.seed, policy=self._policy
+        self._checkpoint, self._step, self._of = checkpoint, step, of
+        data, profile = of.data, of.profile
+        self.policy: Policy = checkpoint.load(of.where, of.sampling)
+        self.task: Task = data.load_task(data.dataset_name, data.split, data.dataset_path)
+        require_format(self.task, profile.metrics or (), data.dataset_name)
+        self.prompts: list[Prompt] = choose_prompts(
+            self.task.prompts, profile.n_prompts, profile.seed, policy=self.policy
         )
-        require_room(self._policy, self._prompts, config.sampling.max_new_tokens)
-        self._starts = range(0, len(self._prompts), profile.chunk_prompts)
-        self._samples: dict[Decoding, int] = {"sampled": profile.samples_per_prompt}
+        require_room(self.policy, self.prompts, of.sampling.max_new_tokens)
+        self.starts = list(range(0, len(self.prompts), profile.chunk_prompts))
+        self.samples: dict[Decoding, int] = {"sampled": profile.samples_per_prompt}
         if profile.greedy:
-            self._samples["greedy"] = 1
+            self.samples["greedy"] = 1
 
     def make_chunks(self, progress: Progress) -> None:
         """Make the chunks that are not there yet, or under torchrun a share of them."""
-        policy, profile = self._policy, self._profile
-        every = product(self._samples, range(len(self._starts)))
+        numbers = range(len(self.starts))
+        every: list[tuple[Decoding, int]] = [
+            (d, number) for d in self.samples for number in numbers
+        ]
         missing = gather([chunk for chunk in every if not self._step.has(*chunk)])[0]
         # the processes of a sharded model make every chunk together
-        mine = missing if policy.sharded else missing[rank() :: world_size()]
+        mine = missing if self.policy.sharded else missing[rank() :: world_size()]
+        measuring = self._of.precision.measuring
         with (
             progress.bar(self._checkpoint.name) as advance,
-            at_precision(policy, self._config.precision.measuring),
+            at_precision(self.policy, measuring),
         ):
             for done, (decoding, number, rollouts) in enumerate(self._answers(mine), start=1):
-                above = profile.right_above
                 records = score_records(
-                    *(policy, rollouts, self._task, profile.chosen, decoding), right_above=above
+                    self.policy,
+                    rollouts,
+                    self.task,
+                    self._of.profile.chosen,
+                    decoding,
+                    right_above=self._of.profile.right_above,
                 )
-                records["prompt"] += self._starts[number]
-                if rank() == 0 or not policy.sharded:
+                records["prompt"] += self.starts[number]
+                if rank() == 0 or not self.policy.sharded:
                     self._step.save(decoding, number, records)
                 advance(done, len(mine))
 
@@ -97,28 +129,31 @@ class Work:
         self, chunks: Sequence[tuple[Decoding, int]]
     ) -> Iterator[tuple[Decoding, int, Rollouts]]:
         """The responses of these chunks."""
-        profile, longest = self._profile, self._config.sampling.max_new_tokens
-        for decoding, samples in self._samples.items():
+        profile, longest = self._of.profile, self._of.sampling.max_new_tokens
+        for decoding in self.samples:
             generator = random_numbers(profile.seed)
-            for number, start in enumerate(self._starts):
-                chosen = self._prompts[start : start + profile.chunk_prompts]
+            for number, start in enumerate(self.starts):
+                chosen = self.prompts[start : start + profile.chunk_prompts]
                 if (decoding, number) in chunks:
                     yield decoding, number, self._answer(chosen, start, decoding, generator)
                 else:
-                    skip_random_numbers(generator, len(chosen) * samples, longest)
+                    skip_random_numbers(generator, len(chosen) * self.samples[decoding], longest)
 
     def _answer(
         self, prompts: Sequence[Prompt], start: int, decoding: Decoding, generator: torch.Generator
     ) -> Rollouts:
-        policy, samples, sampling = self._policy, self._samples[decoding], self._config.sampling
-        if self._engine is not None:
+        sampling, precision = self._of.sampling, self._of.precision
+        samples = self.samples[decoding]
+        if self._of.engine is not None:
             folder = self._checkpoint.path
-            return self._engine.respond(policy, folder, prompts, start, samples, decoding)
-        precision = self._config.precision
+            return self._of.engine.respond(self.policy, folder, prompts, start, samples, decoding)
         other = precision.sampling != precision.measuring
-        with at_precision(policy, precision.sampling) if other else nullcontext():
+        with at_precision(self.policy, precision.sampling) if other else nullcontext():
             return draw_responses(
-                *(policy, prompts, samples, generator),
+                self.policy,
+                prompts,
+                samples,
+                generator,
                 decoding=decoding,
                 max_new_tokens=sampling.max_new_tokens,
                 batch_size=sampling.batch_size,
@@ -127,38 +162,39 @@ class Work:
     def consolidated(self) -> tuple[pd.DataFrame, EvaluationResult]:
         """Read all chunks back."""
         rows, tables = [], []
-        for decoding in self._samples:
-            records = self._step.load(decoding, len(self._starts))
+        for decoding in self.samples:
+            records = self._step.load(decoding, len(self.starts))
             rows.append(self._row(decoding, records))
-            if not self._profile.save_tokens:
+            if not self._of.profile.save_tokens:
                 records = records.drop(columns=list(TOKENS), errors="ignore")
             records.insert(0, "decoding", decoding)
             tables.append(records)
-        data, sampling = self._config.data, self._config.sampling
-        result = EvaluationResult(
-            schema=SCHEMA,
-            checkpoint=self._checkpoint.name,
-            path=str(self._checkpoint.path),
-            step=self._checkpoint.step,
-            dataset=data.dataset_name,
-            split=data.split,
-            temperature=sampling.temperature,
-            max_new_tokens=sampling.max_new_tokens,
-            rows=tuple(rows),
-            verified=verifying(),
-        )
-        return pd.concat(tables, ignore_index=True), result
+        return pd.concat(tables, ignore_index=True), self._result(tuple(rows))
 
     def _row(self, decoding: Decoding, records: pd.DataFrame) -> EvaluatedRow:
-        profile = self._profile
+        profile = self._of.profile
         metrics = estimate_metrics(
             records, profile.chosen, profile.tries, sampled=decoding == "sampled"
         )
         counts, edges = np.histogram(records["reward"], bins=20)
         return EvaluatedRow(
             decoding=decoding,
-            n_prompts=len(self._prompts),
-            samples_per_prompt=self._samples[decoding],
+            n_prompts=len(self.prompts),
+            samples_per_prompt=self.samples[decoding],
             metrics=dict(metrics),
             rewards=RewardCounts(tuple(edges.tolist()), tuple(counts.tolist())),
+        )
+
+    def _result(self, rows: tuple[EvaluatedRow, ...]) -> EvaluationResult:
+        return EvaluationResult(
+            schema=SCHEMA,
+            checkpoint=self._checkpoint.name,
+            path=str(self._checkpoint.path),
+            step=self._checkpoint.step,
+            dataset=self._of.data.dataset_name,
+            split=self._of.data.split,
+            temperature=self._of.sampling.temperature,
+            max_new_tokens=self._of.sampling.max_new_tokens,
+            rows=rows,
+            verified=verifying(),
         )

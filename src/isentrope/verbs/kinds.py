@@ -61,7 +61,9 @@ def intention(config: Config) -> str:
         with verification(config.checkpoint.verify):
             return f"it measures {', '.join(subject.name for subject in require_inputs(config))}"
     if isinstance(config, EvaluateConfig):
-        names = ", ".join(checkpoint.name for checkpoint in require_evaluation_inputs(config))
+        with verification(config.checkpoint.verify):
+            checkpoints = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
+        names = ", ".join(checkpoint.name for checkpoint in checkpoints)
         return f"it evaluates {names} on {config.data.dataset_name}"
     require_paths(config.model, config.data)
     if isinstance(config, SftConfig):
