@@ -89,7 +89,7 @@ def demo(
 def print_verdict(console: Console, folder: Path) -> None:
     """Print the sentences that the report opens with."""
     for i, claim in enumerate(verdict(read_run(folder)), 1):
-        console.print(f"{i}. {claim.text}", markup=False, highlight=False)
+        say(f"{i}. {claim.text}", console)
 
 
 @dataclass(frozen=True)

@@ -132,13 +132,10 @@ def print_converted(made: Converted) -> None:
 
 def print_report(report: Report) -> None:
     """Print the sentences of a report that was written."""
-    for sentence in report.claims:
-        out.print(f"- {sentence}", markup=False, highlight=False)
-    if report.missing:
-        out.print("\nNot in the report:", markup=False, highlight=False)
-    for sentence in report.missing:
-        out.print(f"- {sentence}", markup=False, highlight=False)
-    out.print()
+    for title, sentences in (("", report.claims), ("\nNot in the report:\n", report.missing)):
+        if sentences:
+            say(title + "\n".join(f"- {sentence}" for sentence in sentences))
+    say("")
     say_written(report.page)
 
 
@@ -171,4 +168,4 @@ def print_text(text: str) -> None:
 def validating(verb: Command, config: str, overrides: Sequence[str]) -> None:
     """Print what a configuration would do."""
     loaded = load(verb.run)(config, overrides)
-    out.print(f"{config} is valid: {load(verb.show)(loaded)}.", highlight=False, soft_wrap=True)
+    say(f"{config} is valid: {load(verb.show)(loaded)}.")
