@@ -31,7 +31,6 @@ from torch import Tensor
 
 from isentrope.nouns.sharded_tensors import local_part, total
 from isentrope.policy.language_model import Policy
-from isentrope.update.other_optimizers import optimizer_name
 
 State = Mapping[str, Any]
 """What an optimizer remembers of one parameter."""
@@ -261,12 +260,10 @@ def _infer(groups: Sequence[Group]) -> str:
         return "sgd"
     if {"alpha", "eps", "centered"} <= keys:
         return "rmsprop"
-    name = optimizer_name(keys)
-    description = f"look like {name}'s" if name else "are of no known optimizer"
     raise ValueError(
-        f"No step can be computed: the param groups {description} (keys "
-        f"{sorted(keys - {'params'})}), "
-        f"and the rules that are followed exactly are {', '.join(RULES)} of torch.optim."
+        "No step can be computed: the param groups are of another optimizer (keys "
+        f"{sorted(keys - {'params'})}) than those that are followed exactly: {', '.join(RULES)} of "
+        "torch.optim."
     )
 
 
