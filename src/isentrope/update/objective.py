@@ -52,20 +52,11 @@ OBJECTIVES: tuple[str, ...] = get_args(Objective)
 SFT = "sft"
 RECORDED = "recorded"
 
-ADVANTAGES_OF = {
-    "dr_grpo": "dr_grpo",
-    "dr_grpo_longest": "dr_grpo",
-    "grpo": "grpo",
-    "rloo": "rloo",
-    "dapo": "grpo",
-    "bnpo": "grpo",
-    "cispo": "grpo",
-    "sapo": "grpo",
-    "luspo": "grpo",
-    "vespo": "grpo",
-    "sft": "dr_grpo",
-    "recorded": "dr_grpo",
-}
+ADVANTAGES_OF = (
+    dict.fromkeys(OBJECTIVES, "grpo")
+    | dict.fromkeys(("dr_grpo", "dr_grpo_longest", SFT, RECORDED), "dr_grpo")
+    | {"rloo": "rloo"}
+)
 """The advantages that go with an objective."""
 
 
