@@ -113,14 +113,6 @@ def test_a_single_file_of_a_plain_loop_is_sent_to_save_pretrained(tmp_path):
             Policy.from_checkpoint(path)
 
 
-def test_weights_of_a_compiled_model_are_named(adapter):
-    folder, _ = adapter
-    file = folder / "adapter_model.safetensors"
-    save_file({f"_orig_mod.{k}": x for k, x in load_file(file).items()}, file)
-    with pytest.raises(ValueError, match=r"compiled model: the key '_orig_mod\..*save_pretrained"):
-        Policy.from_checkpoint(folder)
-
-
 def test_a_base_that_was_moved_is_asked_for(adapter):
     folder, policy = adapter
     moved = (folder.parent / "base").rename(folder.parent / "elsewhere")

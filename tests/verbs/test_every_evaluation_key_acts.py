@@ -38,7 +38,7 @@ CALLS = {  # the calls up to this function are others; each evaluation ends ther
     "checkpoint.verify": (QUICK, "false", "from_checkpoint"),
     "checkpoint.quantization": (
         (*QUICK, "precision.runtime_dtype=float32"),
-        "8bit",
+        "4bit",
         "from_checkpoint",
     ),
     "data.dataset_name": (ADDITION, "addition_chat", "load_task"),

@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
@@ -112,10 +111,6 @@ def micro_batches(
     """
     totals = tokens_read(rollouts)
     order = sorted(range(len(totals)), key=lambda i: -totals[i])
-    if ranks.size == 1:
-        return [
-            padded(rollouts, part) for part in cut_by_length(order, totals, max_tokens, padding)
-        ]
     owner = owners(totals, ranks, unit_of)
     parts = [
         cut_by_length([i for i in order if owner[i] == k], totals, max_tokens, padding)
@@ -220,15 +215,11 @@ def as_trained(
     """
     pairs = list(zip(rollouts.prompt_ids, rollouts.response_ids, strict=True))
     left, right = (max(map(len, texts)) for texts in zip(*pairs, strict=True))
-    ids = torch.stack(
-        [F.pad(torch.cat(pair), (left - len(pair[0]), right - len(pair[1]))) for pair in pairs]
-    )
-    seen = torch.stack(
-        [
-            F.pad(torch.ones(len(p) + len(r), dtype=torch.long), (left - len(p), right - len(r)))
-            for p, r in pairs
-        ]
-    )
+    ids = torch.zeros(len(pairs), left + right, dtype=torch.long)
+    seen = torch.zeros_like(ids)
+    for i, (prompt, response) in enumerate(pairs):
+        here = slice(left - len(prompt), left + len(response))
+        ids[i, here], seen[i, here] = torch.cat((prompt, response)), 1
     rows_held = max(1, max_tokens // (left + right))
     size = micro_batch or len(pairs)
     batches: list[MicroBatch] = []
