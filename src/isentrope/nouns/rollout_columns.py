@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyarrow import compute
 
 from isentrope.system.errors import FileError
 from isentrope.system.reading import read_arrow, reading
 
+_FLATTEN: Any = vars(compute)["list_flatten"]  # made when the module is imported
 _IDS, _NUMBERS = pa.list_(pa.int64()), pa.list_(pa.float64())
 TYPES = {
     "prompt_ids": _IDS,
@@ -73,7 +74,7 @@ def _values(name: str, column: Any) -> list[Any]:
         column = column.cast(kind)
     except pa.ArrowException as error:
         raise ValueError(f"{name} holds {column.type}, not {kind}") from error
-    entries = pc.list_flatten(column) if pa.types.is_list(kind) else column
+    entries = _FLATTEN(column) if pa.types.is_list(kind) else column
     if name != "references" and column.null_count + entries.null_count:
         raise ValueError(f"{name} has empty entries")
     if kind != pa.string():

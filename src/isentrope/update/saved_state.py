@@ -6,6 +6,8 @@
 {"optimizer": one of these}, or "optimizer_state_dict"                 one level deeper
 """
 
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping
