@@ -27,7 +27,7 @@ import torch
 
 from isentrope.config.io import load_config
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.control.controls import STEP, TOKEN, build
+from isentrope.control.controls import STEP, TOKEN
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
 
@@ -49,8 +49,6 @@ def timed(base: Path, folder: Path, control: str, steps: int) -> list[dict[str, 
         "noise_scale.enabled=false",
         *QUIET,
     ]
-    if control in TOKEN and not build(control).on_policy:
-        settings.append("trainer.num_iterations=2")
     train(load_config("configs/train_toy.yaml", settings, TrainConfig))
     text = (folder / "logs" / "timing.jsonl").read_text().splitlines()
     return [json.loads(line) for line in text][1:]
@@ -68,7 +66,7 @@ def main() -> None:
     if not (folder / "sft" / "model").exists():
         settings = [f"output.directory={folder / 'sft'}", *QUIET]
         sft(load_config("configs/sft_toy.yaml", settings, SftConfig))
-    controls = [VANILLA, *(n for n in (*TOKEN, *STEP) if build(n).on_policy)]
+    controls = [VANILLA, *TOKEN, *STEP]
     shares: dict[str, list[float]] = {name: [] for name in controls}
     steps: dict[str, list[float]] = {name: [] for name in controls}
     for _ in range(asked.rounds):

@@ -2,15 +2,13 @@
 
 import json
 import math
-import re
 
 import numpy as np
 import pytest
-import torch
 
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.probe.alarm import Alarm, holding
+from isentrope.probe.alarm import Alarm
 from isentrope.probe.callback import EntropyProbe
 from isentrope.verbs.train import resume, train
 from tests.tiny_checkpoint import as_made_elsewhere
@@ -33,35 +31,22 @@ def test_a_faster_loss_is_told_once_with_the_steps_that_are_left():
     said = told(alarm(), [-0.003] * 30 + [-0.03] * 30)
     assert len(said) == 1
     step, sentence = said[0]
-    assert 33 <= step <= 36
-    assert f"Entropy alarm at step {step}: from step 31 on entropy changes by -3" in sentence
-    assert "% per step (95 % interval -3." in sentence
-    assert re.search(r"before by -0\.[23]\d? % \(p = ", sentence)
-    assert "half of the entropy is gone in about 2" in sentence  # ln 2 / 0.03 = 23
+    assert 33 <= step <= 46
+    assert f"Entropy alarm at step {step}: entropy changes by -" in sentence
+    assert "% per step (95 % interval -" in sentence
+    assert "half of it is gone in about " in sentence
     assert sentence.endswith("a lower training.learning_rate, or a stop here.")
 
 
-def test_a_rise_is_told_and_a_slower_loss_is_not():
-    rise = told(alarm(), [-0.003] * 20 + [0.03] * 20)
-    assert len(rise) == 1
-    assert "spent" not in rise[0][1]
-    assert "a control of entropy" in rise[0][1]
-    assert "bonus" not in rise[0][1]
-    assert told(alarm(half_life=5), [-0.03] * 20 + [-0.003] * 20) == []
-
-
-@pytest.mark.parametrize("rate", [-0.03, 0.03])
-def test_the_advice_knows_the_control_that_is_on(rate):
-    ((_, sentence),) = told(alarm(control="bonus"), [0.003 * rate / abs(rate)] * 30 + [rate] * 30)
-    assert "other settings of the control bonus" in sentence
-    assert "a control of entropy" not in sentence
+def test_a_rise_is_not_told_and_a_second_loss_is():
+    assert told(alarm(), [-0.003] * 20 + [0.03] * 20) == []
+    assert len(told(alarm(), [-0.03] * 20 + [0.03] * 20 + [-0.03] * 20)) == 2
 
 
 def test_a_loss_that_never_changes_is_told_where_half_is_soon_spent():
     found = alarm(half_life=50)
     said = told(found, [-0.03] * 30)
     assert len(said) == 1
-    assert "from step" not in said[0][1]
     assert told(alarm(half_life=10), [-0.03] * 30) == []
     last = found.latest()
     assert last["alarm/half_life_ci_low"] < math.log(2) / 0.03 < last["alarm/half_life_ci_high"]
@@ -81,7 +66,7 @@ def test_the_half_life_is_unbiased_enough_and_its_interval_covers():
     assert np.mean(covered) >= 0.92
 
 
-def test_false_alarms_of_both_kinds_are_no_more_than_stated():
+def test_false_alarms_are_no_more_than_stated():
     """Runs whose half-life is exactly the limit: the worst case of that test."""
     rng, raised, seen, level = np.random.default_rng(5), 0, 0, 0.1
     for _ in range(12):
@@ -92,13 +77,6 @@ def test_false_alarms_of_both_kinds_are_no_more_than_stated():
             rate = -math.log(2) / 50 + se * rng.normal()
             raised += found.observe(k + 1, rate, se) is not None
     assert raised / seen <= level
-
-
-def test_the_share_of_tokens_that_hold_the_entropy():
-    assert holding(torch.tensor([1.0, 0, 0, 0]), 0.9) == 0.25
-    assert holding(torch.ones(10), 0.9) == 0.9
-    assert holding(torch.zeros(4), 0.9) == 1.0
-    assert holding(torch.tensor([5.0, 4.0, 1.0, 0.0]), 0.9) == 0.5
 
 
 def test_a_saved_alarm_goes_on_as_if_it_had_not_stopped():
@@ -143,20 +121,14 @@ def spent(monkeypatch):
     )
 
 
-def test_the_run_logs_the_alarm_and_tells_which_tokens_hold_the_entropy(tmp_path, spent, caplog):
+def test_the_run_logs_the_alarm(tmp_path, spent, caplog):
     folder = train(config(tmp_path))
     rows = [json.loads(x) for x in (folder / "logs/metrics.jsonl").read_text().splitlines()]
     assert [row["alarm/raised"] for row in rows] == [0, 0, 1, 0, 0, 0]
     assert rows[-1]["alarm/half_life"] == pytest.approx(math.log(2) / 0.1, rel=0.1)
     assert caplog.text.count("Entropy alarm at step 3") == 1
-    assert "of the tokens hold 90 % of the entropy" in caplog.text
     state = json.loads((folder / "training_state/step_6/isentrope_state.json").read_text())
     assert len(state["alarm"]["readings"]) == 6
-
-
-def test_the_runs_alarm_knows_its_control(tmp_path, spent, caplog):
-    train(config(tmp_path, "training.steps=3", control={"name": "stare"}))
-    assert "other settings of the control stare" in caplog.text
 
 
 def test_a_run_stops_at_an_alarm_with_a_checkpoint_and_can_go_on(tmp_path, spent):

@@ -191,7 +191,6 @@ def test_a_report_takes_the_numbers_that_a_manifest_covers(evaluated, tiny):
     assert missing == []
     expected = [result.rows[0].metrics["reward"].value for result in made.results]
     assert found.sampled()["reward"].tolist() == expected
-    assert found.file == made.table.name
     (made.folder / "step_4" / "metrics.json").unlink()
     assert find_evaluations(made.folder, [made.folder], missing) == []
     assert "metrics.json is missing" in missing[0]

@@ -13,52 +13,34 @@ from isentrope.config.train import TrainConfig
 from isentrope.control.base import TokenRule
 from isentrope.control.controls import NONE
 from isentrope.control.influence_clip import InfluenceClip
-from isentrope.control.kl_cov import KlCov
 from isentrope.control.masks import EntropyMask
 from isentrope.control.measured import HeldOutSample
 from isentrope.control.options import IsentropicOptions
 from isentrope.control.pass_at_k import PassAtK
 from isentrope.control.run_control import RunControl
 from isentrope.control.tokens import Tokens
-from isentrope.control.trl_fields import TrainerFields
 from isentrope.sampling.prompts import Prompt
 from isentrope.trainers.passed import BESIDE_TOKEN_WEIGHTS, CONTROLS
 
 
-def trainer_fields(config: TrainConfig) -> dict[str, Any]:
-    """Fields of TRL's configuration that the control sets.
-
-    Returns:
-        Field and value, for controls that TRL has itself.
+def require_fit(config: TrainConfig) -> None:
+    """Refuse a control that does not fit the rest of a configuration.
 
     Raises:
-        ConfigError: If the control does not fit the rest of the configuration.
+        ConfigError: Naming the other setting.
     """
     control = config.control.build()
     if control is None:
-        return {}
+        return
     given = config.trainer
-    for field, name in CONTROLS.items():
+    for field, words in CONTROLS.items():
         if field in given:
             raise ConfigError(
                 f"control.name={config.control.name} and trainer.{field} would both act on "
-                f"entropy: choose one (control.name={name} is the control of that kind)."
+                f"entropy: choose one{words}."
             )
     if isinstance(control, TokenRule):
         _require_token_weights(config, control, given)
-    fields = control.fields() if isinstance(control, TrainerFields | KlCov) else {}
-    for field in fields:
-        if field in given:
-            raise ConfigError(
-                f"trainer.{field} is set by control.name={config.control.name}: leave it out of "
-                "trainer, and give the control's options instead."
-            )
-    if "loss_type" in fields and config.training.normaliser == "longest":
-        raise ConfigError(
-            f"control.name={config.control.name} sets trainer.loss_type={fields['loss_type']}, and "
-            "training.normaliser=longest goes with dr_grpo only."
-        )
-    return fields
 
 
 def _require_token_weights(config: TrainConfig, control: TokenRule, given: dict[str, Any]) -> None:
@@ -90,11 +72,6 @@ def inert_reasons(config: TrainConfig) -> list[str]:
     if control is None:
         return []
     reasons = []
-    if not getattr(control, "on_policy", True) and config.trainer.get("num_iterations", 1) < 2:
-        reasons.append(
-            f"control.name={name} does nothing in this run: it acts through ratios of the policy "
-            "to its sampler other than 1, and with trainer.num_iterations=1 every ratio is 1."
-        )
     if getattr(control, "strength", None) == 0:
         reasons.append(f"control.name={name} does nothing in this run: its strength is 0.")
     if isinstance(control, EntropyMask) and control.quantile == 0:
@@ -109,9 +86,7 @@ def measures(config: TrainConfig) -> bool:
     return isinstance(config.control.build(), InfluenceClip | IsentropicOptions)
 
 
-def run_control(
-    config: TrainConfig, args: Any, held_out: Sequence[Prompt], task: Any
-) -> RunControl | None:
+def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> RunControl | None:
     """The token control of a run; None where it has none. Held-out prompts are not trained on."""
     control = config.control.build()
     if not isinstance(control, TokenRule):
@@ -129,7 +104,6 @@ def run_control(
             size=control.size,
             max_new_tokens=config.sampling.max_new_tokens,
             seed=config.training.draws,
-            task=task if "reward_influence" in control.needs else None,
             batch_size=config.sampling.batch_size,
         )
     high = args.epsilon if args.epsilon_high is None else args.epsilon_high

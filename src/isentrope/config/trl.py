@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from isentrope.config.control_options import trainer_fields
+from isentrope.config.control_options import require_fit as require_control_fits
 from isentrope.config.io import ConfigError
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl_fields import require_spreadable, trainer_options
@@ -58,9 +58,9 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
         "shuffle_dataset": False,
         "disable_dropout": True,
     }
-    of_control = trainer_fields(config)
+    require_control_fits(config)
     ours = _of_every_run(config, training, checkpoints) | fixed
-    return GRPOConfig(**(_usual() | usual | given | of_control | ours))
+    return GRPOConfig(**(_usual() | usual | given | ours))
 
 
 def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:

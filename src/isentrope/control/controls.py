@@ -1,7 +1,6 @@
 """The controls by name.
 
-`TOKEN` rewrite the weights of an update batch, `FIELDS` are settings of TRL, and `STEP` add to the
-optimizer's step itself.
+`TOKEN` rewrite the weights of an update batch, and `STEP` add to the optimizer's step itself.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from isentrope.control.clip_cov import ClipCov
 from isentrope.control.entrocraft import Entrocraft
 from isentrope.control.entropic import EntroPIC
 from isentrope.control.influence_clip import InfluenceClip
-from isentrope.control.kl_cov import KlCov
 from isentrope.control.lp_reg import LpReg
 from isentrope.control.masks import EntropyMask, NegativeScale, RandomMask
 from isentrope.control.options import IsentropicOptions
@@ -28,13 +26,6 @@ from isentrope.control.pass_at_k import PassAtK
 from isentrope.control.qae import QuantileAdvantage
 from isentrope.control.repo_r import RepoR
 from isentrope.control.stare import Stare
-from isentrope.control.trl_fields import (
-    AdaptiveBonus,
-    Cispo,
-    ClipHigher,
-    Gspo,
-    TrainerFields,
-)
 from isentrope.control.w_reinforce import WReinforce
 
 NONE = "none"
@@ -55,17 +46,8 @@ TOKEN: dict[str, type[TokenRule]] = {
     "lp_reg": LpReg,
     "bonus": Bonus,
     "influence": InfluenceClip,
-    "kl_cov": KlCov,
 }
-"""Token controls; kl_cov acts in the loss of each micro-batch."""
-
-FIELDS: dict[str, type[TrainerFields]] = {
-    "clip_higher": ClipHigher,
-    "cispo": Cispo,
-    "gspo": Gspo,
-    "adaptive": AdaptiveBonus,
-}
-"""Controls that are part of TRL."""
+"""Token controls."""
 
 STEP: dict[str, dict[str, Any]] = {
     "isentropic": {"reward_neutral": False},
@@ -76,7 +58,7 @@ STEP: dict[str, dict[str, Any]] = {
 
 def names() -> tuple[str, ...]:
     """The names that `build` accepts."""
-    return (*TOKEN, *FIELDS, *STEP)
+    return (*TOKEN, *STEP)
 
 
 def build(
@@ -90,12 +72,12 @@ def build(
         options: Its other options.
 
     Returns:
-        A `TokenRule`, a `TrainerFields` or `IsentropicOptions`.
+        A `TokenRule` or `IsentropicOptions`.
 
     Raises:
         ValueError: If the name or an option is unknown, or a value does not fit.
     """
-    table: dict[str, type] = {**TOKEN, **FIELDS, **dict.fromkeys(STEP, IsentropicOptions)}
+    table: dict[str, type] = {**TOKEN, **dict.fromkeys(STEP, IsentropicOptions)}
     if name not in table:
         near = get_close_matches(str(name).lower(), table, n=1, cutoff=0.0)[0]
         raise ValueError(
@@ -110,8 +92,6 @@ def build(
         words = f"the nearest is {near[0]!r}" if near else "it has none"
         words = "its strength is control.strength" if unknown[0] == "strength" else words
         raise ValueError(f"The control {name!r} has no option {unknown[0]!r}: {words}.")
-    if strength is not None and "strength" not in accepted:
-        raise ValueError(f"The control {name!r} has no strength; its options are {allowed}.")
     given = {} if strength is None else {"strength": strength}
     try:
         return kind(**arguments, **given, **fixed)

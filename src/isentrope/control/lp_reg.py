@@ -14,12 +14,12 @@ distribution at each position: `kept_mass` of the batch, which takes one scoring
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 
-from isentrope.control.base import Column, NotNegative, Part, TokenRule, lowest_share, options
+from isentrope.control.base import NotNegative, Part, TokenRule, lowest_share, options
 from isentrope.control.tokens import Rewritten, Tokens
 
 
@@ -36,11 +36,7 @@ class LpReg(TokenRule):
     strength: NotNegative = 1.0
     share: Part = 0.01
     min_p: Annotated[float, Field(gt=0, lt=1)] = 0.02
-
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        """The mass that min-p keeps."""
-        return ("kept_mass",)
+    needs: ClassVar[str | None] = "kept_mass"
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
         """Pull tokens up: c', and the number of selected tokens that the filter keeps."""

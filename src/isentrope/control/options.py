@@ -40,7 +40,6 @@ class IsentropicOptions(Limits):
         reward_average: Number of steps over which the reward gradient is averaged for that.
     """
 
-    on_policy: ClassVar[bool] = True
     targetable: ClassVar[bool] = True
 
     size: Annotated[int, Field(ge=4 * GROUPS)] = 96

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,12 +24,12 @@ def require_whole_parameters_to_sample(trainer: Any) -> None:
         )
 
 
-def require_controllable(trainer: Any, needs: Sequence[str], sharded: bool = False) -> None:
+def require_controllable(trainer: Any, needs: str | None, sharded: bool = False) -> None:
     """Refuse a trainer whose tokens cannot be weighted by a control.
 
     Args:
         trainer: TRL's trainer.
-        needs: What the control needs of a batch.
+        needs: The column of a batch that the control needs, or None.
         sharded: Whether the frozen base is spread over the processes.
 
     Raises:
@@ -43,10 +42,10 @@ def require_controllable(trainer: Any, needs: Sequence[str], sharded: bool = Fal
         )
     if sharded and needs:
         raise ValueError(
-            f"This control computes {needs[0]} by passes of its own on each process, which a base "
+            f"This control computes {needs} by passes of its own on each process, which a base "
             "that is spread over the processes does not allow: set model.shard_base=false."
         )
-    if "influence" in needs:
+    if needs == "influence":
         require_known_optimizer(trainer, "The control 'influence'")
 
 

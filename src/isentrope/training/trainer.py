@@ -103,7 +103,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         self.recorder = TokenRecorder()
         self.gradient_norm = float("nan")
         self.contract = dict(options.contract)
-        self._scored: tuple[Tensor, Tensor] | None = None
+        self._entropies_scored: Tensor | None = None
         parts = {} if control is None else {"control": control}
         self.stateful = {"prompt_sampler": batches.sampler, **options.stateful, **parts}
         self.branched = False
@@ -121,15 +121,15 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         logprobs, entropies, auxiliary = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         if logprobs.requires_grad:
             self.recorder.watch(logprobs, entropies)
-            self._scored = logprobs, entropies
+            self._entropies_scored = entropies
         return logprobs, entropies, auxiliary
 
     def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
         loss = super()._compute_loss(model, inputs)
-        scored, self._scored = self._scored, None
-        if self.run_control is None or scored is None:
+        entropies, self._entropies_scored = self._entropies_scored, None
+        if self.run_control is None or entropies is None:
             return loss
-        return loss + self.run_control.loss_term(inputs, *scored)
+        return loss + self.run_control.loss_term(inputs, entropies)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """One micro-batch, forward and backward."""

@@ -32,6 +32,7 @@ from isentrope.estimators.entropy_definitions import (
 )
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.sample import score_batch
+from isentrope.estimators.sampler_match import at_temperature
 from isentrope.nouns.estimate import Caveats, Estimate, t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.own_logits import truncated_entropies
@@ -126,11 +127,8 @@ def _other_distributions(ready: Prepared, batch: Rollouts) -> Iterator[tuple[str
     policy, section = ready.policy, ready.entropies
     arguments = ready.subject.as_trained.arguments
     if (temperature := policy.temperature) != 1:
-        try:
-            policy.temperature = 1.0
+        with at_temperature(policy, 1.0):
             yield "temperature_1", score(policy, batch).entropies
-        finally:
-            policy.temperature = temperature
     if section.top_k or section.top_p < 1:
         filters = section.top_k, section.top_p
         H = truncated_entropies(policy.scorer, batch, policy.precision, temperature, *filters)

@@ -13,8 +13,6 @@ from isentrope.config.control_options import inert_reasons, measures, run_contro
 from isentrope.config.paths import path_in_run
 from isentrope.config.train import TrainConfig, TrainingConfig
 from isentrope.config.trl import grpo_options
-from isentrope.control.adaptive_strength import AdaptiveStrength
-from isentrope.control.controls import NONE
 from isentrope.control.isentropic import IsentropicStep
 from isentrope.control.options import IsentropicOptions
 from isentrope.models.sharding import shard_base
@@ -181,7 +179,6 @@ def _observers(config: TrainConfig, held_out: list[Prompt], model: Any, args: An
             false_alarms=watching.false_alarms,
             half_life=watching.half_life,
             stop=watching.stop,
-            control=None if config.control.name == NONE else config.control.name,
         )
     if noise.enabled and args.gradient_accumulation_steps >= 2:
         noise_scale = NoiseScaleMonitor(
@@ -206,7 +203,7 @@ def _assembled(
 
     from isentrope.training.trainer import EntropyGRPOTrainer, RunOptions
 
-    *_, args, batches, files = parts
+    *_, args, _, files = parts
     training = config.training
     trainer = EntropyGRPOTrainer(
         *parts,
@@ -223,12 +220,8 @@ def _assembled(
             rollouts_every=config.output.rollouts_every,
             observe=progress.training(training.steps),
         ),
-        control=run_control(config, args, held_out, batches.task),
+        control=run_control(config, args, held_out),
     )
-    if args.use_adaptive_entropy and config.control.name != "none":
-        strength = AdaptiveStrength(trainer)
-        trainer.add_callback(strength)
-        trainer.stateful["control"] = strength
     trainer.remove_callback(PrinterCallback)
     observers.watch(trainer)
     return trainer

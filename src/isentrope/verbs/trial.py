@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from isentrope.control.controls import STEP, TOKEN, build
+from isentrope.control.controls import STEP, TOKEN
 from isentrope.control.trial import OutOfReachError, Trial
 from isentrope.estimators.paired import Change, PairedChanges, PairedSteps
 from isentrope.nouns.estimate import Estimate
@@ -49,8 +49,7 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
         ValueError: If the objective has no advantages to rewrite, or a control is not known.
         OutOfReachError: If no control can reach the change that is asked for.
     """
-    acting = [n for n in (*TOKEN, *STEP) if build(n).on_policy and n != RANDOM]
-    tried = ready.trial.controls or acting
+    tried = ready.trial.controls or [n for n in (*TOKEN, *STEP) if n != RANDOM]
     steps = TrialSteps(ready, tried)
     E = ready.sampler.rewarded(ready.batches.E) if ready.analysis.reward else ready.batches.E
     paired = PairedSteps(ready.policy, E, ready.rate, ready.estimator.options)

@@ -16,7 +16,7 @@ import torch
 
 from isentrope.attribution.gradients.groups import reward_groups
 from isentrope.control.averages import BLOCKS, GradientMeans
-from isentrope.control.controls import FIELDS, STEP, TOKEN, build
+from isentrope.control.controls import STEP, TOKEN, build
 from isentrope.control.correction import Asked, Correction, isentropic_correction
 from isentrope.control.measured import kept_mass, token_influence
 from isentrope.control.options import IsentropicOptions
@@ -38,8 +38,6 @@ SHRUNK_BY = 0.5
 """Share of the plain step that the shrunk one leaves out."""
 PARTS = ("step", "gradient")
 """What is measured of a trial: its whole step, and the gradient part alone."""
-COLUMNS = ("influence", "reward_influence")
-"""Columns of `Tokens` that are measured on an E of the controls' own."""
 
 MULTIPLES = (0.25, 0.5, 1.0)
 """Strengths that are tried where none are given, as multiples of a control's default."""
@@ -80,8 +78,7 @@ class TrialSteps:
         """Score the batch, and draw what the controls need.
 
         Raises:
-            ValueError: If the objective has no advantages to rewrite, or a control acts in no
-                single step on an on-policy batch.
+            ValueError: If the objective has no advantages to rewrite.
         """
         if ready.estimator.objective not in OBJECTIVES or ready.estimator.off_policy:
             raise ValueError(
@@ -89,22 +86,10 @@ class TrialSteps:
                 f"to one of {', '.join(OBJECTIVES)}, and estimator.off_policy=false."
             )
         self._ready = ready
-        for name in names:
-            control = self._build(name)
-            if name in FIELDS and control.on_policy:
-                raise ValueError(
-                    f"The control {name!r} is a setting of TRL, which changes with the steps of a "
-                    "run: try 'bonus', which has the same term."
-                )
-            if not control.on_policy:
-                raise ValueError(
-                    f"The control {name!r} does nothing while every ratio of policy to sampler is "
-                    "1, as in the first step on a batch: there is nothing to try."
-                )
         self.plain = without_control(ready.step)
-        needs = {need for n in names for need in (("own",) if n in STEP else self._build(n).needs)}
+        needs = {"own" if n in STEP else self._build(n).needs for n in names}
         self.own: Rollouts | None = None
-        if needs & {*COLUMNS, "own"} or ready.trial.change is not None:
+        if needs & {"influence", "own"} or ready.trial.change is not None:
             self.own = self._draw()
         self.tokens = self._tokens(needs)
 
@@ -173,7 +158,7 @@ class TrialSteps:
         sampler = replace(ready.sampler, data=data.model_copy(update=own))
         return sampler.evaluation({ids for r in taken for ids in prompts_of(r)})
 
-    def _tokens(self, needs: set[str]) -> Tokens:
+    def _tokens(self, needs: set[str | None]) -> Tokens:
         ready, sampler = self._ready, self._ready.sampler
         tokens = on_policy_tokens(
             ready.policy,
@@ -185,14 +170,12 @@ class TrialSteps:
         if "kept_mass" in needs:
             kept = kept_mass(ready.policy, ready.batches.U, self._build("lp_reg").min_p)
             tokens = replace(tokens, kept_mass=kept)
-        if needs.isdisjoint(COLUMNS):
+        if "influence" not in needs:
             return tokens
         assert self.own is not None
-        rewards = sampler.rewarded(self.own) if "reward_influence" in needs else None
-        E = self.own.with_columns(rewards=None if rewards is None else rewards.rewards)
-        P = ready.step.preconditioner
-        of_entropy, of_reward = token_influence(ready.policy, E, ready.batches.U, tokens.weights, P)
-        return replace(tokens, influence=of_entropy, reward_influence=of_reward)
+        U, P = ready.batches.U, ready.step.preconditioner
+        effect = token_influence(ready.policy, self.own, U, tokens.weights, P)
+        return replace(tokens, influence=effect)
 
     @cached_property
     def entropy_gradient(self) -> Vector:
