@@ -18,6 +18,14 @@ def test_every_sequence_is_counted_once_and_all_processes_run_equally_many(size)
     assert sorted(counted) == list(range(7))
 
 
+def test_sequences_of_a_unit_stay_together():
+    unit = torch.tensor([0, 1, 1, 2, 0, 2, 1])
+    for own in range(2):
+        share = micro_batches(BATCH, 16, Ranks(own, 2), unit)
+        here = {i for b in share if b.counted for i in b.sequences.tolist()}
+        assert all(set((unit == u).nonzero()[:, 0].tolist()) <= here for u in unit[list(here)])
+
+
 def test_work_is_dealt_by_size():
     parts = Ranks(0, 2).deal([5, 1, 4, 3, 3])
     assert sorted(i for part in parts for i in part) == list(range(5))

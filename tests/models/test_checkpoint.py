@@ -102,7 +102,7 @@ def test_missing_pickled_or_empty_checkpoints_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="safetensors"):
         Policy.from_checkpoint(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"x")
-    with pytest.raises(ValueError, match="pickled weights"):
+    with pytest.raises(FileNotFoundError, match="pickled weights"):
         Policy.from_checkpoint(tmp_path)
 
 

@@ -73,6 +73,7 @@ def micro_batches(
     rollouts: Rollouts,
     max_tokens: int,
     ranks: Ranks = ALONE,
+    unit_of: Tensor | None = None,
     padding: int = PADDING,
 ) -> list[MicroBatch]:
     """Cut this process's part of rollouts into micro-batches of at most `max_tokens` padded tokens.
@@ -81,6 +82,7 @@ def micro_batches(
         rollouts: n sequences.
         max_tokens: Budget b · l; a single longer sequence gets a micro-batch of its own.
         ranks: The processes that share them, by tokens.
+        unit_of: (n,) sequences of one unit go to one process; None: each is its own.
         padding: Padded tokens of a micro-batch, at most.
 
     Returns:
@@ -88,7 +90,13 @@ def micro_batches(
         equally many on every process, some of which may not be counted.
     """
     totals = tokens_read(rollouts)
-    parts = [_cut_by_length(own, totals, max_tokens, padding) for own in ranks.deal(totals)]
+    order = sorted(range(len(totals)), key=lambda i: -totals[i])
+    unit = torch.arange(len(totals)) if unit_of is None else unit_of.cpu()
+    sizes = unit.bincount(torch.tensor(totals)).tolist()
+    parts = [
+        _cut_by_length([i for i in order if int(unit[i]) in units], totals, max_tokens, padding)
+        for units in map(set, ranks.deal(sizes))
+    ]
     own, most = parts[ranks.own], max(map(len, parts))
     idle = replace(_padded(rollouts, [totals.index(min(totals))]), counted=False)
     return [_padded(rollouts, part) for part in own] + [idle] * (most - len(own))

@@ -86,14 +86,11 @@ def require_checkpoint(path: str | Path) -> Path:
 
     Raises:
         FileNotFoundError: If the folder or a weights file is missing.
-        ValueError: If the weights are pickled only.
         FileError: If a file differs from the manifest, or the folder has another step's name.
     """
     folder = Path(path)
-    if folder.is_file():
-        raise FileNotFoundError(f"{folder} is a file, and a checkpoint is a folder: {_BY_HAND}.")
     if not folder.is_dir():
-        raise FileNotFoundError(f"There is no checkpoint folder {folder}.")
+        raise FileNotFoundError(f"There is no checkpoint folder {folder}: {_BY_HAND}.")
     whole = any((folder / name).exists() for name in ("adapter_config.json", "config.json"))
     weights = any(folder.glob("*.safetensors"))
     if not (whole and weights) and (foreign := foreign_layout(folder)):
@@ -104,12 +101,10 @@ def require_checkpoint(path: str | Path) -> Path:
             f"From a plain loop, {_BY_HAND}."
         )
     if not weights:
-        if any(folder.glob("*.bin")) or any(folder.glob("*.pt")):
-            raise ValueError(
-                f"{folder} holds pickled weights only, which are refused because loading them can "
-                f"run code: {_BY_HAND}."
-            )
-        raise FileNotFoundError(f"{folder} holds no *.safetensors weights.")
+        raise FileNotFoundError(
+            f"{folder} holds no *.safetensors weights, or pickled weights only, which are refused "
+            f"because loading them can run code: {_BY_HAND}."
+        )
     manifest.verify(folder)
     _ = CheckpointFolder(folder).step  # refused where name and files differ
     return folder

@@ -101,7 +101,8 @@ def score_moved(
     head = _separate(policy.head) if _is_trained(policy) else policy.head
     sampler = sampler or RowSampler(policy.temperature)
     with torch.no_grad():
-        for batch in micro_batches(rollouts, policy.max_tokens, policy.ranks, policy.padding):
+        batches = micro_batches(rollouts, policy.max_tokens, policy.ranks, padding=policy.padding)
+        for batch in batches:
             here = batch.to(policy.device)
             # given θ by name, as the moved policy is: the same passes, so equal up to rounding
             hidden = policy.packed_hidden(here, policy.theta)  # (m, d)

@@ -203,7 +203,7 @@ def collect(
     out: list[Tensor] = []
     padding = max(padding, policy.padding)
     tokens = max(1, policy.max_tokens // share)
-    for batch in micro_batches(rollouts, tokens, policy.ranks, padding):
+    for batch in micro_batches(rollouts, tokens, policy.ranks, padding=padding):
         packed = [x.detach() for x in packed_scores(batch.to(policy.device))]  # each (m, ...)
         out = out or [torch.zeros(*mask.shape, *x.shape[1:], dtype=torch.float64) for x in packed]
         for target, values in zip(out, packed, strict=True):
