@@ -92,7 +92,7 @@ def micro_batches(
     totals = tokens_read(rollouts)
     order = sorted(range(len(totals)), key=lambda i: -totals[i])
     unit = torch.arange(len(totals)) if unit_of is None else unit_of.cpu()
-    sizes = unit.bincount(torch.tensor(totals)).tolist()
+    sizes = [int(total) for total in unit.bincount(torch.tensor(totals))]
     parts = [
         _cut_by_length([i for i in order if int(unit[i]) in units], totals, max_tokens, padding)
         for units in map(set, ranks.deal(sizes))
