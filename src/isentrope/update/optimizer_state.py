@@ -161,7 +161,10 @@ def _by_name(
     if file is not None:
         _require_own_step(file.parent, saved_states)
     kept = {} if fresh else _kept(rule, held, saved_states)
-    tensors = {n: [x for x in of.values() if isinstance(x, Tensor)] for n, of in kept.items()}
+    tensors = {
+        name: [x for key, x in of.items() if key != "step" and isinstance(x, Tensor)]
+        for name, of in kept.items()
+    }
     numbers = {id(group): i for i, group in enumerate(groups)}
     return OptimizerState(
         rule=rule,
@@ -173,7 +176,7 @@ def _by_name(
         learning_rate=_learning_rate(groups, held),
         matched_by=source,
         warnings=(_FRESH,) if fresh else (),
-        types={name: found[-1].dtype for name, found in tensors.items() if found},
+        types={name: found[0].dtype for name, found in tensors.items() if found},
         group_index={name: numbers[id(group)] for name, group in held.items()},
     )
 
