@@ -109,7 +109,7 @@ def token_influence(policy: Policy, E: Rollouts, U: Rollouts, weights: Tensor, P
     Returns:
         (n, t) float64, per unit of the learning rate.
     """
-    a, b = cotangents(score_batch(policy, E, functional="per_token", method="prefix"))
+    a, b = cotangents(score_batch(policy, E))
     with derivative_of_scores(policy.model):
         gradient = _shared_gradient(policy, E, a, b)
     mine = _rows(len(U))

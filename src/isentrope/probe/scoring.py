@@ -148,7 +148,7 @@ def look_ahead(
     sampler = torch.zeros_like(base.logprobs)
     drawn = _all_rows(policy, mine.sampler_logprobs or [])
     sampler[base.mask] = torch.cat(drawn)
-    difference = root_mean_square(base.logprobs - sampler, base.mask)
+    difference = root_mean_square((base.logprobs - sampler)[base.mask])
     agrees = difference <= tolerance_of(policy)
     return ScoredBefore(
         mine=mine,

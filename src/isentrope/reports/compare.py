@@ -56,8 +56,10 @@ class Difference:
         return f"{start}; difference {number(difference.value)} {interval}{self.note}, {verdict}."
 
 
-def differences(first: Panel, second: Panel) -> list[Difference]:
-    """The differences of what two panels have in common."""
+def differences(first: Panel, second: Panel | None = None) -> list[Difference]:
+    """The differences of what two panels have in common; none where there is one panel."""
+    if second is None:
+        return []
     seeds = first.source.made_with.seeds
     unpaired = SAME_SEEDS if seeds and seeds == second.source.made_with.seeds else ""
     found = []

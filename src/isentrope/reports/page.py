@@ -8,9 +8,10 @@ are only begun in the page, and whole in the folder beside it.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -21,10 +22,10 @@ from isentrope.reports import palette
 from isentrope.reports.compare import Difference, differences
 from isentrope.reports.panel import Panel, Section, markup, templates
 from isentrope.reports.sentences import number
-from isentrope.reports.svg import inline
+from isentrope.reports.svg import inline, png_file, svg_file
 from isentrope.reports.verdict import Claim
 from isentrope.system.file_contents import csv
-from isentrope.system.files import sha256
+from isentrope.system.files import sha256, write_bytes
 
 LARGEST = 150_000
 """Bytes of CSV that a page carries for one panel."""
@@ -71,7 +72,6 @@ class RenderedPanel:
         table: The first rows of its data.
         csv: A link that holds its data; None where they are too large.
         note: On rows that are not shown, and where they are.
-        folder: Where its files are.
     """
 
     panel: Panel
@@ -81,70 +81,58 @@ class RenderedPanel:
     table: Markup
     csv: str | None
     note: str
-    folder: str
 
 
-def identifier(column: Column, panel: Panel) -> str:
-    """What a panel is called in page and files: "delta_h", or "a_delta_h" of two runs."""
-    return f"{column.label.lower()}_{panel.key}" if column.label else panel.key
-
-
-def render(columns: Sequence[Column], folder: str, drawn: Mapping[str, bytes]) -> str:
-    """The page.
+def write_page(columns: Sequence[Column], folder: Path) -> str:
+    """Write the files of all panels into a folder.
 
     Args:
         columns: One run, or two.
-        folder: Where the files of the panels are, relative to the page.
-        drawn: The SVG files of the panels that have a figure, by identifier.
+        folder: Of figures and data, beside the page.
 
     Returns:
-        HTML.
+        The page, HTML.
     """
     light, dark = palette.stylesheet(dark=False), palette.stylesheet(dark=True)
     schemes = (
         f":root{{color-scheme:light dark;{light}}}"
         f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
     )
-    script = _resource("report.js")
-    digest = base64.b64encode(bytes.fromhex(sha256([script.encode()]))).decode()
-    return (
-        templates()
-        .get_template("report.html.j2")
-        .render(
-            columns=columns,
-            sections=list(_sections(columns, folder, drawn)),
-            alone=_alone(columns),
-            style=Markup(schemes + _resource("report.css")),
-            script=Markup(script),
-            policy=(
-                "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-                f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-            ),
-        )
+    style, script = (
+        (files("isentrope.reports") / "templates" / name).read_text(encoding="utf-8")
+        for name in ("report.css", "report.js")
     )
-
-
-def _resource(name: str) -> str:
-    return (files("isentrope.reports") / "templates" / name).read_text(encoding="utf-8")
+    digest = base64.b64encode(bytes.fromhex(sha256([script.encode()]))).decode()
+    page = templates().get_template("report.html.j2")
+    return page.render(
+        columns=columns,
+        sections=list(_sections(columns, folder)),
+        alone=_alone(columns),
+        folder=folder.name,
+        style=Markup(schemes + style),
+        script=Markup(script),
+        policy=(
+            "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+            f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+        ),
+    )
 
 
 Rows = list[tuple[list[RenderedPanel], list[Difference]]]
 """Panels that stand together, one per run, and the differences between two runs."""
 
 
-def _sections(
-    columns: Sequence[Column], folder: str, drawn: Mapping[str, bytes]
-) -> Iterator[tuple[Section, Rows]]:
-    """What every run has."""
+def _sections(columns: Sequence[Column], folder: Path) -> Iterator[tuple[Section, Rows]]:
+    """What every run has; the files of the other panels are written too."""
+    shown = {
+        column.label: {key: _show(column, panel, folder) for key, panel in column.panels.items()}
+        for column in columns
+    }
     for section in columns[0].sections:
-        keys = [p.key for p in section.panels if all(p.key in c.panels for c in columns)]
-        rows: Rows = []
-        for key in keys:
-            panels = [column.panels[key] for column in columns]
-            shown = [_show(c, c.panels[key], folder, drawn) for c in columns]
-            rows.append((shown, differences(*panels) if len(panels) == 2 else []))
+        together = [[panels.get(p.key) for panels in shown.values()] for p in section.panels]
+        rows = [[x for x in panels if x is not None] for panels in together if None not in panels]
         if rows:
-            yield section, rows
+            yield section, [(panels, differences(*(x.panel for x in panels))) for panels in rows]
 
 
 def _alone(columns: Sequence[Column]) -> list[str]:
@@ -157,24 +145,28 @@ def _alone(columns: Sequence[Column]) -> list[str]:
     return sentences
 
 
-def _show(column: Column, panel: Panel, folder: str, drawn: Mapping[str, bytes]) -> RenderedPanel:
-    name, data = identifier(column, panel), panel.data
-    svg = inline(drawn[name], name, panel.caption) if name in drawn else ""
-    text, note = csv(data), ""
+def _show(column: Column, panel: Panel, folder: Path) -> RenderedPanel:
+    name = f"{column.label.lower()}_{panel.key}" if column.label else panel.key
+    data, text, note, figure = panel.data, csv(panel.data), "", ""
+    write_bytes(folder / f"{name}.csv", text)
+    if panel.figure is not None:
+        svg = svg_file(panel.figure, name)
+        write_bytes(folder / f"{name}.svg", svg)
+        write_bytes(folder / f"{name}.png", png_file(panel.figure))
+        figure = inline(svg, name, panel.caption)
     fits = len(text) <= LARGEST
     if len(data) > ROWS:
-        place = "the CSV" if fits else f"{folder}/{name}.csv"
+        place = "the CSV" if fits else f"{folder.name}/{name}.csv"
         note = f"{ROWS} of {len(data):,} rows; all of them in {place}.".replace(",", "\u202f")
     cells = [[_cell(x) for x in row] for row in data.head(ROWS).itertuples(index=False)]
     return RenderedPanel(
-        panel=panel,
-        id=name,
-        label=column.label,
-        figure=Markup(svg),
-        table=markup("data", list(data.columns), cells),
-        csv=f"data:text/csv;charset=utf-8,{quote(text.decode())}" if fits else None,
-        note=note,
-        folder=folder,
+        panel,
+        name,
+        column.label,
+        Markup(figure),
+        markup("data", list(data.columns), cells),
+        f"data:text/csv;charset=utf-8,{quote(text.decode())}" if fits else None,
+        note,
     )
 
 

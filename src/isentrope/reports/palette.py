@@ -7,60 +7,33 @@ and predicted; violet against ochre for fall and rise) can be distinguished by c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+COLOURS = {
+    "measured": ("#0b62a8", "#6db6f2"),
+    "first": ("#c8500a", "#f59a5b"),
+    "second": ("#00805f", "#45cba0"),
+    "fall": ("#6a48b5", "#a98cf0"),
+    "rise": ("#a67c00", "#e2b73c"),
+    "reward": ("#b83a6f", "#f284ae"),
+    "loss": ("#586474", "#98a4b3"),
+    "together": ("#17708a", "#62c4dd"),
+    "apart": ("#b5484f", "#f08d90"),
+    "ink": ("#1c2128", "#e8eaed"),
+    "muted": ("#5a6573", "#a3adb9"),
+    "line": ("#dfe3e8", "#343b45"),
+    "paper": ("#fdfdfc", "#15181c"),
+}
+"""The light and the dark shade by the name of the CSS variable."""
 
-
-@dataclass(frozen=True)
-class Colour:
-    """A meaning and its two shades.
-
-    Attributes:
-        name: Of the CSS variable.
-        light: On a light ground, and in files.
-        dark: On a dark ground.
-    """
-
-    name: str
-    light: str
-    dark: str
-
-
-MEASURED = Colour("measured", "#0b62a8", "#6db6f2")
-FIRST = Colour("first", "#c8500a", "#f59a5b")
-SECOND = Colour("second", "#00805f", "#45cba0")
-FALL = Colour("fall", "#6a48b5", "#a98cf0")
-RISE = Colour("rise", "#a67c00", "#e2b73c")
-REWARD = Colour("reward", "#b83a6f", "#f284ae")
-LOSS = Colour("loss", "#586474", "#98a4b3")
-TOGETHER = Colour("together", "#17708a", "#62c4dd")
-APART = Colour("apart", "#b5484f", "#f08d90")
-INK = Colour("ink", "#1c2128", "#e8eaed")
-MUTED = Colour("muted", "#5a6573", "#a3adb9")
-LINE = Colour("line", "#dfe3e8", "#343b45")
-PAPER = Colour("paper", "#fdfdfc", "#15181c")
-
-COLOURS = (
-    MEASURED,
-    FIRST,
-    SECOND,
-    FALL,
-    RISE,
-    REWARD,
-    LOSS,
-    TOGETHER,
-    APART,
-    INK,
-    MUTED,
-    LINE,
-    PAPER,
+MEASURED, FIRST, SECOND, FALL, RISE, REWARD, LOSS, TOGETHER, APART, INK, MUTED, LINE, PAPER = (
+    light for light, _ in COLOURS.values()
 )
 
 
 def by_sign(value: float) -> str:
     """The colour of a change: that of a fall below zero, that of a rise otherwise."""
-    return FALL.light if value < 0 else RISE.light
+    return FALL if value < 0 else RISE
 
 
 def stylesheet(dark: bool) -> str:
     """The variables of one scheme."""
-    return "".join(f"--{c.name}:{c.dark if dark else c.light};" for c in COLOURS)
+    return "".join(f"--{name}:{shades[dark]};" for name, shades in COLOURS.items())

@@ -58,10 +58,10 @@ class Panel:
         source: Where the data come from.
         data: What is drawn, to be taken along.
         figure: The figure; None for a panel of text or a table.
-        body: Markup instead of a figure, or below it.
-        wide: Whether it takes the whole width of the page.
         numbers: Estimates that another run's may be compared with, by what they are.
         influences: Of the prompts on these numbers, by key of the prompt, where they are known.
+        body: Markup instead of a figure, or below it.
+        wide: Whether it takes the whole width of the page.
     """
 
     key: str
@@ -70,10 +70,10 @@ class Panel:
     source: Source
     data: pd.DataFrame
     figure: Figure | None = None
-    body: Markup = field(default_factory=Markup)
-    wide: bool = False
     numbers: Mapping[str, Estimate] = field(default_factory=dict)
     influences: Mapping[str, pd.Series] = field(default_factory=dict)
+    body: Markup = field(default_factory=Markup)
+    wide: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from isentrope.reports.evaluations import (
     read_sections,
 )
 from isentrope.reports.panel import Source
+from isentrope.reports.sentences import Row
 from isentrope.results.result import Result
 from isentrope.results.verbs import VERBS
 from isentrope.runs.origin import require_of_run
@@ -210,12 +211,10 @@ def _measurements(folder: Path, missing: list[str]) -> Measurements:
             missing.append(f"{error} {verb} is left out.")
             continue
         by_kind[kinds[verb]][name] = Measurement(name, path, result)
-    return {kind: {n: of[n] for n in sorted(of, key=_order)} for kind, of in by_kind.items()}
-
-
-def _order(name: str) -> tuple[int, str]:
-    step = step_within(name)
-    return (-1 if step is None else step, name)
+    return {
+        kind: dict(sorted(of.items(), key=lambda item: (item[1].step or 0, item[0])))
+        for kind, of in by_kind.items()
+    }
 
 
 def _metrics(folder: Path, missing: list[str]) -> pd.DataFrame | None:
@@ -236,31 +235,24 @@ def _focus(measurements: Measurements, asked: str | None, folder: Path) -> str |
         raise ValueError(f"{folder} has no measurement of {asked!r}; it has {every}.")
     if asked is not None or not names:
         return asked
-    return max(names, key=lambda n: (names.count(n), _order(n)[0], "_repeat_" not in n, n))
+    return max(names, key=lambda n: (names.count(n), step_within(n) or 0, "_repeat_" not in n, n))
 
 
-def read_log(path: str | Path) -> tuple[list[dict[str, Any]], int]:
+def read_log(path: str | Path) -> tuple[list[Row], int]:
     """The lines of a log that have a step and numbers alone, and how many others there are."""
-    rows, lost = [], 0
     with reading(path) as file:
         lines = file.read_bytes().decode(errors="replace").split("\n")
-    for line in lines:
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-        except (ValueError, RecursionError):
-            row = None
-        if isinstance(row, dict) and _is_count(row.get("step")) and all(map(_plain, row.values())):
-            rows.append(row)
-        else:
-            lost += 1
-    return rows, lost
+    read = [_numbers(line) for line in lines if line.strip()]
+    rows = [row for row in read if row is not None]
+    return rows, len(read) - len(rows)
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
-
-
-def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, (int, float))
+def _numbers(line: str) -> Row | None:
+    try:
+        row = parse_json(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        return None
+    plain = all(x is None or isinstance(x, (int, float)) for x in row.values())
+    return row if plain and 0 <= row["step"] < 2**53 else None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import pandas as pd
 
-from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.estimate import COLUMNS, Estimate
 from isentrope.system.formatting import MISSING, PAGE, known
 
 number = PAGE.number
@@ -51,21 +50,22 @@ def bare(value: float, se: float = math.nan) -> Estimate:
     return Estimate(value, se, math.nan, math.nan, 0, "", "")
 
 
-def estimate_in(row: pd.Series, metric: str = "", *, n: int = 0) -> Estimate:
-    """The estimate in a row of a table.
+def estimates_in(table: pd.DataFrame, metric: str = "") -> list[Estimate]:
+    """The estimates in the rows of a table.
 
     Args:
-        row: Its columns are METRIC, METRIC_se, METRIC_ci_low and METRIC_ci_high; or value, se,
-            ci_low and ci_high.
+        table: Its columns are METRIC, METRIC_se, METRIC_ci_low and METRIC_ci_high; or value, se,
+            ci_low and ci_high. The number of units is in n or n_prompts, if it is known.
         metric: Its name; "" for the second kind.
-        n: Number of independent units; 0 if it is not known.
 
     Returns:
-        With NaN in place of what is not there.
+        One per row, with NaN in place of what is not there.
     """
-    numbers = pd.to_numeric(row, errors="coerce").astype(float)
-    columns = defaultdict(lambda: math.nan, {str(name): x for name, x in numbers.items()})
-    return Estimate.of_columns(metric, columns, n, "", "")
+    names = [metric + end if metric else field for field, end in COLUMNS.items()]
+    numbers = table.reindex(columns=names).apply(pd.to_numeric, errors="coerce").astype(float)
+    units = table.get("n", table.get("n_prompts", [0] * len(table)))
+    rows = zip(records(numbers), units, strict=True)
+    return [Estimate.of_columns(metric, row, int(n), "", "") for row, n in rows]
 
 
 def records(table: pd.DataFrame) -> list[Row]:

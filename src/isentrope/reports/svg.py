@@ -10,38 +10,19 @@ import io
 import re
 
 import matplotlib as mpl
-import numpy as np
 from markupsafe import escape
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from isentrope.reports.drawing import DOTS, STYLE, WIDTH
+from isentrope.reports.drawing import DOTS, STYLE
 from isentrope.reports.palette import COLOURS
-
-POINTS = 16 * WIDTH
-"""Of a curve; the tables beside the figures have all of them."""
 
 
 def svg_file(figure: Figure, name: str) -> bytes:
     """A figure as SVG; the same name gives the same bytes."""
-    for axes in figure.axes:
-        for line in axes.lines:
-            _thin(line)
     buffer = io.BytesIO()
     with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
-
-
-def _thin(line: Line2D) -> None:
-    """Of a long curve keep the extremes of each eighth of a unit: more of it cannot be seen."""
-    x, y = (np.asarray(values, dtype=float) for values in line.get_data())
-    if len(x) <= POINTS or not (np.diff(x) >= 0).all():
-        return
-    low, high = np.where(np.isnan(y), np.inf, y), np.where(np.isnan(y), -np.inf, y)
-    parts = np.array_split(np.arange(len(x)), POINTS // 2)
-    kept = np.unique([i for p in parts for i in (p[low[p].argmin()], p[high[p].argmax()])])
-    line.set_data(x[kept], y[kept])
 
 
 def png_file(figure: Figure) -> bytes:
@@ -73,6 +54,6 @@ def inline(svg: bytes, name: str, caption: str) -> str:
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     text = f'<svg {names} {box} role="img" aria-label="{escape(caption)}">{rest}'
     text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
-    for colour in COLOURS:
-        text = text.replace(colour.light, f"var(--{colour.name})")
+    for variable, (light, _) in COLOURS.items():
+        text = text.replace(light, f"var(--{variable})")
     return text

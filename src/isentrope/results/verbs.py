@@ -15,21 +15,6 @@ Kind = Literal["measure", "evaluate", "sft", "train"]
 
 
 @dataclass(frozen=True)
-class Shown:
-    """The section of a report that is of one verb alone.
-
-    Attributes:
-        heading: A question.
-        lead: A sentence on how to read it.
-        panels: Dotted names of the functions from a reading to its panels.
-    """
-
-    heading: str
-    lead: str
-    panels: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Verb:
     """A verb that takes a configuration of `measure`.
 
@@ -52,7 +37,6 @@ class Verb:
         gradients: What it holds gradients of: groups of E's prompts, those of each prompt of U too,
             or the responses of blocks.
         absent: What a report says where there is no result; empty for a verb that it leaves out.
-        shown: Its section of a report, where it has one alone.
     """
 
     name: str
@@ -72,7 +56,6 @@ class Verb:
     least_groups: int = 1
     gradients: Literal["groups", "prompts", "blocks"] | None = None
     absent: str = ""
-    shown: Shown | None = None
 
 
 MEASURE = Verb(
@@ -110,14 +93,6 @@ KERNEL = Verb(
     table="structure",
     gradients="blocks",
     absent="There is no Fisher kernel",
-    shown=Shown(
-        "How do responses move each other?",
-        "The Fisher kernel: how far a step on one response moves the probability of another.",
-        (
-            "isentrope.reports.panels.kernel:moved_panels",
-            "isentrope.reports.panels.kernel:own_panels",
-        ),
-    ),
 )
 NOISE = Verb(
     "noise",
@@ -147,11 +122,6 @@ AUDIT = Verb(
     table="audit",
     gradients="groups",
     absent="There is no audit of proxies",
-    shown=Shown(
-        "Would a proxy have seen it?",
-        "Published shortcuts, compared with the measured influence.",
-        ("isentrope.reports.panels.audit:audit_panels",),
-    ),
 )
 TRY = Verb(
     "try",

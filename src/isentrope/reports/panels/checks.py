@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -13,6 +13,7 @@ from isentrope.reports.panel import Panel, markup
 from isentrope.reports.read_run import KINDS, Reading
 from isentrope.reports.sentences import number
 from isentrope.results.results import InfluenceResult, MeasureResult
+from isentrope.system.formatting import listed
 from isentrope.verbs.influence import LEAST_RELIABLE
 
 UNLIKE = 1e-3
@@ -102,18 +103,24 @@ def _of_training(reading: Reading) -> Iterator[Check]:
         yield Check("sampler is the policy", seen, should, largest <= UNLIKE, words)
 
 
+def checks_sentence(checks: list[Check]) -> str:
+    """How many passed, and which did not; empty where there are none."""
+    failed = [check.name for check in checks if check.passed is False]
+    if not checks:
+        return ""
+    passed = f"{sum(check.passed is True for check in checks)} of {len(checks)} checks passed"
+    return f"{passed}; not as it should be: {listed(failed)}." if failed else f"{passed}."
+
+
 def checks_panel(reading: Reading) -> Iterator[Panel]:
     """All checks as a table, with the warnings of the results."""
     checks = checks_of(reading)
     if not checks:
         return
-    failed = [check.name for check in checks if check.passed is False]
-    caption = f"{sum(check.passed is True for check in checks)} of {len(checks)} checks passed" + (
-        f"; not as they should be: {', '.join(failed)}." if failed else "."
-    )
     shown = [m for kind in KINDS if (m := reading.shown(kind)) is not None]
     notes = [(m.result.verb, warning) for m in shown for warning in m.result.warnings]
     measurement = reading.shown(MeasureResult) or reading.shown(InfluenceResult)
     source = reading.training_source() if measurement is None else measurement.source()
-    data, body = pd.DataFrame([asdict(x) for x in checks]), markup("checks", checks, notes)
+    data, body = pd.DataFrame(map(vars, checks)), markup("checks", checks, notes)
+    caption = checks_sentence(checks)
     yield Panel("checks", "Checks", caption, source, data, body=body, wide=True)

@@ -1,6 +1,6 @@
 """Classes of tokens: what the likely and the unlikely, the rewarded and the punished cost.
 
-Bars are δH of a class per unit η, ± one standard error; numbers beside the names are shares of the
+Bars are δH of a class per unit η with their intervals; numbers beside the names are shares of the
 tokens that act. Whether the published criterion is the whole story is a sentence of the verdict.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from isentrope.reports.drawing import bars, canvas
+from isentrope.reports.drawing import bars
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.sentences import has_interval, number, with_interval
@@ -43,11 +43,8 @@ def class_panel(reading: Reading) -> Iterator[Panel]:
             columns = {} if estimate is None else estimate.columns()
             row |= {f"{prefix}_{name}": value for name, value in columns.items()}
         rows.append(row)
-    data = pd.DataFrame(rows)
-    figure, (axes,) = canvas(90 + 30 * len(data))
     names = [f"{row['class']} ({percent(row['share_of_tokens'])})" for row in rows]
-    unit = classes.gradient.unit
-    bars(axes, names, list(data["value"]), data["se"].astype(float), f"δH ({unit})")
+    changes = [part.delta_h for part in classes.parts.values()]
     ends = {name: number(value) for name, value in classes.thresholds.items()}
     name, most = min(classes.parts.items(), key=lambda pair: pair[1].delta_h.value)
     falls = {f"share of the fall, {name}": part.fall for name, part in classes.parts.items()}
@@ -59,7 +56,7 @@ def class_panel(reading: Reading) -> Iterator[Panel]:
         f"{ends['s of unlikely']}, high entropy H ≥ {ends['H of high entropy']} nats; rewarded and "
         "punished are signs of the token's weight.",
         found.source(),
-        data,
-        figure,
-        numbers={name: fall for name, fall in falls.items() if has_interval(fall)},
+        pd.DataFrame(rows),
+        bars(names, changes, f"δH ({classes.gradient.unit})"),
+        {name: fall for name, fall in falls.items() if has_interval(fall)},
     )

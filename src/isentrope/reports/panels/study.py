@@ -11,22 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.drawing import STEP, canvas, frame, points, zero_lines
-from isentrope.reports.palette import FIRST, INK, LOSS, MEASURED, MUTED, SECOND, Colour
+from isentrope.reports.drawing import STEP, chart, points
+from isentrope.reports.palette import FIRST, INK, LOSS, MEASURED, MUTED, SECOND
 from isentrope.reports.panel import Panel, Source
 from isentrope.reports.panels.kernel import MOVED, OWN, block_of
 from isentrope.reports.read_run import Reading
-from isentrope.reports.sentences import (
-    bare,
-    estimate_in,
-    has_interval,
-    with_error,
-    with_interval,
-    without_error,
-)
+from isentrope.reports.sentences import bare, estimates_in, from_to
 from isentrope.results.result import Result
 from isentrope.results.results import AuditResult, KernelResult, MeasureResult
 from isentrope.system.formatting import known
@@ -45,15 +37,13 @@ class Study:
         kind: Of the results.
         label: Of the vertical axis.
         series: What is picked from a result, and its colour, by name.
-        ratio: Whether it is a ratio, whose mean and standard error mean nothing.
     """
 
     key: str
     title: str
     kind: type[Result]
     label: str
-    series: dict[str, tuple[Pick, Colour]]
-    ratio: bool = False
+    series: dict[str, tuple[Pick, str]]
 
 
 def study_panels(reading: Reading) -> Iterator[Panel]:
@@ -77,37 +67,20 @@ def study_panels(reading: Reading) -> Iterator[Panel]:
 
 
 def _panel(study: Study, data: pd.DataFrame, source: Source) -> Panel:
-    figure, (axes,) = canvas(270)
-    names = list(dict.fromkeys(data["quantity"]))
+    marks = []
     apart = 0.012 * (data["step"].max() - data["step"].min())
-    for place, name in enumerate(names):
-        style = {"fmt": "osD"[place % 3], "label": name, "colour": study.series[name][1]}
-        shift = (place - (len(names) - 1) / 2) * apart
-        _draw(axes, data[data["quantity"] == name], shift, study.ratio, **style)
-    if (data["value"] < 0).any():
-        zero_lines(axes)
-    frame(axes, STEP, study.label)
-    chosen = data[data["quantity"] == names[0]]
-    first, last = chosen.iloc[0], chosen.iloc[-1]
-    short = without_error if study.ratio else with_error
-    ends = (estimate_in(first), estimate_in(last))
-    start, end = (with_interval(e) if has_interval(e) else short(e) for e in ends)
-    caption = (
-        f"{names[0][0].upper()}{names[0][1:]} went from {start} at {first['checkpoint']} to {end} "
-        f"at {last['checkpoint']}."
-    )
+    for place, (name, rows) in enumerate(data.groupby("quantity", sort=False)):
+        steps, colour = rows["step"] + place * apart, study.series[str(name)][1]
+        style = {"fmt": f"-{'osD'[place % 3]}", "linewidth": 1, "capsize": 0}
+        marks.append(points(steps, estimates_in(rows), colour, str(name), **style))
+    zero = "y" if (data["value"] < 0).any() else ""
+    chosen = data[data["quantity"] == data["quantity"].iloc[0]]
+    name, *_ = chosen["quantity"]
+    first, last = chosen["checkpoint"].iloc[[0, -1]]
+    ends = from_to(estimates_in(chosen))
+    caption = f"{name[0].upper()}{name[1:]} went {ends}, {first} to {last}."
+    figure = chart(STEP, study.label, *marks, height=270, zero=zero, columns=2)
     return Panel(study.key, study.title, caption, source, data, figure)
-
-
-def _draw(axes: Axes, rows: pd.DataFrame, shift: float, ratio: bool, **style: Any) -> None:
-    """Points with intervals, or else one standard error, and a line through their means."""
-    if not ratio or rows["step"].is_unique:
-        means = rows.groupby("step")["value"].mean()
-        axes.plot(means.index + shift, means, color=style["colour"].light, linewidth=1, alpha=0.6)
-    se = rows["se"].astype(float)
-    low = (rows["value"] - rows["ci_low"].astype(float)).fillna(se)
-    high = (rows["ci_high"].astype(float) - rows["value"]).fillna(se)
-    points(axes, rows["step"] + shift, rows["value"], yerr=(low, high), capsize=0, **style)
 
 
 def _at_rate(result: MeasureResult) -> Estimate | None:
@@ -182,7 +155,6 @@ STUDIES = (
         MeasureResult,
         "η/η*",
         {"training rate over η*": (_fraction, SECOND)},
-        ratio=True,
     ),
     Study(
         "study_kernel",
@@ -203,16 +175,6 @@ STUDIES = (
         {
             "effective rank": (_block(OWN, "spectrum", "effective_rank"), MEASURED),
             "E × U": (_block(MOVED, "singular", "effective_rank"), INK),
-        },
-    ),
-    Study(
-        "study_kernel_form",
-        "What the kernel says of the step",
-        KernelResult,
-        "δH₁ of the gradient",
-        {
-            "kernel form": (_block(MOVED, "delta_h", "kernel"), MEASURED),
-            "forward mode": (_block(MOVED, "delta_h", "forward_mode"), FIRST),
         },
     ),
     Study(
