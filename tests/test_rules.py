@@ -28,7 +28,6 @@ LONG_FILES = {
     "system/files.py",
     "system/inert.py",
     "system/reading.py",
-    "update/optimizer_state.py",
 }
 """Files of more than `MAX_LINES` lines."""
 
