@@ -13,7 +13,6 @@ from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.stages import LoggingConfig
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.results.header import Header
 from isentrope.runs.checkpoints import Subject
@@ -21,6 +20,7 @@ from isentrope.system.processes import all_ranks
 from isentrope.system.progress import Clock, Progress
 from isentrope.trainers.as_trained import refuse
 from isentrope.update.optimizer_state import load_optimizer_state
+from isentrope.update.rounding import RoundedStep
 from isentrope.update.step import Step
 from isentrope.verbs.batches import Sampler
 from isentrope.verbs.header import header_of
@@ -53,7 +53,7 @@ class Prepared:
         entropies: What a trainer logged, and how.
         logging: What the log of a measurement holds.
         where: How checkpoints are loaded.
-        along: Δθ/η by learning rate where training rounds the step; None where it is v.
+        along: The step by learning rate where training rounds it; None where it is v.
     """
 
     subject: Subject
@@ -72,7 +72,7 @@ class Prepared:
     entropies: EntropiesConfig
     logging: LoggingConfig
     where: CheckpointConfig
-    along: Callable[[float], Vector] | None = None
+    along: Callable[[float], RoundedStep] | None = None
 
     @property
     def rate(self) -> float:
