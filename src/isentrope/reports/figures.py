@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from matplotlib.figure import Figure
 
 from isentrope.reports.drawing import canvas, fill, points
@@ -30,14 +32,13 @@ def trial_figure(result: TrialResult) -> Figure:
     titles = {"step": "whole step", "gradient": "gradient part alone"}
     for axes, (part, title) in zip(panels, titles.items(), strict=True):
         rewarded, marks = "delta_j" in result.vanilla[part], []
-        for k, control in enumerate(dict.fromkeys(e.control for e in result.tried.values())):
-            tried = [entry for entry in result.tried.values() if entry.control == control]
-            tried.sort(key=lambda entry: entry.strength)
-            changes = [entry.part(part) for entry in tried]
-            gained = [change["gained_delta_h"] for change in changes]
+        order = sorted(result.tried.values(), key=lambda entry: (entry.control, entry.strength))
+        for k, (control, entries) in enumerate(groupby(order, lambda entry: entry.control)):
+            tried = list(entries)
+            gained = [entry.part(part)["gained_delta_h"] for entry in tried]
             against = [bare(entry.did.get("touched", 0.0)) for entry in tried]
             if rewarded:
-                against = [change["gained_delta_j"] for change in changes]
+                against = [entry.part(part)["gained_delta_j"] for entry in tried]
             style = {"fmt": f"-{MARKERS[k % len(MARKERS)]}", "linewidth": 1, "capsize": 0}
             marks.append(points(against, gained, f"C{k}", control, **style))
         x = "ΔJ gained (reward)" if rewarded else "share of tokens touched"

@@ -107,7 +107,6 @@ def write_page(columns: Sequence[Column], folder: Path) -> str:
     return page.render(
         columns=columns,
         sections=list(_sections(columns, folder)),
-        alone=_alone(columns),
         folder=folder.name,
         style=Markup(schemes + style),
         script=Markup(script),
@@ -133,16 +132,6 @@ def _sections(columns: Sequence[Column], folder: Path) -> Iterator[tuple[Section
         rows = [[x for x in panels if x is not None] for panels in together if None not in panels]
         if rows:
             yield section, [(panels, differences(*(x.panel for x in panels))) for panels in rows]
-
-
-def _alone(columns: Sequence[Column]) -> list[str]:
-    """Sentences on panels that one of two runs has alone."""
-    sentences = []
-    for column, other in (columns, columns[::-1]) if len(columns) == 2 else ():
-        titles = [p.title for key, p in column.panels.items() if key not in other.panels]
-        if titles:
-            sentences.append(f"Only {column.label} ({column.name}) has: {'; '.join(titles)}.")
-    return sentences
 
 
 def _show(column: Column, panel: Panel, folder: Path) -> RenderedPanel:

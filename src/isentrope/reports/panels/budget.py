@@ -3,7 +3,7 @@
     ηδH₁ = momentum + decay + gradient,     ΔH(η) = ηδH₁ + η²δH₂ + the rest
 
 at the training rate η; how the gradient's part splits by prompt, which is measured on other
-responses (fresh ones to U's prompts); and which past updates the momentum is made of.
+responses (fresh ones to U's prompts).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
 from isentrope.reports.sentences import bare, number, with_interval
 from isentrope.results.results import InfluenceResult, MeasureResult
-from isentrope.system.formatting import listed, percent
+from isentrope.system.formatting import listed
 
 PARTS = ("momentum", "decay", "gradient", "control")
 
@@ -53,11 +53,7 @@ def waterfall(reading: Reading) -> Iterator[Panel]:
     rate = result.rate or 1.0
     first = total.value * rate
     steps = [(name, part.value * rate, part.se * rate, "part") for name, part in parts.items()]
-    terms = [
-        f"{name} {number(value)} ({percent(value / first)})"
-        for name, value, *_ in steps
-        if abs(value) > 0.0005 * abs(first) > 0
-    ]
+    terms = [f"{name} {number(value)}" for name, value, *_ in steps]
     steps.append(("first order", first, total.se * rate, "first"))
     data = pd.DataFrame(
         steps + _beyond_first(result, first), columns=["name", "value", "se", "kind"]
@@ -66,7 +62,7 @@ def waterfall(reading: Reading) -> Iterator[Panel]:
     yield Panel(
         "budget",
         f"From momentum to what is measured, at η = {number(rate)}",
-        f"First order {number(first)} {result.unit} is {listed(terms or ['nothing'])}.",
+        f"First order {number(first)} {result.unit} is {listed(terms)}.",
         measured.source(),
         data,
         _draw(data, f"ΔH ({result.unit})"),
@@ -146,26 +142,4 @@ def shares_sentence(reading: Reading) -> str:
     return (
         f"On other responses than those of E, {influence.result.shares.measured_on}, the "
         f"gradient's part is {with_interval(whole)} {whole.unit}: {parts}."
-    )
-
-
-def past_updates(reading: Reading) -> Iterator[Panel]:
-    """The momentum by past update."""
-    influence = reading.shown(InfluenceResult)
-    past = None if influence is None else influence.result.past
-    if influence is None or past is None or not past.steps:
-        return
-    parts = {f"step_{step.step}": step.delta_h for step in past.steps}
-    if past.before is not None:
-        parts[f"before step_{past.steps[-1].step}"] = past.before.delta_h
-    parts["not attributed"] = past.not_attributed.delta_h
-    half = "" if past.half is None else f" Half of it is of the last {past.half} updates."
-    total = influence.result.entropy.momentum
-    yield Panel(
-        "past_updates",
-        "Which past updates act through momentum",
-        f"Momentum moves entropy by {with_interval(total)} {total.unit}.{half}",
-        influence.source("results.json", "momentum.parquet"),
-        pd.DataFrame([{"part": name, **e.to_dict()} for name, e in parts.items()]),
-        bars(list(parts), list(parts.values()), f"part of δH₁ ({total.unit})"),
     )

@@ -67,18 +67,17 @@ def study_panels(reading: Reading) -> Iterator[Panel]:
 
 
 def _panel(study: Study, data: pd.DataFrame, source: Source) -> Panel:
-    marks = []
+    marks, ends = [], []
     apart = 0.012 * (data["step"].max() - data["step"].min())
-    for place, (name, rows) in enumerate(data.groupby("quantity", sort=False)):
-        steps, colour = rows["step"] + place * apart, study.series[str(name)][1]
-        style = {"fmt": f"-{'osD'[place % 3]}", "linewidth": 1, "capsize": 0}
-        marks.append(points(steps, estimates_in(rows), colour, str(name), **style))
+    for place, (name, (_, colour)) in enumerate(study.series.items()):
+        rows = data[data["quantity"] == name]
+        if len(rows):
+            steps, estimates = rows["step"] + place * apart, estimates_in(rows)
+            style = {"fmt": f"-{'osD'[place]}", "linewidth": 1, "capsize": 0}
+            marks.append(points(steps, estimates, colour, name, **style))
+            ends.append(f"{name} {from_to(estimates)}")
+    caption = f"From {data['checkpoint'].iloc[0]} to {data['checkpoint'].iloc[-1]}: {ends[0]}."
     zero = "y" if (data["value"] < 0).any() else ""
-    chosen = data[data["quantity"] == data["quantity"].iloc[0]]
-    name, *_ = chosen["quantity"]
-    first, last = chosen["checkpoint"].iloc[[0, -1]]
-    ends = from_to(estimates_in(chosen))
-    caption = f"{name[0].upper()}{name[1:]} went {ends}, {first} to {last}."
     figure = chart(STEP, study.label, *marks, height=270, zero=zero, columns=2)
     return Panel(study.key, study.title, caption, source, data, figure)
 
@@ -107,11 +106,11 @@ def _fraction(result: MeasureResult) -> Estimate | None:
     if reach is None or not reach.rate_over_range:
         return None
     fraction = bare(reach.rate_over_range)
-    rate, (low, high) = fraction.value * reach.value, (known(reach.ci_low), known(reach.ci_high))
+    rate, low = fraction.value * reach.value, known(reach.ci_low)
     if low is None:
         return fraction
-    ends = (0.0 if high is None else rate / high, rate / low if low else math.nan)
-    return replace(fraction, ci_low=ends[0], ci_high=ends[1])
+    above = rate / low if low else math.nan
+    return replace(fraction, ci_low=rate / (known(reach.ci_high) or math.inf), ci_high=above)
 
 
 def _block(names: tuple[str, ...], *path: str) -> Pick:
