@@ -131,7 +131,7 @@ def _sections(columns: Sequence[Column], folder: Path) -> Iterator[tuple[Section
         together = [[panels.get(p.key) for panels in shown.values()] for p in section.panels]
         rows = [[x for x in panels if x is not None] for panels in together if None not in panels]
         if rows:
-            yield section, [(panels, differences(*(x.panel for x in panels))) for panels in rows]
+            yield section, [(row, list(differences(*(x.panel for x in row)))) for row in rows]
 
 
 def _show(column: Column, panel: Panel, folder: Path) -> RenderedPanel:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import pandas as pd
 from matplotlib.figure import Figure
 
-from isentrope.nouns.estimate import Estimate
 from isentrope.reports.drawing import Mark, named_rows, points
 from isentrope.reports.palette import LOSS, MEASURED, PAPER
 from isentrope.reports.panel import Panel
@@ -63,8 +62,17 @@ def audit_panels(reading: Reading) -> Iterator[Panel]:
         tokens = table[(table["of"] == "tokens") & (table["statistic"] == statistics[0])]
         found = dict(zip(tokens["proxy"], estimates_in(tokens), strict=True))
         numbers = {f"{label} of {proxy}, tokens": e for proxy, e in found.items()}
+        best = max(found, key=lambda name: abs(found[name].value), default="none")
         source, drawn = audit.source("results.json", "audit.parquet"), _draw(table, label)
-        yield Panel(key, title, f"{lead} {_best(found)}", source, table, drawn, numbers)
+        yield Panel(
+            key,
+            title,
+            f"By tokens {best} is best, {with_interval(found.get(best))}. {lead}",
+            source,
+            table,
+            drawn,
+            numbers,
+        )
 
 
 def _table(result: AuditResult, statistics: list[str]) -> pd.DataFrame:
@@ -77,16 +85,6 @@ def _table(result: AuditResult, statistics: list[str]) -> pd.DataFrame:
                 place = {"of": of, "proxy": NAMES.get(proxy, proxy), "statistic": known[0]}
                 rows.append(place | found[known[0]].to_dict())
     return pd.DataFrame(rows).drop(columns=["ess", "khat", "warnings"], errors="ignore")
-
-
-def _best(found: dict[str, Estimate]) -> str:
-    """The proxy of tokens with the largest number, and the one most used."""
-    if not found:
-        return "No proxy can be compared by tokens."
-    best, usual = max(found, key=lambda name: abs(found[name].value)), NAMES["token_covariance"]
-    named = [name for name in dict.fromkeys((best, usual)) if name in found]
-    words = [f"{name} {with_interval(found[name])}" for name in named]
-    return f"By tokens the best is {', beside '.join(words)}."
 
 
 def _draw(table: pd.DataFrame, label: str) -> Figure:

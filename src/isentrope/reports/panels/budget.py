@@ -109,14 +109,14 @@ def _draw(data: pd.DataFrame, label: str) -> Figure:
 
 def shares(reading: Reading) -> Iterator[Panel]:
     """The gradient's part by how two responses are related."""
-    influence, relations = reading.shown(InfluenceResult), shares_of(reading)
+    influence, (relations, sentence) = reading.shown(InfluenceResult), shares_of(reading)
     if influence is None or not relations:
         return
     names, values = list(relations), list(relations.values())
     yield Panel(
         "shares",
         "Whose responses moved whose, on U's prompts",
-        shares_sentence(reading),
+        sentence,
         influence.source(),
         pd.DataFrame([{"share": name, **e.to_dict()} for name, e in relations.items()]),
         bars(names, values, f"part of δH₁ ({values[-1].unit})"),
@@ -124,22 +124,16 @@ def shares(reading: Reading) -> Iterator[Panel]:
     )
 
 
-def shares_of(reading: Reading) -> dict[str, Estimate]:
-    """The shares by relation; empty where they were not asked for."""
+def shares_of(reading: Reading) -> tuple[dict[str, Estimate], str]:
+    """The shares by relation, and in words; empty where they were not asked for."""
     influence = reading.shown(InfluenceResult)
     found = None if influence is None else influence.result.shares
-    names = RELATIONS.items() if found is not None else ()
-    return {words: e for key, words in names if (e := getattr(found, key)) is not None}
-
-
-def shares_sentence(reading: Reading) -> str:
-    """The shares in words; empty where they were not asked for."""
-    influence, relations = reading.shown(InfluenceResult), shares_of(reading)
-    if influence is None or influence.result.shares is None or len(relations) < 2:
-        return ""
-    whole = relations.pop("together")
-    parts = listed([f"{name} {with_interval(part)}" for name, part in relations.items()])
-    return (
-        f"On other responses than those of E, {influence.result.shares.measured_on}, the "
-        f"gradient's part is {with_interval(whole)} {whole.unit}: {parts}."
+    if found is None:
+        return {}, ""
+    every = {words: getattr(found, key) for key, words in RELATIONS.items()}
+    relations = {words: estimate for words, estimate in every.items() if estimate is not None}
+    *parts, whole = (f"{words} {with_interval(e)}" for words, e in relations.items())
+    return relations, (
+        f"On other responses than those of E, {found.measured_on}, the gradient's part is, in "
+        f"{found.gradient.unit}: {', '.join(parts)}; {whole}."
     )
