@@ -59,6 +59,10 @@ class Column:
         """The panels of all sections by their keys."""
         return {panel.key: panel for section in self.sections for panel in section.panels}
 
+    def of(self, sentence: str) -> str:
+        """A sentence, with the label of its run if it has one."""
+        return f"{self.label}: {sentence}" if self.label else sentence
+
 
 @dataclass(frozen=True)
 class RenderedPanel:

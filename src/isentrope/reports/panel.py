@@ -60,8 +60,7 @@ class Panel:
         figure: The figure; None for a panel of text or a table.
         numbers: Estimates that another run's may be compared with, by what they are.
         influences: Of the prompts on these numbers, by key of the prompt, where they are known.
-        body: Markup instead of a figure, or below it.
-        wide: Whether it takes the whole width of the page.
+        body: Markup instead of a figure, as wide as the page.
     """
 
     key: str
@@ -73,7 +72,6 @@ class Panel:
     numbers: Mapping[str, Estimate] = field(default_factory=dict)
     influences: Mapping[str, pd.Series] = field(default_factory=dict)
     body: Markup = field(default_factory=Markup)
-    wide: bool = False
 
 
 @dataclass(frozen=True)

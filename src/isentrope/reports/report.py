@@ -141,9 +141,8 @@ def write_report(
     folder, page = readings[0].folder / name, readings[0].folder / f"{name}.html"
     with one_writer(readings[0].folder):
         write_bytes(page, write_page(columns, folder).encode())
-    start = {column.label: f"{column.label}: " if column.label else "" for column in columns}
-    claims = [start[column.label] + claim.text for column in columns for claim in column.claims]
-    missing = [start[column.label] + sentence for column in columns for sentence in column.missing]
+    claims = [c.of(claim.text) for c in columns for claim in c.claims]
+    missing = [c.of(sentence) for c in columns for sentence in c.missing]
     return Report(page, folder, claims, missing)
 
 

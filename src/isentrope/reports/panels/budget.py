@@ -23,7 +23,6 @@ from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
 from isentrope.reports.sentences import bare, number, with_interval
 from isentrope.results.results import InfluenceResult, MeasureResult
-from isentrope.system.formatting import listed
 
 PARTS = ("momentum", "decay", "gradient", "control")
 
@@ -53,7 +52,6 @@ def waterfall(reading: Reading) -> Iterator[Panel]:
     rate = result.rate or 1.0
     first = total.value * rate
     steps = [(name, part.value * rate, part.se * rate, "part") for name, part in parts.items()]
-    terms = [f"{name} {number(value)}" for name, value, *_ in steps]
     steps.append(("first order", first, total.se * rate, "first"))
     data = pd.DataFrame(
         steps + _beyond_first(result, first), columns=["name", "value", "se", "kind"]
@@ -62,7 +60,8 @@ def waterfall(reading: Reading) -> Iterator[Panel]:
     yield Panel(
         "budget",
         f"From momentum to what is measured, at η = {number(rate)}",
-        f"First order {number(first)} {result.unit} is {listed(terms)}.",
+        "A bar starts where the last one ended, and a sum from zero; whiskers are one standard "
+        "error.",
         measured.source(),
         data,
         _draw(data, f"ΔH ({result.unit})"),

@@ -33,7 +33,6 @@ def provenance(reading: Reading) -> Iterator[Panel]:
         Source(f"isentrope report {reading.folder}", (str(reading.folder),)),
         data,
         body=markup("provenance", records(data)),
-        wide=True,
     )
 
 

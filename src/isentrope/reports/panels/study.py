@@ -49,8 +49,8 @@ class Study:
 def study_panels(reading: Reading) -> Iterator[Panel]:
     """One panel per question that two checkpoints answer, from the change to the proxies."""
     for study in STUDIES:
-        every = reading.measurements[study.kind].values()
-        measurements = [m for m in every if m.step is not None]
+        found = reading.measurements[study.kind].values()
+        measurements = [m for m in found if m.step is not None]
         rows = [
             {"checkpoint": m.name, "step": m.step, "quantity": name} | estimate.columns()
             for name, (pick, _) in study.series.items()
@@ -59,11 +59,12 @@ def study_panels(reading: Reading) -> Iterator[Panel]:
         ]
         data = pd.DataFrame(rows)
         if len(data) and data["step"].nunique() > 1:
-            verb, pattern = study.kind.verb, reading.folder / "measurements"
-            command = f"isentrope {verb} CONFIG --out FOLDER, with each config.yaml of {pattern}"
-            files = tuple(m.source().files[0] for m in measurements)
-            made_with = measurements[0].result.provenance
-            yield _panel(study, data, Source(f"{command}/{verb}_*", files, made_with))
+            verb, every = study.kind.verb, reading.folder / "measurements"
+            command = f"isentrope {verb} CONFIG --out FOLDER, with each config.yaml of {every}"
+            sources = [m.source() for m in measurements]
+            files = tuple(file for source in sources for file in source.files)
+            source = replace(sources[0], command=f"{command}/{verb}_*", files=files)
+            yield _panel(study, data, source)
 
 
 def _panel(study: Study, data: pd.DataFrame, source: Source) -> Panel:

@@ -59,7 +59,6 @@ def token_map(reading: Reading) -> Iterator[Panel]:
         influence.source("tokens.parquet", "sequences.parquet"),
         shown,
         body=markup("token_map", maps, unit, "delta_j" in shown),
-        wide=True,
     )
 
 
