@@ -74,9 +74,9 @@ def classes_at(path: Path, B_E: int) -> dict[str, Classes]:
 def contributions(path: Path, B: int, repeat: int) -> dict[str, float]:
     """Parts of δH₁ of the gradient by class of pairs, on fresh responses, clipping undone."""
     ready, config = prepared(path, 8, B, repeat)
-    U, step = ready.batches.U, ready.step
+    U, step = ready.U, ready.step
     with at_precision(ready.policy, config.precision.measuring):
-        F = fresh_responses(ready.sampler, U, ready.analysis.share_responses)
+        F = fresh_responses(ready)
         K = fisher_kernel(ready.policy, F, U, preconditioner=step.preconditioner)
         S = score(ready.policy, F).logprobs.sum(1)
     x = sequence_weights(ready)

@@ -8,12 +8,10 @@ import pytest
 from isentrope.config.contract import objective_of, plain_objective_of
 from isentrope.config.control_options import (
     contract_entry,
-    inert_reasons,
     run_control,
 )
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.config.trl import grpo_options
 from isentrope.sampling.prompts import Prompt
 from isentrope.verbs.train import resume, train
 from tests.training import runs
@@ -63,26 +61,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(tmp_path, control,
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("control", "said"),
-    [
-        ({"name": "entropy_mask", "options": {"quantile": 0.0}}, "no token is below"),
-        ({"name": "repo_r", "strength": 0.0}, "its strength is 0"),
-    ],
-)
-def test_a_control_that_does_nothing_says_why(tmp_path, control, said):
-    (reason,) = inert_reasons(config(tmp_path, **control))
-    assert said in reason
-    assert control["name"] in reason
-
-
-def test_influence_on_one_prompt_warns(tmp_path, caplog):
-    made = config(tmp_path, name="influence")
-    args = grpo_options(made, tmp_path)
-    run_control(made, args, [Prompt("one", text="1+1=")])
-    assert "has one prompt to measure on" in caplog.text
-
-
 def test_the_contract_names_the_control_and_another_one_is_refused(tmp_path, caplog):
     options = {"share": 0.5, "size": 4}
     folder = train(config(tmp_path, name="influence", options=options, strength=0.5))
@@ -91,7 +69,6 @@ def test_the_contract_names_the_control_and_another_one_is_refused(tmp_path, cap
     assert contract["control"]["name"] == "influence"
     assert contract["control"]["options"] == {"strength": 0.5} | options
     assert contract["control"]["target"] is None
-    assert "does nothing" not in caplog.text
     written = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(written.replace("share: 0.5", "share: 0.4"))
     with pytest.raises(ValueError, match=r"control\.options\.share=0\.5.*0\.4"):

@@ -5,7 +5,6 @@ import torch
 
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.quantities import InfluenceOptions
-from isentrope.control import measured
 from isentrope.control.measured import (
     HeldOutSample,
     kept_mass,
@@ -15,6 +14,7 @@ from isentrope.control.measured import (
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import norm
 from isentrope.policy.language_model import Policy
+from isentrope.probe import scoring
 from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import as_prompts
 from isentrope.update.step import optimizer_step
@@ -76,7 +76,7 @@ def test_held_out_batches_are_sampled_so_many_at_a_time(monkeypatch):
         sizes.append(batch_size)
         return sample_responses(policy, ids, uniforms, length, batch_size=batch_size)
 
-    monkeypatch.setattr(measured, "sample_responses", counted)
+    monkeypatch.setattr(scoring, "sample_responses", counted)
     prompts = runs.probe()._prompts
     HeldOutSample(prompts, size=8, max_new_tokens=3, seed=5, batch_size=3).draw(policy, 1)
     assert sizes == [3]

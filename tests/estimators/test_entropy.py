@@ -122,12 +122,6 @@ def test_p_values_come_with_a_verdict():
     ]
 
 
-def test_a_sample_without_variances_is_refused():
-    sample = cases.array_sample()
-    with pytest.raises(ValueError, match="score_batch"):
-        martingale_z(sample)
-
-
 def test_identities_fail_for_a_sampler_that_drops_unlikely_responses():
     exact = cases.exact("qwen2")
     probabilities = exact.probabilities()
@@ -136,10 +130,3 @@ def test_identities_fail_for_a_sampler_that_drops_unlikely_responses():
     drawn = exact.draw(4000, 1, (kept / kept.sum(1, keepdim=True)).flatten())
     batch = exact.rollouts.select(drawn).with_columns(prompt_index=torch.arange(4000))
     assert max(identities(exact, batch)) > 4
-
-
-def test_score_identity_asks_for_derivatives():
-    exact = cases.exact("table")
-    sample = score_batch(exact.policy, exact.sample(8, 0), functional="per_token", method="prefix")
-    with pytest.raises(ValueError, match="derivatives"):
-        score_identity_z(sample)

@@ -63,16 +63,6 @@ def test_a_foreign_layout_is_named_with_the_way_out(tmp_path, layout):
         find_subjects(config.checkpoint)
 
 
-def test_a_state_that_lies_elsewhere_is_found_for_the_user(tmp_path):
-    folder = tmp_path / "checkpoint-2"
-    cases.model("qwen2").save_pretrained(folder)
-    config = load_config({"checkpoint": {"checkpoint_path": str(folder)}})
-    for place in (tmp_path / "optimizer.pt", folder / "optimizer.bin"):
-        place.write_text("")
-        with pytest.raises(FileNotFoundError, match=f"optimizer_path={place}"):
-            find_subjects(config.checkpoint)
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -188,7 +188,6 @@ EXCEPTIONS = {
     ("sampling/chat_template.py", "*"): "messages between processes",
     ("system/file_contents.py", "sort_metadata"): "below `reading`; part of writing a file",
     ("reports/page.py", "_resource"): "a file of the package itself",
-    ("runs/one_writer.py", "_holder"): "the note of a lock, read for a message alone",
 }
 
 

@@ -92,9 +92,9 @@ def trainer(
     return made
 
 
-def probe(every=2, size=8, path=None, **options):
+def probe(every=2, size=8, **options):
     prompts, options = [f"{i}+2=" for i in range(5)], ProbeOptions(**{"seed": 5, **options})
-    return EntropyProbe(prompts, every=every, size=size, path=path, options=options)
+    return EntropyProbe(prompts, every=every, size=size, options=options)
 
 
 def lines(folder):

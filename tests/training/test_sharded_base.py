@@ -115,9 +115,9 @@ def test_what_cannot_be_spread_is_refused(tmp_path, monkeypatch):
 
 def test_controls_with_passes_of_their_own_are_refused_over_a_spread_base():
     trainer = SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=False)
-    require_controllable(trainer, (), sharded=True)
+    require_controllable(trainer, None, sharded=True)
     with pytest.raises(ValueError, match=r"kept_mass .*shard_base"):
-        require_controllable(trainer, ("kept_mass",), sharded=True)
+        require_controllable(trainer, "kept_mass", sharded=True)
 
 
 def test_an_error_in_a_shared_pass_ends_training():

@@ -401,15 +401,11 @@ def logged(folder, step):
     return f"batch_config.U_file={path}"
 
 
-def test_completions_of_another_step_are_refused_with_the_name_of_the_right_file(trained):
+def test_completions_of_another_step_are_refused(trained):
     with_arguments(trained, max_grad_norm=1.0, logging_steps=2)
     here = logged(trained, 4)
-    assert "next step of this checkpoint is the one to 5: its own batch was not" in refused(
-        trained, here
-    )
-    assert "logging_steps is 2" in refused(trained, here)
+    assert "next step of this checkpoint is the one to 5: give the batch" in refused(trained, here)
     assert refused(trained, logged(trained, 5)) == ""
-    assert "give completions_00005.parquet" in refused(trained, here)
     assert refused(trained, here, "estimator.ignore_training_settings=[stale_batch]") == ""
 
 

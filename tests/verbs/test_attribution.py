@@ -12,7 +12,6 @@ from isentrope.attribution.gradients import gram as gram_module
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.quantities import InfluenceOptions
 from isentrope.config.io import load_config
-from isentrope.estimators.sample import sampler_logprobs
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
@@ -150,7 +149,7 @@ def test_a_stale_batch_is_weighted_by_its_ratios(run, tiny):
     folder, _ = run("influence", "estimator.off_policy=true", *options, name="stale")
     U = Rollouts.load(folder / "U.parquet")
     policy = Policy.from_checkpoint(tiny / "checkpoint-8")
-    ratios = (score(policy, U).logprobs - sampler_logprobs(U, score(policy, U))).exp()
+    ratios = (score(policy, U).logprobs - U.padded("sampler_logprobs")).exp()
     tokens = pd.read_parquet(folder / "tokens.parquet")
     expected = U.advantages[:, None] * ratios / (len(U) * 3)
     mask = score(policy, U).mask

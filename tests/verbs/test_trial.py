@@ -187,7 +187,7 @@ def test_a_control_that_cannot_reach_a_change_does_not_end_the_others(run, deep)
     [("stare", 0.1, 1.0), ("stare", -0.1, -1.0), ("bonus", 0.5, 32.0)],
 )
 def test_the_search_reaches_the_bound_of_a_strength(control, default, bound):
-    assert largest_strength(control, default, {}) == bound
+    assert largest_strength(control, default) == bound
 
 
 def test_what_cannot_be_tried_is_refused(run):

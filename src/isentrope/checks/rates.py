@@ -1,8 +1,7 @@
 """The settings of the param groups, compared with other records of the checkpoint.
 
-Records, in this order; the first that exists is used: `contract.json` (settings by parameter name),
-`scheduler.pt` (the last rate of each group), and the initial rate that a scheduler leaves in each
-group.
+Records, in this order; the first that exists is used: `contract.json` (settings by parameter name)
+and `scheduler.pt` (the last rate of each group).
 """
 
 from __future__ import annotations
@@ -12,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.checks.finding import Finding
-from isentrope.recording.contract import (
-    read_contract,
-)
+from isentrope.recording.contract import read_contract
 from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.errors import FileError
 from isentrope.system.reading import read_torch
@@ -52,13 +49,8 @@ def describe_groups(state: OptimizerState) -> str:
 
 def disagreement(state: OptimizerState, checkpoint: Path) -> tuple[str | None, str]:
     """Name of a record of training, or None, and its first difference in words, if there is one."""
-    records = {
-        CONTRACT: _contract,
-        SCHEDULER: _scheduler,
-        "initial_lr": _initial_rates,
-    }
-    for name, compare in records.items():
-        if name == "initial_lr" or (checkpoint / name).is_file():
+    for name, compare in {CONTRACT: _contract, SCHEDULER: _scheduler}.items():
+        if (checkpoint / name).is_file():
             difference = compare(state, checkpoint)
             if difference is not None:
                 return name, difference
@@ -111,20 +103,4 @@ def _scheduler(state: OptimizerState, folder: Path) -> str | None:
         if abs(here - float(rates[index])) > 1e-9 * abs(here):
             there = float(rates[index])
             return f"group {index} has lr {here:g}, and {SCHEDULER} has {there:g} for it"
-    return ""
-
-
-def _initial_rates(state: OptimizerState, _: Path) -> str | None:
-    """One schedule for all groups keeps the ratio of a rate to its initial one the same."""
-    groups = {i: state.groups[name] for name, i in state.group_index.items()}
-    if len(groups) < 2 or not all(group.get("initial_lr") for group in groups.values()):
-        return None
-    ratios = {i: float(group["lr"]) / float(group["initial_lr"]) for i, group in groups.items()}
-    first, *rest = sorted(ratios)
-    for i in rest:
-        if abs(ratios[i] - ratios[first]) > 1e-6 * abs(ratios[first]):
-            return (
-                f"lr is {ratios[first]:.3g} of its initial value in group {first}, and "
-                f"{ratios[i]:.3g} in group {i}"
-            )
     return ""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from isentrope.checks.draws import count_draws
 from isentrope.checks.finding import Finding
 from isentrope.checks.identities import identity_findings, untested
-from isentrope.checks.sensitivity import sensitivity
 from isentrope.estimators.identities import (
     identities_verdict,
     martingale_z,
@@ -18,13 +16,12 @@ from isentrope.estimators.identities import (
     score_identity_z,
     studentised,
 )
-from isentrope.estimators.sample import sampler_logprobs, score_batch
-from isentrope.estimators.sampler_match import SamplerMatch, match_sampler, root_mean_square
+from isentrope.estimators.sample import ScoredBatch, score_batch
+from isentrope.estimators.sampler_match import SamplerMatch, at_temperature, root_mean_square
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_with_variances
-from isentrope.policy.token_statistics import Scores
 
 AGREEMENT = "sampler = scorer"
 KEEP_LOGPROBS = (
@@ -49,22 +46,14 @@ def check_sampler(policy: Policy, rollouts: Rollouts, direction: Vector) -> list
     Returns:
         One finding per check.
     """
-    sample = score_batch(
-        policy,
-        rollouts,
-        functional="per_token",
-        method="prefix",
-        direction=direction,
-        order=1,
-    )
-    eos, agreement = _eos(policy, rollouts), _agreement(policy, rollouts, sample.series[0])
+    sample = score_batch(policy, rollouts, direction=direction, order=1)
+    eos, agreement = _eos(policy, rollouts), _agreement(policy, rollouts, sample)
     if len(rollouts) < 2:
         return [eos, agreement, *untested()]
     draws = count_draws(policy, rollouts)
     findings = identity_findings(martingale_z(sample), score_identity_z(sample), draws)
     if agreement.passed is None:
-        detail = f"{agreement.detail}. {sensitivity(sample, draws)}"
-        agreement = replace(agreement, detail=detail, advice=KEEP_LOGPROBS)
+        agreement = replace(agreement, advice=KEEP_LOGPROBS)
     elif agreement.passed:
         findings = [
             replace(f, advice=f"{f.advice} {RAW_LOGPROBS}") if f.passed is False else f
@@ -95,22 +84,19 @@ def _eos(policy: Policy, rollouts: Rollouts) -> Finding:
     return Finding(name, True, f"every response shorter than {longest} tokens ends in EOS")
 
 
-def _agreement(policy: Policy, rollouts: Rollouts, scores: Scores) -> Finding:
-    name = AGREEMENT
-    if rollouts.sampler_logprobs is None:
-        return Finding(name, None, "the batch has no sampler log-probabilities")
-    match = match_sampler(policy, rollouts, scores)  # as `measure` does
+def _agreement(policy: Policy, rollouts: Rollouts, sample: ScoredBatch) -> Finding:
+    match = sample.match
+    if match is None or match.difference is None:
+        return Finding(AGREEMENT, None, "the batch has no sampler log-probabilities")
     detail = f"log-probabilities differ by {match.difference:.1g} nats per token (root mean square)"
     if match.agrees:
-        return Finding(name, True, detail)
-    gap = sampler_logprobs(rollouts, scores) - scores.logprobs
-    return Finding(name, False, detail, _diagnosis(policy, rollouts, match, gap, scores.mask))
+        return Finding(AGREEMENT, True, detail)
+    return Finding(AGREEMENT, False, detail, _diagnosis(policy, rollouts, sample, match))
 
 
-def _diagnosis(
-    policy: Policy, rollouts: Rollouts, match: SamplerMatch, gap: Tensor, mask: Tensor
-) -> str:
+def _diagnosis(policy: Policy, rollouts: Rollouts, sample: ScoredBatch, match: SamplerMatch) -> str:
     """The usual cause that explains the difference of sampler and scorer."""
+    gap, mask = -sample.log_ratios, sample.series[0].mask
     if match.sampler is not None and any(match.sampler.noise):
         return (
             "They differ a little around 0, as where the sampler has a shorter type, runs on "
@@ -138,7 +124,7 @@ def _diagnosis(
     lengths = torch.tensor([len(p) for p in rollouts.prompt_ids])
     padded = lengths < lengths.max()
     if bool(padded.any()) and bool((~padded).any()):
-        inside, outside = (root_mean_square(gap[rows], mask[rows]) for rows in (padded, ~padded))
+        inside, outside = (root_mean_square(gap[rows][mask[rows]]) for rows in (padded, ~padded))
         if outside < 0.1 * inside:
             return (
                 "Only prompts shorter than the longest disagree: the sampler padded on the left "
@@ -153,12 +139,8 @@ def _diagnosis(
 
 def _fits(policy: Policy, rollouts: Rollouts, temperature: float) -> bool:
     """Whether the responses can be draws of the policy at another temperature."""
-    own = policy.temperature
-    try:
-        policy.temperature = temperature
+    with at_temperature(policy, temperature):
         scores = score_with_variances(policy, rollouts)
-    finally:
-        policy.temperature = own
     assert scores.variances is not None
     z = studentised(scores.logprobs + scores.entropies, scores.variances)
     return identities_verdict(p_value(z)) == "sound"

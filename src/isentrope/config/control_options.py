@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -13,7 +12,6 @@ from isentrope.config.train import TrainConfig
 from isentrope.control.base import TokenRule
 from isentrope.control.controls import NONE
 from isentrope.control.influence_clip import InfluenceClip
-from isentrope.control.masks import EntropyMask
 from isentrope.control.measured import HeldOutSample
 from isentrope.control.options import IsentropicOptions
 from isentrope.control.pass_at_k import PassAtK
@@ -66,21 +64,6 @@ def _require_token_weights(config: TrainConfig, control: TokenRule, given: dict[
         )
 
 
-def inert_reasons(config: TrainConfig) -> list[str]:
-    """Sentences on why the control does nothing in this run; none where it acts."""
-    control, name = config.control.build(), config.control.name
-    if control is None:
-        return []
-    reasons = []
-    if getattr(control, "strength", None) == 0:
-        reasons.append(f"control.name={name} does nothing in this run: its strength is 0.")
-    if isinstance(control, EntropyMask) and control.quantile == 0:
-        reasons.append(
-            "control.name=entropy_mask does nothing in this run: with quantile=0 no token is below."
-        )
-    return reasons
-
-
 def measures(config: TrainConfig) -> bool:
     """Whether the control draws evaluation batches of its own."""
     return isinstance(config.control.build(), InfluenceClip | IsentropicOptions)
@@ -91,14 +74,8 @@ def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> R
     control = config.control.build()
     if not isinstance(control, TokenRule):
         return None
-    longest = config.training.normaliser == "longest"
     measured = None
     if isinstance(control, InfluenceClip):
-        if len({prompt.content for prompt in held_out}) < 2:
-            logging.getLogger("isentrope").warning(
-                "control.name=influence has one prompt to measure on: it protects the entropy of "
-                "the responses to that prompt alone."
-            )
         measured = HeldOutSample(
             prompts=list(held_out),
             size=control.size,
@@ -109,7 +86,7 @@ def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> R
     high = args.epsilon if args.epsilon_high is None else args.epsilon_high
     plain = partial(
         Tokens.of,
-        objective="dr_grpo_longest" if longest else args.loss_type,
+        objective="dr_grpo_longest" if config.training.normaliser == "longest" else args.loss_type,
         max_response_length=config.sampling.max_new_tokens,
         seed=config.training.draws,
         clip_high=high,
@@ -124,13 +101,13 @@ def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> R
 
 def contract_entry(config: TrainConfig) -> dict[str, Any] | None:
     """The run's control in a contract: name, strength, all options, target; None without one."""
-    if config.control.name == NONE:
+    of = config.control
+    if of.name == NONE:
         return None
-    control = config.control.build()
-    targeted = config.control.target.kind != "none"
+    targeted = of.target.kind != "none"
     return {
-        "name": config.control.name,
-        "options": asdict(control),
-        "target": config.control.target.model_dump(exclude_none=True) if targeted else None,
-        "feedback": config.control.feedback.model_dump() if targeted else None,
+        "name": of.name,
+        "options": asdict(of.build()),
+        "target": of.target.model_dump(exclude_none=True) if targeted else None,
+        "feedback": of.feedback.model_dump() if targeted else None,
     }

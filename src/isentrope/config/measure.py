@@ -131,19 +131,14 @@ class BatchConfig(PromptsConfig):
     """Rounds of redrawing for groups of U without advantage."""
 
     @model_validator(mode="after")
-    def _weights_are_of_random_prompts(self) -> BatchConfig:
-        if self.U_weighting != "uniform" and (
-            self.fixed_prompts is True or self.U_file is not None
-        ):
+    def _one_batch_or_fresh_ones(self) -> BatchConfig:
+        given = self.U_file is not None
+        if self.U_weighting != "uniform" and (self.fixed_prompts is True or given):
             raise ValueError(
                 f"U_weighting={self.U_weighting} draws the prompts of U, and fixed_prompts or "
                 "U_file say which they are: choose one"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _repeats_are_fresh(self) -> BatchConfig:
-        if self.repeats > 1 and self.U_file is not None:
+        if self.repeats > 1 and given:
             raise ValueError(
                 f"repeats={self.repeats} asks for fresh batches U, and U_file is one batch: choose "
                 "one"
@@ -217,21 +212,16 @@ class MeasureConfig(Section):
         Returns:
             The configuration in force, and what became of it; nothing is refused yet.
         """
-        values: dict[str, Any] = {ROUNDING: self.precision.updating.rounding}
-        given: set[str] = set()
-        for name in ("sampling", "batch_config", "estimator"):
-            section = getattr(self, name)
-            values |= {f"{name}.{key}": value for key, value in section}
-            if name in self.model_fields_set:
-                given |= {f"{name}.{key}" for key in section.model_fields_set}
-        values["estimator.clip"] = self.estimator.clip_pair
+        sections = {name: getattr(self, name) for name in ("sampling", "batch_config", "estimator")}
+        values = {f"{name}.{key}": value for name, of in sections.items() for key, value in of}
+        values |= {ROUNDING: self.precision.updating.rounding}
+        values |= {"estimator.clip": self.estimator.clip_pair}
+        given = {f"{name}.{key}" for name, of in sections.items() for key in of.model_fields_set}
         settled = settle(values, given, checkpoint, batch)
-        filled: dict[str, Any] = {}
         for key, value in settled.filled.items():
             name, _, own = key.partition(".")
-            section = filled.get(name, getattr(self, name))
-            filled[name] = section.model_copy(update={own: value})
-        return self.model_copy(update=filled), settled
+            sections[name] = sections[name].model_copy(update={own: value})
+        return self.model_copy(update=sections), settled
 
     @model_validator(mode="after")
     def _micro_batches_act(self) -> MeasureConfig:
@@ -240,17 +230,5 @@ class MeasureConfig(Section):
             raise ValueError(
                 "estimator.micro_batch acts with the objective bnpo, or with "
                 f"a precision.update_vector of 16 bits, not with {estimator.objective}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _quantised_bases_are_not_float64(self) -> MeasureConfig:
-        stages = (self.precision.measuring, self.precision.updating, self.precision.sampling)
-        if self.checkpoint.quantization != "none" and any(
-            stage.runtime_dtype == "float64" for stage in stages
-        ):
-            raise ValueError(
-                f"checkpoint.quantization={self.checkpoint.quantization} cannot run in float64: "
-                "set precision.runtime_dtype=float32"
             )
         return self

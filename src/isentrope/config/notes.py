@@ -15,21 +15,12 @@ BACKBONES = {
 }
 """Keys of the notes' model registry."""
 
-ELSEWHERE = {
-    "entropy_analysis": "isentrope kernel does it, with batch_config and fisher_kernel",
-    "save_gradients": "gradients of sequences are not written; isentrope kernel writes their "
-    "products, and fisher_kernel.where=disk holds the gradients while it runs",
-    "entropy_probe": "it is a section of isentrope train; isentrope measure looks at a checkpoint",
-    "simple_entropy_probe": "write entropy_probe with log_every, for isentrope train",
-    "gns_probe": "write noise_scale for isentrope train; isentrope noise looks at a checkpoint",
-    "generation": "write sampling, and batch_size for gen_batch_size",
-    "true_delta_h": "estimator.method chooses the estimator, and no weight is clipped",
-    "approx_delta_h": "estimator.order is the order of the prediction",
-    "rb_requires_grad": "estimator.method=prefix always has its derivatives: leave it out",
-    "tf_withgrad": "set precision.runtime_dtype and precision.update_vector",
-    "results_path": "set output.directory",
-}
-"""What does the work of a key that is refused."""
+ELSEWHERE = [
+    *("entropy_analysis", "save_gradients", "entropy_probe", "simple_entropy_probe", "gns_probe"),
+    *("generation", "true_delta_h", "approx_delta_h", "rb_requires_grad", "tf_withgrad"),
+    "results_path",
+]
+"""Keys that are refused, and whose work another one does."""
 
 
 def base_of(backbone: str) -> str:

@@ -35,11 +35,9 @@ def relative_to_run(config: Config, run: Path, folder: Path) -> Config:
     def written(path: str) -> str:
         return path_in_run(path, run, folder) or path
 
-    changed = {}
-    for name in PATHS:
-        if (section := getattr(config, name, None)) is not None:
-            changed[name] = section.model_copy(update=_mapped(name, vars(section), written))
-    return config.model_copy(update=changed)
+    changed = _mapped(_sections(config), written)
+    new = {name: getattr(config, name).model_copy(update=paths) for name, paths in changed.items()}
+    return config.model_copy(update=new)
 
 
 def path_in_run(path: str, run: Path, folder: Path) -> str | None:
@@ -62,35 +60,36 @@ def located(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         found = glob(pattern) if _is_pattern(path) else here.exists()
         return os.path.normpath(here) if found else path
 
-    changed = {}
-    for name in PATHS:
-        if isinstance(section := content.get(name), Mapping):
-            changed[name] = {**section, **_mapped(name, section, read)}
-    return {**content, **changed}
+    new = {name: {**content[name], **paths} for name, paths in _mapped(content, read).items()}
+    return {**content, **new}
+
+
+def _sections(config: BaseModel) -> dict[str, Any]:
+    return {name: vars(section) for name, section in config if name in PATHS}
 
 
 def _mapped(
-    name: str, section: Mapping[str, Any], change: Callable[[str], str]
-) -> dict[str, str | list[str]]:
-    """The paths of a section, changed; an absolute path that is read stays as it is."""
-    found: dict[str, str | list[str]] = {}
-    for key in PATHS[name]:
-        value = section.get(key)
-        if isinstance(value, str) and value:
-            found[key] = change(value)
-        elif isinstance(value, list):
-            found[key] = [change(path) if isinstance(path, str) else path for path in value]
-    return found
+    content: Mapping[str, Any], change: Callable[[str], object]
+) -> dict[str, dict[str, Any]]:
+    """The paths of each section, changed."""
+
+    def each(value: Any) -> Any:
+        if isinstance(value, list):
+            return [each(item) for item in value]
+        return change(value) if isinstance(value, str) and value else value
+
+    return {
+        name: {key: each(section[key]) for key in keys if key in section}
+        for name, keys in PATHS.items()
+        if isinstance(section := content.get(name), Mapping)
+    }
 
 
 def inputs_of(config: BaseModel) -> list[Path]:
     """What a configuration reads: its paths that are there, patterns expanded, and base models."""
-    found: list[Path] = []
-    for name, keys in PATHS.items():
-        section = getattr(config, name, None)
-        for value in (getattr(section, key, None) for key in keys):
-            found += existing([value] if isinstance(value, str) else value or ())
-    return found
+    found: list[str] = []
+    _mapped(_sections(config), found.append)
+    return existing(found)
 
 
 def existing(paths: Iterable[str]) -> list[Path]:

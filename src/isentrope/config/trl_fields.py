@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import typing
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from isentrope.config.io import ConfigError
 from isentrope.config.strict_yaml import brief
 from isentrope.config.train import ModelConfig
-from isentrope.config.values import LARGEST_REAL
 from isentrope.system.processes import world_size
 from isentrope.trainers.passed import RANGES, SHARDING
-
-_PLAIN = (bool, int, float, str, list, dict)
 
 
 def shards_weights(fields: Mapping[str, Any]) -> bool:
@@ -63,7 +63,7 @@ def trainer_options(
 
     Raises:
         ConfigError: If a field is unknown, set elsewhere, plainly of another type or out of
-            range, or would upload the run.
+            range.
     """
     kinds = typing.get_type_hints(kind)
     fields = {field.name for field in dataclasses.fields(kind) if field.init}
@@ -77,48 +77,16 @@ def trainer_options(
             raise ConfigError(
                 f"Unknown key 'trainer.{name}': the nearest field of {kind.__name__} is {near!r}."
             )
-        if not _fits(value, kinds[name]):
+        try:
+            TypeAdapter(kinds[name]).validate_python(value, strict=True)
+        except ValidationError as error:
             raise ConfigError(
-                f"trainer.{name}: {brief(value)} is a {type(value).__name__}, and {kind.__name__} "
-                f"wants {_words(kinds[name])}."
-            )
-        if value and ("push_to_hub" in name or name.startswith("hub_") or "_hub_" in name):
+                f"trainer.{name}: {brief(value)} does not fit {kind.__name__} "
+                f"({error.errors()[0]['msg']})."
+            ) from error
+        low, high = RANGES.get(name, (-math.inf, math.inf))
+        if isinstance(value, (int, float)) and not low <= value <= high:
             raise ConfigError(
-                f"trainer.{name} cannot be given: runs are not uploaded. Upload the run folder "
-                "when the run has ended."
+                f"trainer.{name}: should be from {low:.12g} to {high:.12g}, got {brief(value)}."
             )
-        _require_in_range(name, value)
     return dict(given)
-
-
-def _require_in_range(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return
-    low, high = RANGES.get(name, (-LARGEST_REAL, LARGEST_REAL))
-    if not low <= value <= high:
-        raise ConfigError(
-            f"trainer.{name}: should be from {low:.12g} to {high:.12g}, got {brief(value)}."
-        )
-
-
-def _choices(hint: Any) -> list[Any]:
-    return [hint] if not typing.get_args(hint) else list(typing.get_args(hint))
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a YAML value can be of a type; a type that YAML has no values of takes anything."""
-    if typing.get_origin(hint) in (list, dict):
-        return isinstance(value, typing.get_origin(hint))
-    choices = [typing.get_origin(c) or c for c in _choices(hint)]
-    if not all(c in _PLAIN or c is type(None) for c in choices):
-        return True
-    if isinstance(value, bool):
-        return bool in choices
-    if isinstance(value, int) and float in choices:
-        return True
-    return (value is None and type(None) in choices) or type(value) in choices
-
-
-def _words(hint: Any) -> str:
-    names = [getattr(typing.get_origin(c) or c, "__name__", str(c)) for c in _choices(hint)]
-    return " or ".join("null" if name == "NoneType" else name for name in names)

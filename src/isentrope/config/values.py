@@ -5,8 +5,8 @@ Types are strict: true and "3" are not numbers, and 3.0 is not a count.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -14,34 +14,19 @@ from pydantic import AfterValidator, BeforeValidator, Field
 LARGEST_COUNT = 2**31 - 1
 LARGEST_SEED = 2**32 - 1
 LARGEST_REAL = 1e12
+LARGEST_SETTING = 2.0**63
 
 
-def _seed(value: int) -> int:
-    if not 0 <= value <= LARGEST_SEED:
-        raise ValueError(f"a seed is a whole number from 0 to {LARGEST_SEED}, got {value}")
+def _text(value: str) -> str:
+    if re.search("[\x00\ud800-\udfff]", value):
+        raise ValueError("a text must not have a NUL character, nor half a character (a surrogate)")
     return value
 
 
-Encode = Callable[[str], bytes]
-
-
-def _text(value: str, what: str = "a text", encode: Encode = str.encode) -> str:
-    if "\x00" in value:
-        raise ValueError(f"{what} must not have a NUL character")
-    try:
-        encode(value)
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{what} must not have half a character (a lone surrogate)") from error
-    return value
-
-
-def _not_blank(what: str, encode: Encode = str.encode) -> AfterValidator:
-    def check(value: str) -> str:
-        if not value.strip():
-            raise ValueError(f"{what} must not be empty or blank")
-        return _text(value, what, encode)
-
-    return AfterValidator(check)
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise ValueError("a name or a path must not be empty or blank")
+    return _text(value)
 
 
 def _file_name(value: str) -> str:
@@ -61,23 +46,43 @@ def _no_truth_value(value: Any) -> Any:
     return value
 
 
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+"""A number by its exponent, which PyYAML leaves a text where it has no dot or no sign."""
+
+
+def _numbers(value: Any) -> Any:
+    """A value, or all those in a dictionary or list, with numbers for texts such as 1e-5."""
+    if isinstance(value, Mapping):
+        return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_numbers(item) for item in value]
+    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+        value = float(value)
+    if isinstance(value, (int, float)) and not abs(value) < LARGEST_SETTING:
+        raise ValueError("should be a finite number of at most 63 bits")
+    return value
+
+
+_READ = BeforeValidator(_numbers)
+Settings = Annotated[dict[str, Any], _READ]
+"""Values of any kind, by name."""
+
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 Whole = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
-Seed = Annotated[int, AfterValidator(_seed)]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 Order = Annotated[Literal[0, 1, 2], BeforeValidator(_no_truth_value)]
 
-Real = Annotated[float, Field(ge=-LARGEST_REAL, le=LARGEST_REAL)]
-Positive = Annotated[float, Field(gt=0, le=LARGEST_REAL)]
-NotNegative = Annotated[float, Field(ge=0, le=LARGEST_REAL)]
-Rate = Annotated[float, Field(gt=0, le=1e9)]
+Real = Annotated[float, _READ, Field(ge=-LARGEST_REAL, le=LARGEST_REAL)]
+Positive = Annotated[float, _READ, Field(gt=0, le=LARGEST_REAL)]
+NotNegative = Annotated[float, _READ, Field(ge=0, le=LARGEST_REAL)]
+Rate = Annotated[float, _READ, Field(gt=0, le=1e9)]
 """A learning rate."""
-Temperature = Annotated[float, Field(ge=1e-6, le=1e6)]
-Share = Annotated[float, Field(gt=0, lt=1)]
-Decay = Annotated[float, Field(ge=0, lt=1)]
+Temperature = Annotated[float, _READ, Field(ge=1e-6, le=1e6)]
+Share = Annotated[float, _READ, Field(gt=0, lt=1)]
+Decay = Annotated[float, _READ, Field(ge=0, lt=1)]
 
-PathText = Annotated[str, _not_blank("a path", os.fsencode)]
-"""A path, or a name on the model hub."""
-Text = Annotated[str, AfterValidator(lambda value: _text(value))]
-Name = Annotated[str, _not_blank("a name")]
+Text = Annotated[str, AfterValidator(_text)]
+Name = PathText = Annotated[str, AfterValidator(_not_blank)]
+"""A name, or a path, or a name on the model hub."""
 FileName = Annotated[Name, AfterValidator(_file_name)]
 """The name of a file or folder, which cannot leave the folder that it is in."""

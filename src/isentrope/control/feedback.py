@@ -128,7 +128,7 @@ class Feedback:
                 f"The entropy before step {step} is {entropy}: the feedback needs a finite number."
             )
         self.start = entropy if self.start is None else self.start
-        self._latest = {"control/entropy": entropy}
+        self._latest = {"entropy": entropy}
         if self.target.kind == "none":
             return
         target = self.target.at(step - 1 + ahead, self.start)
@@ -139,9 +139,9 @@ class Feedback:
         self.output = max(-largest, min(largest, raw))
         self.share = self.output / largest
         self._latest |= {
-            "control/target": target,
-            "control/error": error,
-            "control/output": self.output,
+            "target": target,
+            "error": error,
+            "output": self.output,
         }
 
     @property

@@ -26,9 +26,9 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.slopes import logprob_jvp
 from isentrope.policy.token_statistics import LOGITS_HELD
-from isentrope.sampling.generate import sample_responses
-from isentrope.sampling.prompts import PromptLike, as_prompts, require_room
-from isentrope.sampling.streams import draw_plan, generator_of
+from isentrope.probe.scoring import draw_share
+from isentrope.sampling.prompts import PromptLike
+from isentrope.sampling.streams import generator_of
 from isentrope.system.processes import gather, rank, together, world_size
 from isentrope.update.optimizer_state import OptimizerLike, load_optimizer_state
 from isentrope.update.step import clip_factor, follow_rule
@@ -109,7 +109,7 @@ def token_influence(policy: Policy, E: Rollouts, U: Rollouts, weights: Tensor, P
     Returns:
         (n, t) float64, per unit of the learning rate.
     """
-    a, b = cotangents(score_batch(policy, E, functional="per_token", method="prefix"))
+    a, b = cotangents(score_batch(policy, E))
     with derivative_of_scores(policy.model):
         gradient = _shared_gradient(policy, E, a, b)
     mine = _rows(len(U))
@@ -179,27 +179,5 @@ class HeldOutSample:
             The whole batch, the same on every process.
         """
         generator = generator_of(self.seed, step, 0, self.stream)
-        plan = len(self.prompts), self.size, self.max_new_tokens
-        draws, uniforms = draw_plan(generator, *plan)
-        mine = _rows(self.size)
-        return concatenate(
-            gather(together(lambda: self._sample(policy, draws[mine], uniforms[mine])))
-        )
-
-    def _sample(self, policy: Policy, draws: Tensor, uniforms: Tensor) -> Rollouts:
-        prompts = as_prompts(policy, [self.prompts[i] for i in draws.tolist()])
-        require_room(policy, prompts, self.max_new_tokens)
-        ids = [torch.tensor(p.token_ids) for p in prompts]
-        draw = sample_responses(
-            policy, ids, uniforms, self.max_new_tokens, batch_size=self.batch_size
-        )
-        return Rollouts(
-            prompt_ids=ids,
-            response_ids=draw.responses,
-            prompt_index=torch.arange(len(ids)),
-            sampler_logprobs=draw.logprobs,
-            sampler_entropies=draw.entropies,
-            prompt_keys=[p.key for p in prompts],
-            references=[p.reference for p in prompts],
-            max_new_tokens=self.max_new_tokens,
-        )
+        plan = self.prompts, self.size, self.max_new_tokens, generator, self.batch_size
+        return concatenate(gather(draw_share(policy, *plan)))

@@ -146,8 +146,7 @@ class RunControl:
     def rewrite_tokens(self, tokens: Tokens) -> Rewritten:
         """Rewrite the weights of a step's batch: c' and d."""
         rewritten = self.rule.rewrite(tokens, self.strength)
-        effect = touched(tokens, rewritten)
-        self._touched = {f"control/{name}": value for name, value in effect.items()}
+        self._touched = touched(tokens, rewritten)
         return rewritten
 
     def columns(
@@ -196,8 +195,9 @@ class RunControl:
 
     def latest(self) -> dict[str, float]:
         """Flat numbers of the last batch; none of them depends on the clock."""
-        cost = {} if self.own_tokens is None else {"control/tokens": float(self.own_tokens)}
-        return {"control/strength": self.strength} | self.feedback.latest() | self._touched | cost
+        cost = {} if self.own_tokens is None else {"tokens": float(self.own_tokens)}
+        numbers = {"strength": self.strength} | self.feedback.latest() | self._touched | cost
+        return {f"control/{name}": value for name, value in numbers.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """The feedback's state, as plain JSON."""

@@ -11,7 +11,7 @@ from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.functional import Functional, Functionals, Method
 from isentrope.estimators.importance import Trust, diagnose, rule_of
 from isentrope.estimators.sampler_match import (
-    TOLERANCES,
+    TOLERANCE,
     SamplerMatch,
     match_sampler,
     root_mean_square,
@@ -52,8 +52,8 @@ class ScoredBatch:
         f, mask = self.functional, self.series[0].mask
         match = self.match
         if match is None:
-            gap = root_mean_square(self.log_ratios, mask)
-            match = SamplerMatch(gap, None, gap <= min(TOLERANCES.values()))
+            gap = root_mean_square(self.log_ratios[mask])
+            match = SamplerMatch(gap, None, gap <= TOLERANCE)
         same = torch.zeros(*mask.shape, 2, dtype=torch.float64) if match.agrees else None
         moments = same if self.jumps is None else self.jumps
         rule = rule_of(f.functional, f.method)
@@ -90,8 +90,8 @@ def score_batch(
     policy: Policy,
     rollouts: Rollouts,
     *,
-    functional: Functional,
-    method: Method,
+    functional: Functional = "per_token",
+    method: Method = "prefix",
     direction: Vector | None = None,
     order: int = 0,
 ) -> ScoredBatch:
@@ -126,7 +126,9 @@ def score_batch(
         )
     match = match_sampler(policy, rollouts, series[0])
     other = None if match.agrees else match.sampler
-    kept = sampler_logprobs(rollouts, series[0])
+    kept = series[0].logprobs
+    if rollouts.sampler_logprobs is not None:
+        kept = rollouts.padded("sampler_logprobs")
     of_surprisal = kept if method == "surprisal" else None
     return ScoredBatch(
         Functionals(functional, method, tokens, baseline, of_surprisal),
@@ -136,18 +138,3 @@ def score_batch(
         match,
         None if other is None else divergence_at_theta(policy, rollouts, other),
     )
-
-
-def sampler_logprobs(rollouts: Rollouts, scores: Scores) -> Tensor:
-    """The sampler's log-probabilities padded to (n, t); the scorer's where none were kept.
-
-    Args:
-        rollouts: n sequences.
-        scores: Scores at θ.
-
-    Returns:
-        (n, t) nats.
-    """
-    if rollouts.sampler_logprobs is None:
-        return scores.logprobs
-    return rollouts.padded("sampler_logprobs")

@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 
+from isentrope.estimators.sampler_match import at_temperature
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import respond
@@ -90,10 +91,8 @@ def draw_responses(
     Returns:
         The responses; greedy ones without the sampler's log-probabilities.
     """
-    before = policy.temperature
-    if decoding == "greedy":
-        policy.temperature = GREEDY_TEMPERATURE
-    try:
+    sampled = decoding == "sampled"
+    with at_temperature(policy, policy.temperature if sampled else GREEDY_TEMPERATURE):
         rollouts = respond(
             policy,
             prompts,
@@ -102,6 +101,4 @@ def draw_responses(
             max_new_tokens=max_new_tokens,
             batch_size=batch_size,
         )
-    finally:
-        policy.temperature = before
-    return rollouts if decoding == "sampled" else rollouts.with_columns(sampler_logprobs=None)
+    return rollouts if sampled else rollouts.with_columns(sampler_logprobs=None)

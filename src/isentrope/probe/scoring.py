@@ -27,7 +27,7 @@ from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.guard import on_every_process
 from isentrope.sampling.generate import sample_responses
-from isentrope.sampling.prompts import Prompt, require_room
+from isentrope.sampling.prompts import PromptLike, as_prompts, require_room
 from isentrope.sampling.streams import draw_plan
 from isentrope.system.processes import gather, rank, world_size
 
@@ -65,10 +65,11 @@ def own_rows(policy: Policy, size: int) -> Tensor:
 
 def draw_share(
     policy: Policy,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[PromptLike],
     size: int,
     max_new_tokens: int,
     generator: torch.Generator,
+    batch_size: int = 64,
 ) -> Rollouts:
     """Draw this process's part of an E mini-batch, which is the same however it is shared.
 
@@ -78,6 +79,7 @@ def draw_share(
         size: Prompts of the whole mini-batch.
         max_new_tokens: Longest response in tokens.
         generator: Fixes prompts and tokens.
+        batch_size: Sequences sampled at a time on this process.
 
     Returns:
         The rows `own_rows`, one response per prompt.
@@ -87,16 +89,20 @@ def draw_share(
     """
     draws, uniforms = draw_plan(generator, len(prompts), size, max_new_tokens)
     if size < world_size():
-        raise ValueError(f"A probe of {size} prompts cannot be shared by {world_size()}.")
-    chosen = [prompts[i] for i in draws.tolist()]
+        raise ValueError(f"{size} sequences cannot be shared by {world_size()} processes.")
+    chosen = as_prompts(policy, [prompts[i] for i in draws.tolist()])
     require_room(policy, chosen, max_new_tokens)
     mine = own_rows(policy, size)
     ids = [torch.tensor(chosen[i].token_ids) for i in mine.tolist()]
     drawn = on_every_process(
-        policy.sharded, lambda: sample_responses(policy, ids, uniforms[mine], max_new_tokens)
+        policy.sharded,
+        lambda: sample_responses(policy, ids, uniforms[mine], max_new_tokens, batch_size),
     )
-    index = torch.arange(len(ids))
-    return Rollouts(ids, drawn.responses, index, sampler_logprobs=drawn.logprobs)
+    return Rollouts(
+        *(ids, drawn.responses, torch.arange(len(ids))),
+        sampler_logprobs=drawn.logprobs,
+        sampler_entropies=drawn.entropies,
+    )
 
 
 def look_ahead(
@@ -142,7 +148,7 @@ def look_ahead(
     sampler = torch.zeros_like(base.logprobs)
     drawn = _all_rows(policy, mine.sampler_logprobs or [])
     sampler[base.mask] = torch.cat(drawn)
-    difference = root_mean_square(base.logprobs - sampler, base.mask)
+    difference = root_mean_square((base.logprobs - sampler)[base.mask])
     agrees = difference <= tolerance_of(policy)
     return ScoredBefore(
         mine=mine,

@@ -21,7 +21,7 @@ from isentrope.reports.panel import Source
 from isentrope.reports.sentences import estimates_in
 from isentrope.results.columns import RECORDS
 from isentrope.results.header import Provenance
-from isentrope.runs.evaluation_folder import TABLE, evaluation_columns, finished, rows_of
+from isentrope.runs.evaluation_folder import TABLE, finished, table_of
 from isentrope.runs.origin import require_of_run
 from isentrope.system.errors import IsentropeError
 from isentrope.system.manifest import NOT_VERIFIED
@@ -133,14 +133,13 @@ def _read(run: Path, folder: Path, missing: list[str]) -> Iterator[Evaluation]:
             name = result.checkpoint
             require_of_run(run, folder / name, name, result.made_from)
         names = list(results[0].rows[0].metrics) if results else []
-        rows = rows_of(results, names)
+        table = table_of(results, names).infer_objects()
     except (OSError, IsentropeError) as error:
         missing.append(f"{error} The evaluation is left out.")
         return
-    if not rows:
+    if not len(table):
         missing.append(f"{folder} has no finished checkpoint yet: the evaluation is left out.")
         return
     if unverified := [result.checkpoint for result in results if not result.verified]:
         missing.append(f"{folder}, {', '.join(unverified)}: {NOT_VERIFIED}")
-    table = pd.DataFrame(rows, columns=evaluation_columns(names))
     yield Evaluation(folder, table, read_sections(folder))

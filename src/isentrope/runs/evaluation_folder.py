@@ -14,24 +14,22 @@ Every file is written under another name and renamed, so a reader never sees hal
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from isentrope.nouns.estimate import COLUMNS
 from isentrope.results.coding import ResultsError
 from isentrope.results.columns import RECORDS
 from isentrope.runs.evaluation_result import EvaluationResult
 from isentrope.runs.identity import require_same_origin
 from isentrope.system.errors import FileError
-from isentrope.system.file_contents import csv_cell, parquet
+from isentrope.system.file_contents import csv, parquet
 from isentrope.system.files import (
     MANIFEST,
     sha256,
@@ -45,18 +43,13 @@ from isentrope.system.manifest import verify
 from isentrope.system.reading import read_json, read_table
 from isentrope.system.stated_steps import require_own_name
 
-log = logging.getLogger("isentrope")
-
-TABLE, NEW_TABLE = "consolidated_metrics.csv", "consolidated_metrics.new.csv"
+TABLE = "consolidated_metrics.csv"
 
 METRICS = "metrics.json"
 _CURE = "Remove the folder to evaluate this checkpoint again."
 
 HEAD = ("checkpoint", "step", "decoding", "n_prompts", "samples_per_prompt")
 """Columns before those of the metrics."""
-
-FIELDS = {"": "value", "_se": "se", "_ci_low": "ci_low", "_ci_high": "ci_high"}
-"""Endings of a metric's columns, and the field of the Estimate in each."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,7 @@ class StepFolder:
     """
 
     path: Path
-    made_from: Mapping[str, str]
+    made_from: dict[str, str]
 
     @property
     def _chunks(self) -> Path:
@@ -145,20 +138,15 @@ class StepFolder:
 
     def _load(self, decoding: str, number: int) -> pd.DataFrame:
         paths = self._files(decoding, number)
-        if len(paths) != 1:
+        if [p.stem.rpartition("_")[2] for p in paths] != [
+            self._digest(decoding, number, sha256_of_file(path)) for path in paths[:1]
+        ]:
             raise FileError(
                 self._chunks,
-                f"{self._chunks} has {len(paths)} files of chunk {number} ({decoding}) in place of "
-                "one: remove the folder, and the same command makes its chunks again.",
+                f"{self._chunks} does not have the chunk {number} ({decoding}) that was written: "
+                f"remove its files {decoding}_{number:06d}_*, and the same command makes it again.",
             )
-        path = paths[0]
-        if self._digest(decoding, number, sha256_of_file(path)) != path.stem.rpartition("_")[2]:
-            raise FileError(
-                path,
-                f"{path} is not the chunk that was written under this name: remove it, and the "
-                "same command makes it again.",
-            )
-        return read_table(path, schema=RECORDS)
+        return read_table(paths[0], schema=RECORDS)
 
     def _digest(self, decoding: str, number: int, content: str) -> str:
         """Which chunk of which evaluation the content of this digest is."""
@@ -191,21 +179,16 @@ def finished(folder: Path) -> list[EvaluationResult]:
     return sorted(done, key=lambda result: -1 if result.step is None else result.step)
 
 
-def evaluation_columns(names: Sequence[str]) -> list[str]:
-    """The columns `HEAD`, then four a metric."""
-    return [*HEAD, *(f"{name}{end}" for name in names for end in FIELDS)]
-
-
-def rows_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> list[list[Any]]:
-    """The rows of the consolidated table.
+def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> pd.DataFrame:
+    """The consolidated table: a row per checkpoint and decoding, with `HEAD` and four a metric.
 
     Returns:
-        A row per checkpoint and decoding; None where there is no number.
+        The table; a cell is empty where there is no number.
 
     Raises:
         ResultsError: If a result lacks a metric.
     """
-    rows = []
+    rows: list[list[Any]] = []
     for result in results:
         for row in result.rows:
             if missing := [name for name in names if name not in row.metrics]:
@@ -213,40 +196,19 @@ def rows_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> list[l
                     f"{METRICS} of {result.checkpoint} has no {missing[0]} ({row.decoding}): "
                     "remove its folder, and the same command evaluates it again."
                 )
+            head = (result.checkpoint, result.step, row.decoding, row.n_prompts)
             numbers = [
                 None if (estimate := row.metrics[name]) is None else known(getattr(estimate, field))
                 for name in names
-                for field in FIELDS.values()
+                for field in COLUMNS
             ]
-            head = (result.checkpoint, result.step, row.decoding, row.n_prompts)
             rows.append([*head, row.samples_per_prompt, *numbers])
-    return rows
-
-
-def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> str:
-    """The consolidated table as CSV; a cell is empty where there is no number."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(evaluation_columns(names))
-    writer.writerows([csv_cell(cell) for cell in row] for row in rows_of(results, names))
-    return text.getvalue()
+    columns = [*HEAD, *(name + end for name in names for end in COLUMNS.values())]
+    return pd.DataFrame(rows, columns=columns, dtype=object)
 
 
 def write_evaluations(
     folder: Path, results: Sequence[EvaluationResult], names: Sequence[str]
 ) -> Path:
-    """Write the consolidated table; where another program holds it open, beside it."""
-    content = table_of(results, names).encode()
-    try:
-        written = write_bytes(folder / TABLE, content)
-    except PermissionError as error:
-        written = write_bytes(folder / NEW_TABLE, content)
-        log.warning(
-            "%s cannot be replaced (%s), another program may have it open: the numbers are in %s.",
-            folder / TABLE,
-            error.strerror or error,
-            written,
-        )
-        return written
-    (folder / NEW_TABLE).unlink(missing_ok=True)
-    return written
+    """Write the consolidated table."""
+    return write_bytes(folder / TABLE, csv(table_of(results, names)))

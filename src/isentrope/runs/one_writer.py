@@ -1,6 +1,6 @@
 """One writer per run folder: a lock that the kernel releases when its holder dies, however it dies.
 
-<folder>/.lock     process, host, command and time of the holder; removed when the holder is done
+<folder>/.lock     removed when its holder is done
 
 The file alone locks nothing. A file left by a process that was killed does no harm.
 """
@@ -8,16 +8,10 @@ The file alone locks nothing. A file left by a process that was killed does no h
 from __future__ import annotations
 
 import errno
-import json
 import logging
-import os
-import socket
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -46,7 +40,7 @@ def one_writer(folder: str | Path, inputs: Iterable[str | Path] = ()) -> Iterato
 
     Raises:
         FileError: If the folder is in or above an input; nothing is made then.
-        BlockingIOError: If another process writes there; the message names it.
+        BlockingIOError: If another process writes there.
         OSError: If the folder cannot be made or written into.
     """
     folder = Path(folder)
@@ -79,7 +73,7 @@ def _acquire(folder: Path) -> FileLock | None:
         lock.acquire()
     except Timeout:
         raise BlockingIOError(
-            f"{folder} is being written by {_holder(folder)}: wait until it has ended, or choose "
+            f"{folder} is being written by another process: wait until it has ended, or choose "
             "another folder."
         ) from None
     except OSError as error:
@@ -93,9 +87,6 @@ def _acquire(folder: Path) -> FileLock | None:
             f"Nothing can be written into {folder} ({error.strerror or error}): choose another "
             "folder, or change its permissions."
         ) from error
-    if lock.lock_counter == 1:
-        with suppress(OSError):  # the lock holds without its note
-            (folder / LOCK).write_text(json.dumps(_note()) + "\n", encoding="utf-8")
     return lock
 
 
@@ -104,24 +95,3 @@ def _release(lock: FileLock) -> None:
         with suppress(OSError):  # who waits with the old file open finds that it has no name
             Path(lock.lock_file).unlink()
     lock.release()
-
-
-def _note() -> dict[str, Any]:
-    return {
-        "process": os.getpid(),
-        "host": socket.gethostname(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:2]]),
-        "since": datetime.now().isoformat(sep=" ", timespec="seconds"),
-    }
-
-
-def _holder(folder: Path) -> str:
-    try:
-        text = (folder / LOCK).read_text(encoding="utf-8") if (folder / LOCK).is_file() else ""
-        note = json.loads(text)
-        return (
-            f"process {note['process']} on {note['host']} ({note['command']}, since "
-            f"{note['since']})"
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process"

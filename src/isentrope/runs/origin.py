@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from isentrope.config import paths
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import all_keys
 from isentrope.config.measure import MeasureConfig
@@ -27,6 +28,9 @@ from isentrope.system.manifest import file_digest
 from isentrope.training.models import TOY, find_model
 from isentrope.update.parameter_names import SIDECAR
 
+Digests = dict[str, str]
+"""Digest of each part."""
+
 UNKNOWN = "unknown"
 """Begins the digest of files that are not on this machine; a name on the hub may follow."""
 
@@ -39,10 +43,7 @@ DATA_OF_MEASURE = {
     "E_file": "batch_config.E_file",
     "U_file": "batch_config.U_file",
 }
-PATHS = (
-    *("checkpoint.checkpoint_path", "checkpoint.optimizer_path", "checkpoint.base_model"),
-    *("data.dataset_path", *DATA_OF_MEASURE.values()),
-)
+PATHS = tuple(f"{section}.{key}" for section, keys in paths.PATHS.items() for key in keys)
 """Settings that are paths, whose content is compared instead."""
 
 _NO_NUMBER = (
@@ -61,7 +62,7 @@ _MODEL = ("config.json", "generation_config.json")
 
 def checkpoint_digests(
     folder: Path, base_model: str | None = None, *, allow_hub: bool = False
-) -> dict[str, str]:
+) -> Digests:
     """Digests of the policy in a checkpoint folder.
 
     Args:
@@ -88,7 +89,7 @@ def checkpoint_digests(
     return parts | {"contract": _of_files([contract]) if contract.is_file() else NOTHING}
 
 
-def require_of_run(run: Path, what: Path, checkpoint: str, made_from: Mapping[str, str]) -> None:
+def require_of_run(run: Path, what: Path, checkpoint: str, made_from: Digests) -> None:
     """Refuse results in a run's folder that are of a checkpoint of another run.
 
     Args:
@@ -110,7 +111,7 @@ def require_of_run(run: Path, what: Path, checkpoint: str, made_from: Mapping[st
         )
 
 
-def base_digests(folder: Path | None, name: str) -> dict[str, str]:
+def base_digests(folder: Path | None, name: str) -> Digests:
     """Digests of a base model: its weights, and its settings.
 
     Args:
@@ -131,13 +132,13 @@ def tokenizer_digest(folder: Path) -> str:
     return _of_names(folder, _TOKENIZER)
 
 
-def known_parts(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def known_parts(before: Digests, now: Digests) -> list[str]:
     """Parts that both know, or that both do not know and call by a name."""
     both = [part for part in now if part in before]
     return [p for p in both if before[p].startswith(UNKNOWN) == now[p].startswith(UNKNOWN)]
 
 
-def changed_parts(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def changed_parts(before: Digests, now: Digests) -> list[str]:
     """Parts that are not what they were; those that one of both does not know are not compared."""
     return [part for part in known_parts(before, now) if before[part] != now[part]]
 
@@ -202,7 +203,7 @@ def _of_files(files: Iterable[Path]) -> str:
     return sha256(bytes.fromhex(file_digest(file)) for file in files)
 
 
-def measurement_origin(config: MeasureConfig, checkpoint: Path, optimizer: Path) -> dict[str, str]:
+def measurement_origin(config: MeasureConfig, checkpoint: Path, optimizer: Path) -> Digests:
     """Digests, by part, of what the results of one item of a study are made from."""
     settings, batch, where = of_measurement(config), config.batch_config, config.checkpoint
     parts = checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub)
@@ -212,7 +213,7 @@ def measurement_origin(config: MeasureConfig, checkpoint: Path, optimizer: Path)
     return parts | {"settings": _settings_digest(config, settings)}
 
 
-def evaluation_origin(config: EvaluateConfig, checkpoint: Path) -> dict[str, str]:
+def evaluation_origin(config: EvaluateConfig, checkpoint: Path) -> Digests:
     """Digests, by part, of what the evaluation of one checkpoint is made from."""
     where = config.checkpoint
     return checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub) | {
@@ -222,7 +223,7 @@ def evaluation_origin(config: EvaluateConfig, checkpoint: Path) -> dict[str, str
     }
 
 
-def training_origin(config: TrainConfig | SftConfig) -> dict[str, str]:
+def training_origin(config: TrainConfig | SftConfig) -> Digests:
     """Digests of what a run is made from: first model, tokenizer, data and the task's file."""
     data = config.data
     parts = {"data": data_digest(data.dataset_path), "task": task_digest(data.dataset_name)}

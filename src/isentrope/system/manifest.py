@@ -5,8 +5,7 @@ its size and SHA-256, and no other file beside them; inner folders with a manife
 (`next_update` of a checkpoint) are verified too.
 
 A folder that has isentrope.json and no manifest has lost it, and is refused. One that has neither
-was made elsewhere, or by an earlier version, and is read. Where a file in it is one that isentrope
-writes, a warning says so, once.
+was made elsewhere, or by an earlier version, and is read.
 
 A file is hashed once per process: digests are kept by path, size, times and inode.
 """
@@ -14,7 +13,6 @@ A file is hashed once per process: digests are kept by path, size, times and ino
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,8 +33,6 @@ from isentrope.system.files import (
     sha256_of_file,
 )
 
-log = logging.getLogger("isentrope")
-
 NOT_VERIFIED = (
     "READ WITHOUT VERIFICATION, as --no-verify (checkpoint.verify=false) allows: files that were "
     "changed after they were written are not detected."
@@ -45,13 +41,9 @@ NOT_VERIFIED = (
 
 _CURE = "restore it, or read the folder as it is with --no-verify (verify=False in Python)"
 _LARGEST = 64 * 2**20
-_OURS = ("contract.json", "results.json", "metrics.json", "update.json")
-"""Names that isentrope gives; few folders of other tools have one of them."""
-_LINE_ENDS = " (its line ends alone: git does so where core.autocrlf is not false)"
 _VERIFYING: ContextVar[bool] = ContextVar("verifying", default=True)
 
 Stamp = tuple[int, int, int, int]
-_noted: set[Path] = set()
 _digests: dict[Path, tuple[Stamp, str]] = {}
 """Digest of each file that was hashed, with what its entry in the file system was then."""
 
@@ -99,7 +91,6 @@ def verify(folder: str | Path) -> str | None:
     path = folder / MANIFEST
     if not _is_ours(path):
         _require_made_elsewhere(folder)
-        _say_unverified(folder)
         return None
     listed = _listed(path)
     for name in listed:
@@ -158,14 +149,7 @@ def _require_unchanged(folder: Path, name: str, entry: Mapping[str, Any]) -> Non
     if not path.is_file():
         raise FileError(path, f"{path} is missing, which {MANIFEST} lists: {_CURE}.")
     if path.stat().st_size != entry["size"] or file_digest(path) != entry["sha256"]:
-        how = _LINE_ENDS if _as_written(path) == entry["sha256"] else ""
-        raise FileError(path, f"{path} was changed after it was written{how}: {_CURE}.")
-
-
-def _as_written(path: Path) -> str | None:
-    """Digest of a file with the line ends that isentrope writes; None if it has no others."""
-    content = path.read_bytes() if path.stat().st_size <= _LARGEST else b""
-    return sha256([content.replace(b"\r\n", b"\n")]) if b"\r\n" in content else None
+        raise FileError(path, f"{path} was changed after it was written: {_CURE}.")
 
 
 def file_digest(path: Path) -> str:
@@ -197,10 +181,9 @@ def _listed(path: Path) -> dict[str, dict[str, Any]]:
     try:
         return _parsed(path, stamp_of(path))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        how = _LINE_ENDS if path.is_file() and _as_written(path) else ""
         raise FileError(
             path,
-            f"{path} is damaged{how}, or is not a manifest of isentrope, so the folder cannot be "
+            f"{path} is damaged, or is not a manifest of isentrope, so the folder cannot be "
             f"verified: {_CURE}.",
         ) from error
 
@@ -218,19 +201,3 @@ def _parsed(path: Path, stamp: Stamp) -> dict[str, dict[str, Any]]:
         if os.path.isabs(name) or ".." in name.split("/") or set(entry) != {"sha256", "size"}:
             raise ValueError(f"the entry {name!r} is not one of a manifest")
     return files
-
-
-def _say_unverified(folder: Path) -> None:
-    ours = next((name for name in _OURS if (folder / name).is_file()), None)
-    place = folder.parent if ours else folder  # an old run has many such folders side by side
-    if place in _noted:
-        return
-    _noted.add(place)
-    if ours is None:
-        log.debug("%s has no %s, so its files are not verified.", folder, MANIFEST)
-    else:
-        log.warning(
-            "%s has no %s, so its files are not verified. If its %s is isentrope's, an earlier "
-            "version wrote it, or the manifest was lost. More such folders in %s are not named.",
-            *(folder, MANIFEST, ours, folder.parent),
-        )

@@ -57,13 +57,10 @@ def require_finite_state(
 
 def _first_bad(model: nn.Module, optimizer: Any) -> str | None:
     tensors = dict(_tensors(model, optimizer))
-    with torch.no_grad():
-        flags = [x.isfinite().all() for x in tensors.values()]
-        by_device: dict[torch.device, list[Tensor]] = {}
-        for flag in flags:  # one transfer per device, not one per tensor
-            by_device.setdefault(flag.device, []).append(flag)
-        if all(bool(torch.stack(group).all()) for group in by_device.values()):
-            return None
+    flags = [x.isfinite().all() for x in tensors.values()]
+    # one transfer from the device, not one per tensor
+    if not flags or bool(torch.stack([flag.to(flags[0].device) for flag in flags]).all()):
+        return None
     return next(name for name, flag in zip(tensors, flags, strict=True) if not bool(flag))
 
 

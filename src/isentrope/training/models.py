@@ -58,7 +58,7 @@ def load_trainable(
     Raises:
         FileNotFoundError: If there is no such model.
         ValueError: If the folder holds an adapter of another rank or scale, or full training of it
-            was requested, or a new adapter over the toy, or the rank is more than a matrix has.
+            was requested, or a new adapter over the toy.
     """
     if path == TOY:
         if lora_rank:
@@ -76,7 +76,6 @@ def load_trainable(
     tokenizer = load_tokenizer(source, padding_side="left")
     if lora_rank == 0:
         return model.requires_grad_(True).eval(), tokenizer
-    _require_possible_rank(model, lora_rank, lora_target_modules)
     return fresh_adapter(model, lora_rank, lora_alpha, lora_target_modules, seed), tokenizer
 
 
@@ -128,24 +127,6 @@ class SpreadBase:
         prepared = accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
         devices = [accelerator.local_process_index] if accelerator.device.type == "cuda" else None
         return DistributedDataParallel(prepared, device_ids=devices)
-
-
-def _require_possible_rank(model: nn.Module, rank: int, targets: str | list[str]) -> None:
-    """Refuse a rank above that of every matrix that gets an adapter, before it is allocated."""
-    names = None if isinstance(targets, str) else tuple(targets)
-    head: Any = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # pyright: ignore
-    limits = [
-        min(module.weight.shape)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module is not head
-        if names is None or name.endswith(names)
-    ]
-    if limits and rank > max(limits):
-        raise ValueError(
-            f"model.lora_rank={rank} is more than the matrices of the model allow: the largest "
-            f"rank among those that get an adapter is {max(limits)}. Lower it, or set it to 0 to "
-            "train all weights."
-        )
 
 
 def find_model(path: str) -> str:

@@ -104,7 +104,8 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         self.gradient_norm = float("nan")
         self.contract = dict(options.contract)
         self._entropies_scored: Tensor | None = None
-        parts = {} if control is None else {"control": control}
+        parts = {"control": control, "step_control": options.step_control}
+        parts = {name: part for name, part in parts.items() if part is not None}
         self.stateful = {"prompt_sampler": batches.sampler, **options.stateful, **parts}
         self.branched = False
         self.keep, self.step_log = options.keep, step_log or StepLog(files)
@@ -172,7 +173,6 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         step_control, component = self.step_control, None
         times = {} if self.run_control is None else self.run_control.times()
         if step_control is not None:
-            parts.append(step_control.latest())
             times, component = {"control/seconds": step_control.seconds}, step_control.component
         line = self.step_log.finish(
             *(summary, batch, record, ends, {k: v for p in parts for k, v in p.items()}),
@@ -199,7 +199,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
             "param_groups": hyper_parameters(optimizer),
         }
         write_contract(partial, contract, optimizer_names(self.policy.model, optimizer))
-        write_state(partial, self.stateful, self.step_control, self.state.global_step)
+        write_state(partial, self.stateful, self.state.global_step)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Load the states; a branch then has its own rates and hyper-parameters."""
@@ -234,4 +234,4 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
             ValueError: If the checkpoint was saved with other parts.
         """
         self.branched = changed is not None
-        restore_state(checkpoint, self.stateful, self.step_control, changed)
+        restore_state(checkpoint, self.stateful, changed)

@@ -40,7 +40,7 @@ from isentrope.update.optimizer_state import OptimizerState, load_optimizer_stat
 from isentrope.verbs.batches import Sampler
 from isentrope.verbs.check_batches import check_batches
 from isentrope.verbs.precision_stages import at_precision
-from isentrope.verbs.real_step import Rounding, check_rounding
+from isentrope.verbs.real_step import OptimizerOf, check_rounding
 from isentrope.verbs.replayable import model_obstacles, stale_batch, training_dropout
 from isentrope.verbs.training_step import update_step
 
@@ -101,9 +101,9 @@ def check_subject(
         if (state := _readable_state(policy, subject)) is not None:
             findings.append(check_rates(state, subject.path))
             longest = sampler.longest(batches.U)
-            step = update_step(policy, batches.U, subject.optimizer, direct, longest)
-            rounding = Rounding.of(policy, subject, state, master_weights=master_weights)
-            findings.append(check_rounding(subject, rounding, step, estimator))
+            _, step = update_step(policy, batches.U, state, direct, longest)
+            of = OptimizerOf(policy, subject, state, master_weights)
+            findings.append(check_rounding(of, step, estimator))
     dropped = {}
     if "dropout" not in settled.ignored:
         dropped = training_dropout(policy.model, settled.arguments)

@@ -9,7 +9,6 @@ back and computes the numbers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from isentrope.runs.folder import heed, resolved_content
 from isentrope.runs.identity import CONFIG, require_same_evaluation
 from isentrope.runs.one_study import other_base, require_one_model
 from isentrope.runs.one_writer import one_writer
-from isentrope.runs.origin import evaluation_origin
+from isentrope.runs.origin import Digests, evaluation_origin
 from isentrope.runs.room import folder_name
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verification
@@ -114,9 +113,7 @@ def require_evaluation_inputs(
     return checkpoints
 
 
-def _require_base(
-    checkpoint: Checkpoint, made_from: Mapping[str, str], base_model: str | None
-) -> None:
+def _require_base(checkpoint: Checkpoint, made_from: Digests, base_model: str | None) -> None:
     """Refuse a base model other than training's, unless it was chosen."""
     for other in other_base(checkpoint.path, made_from):
         if base_model is None:

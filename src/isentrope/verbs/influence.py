@@ -23,7 +23,6 @@ from isentrope.results.attributions import Budget, SharesRecord
 from isentrope.results.results import InfluenceResult
 from isentrope.sampling.prompts import Prompt
 from isentrope.system.progress import Progress
-from isentrope.verbs.batches import Sampler
 from isentrope.verbs.past_updates import past_updates
 from isentrope.verbs.prepare import Prepared
 
@@ -33,16 +32,15 @@ LEAST_RELIABLE = 0.8
 
 def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
     """Attribute the step of a checkpoint."""
-    section, E = ready.analysis, ready.batches.E
-    if section.overlap == "u_statistic":
-        E = ready.batches.U
+    section, E = ready.analysis, _measured_on(ready)
     table = influence_of(ready, progress, tokens=section.tokens, reward=section.reward)
     tables = {"sequences": sequence_table(table)}
     if section.tokens:
         tables["tokens"] = token_table(table, ready.policy.tokenizer)
-    past = past_updates(ready, table, progress) if section.momentum_steps else None
-    if past is not None and len(past.table):
-        tables["momentum"] = past.table
+    past, notes = None, ()
+    if section.momentum_steps:
+        past, of_past, notes = past_updates(ready, table, progress)
+        tables |= {"momentum": of_past} if len(of_past) else {}
     return InfluenceResult(
         **vars(ready.header),
         how=table.how,
@@ -55,28 +53,32 @@ def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
         listed_share=dict(table.listed_share),
         shares=prompt_shares(ready) if section.share_responses else None,
         classes=classes_of(ready, table),
-        past=past and past.record,
-        warnings=(*_warnings(table), *(past.warnings if past else ())),
+        past=past,
+        warnings=(*_warnings(table), *notes),
         tables=tables,
     )
 
 
 def influence_of(ready: Prepared, progress: Progress, *, tokens: bool, reward: bool) -> Influence:
     """The influence of a checkpoint's step, as its configuration wants it."""
-    E, U = ready.batches.E, ready.batches.U
-    one_batch = ready.analysis.overlap == "u_statistic"
-    rewarded = ready.sampler.rewarded(E) if reward else None
+    rewarded = ready.sampler.rewarded(ready.E) if reward else None
     with progress.bar("attributing") as report:
         return influence(
             ready.policy,
-            U.with_columns(rewards=None) if one_batch else E.with_columns(rewards=None),
-            U,
+            _measured_on(ready).with_columns(rewards=None),
+            ready.U,
             ready.step,
             _options(ready),
             tokens=tokens,
             reward=rewarded,
             progress=report,
         )
+
+
+def _measured_on(ready: Prepared) -> Rollouts:
+    """E; the update batch where one batch has both roles."""
+    one_batch = ready.analysis.overlap == "u_statistic"
+    return ready.U if one_batch else ready.E
 
 
 def _options(ready: Prepared) -> InfluenceOptions:
@@ -101,26 +103,21 @@ def classes_of(ready: Prepared, table: Influence) -> dict[str, Classes]:
     return classes
 
 
-def fresh_responses(sampler: Sampler, U: Rollouts, count: int) -> Rollouts:
-    """`count` fresh responses to each of U's prompts, once however often U drew it."""
-    distinct = dict.fromkeys(tuple(ids.tolist()) for ids in U.prompt_ids)
+def fresh_responses(ready: Prepared) -> Rollouts:
+    """Fresh responses to each of U's prompts, once however often U drew it."""
+    sampler, count = ready.sampler, ready.analysis.share_responses
+    distinct = dict.fromkeys(tuple(ids.tolist()) for ids in ready.U.prompt_ids)
     prompts = [Prompt(f"U/{k}", token_ids=ids) for k, ids in enumerate(distinct)]
     seed = sampler.data.seeds["resample"]
-    return sampler.respond(prompts, count, seed, "fresh responses", sampler.longest(U))
+    return sampler.respond(prompts, count, seed, "fresh responses", sampler.longest(ready.U))
 
 
 def prompt_shares(ready: Prepared) -> SharesRecord:
     """Same-prompt and other-prompt shares on fresh responses to U's prompts."""
-    U = ready.batches.U
-    E = fresh_responses(ready.sampler, U, ready.analysis.share_responses)
-    totals = influence_shares(ready.policy, E, U, ready.step, _options(ready)).totals
-    return SharesRecord(
-        measured_on=f"{len(E)} fresh responses to U's prompts",
-        itself=totals.get("self"),
-        same_prompt=totals.get("same_prompt"),
-        other_prompt=totals.get("other_prompt"),
-        gradient=totals["gradient"],
-    )
+    E = fresh_responses(ready)
+    totals = {**influence_shares(ready.policy, E, ready.U, ready.step, _options(ready)).totals}
+    itself, measured_on = totals.pop("self", None), f"{len(E)} fresh responses to U's prompts"
+    return SharesRecord(measured_on=measured_on, itself=itself, **totals)
 
 
 def _budget(attribution: Attribution) -> Budget:

@@ -20,7 +20,6 @@ from isentrope.verbs.printed import (
     class_lines,
     classes_table,
     named,
-    number,
     reliability_line,
     text,
 )
@@ -125,17 +124,9 @@ def _most(table: pd.DataFrame, kind: str, name: str, share: float | None) -> Tab
     def size(name: str) -> Callable[[Any], str]:
         return lambda row: TERMINAL.with_error(row[name], row[f"{name}_se"])
 
-    columns = [
-        Column(column, lambda row, column=column: _cell(row[column]), rank)
-        for column, rank in _LISTED_COLUMNS[kind].items()
-    ]
+    columns = [Column(column, column, rank) for column, rank in _LISTED_COLUMNS[kind].items()]
     sizes = [of for of in ("delta_h", "delta_j") if of in table]
     columns += [Column(f"{of} ± se", size(of), rank) for rank, of in enumerate(sizes)]
     title = f"{name}: {kind} that move entropy most, per unit η"
-    return Table(title, some.to_dict("records"), columns, sections=[LISTED[0] - 1])
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, str):
-        return repr(value)[1:-1]
-    return str(value) if isinstance(value, int) else number(value)
+    escaped = some.map(lambda x: repr(x)[1:-1] if isinstance(x, str) else x)
+    return Table(title, escaped.to_dict("records"), columns, sections=[LISTED[0] - 1])

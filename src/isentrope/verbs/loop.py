@@ -134,5 +134,5 @@ def _save_inputs(config: MeasureConfig, ready: Prepared, folder: Path, target: P
     run, seeds = target.parents[1], config.batch_config.seeds
     (folder / "config.yaml").write_bytes(resolved_content(config, run, target, seeds=seeds))
     if config.batch_config.save_batches:
-        ready.batches.E.save(folder / "E.parquet")
-        ready.batches.U.save(folder / "U.parquet")
+        ready.E.save(folder / "E.parquet")
+        ready.U.save(folder / "U.parquet")

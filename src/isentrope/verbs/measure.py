@@ -57,11 +57,9 @@ def find_change(ready: Prepared, progress: Progress) -> MeasureResult:
         The result; its log is written when its folder is complete.
     """
     measured = measure_checkpoint(ready, progress)
-    log = DetailedLog(ready.logging, measured, ready.sampler.data.first_repeat)
     with ready.clock.stage("log"):
-        log.observe(ready.policy)
-    result = measure_result(ready, measured)
-
+        log = DetailedLog(measured)
+    result = measure_result(measured)
     tables = {"sweep": sweep_table(result)}
     if measured.influences:
         tables["influences"] = influence_table(measured)
@@ -70,7 +68,7 @@ def find_change(ready: Prepared, progress: Progress) -> MeasureResult:
 
 def influence_table(measured: Measurement) -> pd.DataFrame:
     """Influences of E's prompt draws: quantity (as in results.json), prompt, key and influence."""
-    E = measured.batches.E
+    E = measured.ready.E
     keys = dict(zip(E.prompt_index.tolist(), E.prompt_keys or (), strict=False))
     draws = sorted({*E.prompt_index.tolist()})
     head = {"prompt": draws, "key": [keys.get(draw) for draw in draws]}

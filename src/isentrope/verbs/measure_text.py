@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 
 from isentrope.estimators.identities import in_words, p_value
@@ -31,9 +30,9 @@ def printed_measurements(results: Sequence[MeasureResult]) -> Printed:
     title = f"Change of entropy ΔH(η) in {results[0].unit}"
     if any(s.source == ASSUMED for result in results for s in result.settings.keys.values()):
         title += ", of a step with assumed settings (note)"
-    columns = [Column(head, itemgetter(k), COLUMNS[head]) for k, head in enumerate(COLUMNS, 1)]
+    columns = [Column(head, k, rank) for k, (head, rank) in enumerate(COLUMNS.items(), 1)]
     if len(results) > 1:
-        columns.insert(0, Column("checkpoint", itemgetter(0), left=True))
+        columns.insert(0, Column("checkpoint", 0, left=True))
     yield Table(title, [cells for result in results for cells in _rows(result)], columns)
     for result in results:
         yield from summary_lines(result)

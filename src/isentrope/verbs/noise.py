@@ -7,7 +7,6 @@ noise.parquet  one row per number
 
 from __future__ import annotations
 
-from operator import itemgetter
 from pathlib import Path
 
 import pandas as pd
@@ -31,13 +30,13 @@ from isentrope.verbs.printed import Column, Printed, Table, ends
 
 def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
     """The noise scales of a checkpoint's step, in prompts (examples for the supervised loss)."""
-    policy, U, step = ready.policy, ready.batches.U, ready.step
+    policy, U, step = ready.policy, ready.U, ready.step
     confidence = ready.estimator.confidence
     numbers: dict[str, dict[str, Estimate]] = {}
-    kinds = (("gradient", None), ("preconditioned", step.preconditioner))
+    kinds = {"gradient": None, "preconditioned": step.preconditioner}
     with progress.bar("noise scale") as report:
-        for done, (name, P) in enumerate(kinds):
-            report(done, len(kinds), name)
+        for name, P in kinds.items():
+            report(len(numbers), len(kinds), name)
             scale = noise_scale(
                 policy,
                 U,
@@ -68,11 +67,7 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
         for of, name, x in every
     ]
     return NoiseResult(
-        **vars(ready.header),
-        gradient=numbers["gradient"],
-        preconditioned=numbers["preconditioned"],
-        entropy=numbers["entropy"],
-        supervised=numbers.get("supervised"),
+        **vars(ready.header) | numbers,
         warnings=tuple(f"{of}, {name}: {text}" for of, name, x in every for text in x.warnings),
         tables={"noise": pd.DataFrame(rows)},
     )
@@ -80,15 +75,10 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
 
 def _supervised(ready: Prepared) -> dict[str, Estimate]:
     policy, data = ready.policy, ready.sampler.data
-    tested, trained = data.evaluation_task(), data.update_task()
-    update_name = data.U_dataset_name or data.dataset_name
-    E = _demonstrations(policy, data.dataset_name, tested, data.B_E, data.seeds["E"])
-    U = _demonstrations(policy, update_name, trained, data.B_U, data.seeds["U"])
+    E = _demonstrations(policy, data.evaluation_task(), data.B_E, data.seeds["E"])
+    U = _demonstrations(policy, data.update_task(), data.B_U, data.seeds["U"])
     require_disjoint(E, U)
-    options = {
-        "confidence": ready.estimator.confidence,
-        "gradients": ready.gradients,
-    }
+    options = {"confidence": ready.estimator.confidence, "gradients": ready.gradients}
     change = supervised_loss_change(policy, E, U, **options)
     simple, curved = supervised_noise_scale(policy, E, U, **options)
     names = ("loss", "first_order", "second_order", "squared_kernel", "curvature")
@@ -98,10 +88,10 @@ def _supervised(ready: Prepared) -> dict[str, Estimate]:
     }
 
 
-def _demonstrations(policy: Policy, name: str, task: Task, n: int, seed: int) -> Rollouts:
+def _demonstrations(policy: Policy, task: Task, n: int, seed: int) -> Rollouts:
     if not isinstance(task, Demonstrator):
         raise ValueError(
-            f"The task {name} has no demonstrations, so there is no supervised loss: set "
+            "The task of batch_config has no demonstrations, so there is no supervised loss: set "
             "analysis.supervised=false."
         )
     return demonstration_rollouts(policy, task.demonstrations(n, seed))
@@ -115,11 +105,11 @@ def printed_noise(result: NoiseResult, _: Path) -> Printed:
         for name, scale in scales.items()
     ]
     columns = [
-        Column("of", itemgetter(0), left=True),
-        Column("quantity", itemgetter(1), left=True),
-        Column("value", itemgetter(2)),
-        Column("interval", itemgetter(3), 1),
-        Column("unit", itemgetter(4), 2, left=True),
+        Column("of", 0, left=True),
+        Column("quantity", 1, left=True),
+        Column("value", 2),
+        Column("interval", 3, 1),
+        Column("unit", 4, 2, left=True),
     ]
     yield Table(f"{result.policy.name}: noise", rows, columns)
     yield f"  intervals    {LIGHT_TAILS}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.config.contract import advantages_of, run_contract
-from isentrope.config.control_options import inert_reasons, measures, run_control
+from isentrope.config.control_options import measures, run_control
 from isentrope.config.paths import path_in_run
 from isentrope.config.train import TrainConfig, TrainingConfig
 from isentrope.config.trl import grpo_options
@@ -30,7 +30,6 @@ from isentrope.recording.contract import (
 from isentrope.runs.branch import Branch
 from isentrope.runs.identity import contract_config, require_same_run
 from isentrope.runs.origin import training_origin
-from isentrope.runs.room import checkpoints_size, require_disk
 from isentrope.sampling.batches import Groups
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.system.checkpoint_names import step_of_folder
@@ -57,12 +56,9 @@ def prepare_training(
     if "tensorboard" in config.output.report_to:
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / "tensorboard")
     args = grpo_options(config, files.checkpoints)
-    for reason in inert_reasons(config):
-        log.warning(reason)
     model, tokenizer = load_trainable(
         **config.model.model_dump(exclude={"shard_base"}), seed=training.seed
     )
-    _require_room(model, training, files, checkpoint)
     policy = Policy(model, tokenizer, precision="as_is")
     data, longest = config.data, config.sampling.max_new_tokens
     task = data.load_task(data.dataset_name, data.train_split, data.dataset_path)
@@ -89,18 +85,6 @@ def prepare_training(
     return _assembled(
         config, (model, tokenizer, args, batches, files), contract, observers, held_out, progress
     )
-
-
-def _require_room(
-    model: Any, training: TrainingConfig, files: RunFiles, checkpoint: Path | None
-) -> None:
-    """Refuse a run whose checkpoints do not fit on the disk."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    weights = sum(p.numel() * p.element_size() for p in trained)
-    done = 0 if checkpoint is None else step_of_folder(checkpoint.name) or 0
-    size = checkpoints_size(training, weights, sum(p.numel() for p in trained), done)
-    cure = "set training.keep_last, raise training.save_every, or choose another --out"
-    require_disk(files.folder, size, "Saving its checkpoints", cure)
 
 
 def _base_model(model: Any, given: str, run: Path) -> str:

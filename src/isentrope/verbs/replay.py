@@ -116,7 +116,7 @@ def _replayed(
             max_grad_norm=update.get("max_grad_norm"),
             micro_batch=micro_batch,
         )
-        step, _ = with_control(policy, subject.path, U, step)
+        step = with_control(policy, subject.path, U, step)
         eta = update.get("learning_rate") or step.learning_rate
         change = axpy(-1.0, policy.theta, moved.theta)
         taken = {name: x / eta for name, x in change.items()}

@@ -31,7 +31,6 @@ from isentrope.runs.folder import (
 from isentrope.runs.identity import CONFIG, flat_settings, require_same, require_same_origin
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.origin import training_origin
-from isentrope.runs.room import require_disk
 from isentrope.sampling.tasks.task import Demonstrator
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
@@ -126,8 +125,6 @@ def _fine_tune(
     model, tokenizer = load_trainable(
         **config.model.model_dump(exclude={"shard_base"}), seed=tuning.seed
     )
-    size = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-    require_disk(files.folder, size, "Saving the model", "choose another --out")
     rows = _examples(config.data, tuning, model, tokenizer)
     held_out = None
     if tuning.adherence_prompts:

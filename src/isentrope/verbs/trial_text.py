@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.attributions import Tried
 from isentrope.results.results import TrialResult
 from isentrope.system.formatting import MISSING
 from isentrope.verbs.printed import Column, Printed, Table, ends, named, text
@@ -28,10 +27,8 @@ WORDS = {"delta_h": "ΔH", "delta_j": "ΔJ"}
 
 def printed_trial(result: TrialResult, folder: Path) -> Printed:
     """What each control gains over vanilla."""
-    tried = result.tried.values()
-    for part, words in TITLES.items():
-        title = f"{result.policy.name}: gained over vanilla in one step, {words}"
-        yield Table(title, list(tried), list(_gains(result, part)))
+    for part in TITLES:
+        yield _gained(result, part)
     for part, plain in result.vanilla.items():
         changes = named({WORDS[name]: change for name, change in plain.items()})
         yield f"  vanilla      {changes} (ΔH in {plain['delta_h'].unit}), {part}"
@@ -39,7 +36,7 @@ def printed_trial(result: TrialResult, folder: Path) -> Printed:
             for sentence in price_sentences(result, part):
                 yield f"  price        {sentence} ({part})"
     yield f"  at           η = {result.eta:.3g}; figure in {folder / 'trial.png'}"
-    for entry in tried:
+    for entry in result.tried.values():
         if entry.predicted is not None:
             yield (
                 f"  strength     {entry.control} {entry.strength:.4g}: ΔH of the step "
@@ -49,15 +46,15 @@ def printed_trial(result: TrialResult, folder: Path) -> Printed:
 
 def price_sentences(result: TrialResult, part: str) -> list[str]:
     """Which controls are worse than a lower rate, which better, and which are neither clearly."""
-    found: dict[str, dict[str, str]] = {words: {} for words in PRICES}
+    found: dict[str, dict[str, list[str]]] = {words: {} for words in PRICES}
     lower_rate = [e.part(part).get("price") for e in result.tried.values() if e.control == SHRUNK]
     ones = [1.0, *(price.value for price in lower_rate if price is not None)]  # beyond first order
     for entry in result.tried.values():
         if entry.control != SHRUNK:
             same = found[_verdict(entry.part(part).get("price"), min(ones), max(ones))]
-            before = f"{same[entry.control]}, " if entry.control in same else f"{entry.control} "
-            same[entry.control] = f"{before}{entry.strength:.3g}"
-    return [f"{words}: {'; '.join(of.values())}" for words, of in found.items() if of]
+            same.setdefault(entry.control, []).append(f"{entry.strength:.3g}")
+    each = {words: [f"{c} {', '.join(at)}" for c, at in of.items()] for words, of in found.items()}
+    return [f"{words}: {'; '.join(of)}" for words, of in each.items() if of]
 
 
 def _verdict(price: Estimate | None, low: float, high: float) -> str:
@@ -66,25 +63,30 @@ def _verdict(price: Estimate | None, low: float, high: float) -> str:
     return PRICES[0 if price.ci_low > high else 1 if price.ci_high < low else 2]
 
 
-def _gains(result: TrialResult, part: str) -> Iterator[Column]:
-    def change(name: str) -> Callable[[Tried], Estimate | None]:
-        return lambda entry: entry.part(part).get(name)
-
-    yield Column("control", "control", left=True)
-    yield Column("strength", "strength")
-    yield Column("touched", _touched, rank=3)
-    yield Column("ΔH gained", change("gained_delta_h"))
-    yield Column("95 % interval", lambda x: ends(x.part(part)["gained_delta_h"]), rank=2)
+def _gained(result: TrialResult, part: str) -> Table:
+    rows = [
+        {"control": entry.control, "strength": entry.strength, "did": entry.did} | entry.part(part)
+        for entry in result.tried.values()
+    ]
+    columns = [
+        Column("control", "control", left=True),
+        Column("strength", "strength"),
+        Column("touched", _touched, 3),
+        Column("ΔH gained", "gained_delta_h"),
+        Column("95 % interval", lambda row: ends(row["gained_delta_h"]), 2),
+    ]
     if "delta_j" in result.vanilla[part]:
-        yield Column("ΔJ gained", change("gained_delta_j"))
-        yield Column("price", lambda entry: _price(entry.part(part).get("price")))
-    yield Column("over random", change("over_random_delta_h"), rank=1)
+        columns += [Column("ΔJ gained", "gained_delta_j"), Column("price", _price)]
+    columns.append(Column("over random", "over_random_delta_h", 1))
+    title = f"{result.policy.name}: gained over vanilla in one step, {TITLES[part]}"
+    return Table(title, rows, columns)
 
 
-def _touched(entry: Tried) -> str:
-    share = entry.did.get("touched")
+def _touched(row: dict[str, Any]) -> str:
+    share = row["did"].get("touched")
     return MISSING if share is None else f"{100 * share:.3g} %"
 
 
-def _price(price: Estimate | None) -> str:
+def _price(row: dict[str, Any]) -> str:
+    price = row.get("price")
     return MISSING if price is None else f"{price.value:.3g} {ends(price)}"

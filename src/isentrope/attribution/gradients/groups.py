@@ -21,12 +21,12 @@ from torch import Tensor
 
 from isentrope.attribution.gradients.held_vectors import HeldVectors
 from isentrope.attribution.gradients.storage_plan import Where
-from isentrope.estimators.entropy_gradient import cotangents
+from isentrope.estimators.entropy_gradient import cotangents, cotangents_of_arrays
 from isentrope.estimators.functional import EstimatorOptions, Functionals, along
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
-from isentrope.estimators.reward_change import rare_rewards
-from isentrope.estimators.sample import ScoredBatch, sampler_logprobs, score_batch
+from isentrope.estimators.reward_change import RewardMean
+from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.models.padding import derivative_of_scores
 from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_groups
 from isentrope.nouns.rollouts import Rollouts
@@ -34,7 +34,6 @@ from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.token_statistics import Scores
 
 
 @dataclass(frozen=True)
@@ -189,15 +188,10 @@ def reward_groups(
         raise ValueError("The reward batch has no rewards: add them with ise.with_rewards.")
     group = assign_groups(R.prompt_index, groups)
     sample = score_batch(policy, R, functional="per_sequence", method="sequence")
-    rewards = torch.zeros_like(sample.entropies)
-    rewards[:, 0] = R.rewards - R.rewards[0]  # equal rewards have a gradient of exactly zero
-    scores = Scores(sample.series[0].logprobs, rewards, sample.series[0].mask)
-    kept = sampler_logprobs(R, scores)
-    a, _ = cotangents(ScoredBatch(sample.functional, kept, (scores,), R.prompt_index))
+    mean = RewardMean.of(sample, R.rewards)
+    a, _ = cotangents_of_arrays(mean, sample.log_ratios, sample.entropies)
     parts = _by_group(policy, R, a, None, group, groups, where)
-    reason = rare_rewards(R.rewards)
-    trust = sample.trust.without_interval(reason) if reason else sample.trust
-    return GradientGroups(parts, group, a, None, trust=trust)
+    return GradientGroups(parts, group, a, None, trust=sample.trust.withholding(mean.withheld))
 
 
 def assign_groups(prompt_index: Tensor, groups: int) -> Tensor:
