@@ -86,7 +86,7 @@ def test_a_sampler_with_top_k_50_is_found():
 
 
 def test_a_scorer_at_another_temperature_is_found():
-    faults = sampler_faults(policy(temperature=0.7), batch(policy(), 1000))
+    faults = sampler_faults(policy(temperature=0.7), batch(policy(), 400))
     assert "those of temperature 1, the scorer is at 0.7" in faults["sampler = scorer"]
     assert "higher temperature" in faults["E[surprisal] = E[H]"]
 

@@ -29,7 +29,7 @@ def config(folder, *changes, **control):
     ("control", "changes", "said"),
     [
         ({"name": "clipb"}, [], "'clipb'.*'clip_b'"),
-        ({"name": "clip_b", "options": {"sigma": 1}}, [], "'sigma'.*'mu'"),
+        ({"name": "clip_b", "options": {"sigma": 1}}, [], "'sigma': it has mu"),
         ({"strength": 1.0}, [], "name is none"),
         ({"name": "random_mask", "target": {"kind": "hold"}}, [], "target"),
         ({"name": "stare", "target": {"kind": "value"}}, [], "kind value"),

@@ -68,8 +68,8 @@ def test_every_control_is_built_and_compared_by_value(name):
     [
         (("clipcov",), "Unknown control 'clipcov': the nearest is 'clip_cov'"),
         (("repo_r", None, {"zeta": 1}), "'repo_r' has no option 'zeta': it has none"),
-        (("clip_b", None, {"mo": 1}), "no option 'mo': the nearest is 'mu'"),
-        (("clip_b", None, {"strength": 1}), "its strength is control.strength"),
+        (("clip_b", None, {"mo": 1}), "no option 'mo': it has mu"),
+        (("clip_b", None, {"strength": 1}), "no option 'strength': it has mu"),
         (("clip_b", None, {"mu": "2"}), "mu: Input should be a valid number, got '2'"),
         (("clip_b", 1.5), "strength: Input should be less than or equal to 1, got 1.5"),
         (("repo_r", float("nan")), "strength: Input should be a finite number"),

@@ -55,8 +55,6 @@ def identities(exact, batch):
     sample = score_batch(
         exact.policy,
         batch,
-        functional="per_token",
-        method="prefix",
         direction=cases.direction(exact.policy),
         order=1,
     )
@@ -80,7 +78,7 @@ def test_no_few_tokens_make_a_large_z():
 def test_z_is_the_sum_over_its_conditional_deviation():
     exact = cases.exact("qwen2")
     batch = exact.sample(200, 3)
-    sample = score_batch(exact.policy, batch, functional="per_token", method="prefix")
+    sample = score_batch(exact.policy, batch)
     terms = sample.series[0].logprobs + sample.entropies
     square = terms.square().sum() / 3 + 2 * sample.series[0].variances.sum() / 3
     assert martingale_z(sample) == pytest.approx(float(terms.sum() / square.sqrt()), rel=1e-12)
@@ -95,8 +93,6 @@ def test_the_terms_have_mean_zero_and_the_conditional_variance(order):
     sample = score_batch(
         exact.policy,
         exact.rollouts,
-        functional="per_token",
-        method="prefix",
         direction=cases.direction(exact.policy),
         order=1,
     )

@@ -162,7 +162,7 @@ def first_orders(policy, E, v):
         "kernel": lambda: ise.fisher_kernel(policy, draw()),
         "noise": lambda: ise.noise_scale(policy, draw()),
         "slopes": lambda: logprob_jvp(policy, E, [v]),
-        "probe of the first order": lambda: look_ahead(policy, E, {"gradient": v}, False),
+        "probe of the first order": lambda: look_ahead(policy, E, {"gradient": v}, False, 1e-6),
     }
 
 
@@ -176,7 +176,7 @@ def refused(policy, E):
         "supervised": lambda: supervised_loss_change(
             policy, E, E, gradients=GradientOptions("loop")
         ),
-        "probe": lambda: look_ahead(policy, E, {"gradient": v}, True),
+        "probe": lambda: look_ahead(policy, E, {"gradient": v}, True, 1e-6),
     }
 
 

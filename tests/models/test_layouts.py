@@ -46,7 +46,7 @@ FOREIGN = {
     ),
     "adapters": (
         ["actor/adapter_config.json", "ref/adapter_config.json", "optimizer.pt"],
-        r"adapters in actor/, ref/: set checkpoint.checkpoint_path .*optimizer_path=.*optimizer.pt",
+        r"adapters: set checkpoint.checkpoint_path .*actor, .*optimizer_path .*optimizer.pt",
     ),
 }
 
@@ -66,7 +66,7 @@ def test_a_foreign_layout_is_named_with_the_way_out(tmp_path, layout):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("optim_world_size_8_rank_3.pt", "verl's FSDP state"),
+        ("optim_world_size_8_rank_3.pt", "verl .FSDP shards"),
         ("zero_pp_rank_0_mp_rank_00_optim_states.pt", "DeepSpeed.*isentrope convert"),
         ("optimizer.pt", "optimizer.state_dict"),
     ],

@@ -43,7 +43,7 @@ def test_undecidable_weight_decay_asks_for_the_rule():
 
 @pytest.mark.parametrize("make", [NAdam, RAdam, ASGD])
 def test_optimizers_that_only_look_alike_are_refused(make):
-    with pytest.raises(ValueError, match=f"look like {make.__name__}'s"):
+    with pytest.raises(ValueError, match="of another optimizer"):
         choose_rule(groups_of(make))
 
 

@@ -145,7 +145,7 @@ CALLS = {
     "checkpoint.verify": (FAST, "false", "from_checkpoint"),
     "checkpoint.quantization": (
         (*FAST, "precision.runtime_dtype=float32"),
-        "8bit",
+        "4bit",
         "from_checkpoint",
     ),
     "batch_config.dataset_name": (ADDITION, "addition_chat", "load_task"),

@@ -9,7 +9,6 @@ import torch
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
-from isentrope.cli.running import overrides
 from isentrope.config.io import ConfigError, load_config
 from isentrope.control.trial import OutOfReachError
 from isentrope.nouns.estimate import Estimate
@@ -250,19 +249,13 @@ def test_a_correction_that_is_cut_or_missing_says_why_for_each_part(run):
         ("trial.options={clip_cow: {}}", "nearest is 'clip_cov'"),
         ("trial.options={clip_cov: {sides: 1}}", "has no option 'sides'"),
         ("trial.size=7", "trial.size"),
+        ("trial.strengths=[0]", "trial.strengths"),
+        ("trial={strengths: [1], change: 0.1}", "cannot be given with it"),
     ],
 )
 def test_settings_that_cannot_act_are_refused_before_any_work(tiny, override, said):
     with pytest.raises(ConfigError, match=said):
         load_config(settings(tiny), [override])
-
-
-def test_a_strength_of_0_is_refused_by_the_command(tmp_path):
-    config = tmp_path / "try.json"
-    config.write_text("{}")
-    done = CliRunner().invoke(app, ["try", "clip_cov", str(config), "--strength", "0"])
-    assert done.exit_code == 1
-    assert "--strength is a multiple above 0" in done.output
 
 
 @pytest.mark.parametrize(
@@ -276,7 +269,7 @@ def test_a_strength_of_0_is_refused_by_the_command(tmp_path):
 def test_the_command_hands_on_what_was_asked(monkeypatch, tmp_path, given, expected):
     asked = []
     monkeypatch.setattr(
-        "isentrope.cli.running.measuring", lambda *args: asked.extend(overrides(args[-1]))
+        "isentrope.cli.running.measuring", lambda *_, **given: asked.extend(given["overrides"])
     )
     config = tmp_path / "try.json"
     config.write_text("{}")

@@ -44,24 +44,15 @@ def check_adapter(
             "The model is not this checkpoint: load it with Policy.from_checkpoint.",
         )
     zero, active = _initial_factors(policy)
-    if zero and not active:
-        all_zero = (
-            f"every {ZERO_AT_START[0]} is zero"
-            if ZERO_AT_START[0] in zero[0]
-            else f"{zero[0]} and all others of its kind are zero"
-        )
-        if before_first_step(Path(checkpoint) / "adapter_config.json"):
-            return Finding(name, True, f"{all_zero}, as before the first step")
-        return Finding(
-            name,
-            False,
-            all_zero,
-            "The adapter is at its initial value and changes nothing: is this step 0?",
-        )
     detail = f"{len(policy.names)} tensors equal those on disk"
     if not zero:
         return Finding(name, True, detail)
     idle = f"{len(zero)} of {len(zero) + len(active)} factors are all zero, the first is {zero[0]}"
+    if not active:
+        if before_first_step(Path(checkpoint) / "adapter_config.json"):
+            return Finding(name, True, f"{idle}, as before the first step")
+        advice = "The adapter is at its initial value and changes nothing: is this step 0?"
+        return Finding(name, False, idle, advice)
     if optimizer is not None and _untouched(policy, optimizer, zero):
         return Finding(name, True, f"{detail}; {idle}, and no gradient has reached them")
     return Finding(

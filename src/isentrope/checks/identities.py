@@ -16,21 +16,42 @@ from isentrope.estimators.identities import P_LIMIT, adjusted, identities_verdic
 SURPRISAL, SCORE, EOS = "E[surprisal] = E[H]", "E[Σ ∂s] = 0", "EOS as often as the policy's"
 REPETITIONS, FILTERS = "repetitions as often as the policy's", "no filter on the tail"
 NOT_DRAWS = "The responses are not draws of the policy that is scored. "
+_COMPARE = "Compare EOS, prompt template and weights."
+HINTS = {
+    SURPRISAL: (
+        "They are likelier than the policy's own: a hidden top_k or top_p, or a lower "
+        f"temperature in the sampler. {_COMPARE}",
+        "They are less likely than the policy's own: a higher temperature in the sampler, or an "
+        f"adapter that is not loaded in the scorer. {_COMPARE}",
+    ),
+    SCORE: (_COMPARE, _COMPARE),
+    EOS: (
+        "They end less often than the policy's own: EOS was masked, stripped or penalised, "
+        "min_new_tokens was set, or short responses were filtered out.",
+        "They end more often than the policy's own: EOS was favoured (length penalty, stop "
+        "strings), or appended to responses that were cut.",
+    ),
+    REPETITIONS: (
+        "They repeat fewer tokens than the policy's own: a repetition, presence or frequency "
+        "penalty, or no_repeat_ngram_size. The generation_config.json of many models sets "
+        "repetition_penalty, which generate and vLLM apply by themselves: set it to 1.",
+        f"They repeat more tokens than the policy's own. {_COMPARE}",
+    ),
+}
+"""What may be wrong where z is negative, and where it is positive."""
 
 
 def identity_findings(martingale: float, score: float, draws: Draws) -> list[Finding]:
     """Five findings of all seven tests (z of the two identities, and the counts)."""
-    eos = draws.eos.z if draws.eos is not None else math.nan
-    repeated = draws.repetitions.z
-    zs = [martingale, score, eos, repeated]
-    tests = sum(math.isfinite(z) for z in zs) + len(draws.filters)
+    zs = {
+        SURPRISAL: -martingale,
+        SCORE: score,
+        EOS: draws.eos.z if draws.eos is not None else math.nan,
+        REPETITIONS: draws.repetitions.z,
+    }
+    tests = sum(map(math.isfinite, zs.values())) + len(draws.filters)
     return [
-        _finding(SURPRISAL, -martingale, tests, _of_surprisal(martingale)),
-        _finding(SCORE, score, tests, "Compare EOS, prompt template and weights."),
-        _finding(EOS, eos, tests, _of_eos(eos)),
-        _finding(
-            "repetitions as often as the policy's", repeated, tests, _of_repetitions(repeated)
-        ),
+        *(_finding(name, z, tests) for name, z in zs.items()),
         _filters(draws.filters, tests),
     ]
 
@@ -41,48 +62,13 @@ def untested() -> list[Finding]:
     return [Finding(name, None, "it needs at least two sequences") for name in names]
 
 
-def _finding(name: str, z: float, tests: int, hint: str) -> Finding:
+def _finding(name: str, z: float, tests: int) -> Finding:
     if not math.isfinite(z):
         return Finding(name, None, "the batch cannot show a difference")
     p = p_value(z)
     detail = f"z = {z:+.1f}: {in_words(p, tests)}"
     passed = identities_verdict(p) == "sound"
-    return Finding(name, passed, detail, "" if passed else NOT_DRAWS + hint)
-
-
-def _of_surprisal(z: float) -> str:
-    also = "Also compare EOS handling, prompt template and weights."
-    if z > 0:
-        return (
-            "They are likelier than the policy's own: a hidden top_k or top_p, or a lower "
-            f"temperature in the sampler. {also}"
-        )
-    return (
-        "They are less likely than the policy's own: a higher temperature in the sampler, or an "
-        f"adapter that is not loaded in the scorer. {also}"
-    )
-
-
-def _of_eos(z: float) -> str:
-    if z < 0:
-        return (
-            "They end less often than the policy's own: EOS was masked, stripped or penalised, "
-            "min_new_tokens was set, or short responses were filtered out."
-        )
-    return (
-        "They end more often than the policy's own: EOS was favoured (length penalty, stop "
-        "strings), or appended to responses that were cut."
-    )
-
-
-def _of_repetitions(z: float) -> str:
-    if z < 0:
-        return (
-            "They repeat fewer tokens than the policy's own: a repetition, presence or frequency "
-            "penalty, or no_repeat_ngram_size. The generation_config.json of many models sets "
-            "repetition_penalty, which generate and vLLM apply by themselves: set it to 1."
-        )
-    return "They repeat more tokens than the policy's own: compare prompt template and weights."
+    return Finding(name, passed, detail, "" if passed else NOT_DRAWS + HINTS[name][z > 0])
 
 
 def _filters(filters: tuple[Filter, ...], tests: int) -> Finding:

@@ -30,7 +30,8 @@ COLUMNS = {
 def print_evaluation(console: Console, results: Sequence[EvaluationResult]) -> None:
     """Print the table of an evaluation, and what limits its numbers."""
     print_rows(console, results)
-    for sentence in notes(results):
+    every = [e for result in results for row in result.rows for e in row.metrics.values() if e]
+    for sentence in dict.fromkeys(s for estimate in every for s in estimate.warnings):
         say(f"  note  {sentence}", console)
 
 
@@ -66,19 +67,6 @@ def print_rows(console: Console, results: Sequence[EvaluationResult]) -> None:
 
 _RANKS = {"entropy_per_token": 1, "response_length": 2, "reward": 2}
 """What is kept before the others besides the first metric; those come by their order."""
-
-
-def notes(results: Sequence[EvaluationResult]) -> list[str]:
-    """What limits the numbers of a table: the warnings of all estimates, each once."""
-    sentences = [
-        sentence
-        for result in results
-        for row in result.rows
-        for estimate in row.metrics.values()
-        if estimate is not None
-        for sentence in estimate.warnings
-    ]
-    return list(dict.fromkeys(sentences))
 
 
 def _value(row: EvaluatedRow, name: str) -> float | None:

@@ -35,14 +35,14 @@ def print_plans(out: Console, err: Console, plans: Sequence[Plan], *, as_json: b
         for plan in plans:
             _print(out, plan)
         say(ROUGH, out)
-    for plan in plans:
-        if not plan.fits:
-            say(
-                f"{plan.verb} of {plan.checkpoint} does not fit: it takes {gigabytes(plan.peak)}, "
-                f"and there are {gigabytes(plan.memory)}. {plan.cure}",
-                err,
-            )
-    if not all(plan.fits for plan in plans):
+    large = [plan for plan in plans if not plan.fits]
+    for plan in large:
+        say(
+            f"{plan.verb} of {plan.checkpoint} does not fit: it takes {gigabytes(plan.peak)}, and "
+            f"there are {gigabytes(plan.memory)}. {plan.cure}",
+            err,
+        )
+    if large:
         raise typer.Exit(1)
 
 
@@ -53,10 +53,10 @@ def _print(out: Console, plan: Plan) -> None:
         Column("time", lambda stage: _time(stage.seconds)),
     ]
     print_table(out, Table(f"{plan.verb} of {plan.checkpoint}", plan.stages, columns))
-    terms = ", ".join(f"{term.name} {gigabytes(term.size)}" for term in plan.held)
+    terms = ", ".join(f"{name} {gigabytes(size)}" for name, size in plan.held.items())
     say(f"  held    {terms}", out)
     say(
-        f"  peak    {gigabytes(plan.peak)} ({plan.largest.name}, with {gigabytes(plan.libraries)} "
+        f"  peak    {gigabytes(plan.peak)} ({plan.largest[1]}, with {gigabytes(plan.libraries)} "
         f"for Python and its libraries) of {gigabytes(plan.memory)}",
         out,
     )
@@ -66,14 +66,13 @@ def _print(out: Console, plan: Plan) -> None:
         say(f"  This is not all: no pass is in it, since {plan.not_run}.\n", out)
 
 
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
+def _time(seconds: float) -> str:
     if seconds < 1:
         return "< 1 s"
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _document(plan: Plan) -> dict[str, object]:
-    found = {"peak": plan.peak, "fits": plan.fits, "seconds": plan.seconds}
+    held = [{"name": name, "size": size} for name, size in plan.held.items()]
+    found = {"held": held, "peak": plan.peak, "fits": plan.fits, "seconds": plan.seconds}
     return {**asdict(plan), **found, "cure": None if plan.fits else plan.cure}

@@ -74,6 +74,8 @@ class TrialConfig(Section):
     def _options_fit(self) -> TrialConfig:
         from isentrope.control import controls
 
+        if self.change is not None and self.strengths is not None:
+            raise ValueError("change looks for the strength, so strengths cannot be given with it.")
         for name, options in self.options.items():
             controls.build(name, None, options)
         return self

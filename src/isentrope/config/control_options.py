@@ -37,12 +37,8 @@ def require_fit(config: TrainConfig) -> None:
                 f"control.name={config.control.name} and trainer.{field} would both act on "
                 f"entropy: choose one{words}."
             )
-    if isinstance(control, TokenRule):
-        _require_token_weights(config, control, given)
-
-
-def _require_token_weights(config: TrainConfig, control: TokenRule, given: dict[str, Any]) -> None:
-    """Refuse settings under which token weights would mean something else."""
+    if not isinstance(control, TokenRule):
+        return
     name = config.control.name
     for field, (usual, words) in BESIDE_TOKEN_WEIGHTS.items():
         if given.get(field) not in (None, *usual):

@@ -48,8 +48,8 @@ class PolicyConfig(Section):
     """Device: cpu, cuda or cuda:N."""
     shard_base: bool = False
     """Spread the decoder layers over the processes of torchrun (FSDP2), for large models."""
-    quantization: Literal["none", "4bit", "8bit"] = "none"
-    """Precision of a frozen base under an adapter (4bit and 8bit need bitsandbytes)."""
+    quantization: Literal["none", "4bit"] = "none"
+    """Precision of a frozen base under an adapter (4bit needs bitsandbytes)."""
     allow_hub: bool = False
     """Load a base that the adapter itself names from the model hub; base_model needs no leave."""
     verify: bool = True

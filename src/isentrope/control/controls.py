@@ -85,13 +85,10 @@ def build(
             f"{', '.join(table)}."
         )
     kind, fixed, arguments = table[name], STEP.get(name, {}), dict(options or {})
-    accepted = {field.name for field in fields(kind)}
-    allowed = sorted(accepted - {"strength", *fixed})
+    allowed = {field.name for field in fields(kind)} - {"strength", *fixed}
     if unknown := [option for option in arguments if option not in allowed]:
-        near = get_close_matches(unknown[0], allowed, n=1, cutoff=0.0)
-        words = f"the nearest is {near[0]!r}" if near else "it has none"
-        words = "its strength is control.strength" if unknown[0] == "strength" else words
-        raise ValueError(f"The control {name!r} has no option {unknown[0]!r}: {words}.")
+        words = ", ".join(sorted(allowed)) or "none"
+        raise ValueError(f"The control {name!r} has no option {unknown[0]!r}: it has {words}.")
     given = {} if strength is None else {"strength": strength}
     try:
         return kind(**arguments, **given, **fixed)

@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
@@ -25,21 +24,6 @@ from isentrope.system.processes import ALONE, Ranks
 PADDING, PADDING_OF_SLOPES, PADDING_ON_ACCELERATOR = 32, 128, 1024
 """Padded tokens that cost as much as one more micro-batch: on a CPU in a plain pass and in forward
 mode (`benchmarks.kernel`), and elsewhere."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Sequences of a micro-batch that the model reads at once.
-
-    Attributes:
-        start: The first row of them.
-        stop: The row after the last.
-        length: Tokens of the longest, prompt included.
-    """
-
-    start: int
-    stop: int
-    length: int
 
 
 @dataclass(frozen=True)
@@ -55,9 +39,6 @@ class MicroBatch:
         positions: (m,) int64, k - 1: its place in the response.
         counted: False where the micro-batch is another process's, run here again only because all
             processes of a sharded model run equally many; its values are dropped.
-        prompt: Tokens that all sequences begin with and that are read once (`shared_prompts`); 0
-            for whole sequences.
-        parts: How the rest is read after a shared prompt, from the first row to the last.
         attention_mask: (b, l) int64, 1 at tokens; None where padding is on the right alone.
     """
 
@@ -68,8 +49,6 @@ class MicroBatch:
     targets: Tensor
     positions: Tensor
     counted: bool = True
-    prompt: int = 0
-    parts: tuple[Part, ...] = ()
     attention_mask: Tensor | None = None
 
     def to(self, device: torch.device) -> MicroBatch:
@@ -112,18 +91,15 @@ def micro_batches(
     """
     totals = tokens_read(rollouts)
     order = sorted(range(len(totals)), key=lambda i: -totals[i])
-    if ranks.size == 1:
-        return [
-            padded(rollouts, part) for part in cut_by_length(order, totals, max_tokens, padding)
-        ]
-    owner = owners(totals, ranks, unit_of)
+    unit = torch.arange(len(totals)) if unit_of is None else unit_of.cpu()
+    sizes = [int(total) for total in unit.bincount(torch.tensor(totals))]
     parts = [
-        cut_by_length([i for i in order if owner[i] == k], totals, max_tokens, padding)
-        for k in range(ranks.size)
+        _cut_by_length([i for i in order if int(unit[i]) in units], totals, max_tokens, padding)
+        for units in map(set, ranks.deal(sizes))
     ]
     own, most = parts[ranks.own], max(map(len, parts))
-    idle = replace(padded(rollouts, order[-1:]), counted=False)
-    return [padded(rollouts, part) for part in own] + [idle] * (most - len(own))
+    idle = replace(_padded(rollouts, [totals.index(min(totals))]), counted=False)
+    return [_padded(rollouts, part) for part in own] + [idle] * (most - len(own))
 
 
 def tokens_read(rollouts: Rollouts) -> list[int]:
@@ -132,60 +108,23 @@ def tokens_read(rollouts: Rollouts) -> list[int]:
     return [len(p) + len(r) - 1 for p, r in pairs]
 
 
-def cut_by_length(
+def _cut_by_length(
     order: list[int], totals: list[int], max_tokens: int, padding: int
 ) -> list[list[int]]:
-    """Cut sequences into micro-batches.
-
-    Args:
-        order: Sequences, longest first.
-        totals: Tokens of each sequence of the rollouts.
-        max_tokens: Padded tokens of a micro-batch; a single longer sequence is one.
-        padding: Of these, at most so many that are padding.
-
-    Returns:
-        The sequences of each micro-batch.
-    """
+    """The sequences of each micro-batch, from those of a process, longest first."""
     parts: list[list[int]] = []
-    longest = padded = 0
+    longest = filler = 0
     for i in order:
-        padded += longest - totals[i]
-        if not parts or padded > padding or (len(parts[-1]) + 1) * longest > max_tokens:
+        filler += longest - totals[i]
+        if not parts or filler > padding or (len(parts[-1]) + 1) * longest > max_tokens:
             parts.append([])
-            longest, padded = max(1, totals[i]), 0
+            longest, filler = max(1, totals[i]), 0
         parts[-1].append(i)
     return parts
 
 
-def owners(totals: list[int], ranks: Ranks, unit_of: Tensor | None) -> Tensor:
-    """Deal sequences to processes by tokens.
-
-    Args:
-        totals: Tokens of each sequence.
-        ranks: The processes.
-        unit_of: (n,) sequences of one unit go to one process; None: each is its own.
-
-    Returns:
-        (n,) int64, the process of each sequence.
-    """
-    unit = torch.arange(len(totals)) if unit_of is None else unit_of
-    sizes = [int(total) for total in unit.bincount(torch.tensor(totals))]
-    owner_of = torch.empty(len(sizes), dtype=torch.long)
-    for k, units in enumerate(ranks.deal(sizes)):
-        owner_of[units] = k
-    return owner_of[unit.cpu()]
-
-
-def padded(rollouts: Rollouts, indices: list[int]) -> MicroBatch:
-    """Make one micro-batch.
-
-    Args:
-        rollouts: n sequences.
-        indices: Those of the micro-batch.
-
-    Returns:
-        It, padded to the longest.
-    """
+def _padded(rollouts: Rollouts, indices: list[int]) -> MicroBatch:
+    """One micro-batch, padded to its longest sequence."""
     prompts = [rollouts.prompt_ids[i] for i in indices]
     responses = [rollouts.response_ids[i] for i in indices]
     whole = [torch.cat((p, r))[:-1] for p, r in zip(prompts, responses, strict=True)]
@@ -220,15 +159,11 @@ def as_trained(
     """
     pairs = list(zip(rollouts.prompt_ids, rollouts.response_ids, strict=True))
     left, right = (max(map(len, texts)) for texts in zip(*pairs, strict=True))
-    ids = torch.stack(
-        [F.pad(torch.cat(pair), (left - len(pair[0]), right - len(pair[1]))) for pair in pairs]
-    )
-    seen = torch.stack(
-        [
-            F.pad(torch.ones(len(p) + len(r), dtype=torch.long), (left - len(p), right - len(r)))
-            for p, r in pairs
-        ]
-    )
+    ids = torch.zeros(len(pairs), left + right, dtype=torch.long)
+    seen = torch.zeros_like(ids)
+    for i, (prompt, response) in enumerate(pairs):
+        here = slice(left - len(prompt), left + len(response))
+        ids[i, here], seen[i, here] = torch.cat((prompt, response)), 1
     rows_held = max(1, max_tokens // (left + right))
     size = micro_batch or len(pairs)
     batches: list[MicroBatch] = []
@@ -236,7 +171,7 @@ def as_trained(
         last = min(first + size, len(pairs))
         for start in range(first, last, rows_held):
             part = list(range(start, min(start + rows_held, last)))
-            plain = padded(rollouts, part)
+            plain = _padded(rollouts, part)
             columns = left - 1 + plain.positions
             batches.append(
                 replace(plain, input_ids=ids[part], columns=columns, attention_mask=seen[part])

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -57,13 +57,13 @@ class DerivativeOfTraining(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func is not F.embedding:
-            return out
-        named: dict[str, Any] = dict(
-            zip(("input", "weight", "padding_idx"), args, strict=False)
-        ) | (kwargs or {})
-        row = named.get("padding_idx")
-        if row is None:
-            return out
-        row = row if row >= 0 else len(named["weight"]) + row
-        return torch.where((named["input"] == row)[..., None], out.detach(), out)
+        return _constant_row(out, *args, **(kwargs or {})) if func is F.embedding else out
+
+
+def _constant_row(
+    out: Tensor, input: Tensor, weight: Tensor, padding_idx: int | None = None, *_: Any, **__: Any
+) -> Tensor:
+    """What a lookup gives, without a derivative where it is the padding row."""
+    if padding_idx is None:
+        return out
+    return torch.where((input == padding_idx % len(weight))[..., None], out.detach(), out)

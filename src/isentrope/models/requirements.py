@@ -142,15 +142,11 @@ def require_plain_embeddings(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if not isinstance(module, nn.Embedding):
             continue
-        if module.max_norm is not None:
+        by_frequency = module.scale_grad_by_freq and module.weight.requires_grad
+        if module.max_norm is not None or by_frequency:
             raise ValueError(
-                f"The embedding {name!r} has max_norm={module.max_norm}, which rescales its rows "
-                "whenever they are looked up, so the policy is not a function of its parameters: "
-                "set max_norm to None."
-            )
-        if module.scale_grad_by_freq and module.weight.requires_grad:
-            raise ValueError(
-                f"The trainable embedding {name!r} has scale_grad_by_freq=True, which divides its "
-                "gradient by how often a token is in the micro-batch: freeze it, or train with "
-                "scale_grad_by_freq=False."
+                f"The embedding {name!r} has max_norm={module.max_norm} and scale_grad_by_freq="
+                f"{module.scale_grad_by_freq}: the one rescales rows when they are looked up, the "
+                "other their gradient by the micro-batch, so no gradient is a derivative. Set both "
+                "off."
             )

@@ -64,10 +64,8 @@ def prompt_of_each(prompts: Sequence[Any], index: Tensor) -> list[Tensor]:
     return found
 
 
-def numbers_of_tokens(
-    name: str, column: Sequence[Any], responses: Sequence[Tensor]
-) -> list[Tensor]:
-    """A column with one number per token.
+def of_tokens(name: str, column: Sequence[Any], responses: Sequence[Tensor]) -> list[Tensor]:
+    """A column with one entry per token.
 
     Args:
         name: Of the column.
@@ -75,43 +73,26 @@ def numbers_of_tokens(
         responses: Their ids.
 
     Returns:
-        float64 tensors, one per response.
+        One tensor per response, bool for `response_mask` and else float64.
 
     Raises:
-        ValueError: If a list is not as long as its response.
+        ValueError: If a list is not as long as its response, or the policy drew none of a
+            response's tokens.
     """
-    return _like(name, [torch.as_tensor(x, dtype=torch.float64) for x in column], responses)
-
-
-def masks(column: Sequence[Any], responses: Sequence[Tensor]) -> list[Tensor]:
-    """Marks of the tokens that the policy drew.
-
-    Args:
-        column: One list per response.
-        responses: Their ids.
-
-    Returns:
-        bool tensors, one per response.
-
-    Raises:
-        ValueError: If a list is not as long as its response, or marks none of it.
-    """
-    tensors = [torch.as_tensor(x, dtype=torch.bool) for x in column]
-    for i, x in enumerate(_like("response_mask", tensors, responses)):
-        if not bool(x.any()):
-            raise ValueError(
-                f"response_mask[{i}] is False throughout: the policy drew none of its tokens, "
-                "so the response is no sample of it. Omit the response."
-            )
-    return tensors
-
-
-def _like(name: str, tensors: list[Tensor], responses: Sequence[Tensor]) -> list[Tensor]:
-    for i, (x, response) in enumerate(zip(tensors, responses, strict=True)):
+    is_mask = name == "response_mask"
+    tensors: list[Tensor] = []
+    for i, (values, response) in enumerate(zip(column, responses, strict=True)):
+        x = torch.as_tensor(values, dtype=torch.bool if is_mask else torch.float64)
         if x.shape != response.shape:
             raise ValueError(
                 f"{name}[{i}] has {len(x)} values for a response of {len(response)} tokens."
             )
+        if is_mask and not bool(x.any()):
+            raise ValueError(
+                f"response_mask[{i}] is False throughout: the policy drew none of its tokens, "
+                "so the response is no sample of it. Omit the response."
+            )
+        tensors.append(x)
     return tensors
 
 

@@ -3,7 +3,7 @@
 With logits l = W h + b, and π = softmax(l/T) at the position that predicts token t,
 
     ∂s/∂l_a = (1{a = t} − π_a)/T              ∂H/∂l_a = −π_a (log π_a + H)/T
-    ∂s/∂h   = (W_t − Σ_a π_a W_a)/T           `logprob_grad_hidden`
+    ∂s/∂h   = (W_t − Σ_a π_a W_a)/T
 
 So a gradient goes back from the hidden states, and a directional derivative of s is a dot product
 with ∂s/∂h, the same for every direction. No graph over (tokens × vocabulary) is built.
@@ -81,42 +81,6 @@ def weight_gradient(
     return gradient
 
 
-def logprob_grad_hidden(
-    hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float
-) -> Tensor:
-    """∂s_k/∂hidden_k of every token.
-
-    Args:
-        hidden: (m, d) hidden states.
-        head: Output embedding.
-        targets: (m,) predicted tokens.
-        temperature: Sampling temperature T.
-
-    Returns:
-        (m, d) at the dtype of `hidden`.
-    """
-    ones = torch.ones(len(hidden), dtype=hidden.dtype, device=hidden.device)
-    return hidden_gradient(hidden, head, targets, ones, None, temperature)
-
-
-def entropy_grad_hidden(
-    hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float
-) -> Tensor:
-    """∂H_k/∂hidden_k of the distribution of every token.
-
-    Args:
-        hidden: (m, d) hidden states.
-        head: Output embedding.
-        targets: (m,) predicted tokens.
-        temperature: Sampling temperature T.
-
-    Returns:
-        (m, d) at the dtype of `hidden`.
-    """
-    ones = torch.ones(len(hidden), dtype=hidden.dtype, device=hidden.device)
-    return hidden_gradient(hidden, head, targets, torch.zeros_like(ones), ones, temperature)
-
-
 def logit_gradient(
     logits: Tensor, targets: Tensor, a: Tensor, b: Tensor | None, temperature: float
 ) -> Tensor:
@@ -155,7 +119,7 @@ def logit_rows(hidden: Tensor, head: nn.Linear) -> Iterator[tuple[slice, Tensor]
     """
     rows = max(1, at_once(LOGITS_HELD) // head.weight.shape[0])
     for start in range(0, len(hidden), rows):
-        here = slice(start, min(start + rows, len(hidden)))
+        here = slice(start, start + rows)
         yield here, nn.functional.linear(hidden[here], head.weight, head.bias)
 
 

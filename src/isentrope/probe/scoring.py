@@ -43,7 +43,7 @@ class ScoredBefore:
         base: Scores at θ.
         slopes: Derivatives of the scores by component of v, those that are not zero.
         curvature: (∂_v, ∂²_v) of the scores along v, with the second order; else None.
-        divergence: How far θ + ηv moves each distribution, where η was given.
+        divergence: How far θ + ηv moves each distribution.
         match: How the sampler compares with the scorer.
     """
 
@@ -53,8 +53,8 @@ class ScoredBefore:
     base: Scores
     slopes: dict[str, Scores]
     curvature: Scores | None
-    divergence: Divergence | None = None
-    match: SamplerMatch | None = None
+    divergence: Divergence
+    match: SamplerMatch
 
 
 def own_rows(policy: Policy, size: int) -> Tensor:
@@ -110,7 +110,7 @@ def look_ahead(
     mine: Rollouts,
     components: Mapping[str, Vector],
     second_order: bool,
-    eta: float | None = None,
+    eta: float,
 ) -> ScoredBefore:
     """Score an E mini-batch at θ, and its derivatives along the step; every process must call this.
 
@@ -134,8 +134,6 @@ def look_ahead(
         if second_order:
             parts += score_along(policy, mine, v, 2)[1:]
         policy.require_own_logits(mine, parts[0])
-        if eta is None:
-            return parts
         first = sum_of_scores(parts[1 : 1 + len(components)])
         series = [parts[0], first, *parts[2 + len(components) :]]
         return parts + _moments(policy, mine, v, eta, series)
@@ -157,9 +155,7 @@ def look_ahead(
         base=base,
         slopes=dict(zip(components, slopes, strict=True)),
         curvature=along_v[1] if along_v else None,
-        divergence=Divergence(*(torch.stack((x.logprobs, x.entropies), 2) for x in moments))
-        if moments
-        else None,
+        divergence=Divergence(*(torch.stack((x.logprobs, x.entropies), 2) for x in moments)),
         match=SamplerMatch(difference, RowSampler(policy.temperature) if agrees else None, agrees),
     )
 

@@ -84,7 +84,7 @@ def checkpoint_digests(
     else:
         parts["model settings"] = _of_names(folder, _MODEL)
     speaks = folder if (folder / "tokenizer_config.json").is_file() else base
-    parts["tokenizer"] = tokenizer_digest(speaks) if speaks else UNKNOWN
+    parts["tokenizer"] = _of_names(speaks, _TOKENIZER)
     contract = folder / CONTRACT
     return parts | {"contract": _of_files([contract]) if contract.is_file() else NOTHING}
 
@@ -127,11 +127,6 @@ def base_digests(folder: Path | None, name: str) -> Digests:
     return {"base weights": _of_files(weights), "base settings": _of_names(folder, _MODEL)}
 
 
-def tokenizer_digest(folder: Path) -> str:
-    """Digest of the files of a tokenizer."""
-    return _of_names(folder, _TOKENIZER)
-
-
 def known_parts(before: Digests, now: Digests) -> list[str]:
     """Parts that both know, or that both do not know and call by a name."""
     both = [part for part in now if part in before]
@@ -171,10 +166,9 @@ def _present(path: str | Path) -> Path:
     """A file or folder of data; one that is missing is no other data."""
     where = Path(path).expanduser()
     if not where.exists():
-        here = "" if where.is_absolute() else f" in {Path.cwd()}"
         raise FileNotFoundError(
-            f"There is no {path}{here}, from which data or a task is read: run the command where "
-            "it was first run, restore the file, or give its path anew (dataset_path)."
+            f"There is no {where.absolute()}, from which data or a task is read: run the command "
+            "where it was first run, restore the file, or give its path anew (dataset_path)."
         )
     return where
 
@@ -194,7 +188,9 @@ def local_folder(source: str) -> Path | None:
     return Path(file).parent if isinstance(file, str) else None
 
 
-def _of_names(folder: Path, names: Iterable[str]) -> str:
+def _of_names(folder: Path | None, names: Iterable[str]) -> str:
+    if folder is None:
+        return UNKNOWN
     files = [folder / name for name in names if (folder / name).is_file()]
     return _of_files(files) if files else NOTHING
 
@@ -234,8 +230,8 @@ def training_origin(config: TrainConfig | SftConfig) -> Digests:
         adapter = checkpoint_digests(folder, allow_hub=config.model.allow_hub)
         del adapter["contract"]
         return parts | adapter
-    tokenizer = UNKNOWN if folder is None else tokenizer_digest(folder)
-    return parts | base_digests(folder, config.model.path) | {"tokenizer": tokenizer}
+    tokenizer = {"tokenizer": _of_names(folder, _TOKENIZER)}
+    return parts | base_digests(folder, config.model.path) | tokenizer
 
 
 def of_measurement(config: MeasureConfig) -> dict[str, Any]:

@@ -23,8 +23,6 @@ from isentrope.sampling.chat_template import render_chat
 from isentrope.system.files import short_digest
 
 _LOG = logging.getLogger("isentrope")
-_SHORT = 16
-"""Characters per position up to which a text is encoded without another look."""
 
 Message = Mapping[str, Any]
 """One turn of a conversation: "role" and "content", and what else the chat template reads."""
@@ -104,7 +102,6 @@ def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
 def _encode(policy: Policy, prompt: Prompt) -> tuple[int, ...]:
     tokenizer = policy.tokenizer
     if prompt.messages is None:
-        _require_encodable(policy, prompt)
         return tuple(tokenizer(prompt.text)["input_ids"])
     if not getattr(tokenizer, "chat_template", None):
         raise ValueError(
@@ -113,20 +110,6 @@ def _encode(policy: Policy, prompt: Prompt) -> tuple[int, ...]:
         )
     text = render_chat(tokenizer, prompt.messages, prompt.template)
     return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])  # the template has its own
-
-
-def _require_encodable(policy: Policy, prompt: Prompt) -> None:
-    """Refuse a text that cannot fit the model before it is encoded, which takes much memory."""
-    positions = getattr(policy.model.config, "max_position_embeddings", None)
-    length = len(prompt.text or "")
-    if positions is None or length <= _SHORT * positions:
-        return
-    longest = max(map(len, policy.tokenizer.get_vocab()))
-    if length > longest * positions:
-        raise ValueError(
-            f"Prompt {prompt.key!r} has {length} characters, more than the model's {positions} "
-            f"positions can hold at {longest} characters per token. Omit the prompt."
-        )
 
 
 def _warn_of_unknown(tokenizer: Any, prompts: Sequence[Prompt]) -> None:

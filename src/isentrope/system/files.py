@@ -266,11 +266,6 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sha256_of_files(paths: Iterable[Path]) -> str:
-    """SHA-256 over the digests of files, in this order."""
-    return sha256(bytes.fromhex(sha256_of_file(path)) for path in paths)
-
-
 def short_digest(text: str, size: int) -> bytes:
     """BLAKE2b of a text, for keys and for splits that depend on nothing else."""
     return hashlib.blake2b(text.encode(), digest_size=size).digest()

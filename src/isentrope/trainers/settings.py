@@ -67,11 +67,9 @@ class TrainingSettings:
 
     def obstacles(self, use: Use) -> list[Obstacle]:
         """The parts of training's step that the computed step lacks, one obstacle per field."""
-        obstacles = []
-        if not self.replayable:
-            words = f"{CONTRACT} says that its steps cannot be replayed (replayable is false)"
-            obstacles.append(Obstacle("replayable", words))
-        return obstacles + ([] if self.arguments is None else obstacles_of(self.arguments, use))
+        words = f"{CONTRACT} says that its steps cannot be replayed (replayable is false)"
+        own = [] if self.replayable else [Obstacle("replayable", words)]
+        return own + ([] if self.arguments is None else obstacles_of(self.arguments, use))
 
     def notes(self, use: Use) -> list[str]:
         """Sentences on small or unknown differences of training's step and the computed one."""

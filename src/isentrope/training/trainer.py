@@ -13,8 +13,7 @@ gradient and step. This class records what comes of a batch, by overriding:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,40 +21,16 @@ import torch
 from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 
-from isentrope.control.isentropic import IsentropicStep
 from isentrope.control.run_control import RunControl
 from isentrope.recording.contract import hyper_parameters, optimizer_names, write_contract
 from isentrope.recording.token_record import TokenRecorder
 from isentrope.system.stated_steps import require_own_states
-from isentrope.training.batch_trainer import BatchTrainer
+from isentrope.training.batch_trainer import BatchTrainer, RunOptions
 from isentrope.training.checkpoints import SaveStart, WholeCheckpoints, restore_state, write_state
 from isentrope.training.divergence import require_finite_numbers, require_finite_state
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
 from isentrope.training.update_batches import UpdateBatch, UpdateBatches
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How a run samples and divides, and what its checkpoints hold.
-
-    Attributes:
-        sampling_batch: Sequences sampled at a time on this process.
-        longest_normaliser: Divide the loss by the longest response of each group instead of
-            `max_completion_length`.
-        contract: Content of every checkpoint's contract.
-        stateful: Parts with state_dict(), by name, saved with each checkpoint; the prompt sampler
-            is always one of them.
-        step_control: Step control; it is attached, and its state saved with each checkpoint.
-        keep: `keep_last` and `keep_every` of the checkpoints.
-    """
-
-    sampling_batch: int = 128
-    longest_normaliser: bool = False
-    contract: Mapping[str, Any] = field(default_factory=dict)
-    stateful: Mapping[str, Any] = field(default_factory=dict)
-    step_control: IsentropicStep | None = None
-    keep: tuple[int | None, int | None] = (None, None)
 
 
 class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
@@ -73,7 +48,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         batches: UpdateBatches,
         files: RunFiles,
         *,
-        options: RunOptions = RunOptions(),
+        options: RunOptions,
         step_log: StepLog | None = None,
         control: RunControl | None = None,
     ) -> None:
@@ -94,9 +69,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
                 control; or a control that measures influence does not support the optimizer.
         """
         super().__init__(
-            *(model, tokenizer, args, batches),
-            sampling_batch=options.sampling_batch,
-            longest_normaliser=options.longest_normaliser,
+            *(model, tokenizer, args, batches, options),
             control=control,
         )
         self.files = files

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
-from itertools import pairwise
 from typing import Any
 
 from torch import nn
@@ -84,7 +83,6 @@ def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
     Raises:
         ValueError: If a name fits no parameter, or more than one.
     """
-    names = list(names)
     own = {id(p): name for name, p in model.named_parameters()}
     every = list(model.named_parameters(remove_duplicate=False))
     exact = {name: own[id(p)] for name, p in every}
@@ -92,27 +90,13 @@ def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
     plain: dict[str, dict[str, None]] = {}
     for alias, name in exact.items():
         plain.setdefault(plain_name(alias, adapters), {})[name] = None
-    theirs = (*adapters, *_adapter_of(names, _kinds(exact, adapters)))
     spelt: list[str] = []
     for name in names:
-        fitting = [exact[name]] if name in exact else [*plain.get(plain_name(name, theirs), {})]
+        fitting = [exact[name]] if name in exact else [*plain.get(plain_name(name, adapters), {})]
         if len(fitting) != 1:
             raise ValueError(_refusal(name, fitting, list(own.values())))
         spelt += fitting
     return spelt
-
-
-def _kinds(names: Iterable[str], adapters: Collection[str]) -> set[str]:
-    """The components before an adapter's name: lora_A, modules_to_save, ..."""
-    split = (name.split(".") for name in names)
-    return {a for parts in split for a, b in pairwise(parts) if b in adapters}
-
-
-def _adapter_of(names: Iterable[str], kinds: Collection[str]) -> set[str]:
-    """The one adapter that all names are of, under another name than the model has for it."""
-    split = (name.split(".") for name in names)
-    adapters = {b for parts in split for a, b in pairwise(parts) if a in kinds}
-    return adapters if len(adapters) == 1 and not adapters & {"weight", "bias"} else set()
 
 
 def _refusal(name: str, fitting: Sequence[str], names: Sequence[str]) -> str:

@@ -23,7 +23,6 @@ from torch import nn
 
 from isentrope.policy.language_model import Policy
 from isentrope.update.name_spelling import model_spelling
-from isentrope.update.saved_state import stored_names
 
 SIDECAR = "parameter_names.json"
 Names = Sequence[str] | Sequence[Sequence[str]]
@@ -60,7 +59,15 @@ def names_of_states(
     """
     sizes = [len(group["params"]) for group in groups]
     own = None if chosen is not None else _own_names(policy, parameters)
-    stored, source = _stored(groups, sizes)
+    held = [index for group in groups for index in group["params"]]
+    stored, source = None, ""
+    if all(isinstance(index, str) for index in held):
+        stored, source = held, "names"
+    elif all("param_names" in group for group in groups if group["params"]):
+        stored, source = (
+            _flat([list(g.get("param_names") or ()) for g in groups], sizes),
+            ("param_names"),
+        )
     listed = chosen if chosen is not None else sidecar
     if own is not None:
         names, source = own, "identity"
@@ -76,24 +83,12 @@ def names_of_states(
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise ValueError(f"Parameter {twice!r} is listed twice in the optimizer's names.")
-    held = set(names)
-    if missing := [name for name in policy.names if name not in held]:
+    if missing := [name for name in policy.names if name not in set(names)]:
         raise ValueError(
             f"The optimizer does not hold parameter {missing[0]!r}, which the policy trains "
             f"({len(missing)} of {len(policy.names)} are not there). {PARTLY_FROZEN}"
         )
     return names, source
-
-
-def _stored(
-    groups: Sequence[Mapping[str, Any]], sizes: Sequence[int]
-) -> tuple[list[str] | None, str]:
-    """Names that the state itself has, and where."""
-    if (keys := stored_names(list(groups))) is not None:
-        return keys, "names"
-    if all("param_names" in group for group in groups if group["params"]):
-        return _flat([list(g.get("param_names") or ()) for g in groups], sizes), "param_names"
-    return None, ""
 
 
 def _require_agreement(policy: Policy, stored: Sequence[str], listed: Sequence[str]) -> None:
@@ -136,11 +131,8 @@ def _flat(names: Names, sizes: Sequence[int]) -> list[str]:
         return list(chain.from_iterable(lists))
     flat = [str(name) for name in names]
     if len(flat) != sum(sizes):
-        extra = (
-            f", the first without a state is {flat[sum(sizes)]!r}" if len(flat) > sum(sizes) else ""
-        )
         raise ValueError(
-            f"There are {len(flat)} names for the {sum(sizes)} parameters of the optimizer{extra}."
+            f"There are {len(flat)} names for the {sum(sizes)} parameters of the optimizer."
         )
     return flat
 
@@ -173,11 +165,8 @@ def _hugging_face_order(
 
 def _sized(names: list[str], size: int, group: int) -> list[str]:
     if len(names) != size:
-        what = "without names they cannot be matched"
-        if names and len(names) < size:
-            what = f"nothing is left to match after {names[-1]!r}"
         raise ValueError(
             f"Param group {group} holds {size} parameters where the policy has {len(names)}: "
-            f"{what}. {PARTLY_FROZEN}"
+            f"without names they cannot be matched. {PARTLY_FROZEN}"
         )
     return names

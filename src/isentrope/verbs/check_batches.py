@@ -74,19 +74,18 @@ def check_batches(sampler: Sampler, estimator: EstimatorConfig) -> CheckBatches:
     U = _responses(sampler, prompts, data.B_U, data.G, "U")
     generator = torch.Generator().manual_seed(data.seeds["U"])
     random = torch.randn(len(U), generator=generator, dtype=torch.float64)
-    if not named:
-        nothing = f"no data set was given: {len(E)} responses to questions of the library's own"
-        return CheckBatches(
-            E, U.with_columns(advantages=random), False, Finding(NAME, None, nothing)
-        )
-    try:
-        task, given = data.update_task(), U
-        U = policy.ranks.from_first(lambda: with_rewards(given, task))
-    except ValueError as error:
-        advice = "measure needs rewards: batch_config.U_dataset_name, or U_file with advantages."
-        finding = Finding(NAME, None, str(error), advice)
-        return CheckBatches(E, U.with_columns(advantages=random), False, finding)
-    finding = _rewards(U, data.B_U)
+    nothing = f"no data set was given: {len(E)} responses to questions of the library's own"
+    finding = Finding(NAME, None, nothing)
+    if named:
+        try:
+            task, given = data.update_task(), U
+            U = policy.ranks.from_first(lambda: with_rewards(given, task))
+            finding = _rewards(U, data.B_U)
+        except ValueError as error:
+            advice = (
+                "measure needs rewards: batch_config.U_dataset_name, or U_file with advantages."
+            )
+            finding = Finding(NAME, None, str(error), advice)
     if finding.passed:
         return CheckBatches(E, with_advantages(U, estimator.advantage_rule), True, finding)
     return CheckBatches(E, U.with_columns(advantages=random), False, finding)

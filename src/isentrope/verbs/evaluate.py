@@ -68,11 +68,14 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
         require_same_evaluation(folder, config)
         engine = None
         if config.sampling.engine == "vllm":
-            engine = _vllm(
-                first,
-                config.checkpoint,
-                config.sampling,
+            engine = VllmEngine(
+                first.path,
+                base_model=config.checkpoint.base_model,
+                allow_hub=config.checkpoint.allow_hub,
                 dtype=config.precision.sampling.runtime_dtype,
+                temperature=config.sampling.temperature,
+                max_new_tokens=config.sampling.max_new_tokens,
+                memory=config.sampling.vllm_memory,
                 seed=profile.seed,
             )
         of = Sections(
@@ -131,21 +134,6 @@ def evaluation_directory(output: EvaluationOutput, dataset: str, first: Checkpoi
     path = first.path.resolve()
     run = path.parent.parent if path.parent.name == "training_state" else path
     return Path("eval_runs") / folder_name(f"{output.name or run.name}_{dataset}")
-
-
-def _vllm(
-    first: Checkpoint, where: PolicyConfig, sampling: EvaluationSampling, *, dtype: str, seed: int
-) -> VllmEngine:
-    return VllmEngine(
-        first.path,
-        base_model=where.base_model,
-        allow_hub=where.allow_hub,
-        dtype=dtype,
-        temperature=sampling.temperature,
-        max_new_tokens=sampling.max_new_tokens,
-        memory=sampling.vllm_memory,
-        seed=seed,
-    )
 
 
 def _evaluate(

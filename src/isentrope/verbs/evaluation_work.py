@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -99,10 +100,7 @@ class Work:
 
     def make_chunks(self, progress: Progress) -> None:
         """Make the chunks that are not there yet, or under torchrun a share of them."""
-        numbers = range(len(self.starts))
-        every: list[tuple[Decoding, int]] = [
-            (d, number) for d in self.samples for number in numbers
-        ]
+        every = product(self.samples, range(len(self.starts)))
         missing = gather([chunk for chunk in every if not self._step.has(*chunk)])[0]
         # the processes of a sharded model make every chunk together
         mine = missing if self.policy.sharded else missing[rank() :: world_size()]
@@ -169,7 +167,19 @@ class Work:
                 records = records.drop(columns=list(TOKENS), errors="ignore")
             records.insert(0, "decoding", decoding)
             tables.append(records)
-        return pd.concat(tables, ignore_index=True), self._result(tuple(rows))
+        result = EvaluationResult(
+            schema=SCHEMA,
+            checkpoint=self._checkpoint.name,
+            path=str(self._checkpoint.path),
+            step=self._checkpoint.step,
+            dataset=self._of.data.dataset_name,
+            split=self._of.data.split,
+            temperature=self._of.sampling.temperature,
+            max_new_tokens=self._of.sampling.max_new_tokens,
+            rows=tuple(rows),
+            verified=verifying(),
+        )
+        return pd.concat(tables, ignore_index=True), result
 
     def _row(self, decoding: Decoding, records: pd.DataFrame) -> EvaluatedRow:
         profile = self._of.profile
@@ -183,18 +193,4 @@ class Work:
             samples_per_prompt=self.samples[decoding],
             metrics=dict(metrics),
             rewards=RewardCounts(tuple(edges.tolist()), tuple(counts.tolist())),
-        )
-
-    def _result(self, rows: tuple[EvaluatedRow, ...]) -> EvaluationResult:
-        return EvaluationResult(
-            schema=SCHEMA,
-            checkpoint=self._checkpoint.name,
-            path=str(self._checkpoint.path),
-            step=self._checkpoint.step,
-            dataset=self._of.data.dataset_name,
-            split=self._of.data.split,
-            temperature=self._of.sampling.temperature,
-            max_new_tokens=self._of.sampling.max_new_tokens,
-            rows=rows,
-            verified=verifying(),
         )

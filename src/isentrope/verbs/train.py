@@ -175,7 +175,8 @@ def resumed(
     changes = list(overrides)
     if not (files.folder / CONFIG).is_file():
         raise FileNotFoundError(f"{files.folder} holds no run: it has no {CONFIG}{without}.")
-    if fixed := [change for change in changes if not change.startswith(may_change)]:
+    folder = "output.directory="
+    if fixed := [c for c in changes if c.startswith(folder) or not c.startswith(may_change)]:
         raise ConfigError(f"{fixed[0]} would make it another run: {others}")
     join_processes()
     with one_writer(files.folder):
