@@ -78,5 +78,5 @@ def test_without_a_record_rates_are_shown_and_not_judged(tmp_path):
     state = load_optimizer_state(policy, optimizer.state_dict(), names=policy.names)
     found = check_rates(state, tmp_path)
     assert found.passed is None
-    assert "lr 0.001, weight decay 0.1" in found.detail
-    assert "lr 0.016, weight decay 0" in found.detail
+    assert "η 0.001; weight decay 0.1" in found.detail
+    assert "η 0.016; weight decay 0" in found.detail

@@ -38,13 +38,15 @@ def check_rates(state: OptimizerState, checkpoint: str | Path) -> Finding:
 
 
 def describe_groups(state: OptimizerState) -> str:
-    """The settings of every param group, and η where rates differ: "lr 0.001 (28 tensors)"."""
+    """The settings of every param group, and what η is where rates differ."""
     groups = state.distinct_groups
-    words = "; ".join(_words(group) for group in groups)
+    words = " and ".join(map(describe_group, groups))
     if len({float(group["lr"]) for group in groups}) < 2:
         return words
     ratios = ", ".join(f"{float(g['lr']) / state.learning_rate:.3g}" for g in groups[1:])
-    return f"{words}. η is the rate of the first group; the others move at {ratios} times η"
+    return (
+        f"{words}. The η of a sweep is that of the first group; the others move at {ratios} times η"
+    )
 
 
 def disagreement(state: OptimizerState, checkpoint: Path) -> tuple[str | None, str]:
@@ -57,16 +59,17 @@ def disagreement(state: OptimizerState, checkpoint: Path) -> tuple[str | None, s
     return None, ""
 
 
-def _words(group: Mapping[str, Any]) -> str:
-    labels = {"lr": "lr", "weight_decay": "weight decay", "betas": "betas", "momentum": "momentum"}
-    parts = [f"{words} {_plain(group[key])}" for key, words in labels.items() if key in group]
-    return f"{', '.join(parts)} ({group['tensors']} tensors)"
+def describe_group(group: Mapping[str, Any]) -> str:
+    """The settings of a param group that matter to its step: "η 0.001 (28 tensors)"."""
+    labels = {"lr": "η", "weight_decay": "weight decay", "betas": "betas", "momentum": "momentum"}
+    known = {words: group[key] for key, words in labels.items() if group.get(key) is not None}
+    parts = [f"{words} {_plain(value)}" for words, value in known.items()]
+    return f"{'; '.join(parts)} ({group['tensors']} tensors)"
 
 
 def _plain(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"({', '.join(_plain(x) for x in value)})"
-    return f"{float(value):g}"
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return ", ".join(f"{float(x):g}" for x in values)
 
 
 def _contract(state: OptimizerState, folder: Path) -> str | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from isentrope.checks.rates import describe_group
 from isentrope.estimators.identities import in_words, p_value
 from isentrope.results.results import MeasureResult
 from isentrope.results.sweep import Checks, SweepRow
@@ -64,7 +64,7 @@ def summary_lines(result: MeasureResult) -> Iterator[str]:
     """What goes with a table: entropy, linear range, checks, warnings."""
     yield f"{result.policy.name}:"
     for group in result.step.param_groups:
-        yield f"  param group  {_group(group)}"
+        yield f"  param group  {describe_group(group)}"
     for kind in ("per_token", "per_sequence"):
         entropy = result.entropy[kind]
         yield f"  entropy      {text(entropy)} {entropy.unit}"
@@ -115,18 +115,6 @@ def reward_lines(result: MeasureResult) -> Iterator[str]:
     if reward.top is not None:
         line += f"; highest at η = {number(reward.top.value)} {ends(reward.top)}"
     yield line
-
-
-def _group(group: Mapping[str, Any]) -> str:
-    """The settings of a param group that matter to its step."""
-    words = {"lr": "η", "weight_decay": "weight decay", "betas": "betas", "momentum": "momentum"}
-    parts = []
-    for key, name in words.items():
-        value = group.get(key)
-        if value is not None:
-            values = value if isinstance(value, (list, tuple)) else [value]
-            parts.append(f"{name} {', '.join(f'{x:g}' for x in values)}")
-    return f"{'; '.join(parts)} ({group['tensors']} tensors)"
 
 
 def identity_words(checks: Checks) -> list[str]:

@@ -127,7 +127,7 @@ def _steps(ready: Prepared, etas: list[float]) -> Iterator[tuple[Vector, list[fl
         yield ready.step.direction, etas
         return
     for eta in etas:
-        yield ready.along(eta), [eta]
+        yield ready.along(eta).direction, [eta]
 
 
 def _joined(parts: list[T]) -> T:

@@ -67,7 +67,11 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
         for of, name, x in every
     ]
     return NoiseResult(
-        **vars(ready.header) | numbers,
+        **vars(ready.header),
+        gradient=numbers["gradient"],
+        preconditioned=numbers["preconditioned"],
+        entropy=numbers["entropy"],
+        supervised=numbers.get("supervised"),
         warnings=tuple(f"{of}, {name}: {text}" for of, name, x in every for text in x.warnings),
         tables={"noise": pd.DataFrame(rows)},
     )
@@ -101,8 +105,8 @@ def printed_noise(result: NoiseResult, _: Path) -> Printed:
     """Every noise scale with its interval."""
     rows = [
         (of, name.replace("_", " "), scale, ends(scale), scale.unit)
-        for of, scales in result.scales.items()
-        for name, scale in scales.items()
+        for of in ("gradient", "preconditioned", "entropy", "supervised")
+        for name, scale in (getattr(result, of) or {}).items()
     ]
     columns = [
         Column("of", 0, left=True),

@@ -171,8 +171,12 @@ def _columns(
 ) -> dict[str, Sequence[object]]:
     """The table of the sequences of a past update."""
     batch, n = update.batch, len(update.batch)
-    columns: dict[str, Sequence[object]] = {"step": [here - update.back] * n}
-    columns |= {"back": [update.back] * n, "sequence": range(n), **columns_of_responses(batch)}
+    columns: dict[str, Sequence[object]] = {
+        "step": [here - update.back] * n,
+        "back": [update.back] * n,
+        "sequence": range(n),
+        **columns_of_responses(batch),
+    }
     parts = zip(CHANGES, attributions, update.by_group, strict=False)
     for name, attribution, by_group in parts:
         columns[name] = by_group.sum(0).tolist()

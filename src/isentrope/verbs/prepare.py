@@ -14,7 +14,6 @@ from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.stages import LoggingConfig
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.results.header import Header
 from isentrope.runs.checkpoints import Subject
@@ -22,6 +21,7 @@ from isentrope.system.processes import all_ranks
 from isentrope.system.progress import Clock, Progress
 from isentrope.trainers.as_trained import refuse
 from isentrope.update.optimizer_state import load_optimizer_state
+from isentrope.update.rounding import RoundedStep
 from isentrope.update.step import Step
 from isentrope.verbs.batches import Sampler
 from isentrope.verbs.header import header_of
@@ -55,7 +55,7 @@ class Prepared:
         logging: What the log of a measurement holds.
         where: How checkpoints are loaded.
         run_folder: The folder that the configuration names; None where it names none.
-        along: Δθ/η by learning rate where training rounds the step; None where it is v.
+        along: The step by learning rate where training rounds it; None where it is v.
     """
 
     subject: Subject
@@ -75,7 +75,7 @@ class Prepared:
     logging: LoggingConfig
     where: CheckpointConfig
     run_folder: Path | None = None
-    along: Callable[[float], Vector] | None = None
+    along: Callable[[float], RoundedStep] | None = None
 
     @property
     def rate(self) -> float:

@@ -15,7 +15,7 @@ from isentrope.checks.rates import describe_groups, disagreement
 from isentrope.checks.state_order import describe_misplaced
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.models.stored_types import stored_types
-from isentrope.nouns.vectors import Vector, axpy
+from isentrope.nouns.vectors import axpy
 from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Subject
 from isentrope.update.optimizer_rules import SHORT_MOMENTS, short_types
@@ -37,12 +37,12 @@ class RealStep:
     Attributes:
         step: v, or the rounded step where that is to be measured.
         facts: Param groups, whether an order is confirmed, and rounding, for the results.
-        along: Δθ/η by learning rate where the step is rounded; None where it is v at every rate.
+        along: The rounded step by learning rate; None where it is v at every rate.
     """
 
     step: Step
     facts: dict[str, Any]
-    along: Callable[[float], Vector] | None
+    along: Callable[[float], RoundedStep] | None
 
 
 @dataclass(frozen=True)
@@ -103,19 +103,16 @@ def real_step(optimizer: OptimizerOf, step: Step, estimator: EstimatorConfig) ->
     facts = {"param_groups": tuple(state.distinct_groups), "order_confirmed": confirmed}
     along, rounding = None, optimizer.rounding(step, estimator)
     if rounding is not None:
-        facts["rounding"], take = rounding
-        notes += _of_rounding(optimizer.policy, rounding[0], estimator)
+        rounded, take = rounding
+        facts["rounding"] = rounded
+        notes += _of_rounding(optimizer.policy, rounded, estimator)
         if estimator.rounded_step:
-            direction = rounding[0].direction
-            parts = step.components | {"rounding": axpy(-1.0, step.direction, direction)}
-            step, along = replace(step, direction=direction, components=parts), _direction(take)
+            added, along = axpy(-1.0, step.direction, rounded.direction), take
+            parts = step.components | {"rounding": added}
+            step = replace(step, direction=rounded.direction, components=parts)
     # the numbers of these notes replace the general sentence on moments
     kept = (sentence for sentence in step.warnings if sentence != SHORT_MOMENTS)
     return RealStep(replace(step, warnings=(*kept, *notes)), facts, along)
-
-
-def _direction(take: Callable[[float], RoundedStep]) -> Callable[[float], Vector]:
-    return lambda eta: take(eta).direction
 
 
 def check_rounding(optimizer: OptimizerOf, step: Step, estimator: EstimatorConfig) -> Finding:
