@@ -15,7 +15,7 @@ SIZE = runpy.run_path(str(ROOT / ".ci" / "size.py"))
 
 SHARED_NAMES = """
     Column Evaluation Measurement Report SamplingConfig Section Study
-    optimizer_step past_updates require_finite resume sequence_weights
+    optimizer_step require_finite resume sequence_weights
 """
 """Functions and classes that two modules define."""
 

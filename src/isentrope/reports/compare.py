@@ -11,6 +11,7 @@ its own, its error is not to be trusted and no difference is given.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ import pandas as pd
 
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports.panel import Panel
-from isentrope.reports.sentences import has_interval, number, with_interval
+from isentrope.reports.sentences import has_interval, with_interval
 
 PAIRED = ", paired by prompt"
 SAME_SEEDS = ", as if the runs were independent, although they share their seeds"
@@ -29,47 +30,32 @@ class Difference:
     """What two runs say of one quantity.
 
     Attributes:
-        name: The quantity.
-        first: As the first run has it.
-        second: As the second has it.
         difference: Second less first; None where an error is not known.
-        note: What the interval counts of the draws that the runs share.
+        sentence: In words, with what the interval counts of the draws that the runs share.
     """
 
-    name: str
-    first: Estimate
-    second: Estimate
     difference: Estimate | None
-    note: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """The difference in words."""
-        start = f"{self.name}: {with_interval(self.first)} and {with_interval(self.second)}"
-        difference = self.difference
-        if difference is None:
-            return f"{start}; an error is not known, so the difference has no interval."
-        verdict = f"{'higher' if difference.value > 0 else 'lower'} in B"
-        if difference.ci_low <= 0 <= difference.ci_high:
-            verdict = "which may be chance"
-        interval = f"[{number(difference.ci_low)}, {number(difference.ci_high)}]"
-        return f"{start}; difference {number(difference.value)} {interval}{self.note}, {verdict}."
+    sentence: str
 
 
-def differences(first: Panel, second: Panel | None = None) -> list[Difference]:
+def differences(first: Panel, second: Panel | None = None) -> Iterator[Difference]:
     """The differences of what two panels have in common; none where there is one panel."""
-    if second is None:
-        return []
-    seeds = first.source.made_with.seeds
-    unpaired = SAME_SEEDS if seeds and seeds == second.source.made_with.seeds else ""
-    found = []
     for name, one in first.numbers.items():
-        two = second.numbers.get(name)
-        if two is not None and math.isfinite(one.value) and math.isfinite(two.value):
-            rho = _correlation(first.influences.get(name), second.influences.get(name))
-            note = unpaired if rho is None else PAIRED
-            found.append(Difference(name, one, two, difference(one, two, rho or 0.0), note))
-    return found
+        two = None if second is None else second.numbers.get(name)
+        if second is None or two is None or not math.isfinite(one.value + two.value):
+            continue
+        seeds = first.source.made_with.seeds
+        note = SAME_SEEDS if seeds and seeds == second.source.made_with.seeds else ""
+        rho = _correlation(first.influences.get(name), second.influences.get(name))
+        apart = difference(one, two, rho or 0.0)
+        words = "an error is not known, so the difference has no interval"
+        if apart is not None:
+            verdict = f"{'higher' if apart.value > 0 else 'lower'} in B"
+            if apart.covers(0.0):
+                verdict = "which may be chance"
+            note = note if rho is None else PAIRED
+            words = f"difference {with_interval(apart)}{note}, {verdict}"
+        yield Difference(apart, f"{name}: {with_interval(one)} and {with_interval(two)}; {words}.")
 
 
 def _correlation(first: pd.Series | None, second: pd.Series | None) -> float | None:

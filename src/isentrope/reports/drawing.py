@@ -31,9 +31,6 @@ DOTS = 72
 STEP = "training step"
 """The label of an axis of whole numbers."""
 
-FIRST_IN_LEGEND = ("measured", "uneven weights", "fresh responses")
-"""Labels that come before those of predictions and marks, whatever was drawn first."""
-
 STYLE: dict[Any, Any] = {
     "font.size": 11,
     "axes.labelsize": 11.5,
@@ -106,13 +103,8 @@ def fill(
                 )
                 axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
         axes.grid(axis=grid, color=LINE, linewidth=0.8)  # pyright: ignore[reportArgumentType]
-        named = sorted(
-            zip(*axes.get_legend_handles_labels(), strict=True),
-            key=lambda pair: pair[1] not in FIRST_IN_LEGEND,
-        )
-        if named:  # above the panel, where it covers nothing
+        if axes.get_legend_handles_labels()[1]:  # above the panel, where it covers nothing
             axes.legend(
-                *zip(*named, strict=True),
                 loc="lower left",
                 bbox_to_anchor=(0, 1.0),
                 ncols=columns,

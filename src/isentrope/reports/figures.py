@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from matplotlib.figure import Figure
 
-from isentrope.reports.drawing import canvas, fill, points
-from isentrope.reports.palette import INK
+from isentrope.reports.drawing import canvas, chart, fill, points
 from isentrope.reports.panels.change import change_marks
 from isentrope.reports.sentences import bare, with_error
 from isentrope.results.results import MeasureResult, TrialResult
@@ -20,33 +21,26 @@ def entropy_change_figure(result: MeasureResult) -> Figure:
         marks, x = change_marks(result, power), "learning rate η" if power else ""
         fill(axes, x, f"{label} ({result.unit})", *marks, zero="y", columns=2)
     panels[1].get_legend().remove()  # pyright: ignore[reportOptionalMemberAccess]
-    _title(figure, f"{result.policy.name}: H = {with_error(result.at_theta)} {result.unit}")
+    title = f"{result.policy.name}: H = {with_error(result.at_theta)} {result.unit}"
+    figure.suptitle(title, fontsize=11.5)
     return figure
 
 
 def trial_figure(result: TrialResult) -> Figure:
-    """Entropy gained over vanilla against reward gained (or tokens touched), by part of step."""
-    figure, panels = canvas(760, rows=2)
-    titles = {"step": "whole step", "gradient": "gradient part alone"}
-    for axes, (part, title) in zip(panels, titles.items(), strict=True):
-        rewarded, marks = "delta_j" in result.vanilla[part], []
-        for k, control in enumerate(dict.fromkeys(e.control for e in result.tried.values())):
-            tried = [entry for entry in result.tried.values() if entry.control == control]
-            tried.sort(key=lambda entry: entry.strength)
-            changes = [entry.part(part) for entry in tried]
-            gained = [change["gained_delta_h"] for change in changes]
-            against = [bare(entry.did.get("touched", 0.0)) for entry in tried]
-            if rewarded:
-                against = [change["gained_delta_j"] for change in changes]
-            style = {"fmt": f"-{MARKERS[k % len(MARKERS)]}", "linewidth": 1, "capsize": 0}
-            marks.append(points(against, gained, f"C{k}", control, **style))
-        x = "ΔJ gained (reward)" if rewarded else "share of tokens touched"
-        y = f"ΔH gained by the {title} ({result.vanilla[part]['delta_h'].unit})"
-        fill(axes, x, y, *marks, zero="xy")
-    panels[1].get_legend().remove()  # pyright: ignore[reportOptionalMemberAccess]
-    _title(figure, f"{result.policy.name}: gained over vanilla in one step of η = {result.eta:.3g}")
+    """Entropy gained over vanilla against reward gained (or tokens touched), by control."""
+    rewarded, marks = "delta_j" in result.vanilla["step"], []
+    order = sorted(result.tried.values(), key=lambda entry: (entry.control, entry.strength))
+    for k, (control, entries) in enumerate(groupby(order, lambda entry: entry.control)):
+        tried = list(entries)
+        gained = [entry.step["gained_delta_h"] for entry in tried]
+        against = [bare(entry.did.get("touched", 0.0)) for entry in tried]
+        if rewarded:
+            against = [entry.step["gained_delta_j"] for entry in tried]
+        style = {"fmt": f"-{MARKERS[k % len(MARKERS)]}", "linewidth": 1, "capsize": 0}
+        marks.append(points(against, gained, f"C{k}", control, **style))
+    x = "ΔJ gained (reward)" if rewarded else "share of tokens touched"
+    y = f"ΔH gained ({result.vanilla['step']['delta_h'].unit})"
+    figure = chart(x, y, *marks, height=480, zero="xy", grid="both")
+    title = f"{result.policy.name}: gained over vanilla in one step of η = {result.eta:.3g}"
+    figure.suptitle(title, fontsize=11.5)
     return figure
-
-
-def _title(figure: Figure, text: str) -> None:
-    figure.suptitle(text, fontsize=11.5, color=INK)

@@ -59,6 +59,10 @@ class Column:
         """The panels of all sections by their keys."""
         return {panel.key: panel for section in self.sections for panel in section.panels}
 
+    def of(self, sentence: str) -> str:
+        """A sentence, with the label of its run if it has one."""
+        return f"{self.label}: {sentence}" if self.label else sentence
+
 
 @dataclass(frozen=True)
 class RenderedPanel:
@@ -107,7 +111,6 @@ def write_page(columns: Sequence[Column], folder: Path) -> str:
     return page.render(
         columns=columns,
         sections=list(_sections(columns, folder)),
-        alone=_alone(columns),
         folder=folder.name,
         style=Markup(schemes + style),
         script=Markup(script),
@@ -132,17 +135,7 @@ def _sections(columns: Sequence[Column], folder: Path) -> Iterator[tuple[Section
         together = [[panels.get(p.key) for panels in shown.values()] for p in section.panels]
         rows = [[x for x in panels if x is not None] for panels in together if None not in panels]
         if rows:
-            yield section, [(panels, differences(*(x.panel for x in panels))) for panels in rows]
-
-
-def _alone(columns: Sequence[Column]) -> list[str]:
-    """Sentences on panels that one of two runs has alone."""
-    sentences = []
-    for column, other in (columns, columns[::-1]) if len(columns) == 2 else ():
-        titles = [p.title for key, p in column.panels.items() if key not in other.panels]
-        if titles:
-            sentences.append(f"Only {column.label} ({column.name}) has: {'; '.join(titles)}.")
-    return sentences
+            yield section, [(row, list(differences(*(x.panel for x in row)))) for row in rows]
 
 
 def _show(column: Column, panel: Panel, folder: Path) -> RenderedPanel:

@@ -32,19 +32,19 @@ class Source:
     @property
     def versions(self) -> str:
         """Versions and seeds in one line."""
-        made_with = self.made_with
-        parts = [f"isentrope {made_with.isentrope}"] if made_with.isentrope else []
-        if made_with.git:
-            parts.append(f"commit {made_with.git[:8]}{'+' * ('dirty' in made_with.git)}")
-        parts += [f"python {made_with.python}"] if made_with.python else []
-        parts += [f"{name} {version}" for name, version in made_with.packages.items()]
-        return ", ".join(parts) or "not recorded"
+        made = self.made_with
+        own = {"isentrope": made.isentrope, "commit": made.git, "python": made.python}
+        return _listed(own | made.packages)
 
     @property
     def seeds(self) -> str:
         """Seeds in one line."""
-        seeds = self.made_with.seeds
-        return ", ".join(f"{name} {seed}" for name, seed in seeds.items()) or "not recorded"
+        return _listed(self.made_with.seeds)
+
+
+def _listed(made_with: Mapping[str, object]) -> str:
+    known = [f"{name} {value}" for name, value in made_with.items() if value is not None]
+    return ", ".join(known) or "not recorded"
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,7 @@ class Panel:
         figure: The figure; None for a panel of text or a table.
         numbers: Estimates that another run's may be compared with, by what they are.
         influences: Of the prompts on these numbers, by key of the prompt, where they are known.
-        body: Markup instead of a figure, or below it.
-        wide: Whether it takes the whole width of the page.
+        body: Markup instead of a figure, as wide as the page.
     """
 
     key: str
@@ -73,7 +72,6 @@ class Panel:
     numbers: Mapping[str, Estimate] = field(default_factory=dict)
     influences: Mapping[str, pd.Series] = field(default_factory=dict)
     body: Markup = field(default_factory=Markup)
-    wide: bool = False
 
 
 @dataclass(frozen=True)

@@ -178,17 +178,17 @@ def read_run(
             f"{folder} holds no training log, measurement or evaluation: make one first, for "
             f"example with isentrope measure CONFIG --out {folder}."
         )
-    missing += [f"{KINDS[k]}: run isentrope {k.verb}." for k, of in measurements.items() if not of]
+    focus = _focus(measurements, checkpoint, folder)
+    for kind, of in measurements.items():
+        if not of:
+            missing.append(f"{KINDS[kind]}: run isentrope {kind.verb}.")
+        elif focus not in of:
+            on = f"{', '.join(of)}, and not on {focus}, which is shown here"
+            missing.append(f"{kind.verb} was run on {on}.")
     if metrics is None:
         missing.append("There is no training log: the run was not made by isentrope train.")
     if not evaluated:
         missing.append("There is no evaluation of this run: run isentrope evaluate.")
-    focus = _focus(measurements, checkpoint, folder)
-    missing += [
-        f"{kind.verb} was run on {', '.join(of)}, and not on {focus}, which is shown here."
-        for kind, of in measurements.items()
-        if of and focus not in of
-    ]
     sections = read_sections(folder, missing)
     return Reading(folder, sections, measurements, metrics, evaluated, focus, missing)
 

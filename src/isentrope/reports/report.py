@@ -47,7 +47,7 @@ SECTIONS: tuple[Drawn, ...] = (
         "budget",
         "What is the change made of?",
         "Momentum and decay were decided before this batch was drawn; the gradient is its part.",
-        (budget.waterfall, budget.shares, budget.past_updates),
+        (budget.waterfall, budget.shares),
     ),
     (
         "tokens",
@@ -141,23 +141,16 @@ def write_report(
     folder, page = readings[0].folder / name, readings[0].folder / f"{name}.html"
     with one_writer(readings[0].folder):
         write_bytes(page, write_page(columns, folder).encode())
-    start = {column.label: f"{column.label}: " if column.label else "" for column in columns}
-    claims = [start[column.label] + claim.text for column in columns for claim in column.claims]
-    missing = [start[column.label] + sentence for column in columns for sentence in column.missing]
+    claims = [c.of(claim.text) for c in columns for claim in c.claims]
+    missing = [c.of(sentence) for c in columns for sentence in c.missing]
     return Report(page, folder, claims, missing)
 
 
 def _column(label: str, reading: Reading) -> Column:
-    about = []
-    if reading.focus is not None:
-        names = {name for of in reading.measurements.values() for name in of}
-        more = f", the last of {len(names)} measured" if len(names) > 1 else ""
-        about.append(f"{reading.focus}{more}")
-    if reading.metrics is not None:
-        about.append(f"{len(reading.metrics)} training steps")
     data = reading.config.get("data") or reading.config.get("batch_config") or {}
-    if data.get("dataset_name"):
-        about.append(str(data["dataset_name"]))
+    about = [reading.focus, data.get("dataset_name")]
+    if reading.metrics is not None:
+        about.insert(1, f"{len(reading.metrics)} training steps")
     sections = [
         Section(key, title, tuple(panels), lead)
         for key, title, lead, draws in SECTIONS
@@ -166,7 +159,7 @@ def _column(label: str, reading: Reading) -> Column:
     return Column(
         label,
         reading.folder.resolve().name,
-        " · ".join(about),
+        " · ".join(str(words) for words in about if words),
         verdict(reading),
         reading.missing,
         sections,

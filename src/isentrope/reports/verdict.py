@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from isentrope.attribution.noise.best_rate import BestRate, Range, averaged_batches
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.panels.budget import parts_of, shares_sentence
+from isentrope.reports.panels.budget import parts_of, shares_of
 from isentrope.reports.panels.checks import checks_of, checks_sentence
 from isentrope.reports.panels.classes import classified
 from isentrope.reports.read_run import Reading, as_far_as_readable
@@ -196,7 +196,7 @@ def _classes(reading: Reading) -> Iterator[Claim]:
 
 
 def _shares(reading: Reading) -> Iterator[Claim]:
-    yield Claim(shares_sentence(reading))
+    yield Claim(shares_of(reading)[1])
 
 
 QUESTIONS: dict[str, Callable[[Reading], Iterator[Claim]]] = {

@@ -114,7 +114,7 @@ class Tried(Attempt):
 
     def part(self, name: str) -> dict[str, Estimate]:
         """What was measured of a part of the step."""
-        return {"step": self.step, "gradient": self.gradient}[name]
+        return getattr(self, name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,33 +38,41 @@ def audit_panels(reading: Reading) -> Iterator[Panel]:
     audit = reading.shown(AuditResult)
     if audit is None:
         return
-    result, source = audit.result, audit.source("results.json", "audit.parquet")
-    ranks = _table(result, ["spearman", "spearman_size"])
-    tokens = ranks[ranks["of"] == "tokens"]
-    numbers = dict(zip(tokens["proxy"], estimates_in(tokens), strict=True))
-    yield Panel(
-        AuditResult.verb,
-        "Do proxies rank as the measurement does?",
-        f"{_best(tokens[tokens['statistic'] == 'spearman'])} Hollow: a proxy without sign, against "
-        "the size of δH.",
-        source,
-        ranks,
-        _draw(ranks, "rank correlation with δH"),
-        {f"rank correlation of tokens with {name}": e for name, e in numbers.items()},
-    )
-    names = {name for row in result.tokens.proxies.values() for name in row}
+    names = {name for row in audit.result.tokens.proxies.values() for name in row}
     tops = [float(name.partition("@")[2]) for name in names if name.startswith("overlap@")]
     top = min(tops, key=lambda top: abs(math.log(top / TOP)))
-    overlaps, share = _table(result, [f"overlap@{top:g}"]), f"{top * 100:g} %"
-    yield Panel(
-        "audit_overlap",
-        "Do they find the tokens that matter?",
-        f"How many of the {share} of tokens with the largest influence each proxy finds. "
-        f"{_best(overlaps[overlaps['of'] == 'tokens'])}",
-        source,
-        overlaps,
-        _draw(overlaps, f"overlap of the top {share} by size"),
-    )
+    share = f"{top * 100:g} %"
+    for key, title, statistics, label, lead in (
+        (
+            AuditResult.verb,
+            "Do proxies rank as the measurement does?",
+            ["spearman", "spearman_size"],
+            "rank correlation with δH",
+            "Hollow: a proxy without sign, against the size of δH.",
+        ),
+        (
+            "audit_overlap",
+            "Do they find the tokens that matter?",
+            [f"overlap@{top:g}"],
+            f"overlap of the top {share} by size",
+            f"Of the {share} of tokens with the largest influence each proxy finds so many.",
+        ),
+    ):
+        table = _table(audit.result, statistics)
+        tokens = table[(table["of"] == "tokens") & (table["statistic"] == statistics[0])]
+        found = dict(zip(tokens["proxy"], estimates_in(tokens), strict=True))
+        numbers = {f"{label} of {proxy}, tokens": e for proxy, e in found.items()}
+        best = max(found, key=lambda name: abs(found[name].value), default="none")
+        source, drawn = audit.source("results.json", "audit.parquet"), _draw(table, label)
+        yield Panel(
+            key,
+            title,
+            f"By tokens {best} is best, {with_interval(found.get(best))}. {lead}",
+            source,
+            table,
+            drawn,
+            numbers,
+        )
 
 
 def _table(result: AuditResult, statistics: list[str]) -> pd.DataFrame:
@@ -77,17 +85,6 @@ def _table(result: AuditResult, statistics: list[str]) -> pd.DataFrame:
                 place = {"of": of, "proxy": NAMES.get(proxy, proxy), "statistic": known[0]}
                 rows.append(place | found[known[0]].to_dict())
     return pd.DataFrame(rows).drop(columns=["ess", "khat", "warnings"], errors="ignore")
-
-
-def _best(tokens: pd.DataFrame) -> str:
-    """The proxies of tokens with the largest number, and the one most used."""
-    if not len(tokens):
-        return "No proxy can be compared by tokens."
-    found = dict(zip(tokens["proxy"], estimates_in(tokens), strict=True))
-    best, usual = max(found, key=lambda name: abs(found[name].value)), NAMES["token_covariance"]
-    named = [name for name in dict.fromkeys((best, usual)) if name in found]
-    words = [f"{name} {with_interval(found[name])}" for name in named]
-    return f"By tokens the best is {', beside '.join(words)}."
 
 
 def _draw(table: pd.DataFrame, label: str) -> Figure:

@@ -3,7 +3,7 @@
     ηδH₁ = momentum + decay + gradient,     ΔH(η) = ηδH₁ + η²δH₂ + the rest
 
 at the training rate η; how the gradient's part splits by prompt, which is measured on other
-responses (fresh ones to U's prompts); and which past updates the momentum is made of.
+responses (fresh ones to U's prompts).
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
 from isentrope.reports.sentences import bare, number, with_interval
 from isentrope.results.results import InfluenceResult, MeasureResult
-from isentrope.system.formatting import listed, percent
 
 PARTS = ("momentum", "decay", "gradient", "control")
 
@@ -53,11 +52,6 @@ def waterfall(reading: Reading) -> Iterator[Panel]:
     rate = result.rate or 1.0
     first = total.value * rate
     steps = [(name, part.value * rate, part.se * rate, "part") for name, part in parts.items()]
-    terms = [
-        f"{name} {number(value)} ({percent(value / first)})"
-        for name, value, *_ in steps
-        if abs(value) > 0.0005 * abs(first) > 0
-    ]
     steps.append(("first order", first, total.se * rate, "first"))
     data = pd.DataFrame(
         steps + _beyond_first(result, first), columns=["name", "value", "se", "kind"]
@@ -66,7 +60,8 @@ def waterfall(reading: Reading) -> Iterator[Panel]:
     yield Panel(
         "budget",
         f"From momentum to what is measured, at η = {number(rate)}",
-        f"First order {number(first)} {result.unit} is {listed(terms or ['nothing'])}.",
+        "A bar starts where the last one ended, and a sum from zero; whiskers are one standard "
+        "error.",
         measured.source(),
         data,
         _draw(data, f"ΔH ({result.unit})"),
@@ -113,14 +108,14 @@ def _draw(data: pd.DataFrame, label: str) -> Figure:
 
 def shares(reading: Reading) -> Iterator[Panel]:
     """The gradient's part by how two responses are related."""
-    influence, relations = reading.shown(InfluenceResult), shares_of(reading)
+    influence, (relations, sentence) = reading.shown(InfluenceResult), shares_of(reading)
     if influence is None or not relations:
         return
     names, values = list(relations), list(relations.values())
     yield Panel(
         "shares",
         "Whose responses moved whose, on U's prompts",
-        shares_sentence(reading),
+        sentence,
         influence.source(),
         pd.DataFrame([{"share": name, **e.to_dict()} for name, e in relations.items()]),
         bars(names, values, f"part of δH₁ ({values[-1].unit})"),
@@ -128,44 +123,16 @@ def shares(reading: Reading) -> Iterator[Panel]:
     )
 
 
-def shares_of(reading: Reading) -> dict[str, Estimate]:
-    """The shares by relation; empty where they were not asked for."""
+def shares_of(reading: Reading) -> tuple[dict[str, Estimate], str]:
+    """The shares by relation, and in words; empty where they were not asked for."""
     influence = reading.shown(InfluenceResult)
     found = None if influence is None else influence.result.shares
-    names = RELATIONS.items() if found is not None else ()
-    return {words: e for key, words in names if (e := getattr(found, key)) is not None}
-
-
-def shares_sentence(reading: Reading) -> str:
-    """The shares in words; empty where they were not asked for."""
-    influence, relations = reading.shown(InfluenceResult), shares_of(reading)
-    if influence is None or influence.result.shares is None or len(relations) < 2:
-        return ""
-    whole = relations.pop("together")
-    parts = listed([f"{name} {with_interval(part)}" for name, part in relations.items()])
-    return (
-        f"On other responses than those of E, {influence.result.shares.measured_on}, the "
-        f"gradient's part is {with_interval(whole)} {whole.unit}: {parts}."
-    )
-
-
-def past_updates(reading: Reading) -> Iterator[Panel]:
-    """The momentum by past update."""
-    influence = reading.shown(InfluenceResult)
-    past = None if influence is None else influence.result.past
-    if influence is None or past is None or not past.steps:
-        return
-    parts = {f"step_{step.step}": step.delta_h for step in past.steps}
-    if past.before is not None:
-        parts[f"before step_{past.steps[-1].step}"] = past.before.delta_h
-    parts["not attributed"] = past.not_attributed.delta_h
-    half = "" if past.half is None else f" Half of it is of the last {past.half} updates."
-    total = influence.result.entropy.momentum
-    yield Panel(
-        "past_updates",
-        "Which past updates act through momentum",
-        f"Momentum moves entropy by {with_interval(total)} {total.unit}.{half}",
-        influence.source("results.json", "momentum.parquet"),
-        pd.DataFrame([{"part": name, **e.to_dict()} for name, e in parts.items()]),
-        bars(list(parts), list(parts.values()), f"part of δH₁ ({total.unit})"),
+    if found is None:
+        return {}, ""
+    every = {words: getattr(found, key) for key, words in RELATIONS.items()}
+    relations = {words: estimate for words, estimate in every.items() if estimate is not None}
+    *parts, whole = (f"{words} {with_interval(e)}" for words, e in relations.items())
+    return relations, (
+        f"On other responses than those of E, {found.measured_on}, the gradient's part is, in "
+        f"{found.gradient.unit}: {', '.join(parts)}; {whole}."
     )

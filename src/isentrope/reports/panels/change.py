@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import takewhile
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,7 @@ from isentrope.reports.drawing import Mark, chart, dashed, line, points
 from isentrope.reports.palette import FIRST, INK, MEASURED, PAPER, SECOND
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
-from isentrope.reports.sentences import has_interval, number, with_error, without_error
+from isentrope.reports.sentences import number, with_error, without_error
 from isentrope.results.columns import SCHEMAS
 from isentrope.results.results import MeasureResult
 
@@ -49,20 +48,10 @@ def delta_h_panels(reading: Reading) -> Iterator[Panel]:
         own = f"sweep[{row.eta:g}].delta_h" if row.resampled is None else ""
         quantities[f"ΔH at η = {number(row.eta)}"] = (result.change_at(row), own)
     trusted = sum(row.verdict == "trust" for row in result.sweep)
-    caption = f"{trusted} of {len(result.sweep)} learning rates are measured with an interval"
-    by_rate = sorted(result.sweep, key=lambda row: row.eta)
-    agree = list(
-        takewhile(
-            lambda row: abs(row.first_order - row.delta_h) <= 0.05 * abs(row.delta_h), by_rate
-        )
-    )
-    if agree:
-        caption += f"; up to η = {number(agree[-1].eta)} first order is within 5 % of what is "
-        caption += "measured"
     yield Panel(
         "delta_h",
         "Change of entropy against the learning rate",
-        f"{caption}.",
+        f"{trusted} of {len(result.sweep)} learning rates are measured with an interval.",
         source,
         data,
         figures[0],
@@ -85,24 +74,12 @@ def change_marks(result: MeasureResult, power: int) -> list[Mark]:
         power: 0 for ΔH on a signed logarithmic axis, 1 for ΔH/η.
 
     Returns:
-        Marks, the last of which sets the limits of the axes.
+        Marks, in the order in which they are drawn.
     """
     measured = [row.eta for row in result.sweep]
     spread = 1.8 if min(measured) < max(measured) else 4.0
     rates = np.geomspace(min(measured) / spread, max(measured) * spread, 160)
-    width, marks = result.linear_range, []
-    reach = width and width.value
-    for name, rate, dashes in (("training rate", result.rate, (6, 2, 1, 2)), ("η*", reach, (1, 2))):
-        if rate is not None and rates[0] <= rate <= rates[-1]:
-            marks.append(dashed(rate, name, "x", dashes))
-    first, second, scale = result.first_order, result.second_order, rates ** (1 - power)
-    if first is not None:
-        band = (first.ci_low * scale, first.ci_high * scale) if has_interval(first) else None
-        marks.append(line(rates, first.value * scale, FIRST, "first order", band=band))
-        if second is not None:
-            both = (first.value + second.value * rates) * scale
-            marks.append(line(rates, both, SECOND, "first + second", dashes=(4, 2)))
-    seen = [0.0, *(row.first_order / row.eta**power for row in result.sweep)]
+    marks, first, second = list[Mark](), result.first_order, result.second_order
     trusted = [row for row in result.sweep if row.verdict == "trust"]
     uneven = [row for row in result.sweep if row.verdict != "trust"]
     fresh = [row for row in result.sweep if row.resampled]
@@ -111,13 +88,25 @@ def change_marks(result: MeasureResult, power: int) -> list[Mark]:
         ("uneven weights", uneven, result.measured_at, MEASURED, {"mfc": PAPER}),
         ("fresh responses", fresh, result.change_at, INK, {"fmt": "D"}),
     ):
-        found = [_over(change(row), row.eta**power) for row in rows]
-        if found:
+        if rows:
+            found = [_over(change(row), row.eta**power) for row in rows]
             eta = [row.eta for row in rows]
             marks.append(points(eta, found, colour, label, zorder=4, **style))
-        seen += [x for e in found for x in (e.value, e.ci_low, e.ci_high)]
-    limits = rates[[0, -1]], [value for value in seen if math.isfinite(value)]
-    return [*marks, lambda axes: _limit(axes, *limits, power)]
+    sizes = [abs(row.delta_h) for row in result.sweep if abs(row.delta_h) > 0]
+    smallest = 10 ** math.floor(math.log10(min(sizes))) if sizes and power == 0 else None
+    marks.append(lambda axes: _limit(axes, rates, smallest))
+    scale = rates ** (1 - power)
+    if first is not None:
+        band = (first.ci_low * scale, first.ci_high * scale)
+        marks.append(line(rates, first.value * scale, FIRST, "first order", band=band))
+        if second is not None:
+            both = (first.value + second.value * rates) * scale
+            marks.append(line(rates, both, SECOND, "first + second", dashes=(4, 2)))
+    reach = result.linear_range and result.linear_range.value
+    for name, rate, dashes in (("training rate", result.rate, (6, 2, 1, 2)), ("η*", reach, (1, 2))):
+        if rate is not None and rates[0] <= rate <= rates[-1]:
+            marks.append(dashed(rate, name, "x", dashes))
+    return marks
 
 
 def _over(estimate: Estimate, scale: float) -> Estimate:
@@ -125,15 +114,12 @@ def _over(estimate: Estimate, scale: float) -> Estimate:
     return replace(estimate, se=math.nan, **ends)
 
 
-def _limit(axes: Axes, rates: np.ndarray, seen: list[float], power: int) -> None:
-    """Room for what was seen and zero; of ΔH on a logarithmic axis in both directions."""
+def _limit(axes: Axes, rates: np.ndarray, smallest: float | None) -> None:
+    """Room for the points and zero, and not for far predictions, which are drawn later."""
     axes.set_xscale("log")
-    axes.set_xlim(*rates)
-    low, high = min(seen), max(seen)
-    margin = 0.08 * (high - low) or 1.0
-    if power == 0 and low < high:
-        smallest = 10 ** math.floor(math.log10(min(abs(x) for x in seen if x)))
+    axes.set_xlim(rates[0], rates[-1])
+    if smallest is not None:
         axes.set_yscale("symlog", linthresh=smallest)
         axes.yaxis.get_major_locator().set_params(numticks=7)  # pyright: ignore
-        low, high, margin = 2.5 * low, 2.5 * high, smallest / 2
-    axes.set_ylim(low - margin, high + margin)
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, 0), max(high, 0))

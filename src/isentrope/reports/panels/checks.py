@@ -123,4 +123,4 @@ def checks_panel(reading: Reading) -> Iterator[Panel]:
     source = reading.training_source() if measurement is None else measurement.source()
     data, body = pd.DataFrame(map(vars, checks)), markup("checks", checks, notes)
     caption = checks_sentence(checks)
-    yield Panel("checks", "Checks", caption, source, data, body=body, wide=True)
+    yield Panel("checks", "Checks", caption, source, data, body=body)

@@ -13,7 +13,7 @@ import pandas as pd
 from isentrope.reports.drawing import bars
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement, Reading
-from isentrope.reports.sentences import has_interval, number, with_interval
+from isentrope.reports.sentences import number, with_interval
 from isentrope.results.results import AuditResult, InfluenceResult
 from isentrope.system.formatting import percent
 
@@ -34,20 +34,18 @@ def class_panel(reading: Reading) -> Iterator[Panel]:
     if found is None:
         return
     classes = found.result.classes["tokens"]
-    rows, total = [], sum(part.members for part in classes.parts.values())
-    for name, part in classes.parts.items():
+    parts, total = classes.parts, sum(part.members for part in classes.parts.values())
+    rows = []
+    for name, part in parts.items():
         row = {"class": name, "tokens": part.members, "share_of_tokens": part.members / total}
         row |= {"weight": part.weight, **part.delta_h.columns()}
         more = {"share": part.share_h, "fall": part.fall, "delta_j": part.delta_j}
-        for prefix, estimate in more.items():
-            columns = {} if estimate is None else estimate.columns()
-            row |= {f"{prefix}_{name}": value for name, value in columns.items()}
+        row |= {f"{of}_{key}": x for of, e in more.items() if e for key, x in e.columns().items()}
         rows.append(row)
-    names = [f"{row['class']} ({percent(row['share_of_tokens'])})" for row in rows]
-    changes = [part.delta_h for part in classes.parts.values()]
+    names = [f"{name} ({percent(part.members / total)})" for name, part in parts.items()]
+    changes = [part.delta_h for part in parts.values()]
     ends = {name: number(value) for name, value in classes.thresholds.items()}
-    name, most = min(classes.parts.items(), key=lambda pair: pair[1].delta_h.value)
-    falls = {f"share of the fall, {name}": part.fall for name, part in classes.parts.items()}
+    name, most = min(parts.items(), key=lambda pair: pair[1].delta_h.value)
     yield Panel(
         "classes",
         "Which classes of tokens cost entropy",
@@ -58,5 +56,5 @@ def class_panel(reading: Reading) -> Iterator[Panel]:
         found.source(),
         pd.DataFrame(rows),
         bars(names, changes, f"δH ({classes.gradient.unit})"),
-        {name: fall for name, fall in falls.items() if has_interval(fall)},
+        {f"share of the fall, {name}": part.fall for name, part in parts.items()},
     )

@@ -19,16 +19,13 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from isentrope.attribution.fisher.kernel import DIAGONALS, SIDE
-from isentrope.attribution.fisher.null_spectra import marchenko_pastur_eigenvalues
-from isentrope.attribution.fisher.pair_classes import HELD_OUT
-from isentrope.reports.drawing import chart, line, points
-from isentrope.reports.palette import APART, INK, LOSS, MEASURED, MUTED, TOGETHER, by_sign
+from isentrope.reports.drawing import chart, dashed, points
+from isentrope.reports.palette import APART, MEASURED, TOGETHER, by_sign
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.sentences import number, with_interval
 from isentrope.results.kernel import BlockRecord, ClusterRecord, SpectrumRecord
 from isentrope.results.results import KernelResult
-from isentrope.system.formatting import listed, percent
 from isentrope.system.reading import read_table, read_tensors
 
 SIMULATED = "observed norms"
@@ -79,18 +76,11 @@ def moved_panels(reading: Reading) -> Iterator[Panel]:
             f"−Σ wA E[(S−S̄)K] is {with_interval(form)}, and δH₁ by forward mode on the same "
             f"responses {with_interval(forward)} {form.unit}"
         )
-    if block.pair_classes is not None:
-        words = [
-            f"{relation.replace('_', ' ')} pairs ({percent(part.fraction)} of all, falling as "
-            f"{part.falls_as}) {with_interval(part.contribution)}"
-            for relation, part in block.pair_classes.items()
-        ]
-        sentences.append(f"of it {listed(words)}")
     values = singular.values.numpy()
     yield Panel(
         "kernel_block",
         f"How the update moves other responses ({name})",
-        f"{'; '.join(sentences)}.{f' {HELD_OUT}' if block.held_out else ''}",
+        f"{'; '.join(sentences)}.",
         kernel.source(f"{name}/kernel.safetensors", "results.json"),
         pd.DataFrame({"rank": np.arange(1, len(values) + 1), "singular_value": values}),
         _picture(cosines, "response of U, ordered by cluster", ROWS[name]),
@@ -132,11 +122,11 @@ def own_panels(reading: Reading) -> Iterator[Panel]:
     prompts = read_table(kernel.folder / name / "rows.parquet", schema=SIDE)["prompt"].to_numpy()
     order = np.argsort(prompts, kind="stable")
     cosines = _cosines(kernel, name)[np.ix_(order, order)]
-    structure, difference = block.structure or {}, (block.same_less_other_prompt or {})
+    structure = block.structure or {}
     relations = {words: structure[key] for key, words in RELATIONS.items() if key in structure}
-    compared = {f"rms cosine, {words}": row.rms_cosine for words, row in relations.items()}
-    compared["rms cosine, same less other prompts"] = difference.get("rms_cosine")
-    numbers = {name: estimate for name, estimate in compared.items() if estimate is not None}
+    rms = {f"rms cosine, {words}": row.rms_cosine for words, row in relations.items()}
+    rms["rms cosine, same less other"] = (block.same_less_other_prompt or {}).get("rms_cosine")
+    numbers = {name: estimate for name, estimate in rms.items() if estimate is not None}
     words = [f"{name} {with_interval(estimate)}" for name, estimate in numbers.items()]
     yield Panel(
         KernelResult.verb,
@@ -181,24 +171,18 @@ def _picture(cosines: np.ndarray, columns: str, rows: str) -> Figure:
 
 
 def _spectrum(kernel: Measurement[KernelResult], spectrum: SpectrumRecord) -> Panel:
-    """Eigenvalues by rank, with those of random matrices; few are counted against one of them."""
+    """Eigenvalues by rank; those above the largest of random matrices are counted."""
     values = spectrum.eigenvalues.numpy()
     ranks, top = np.arange(1, len(values) + 1), max(values.max(), 1e-300)
     marks = [points(ranks, values, MEASURED, "observed", ms=3.5)]
     caption = f"Effective rank {with_interval(spectrum.effective_rank)} of {len(values)} responses"
-    looks = zip(spectrum.nulls, (MUTED, LOSS, INK), ((1, 2), (4, 2), (6, 2, 1, 2)), strict=False)
-    for null, colour, dashes in looks:
-        curve, label = np.full(len(values), null.upper), f"largest under {SIMULATED}"
+    for null in spectrum.nulls:
         if null.name == SIMULATED:
+            marks.append(dashed(null.upper, f"largest of random directions, {SIMULATED}"))
             caption += (
                 f", {number(null.effective_rank)} for random directions with the {SIMULATED}; "
                 f"{null.above} eigenvalues stand above the largest of those"
             )
-        else:
-            mean, label = float(values.mean()), f"null: {null.name}"
-            curve = marchenko_pastur_eigenvalues(len(values), null.dimension, mean)
-        marks.append(line(ranks[: len(curve)], curve, colour, label, dashes=dashes, linewidth=1.3))
-
     low = values[values > 1e-8 * top].min(initial=top)
 
     def logarithmic(axes: Axes) -> None:

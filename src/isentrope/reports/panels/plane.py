@@ -14,7 +14,7 @@ import pandas as pd
 
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
 from isentrope.reports.drawing import chart, dashed, line, points
-from isentrope.reports.palette import INK, LOSS, MEASURED, MUTED, REWARD, SECOND
+from isentrope.reports.palette import INK, LOSS, MEASURED, MUTED, REWARD
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
 from isentrope.reports.sentences import has_interval, number, with_interval, without_error
@@ -44,12 +44,6 @@ def trade_off(reading: Reading) -> Iterator[Panel]:
         return
     changes, gains = zip(*pairs.values(), strict=True)
     marks = [points(changes, gains, MEASURED, "measured")]
-    orders = (result.first_order, result.second_order, reward.first_order, reward.second_order)
-    if None not in orders:
-        eta = np.linspace(0, max(pairs), 100)
-        h1, h2, j1, j2 = (order.value for order in orders if order is not None)
-        both = eta * h1 + eta**2 * h2, eta * j1 + eta**2 * j2
-        marks.append(line(*both, SECOND, "first + second order", dashes=(4, 2), zorder=1))
     here, at_rate = result.at_rate(), reward.at(result.rate)
     if here is not None:
         marks.append(dashed(here.delta_h, "training rate", "x"))
@@ -152,5 +146,4 @@ def within_step(reading: Reading) -> Iterator[Panel]:
         influence.source("sequences.parquet"),
         table[[*columns, "delta_j", "delta_j_se"]],
         chart(x, y, *marks, height=310, zero="xy", grid="both", columns=2),
-        {"δJ of the step": reward.total, "δJ of the gradient": reward.gradient},
     )

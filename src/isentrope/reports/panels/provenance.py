@@ -9,29 +9,20 @@ import pandas as pd
 from isentrope.reports.panel import Panel, Source, markup
 from isentrope.reports.read_run import Reading
 from isentrope.reports.sentences import number, records
+from isentrope.results.result import Result
 
 
 def provenance(reading: Reading) -> Iterator[Panel]:
     """One row per file that was read, with the command that makes it again."""
-    rows = []
+    measured = [m for of in reading.measurements.values() for m in of.values()]
+    rows = [(m.result.verb, m.name, _how(m.result), m.source()) for m in measured]
+    rows += [("evaluate", e.folder.name, "", e.source()) for e in reading.evaluations]
     if reading.metrics is not None:
         steps = f"{len(reading.metrics)} steps"
-        rows.append(("train", steps, "", reading.training_source()))
-    for measurement in (m for of in reading.measurements.values() for m in of.values()):
-        result = measurement.result
-        batches, seconds = result.batches, result.timing.get("total")
-        how = [f"E {batches.B_E}, U {batches.B_U} × {batches.G}"]
-        how += [result.policy.precision["measuring"].runtime_dtype]
-        how += [f"{number(seconds)} s"] if seconds is not None else []
-        rows.append((result.verb, measurement.name, ", ".join(how), measurement.source()))
-    for evaluation in reading.evaluations:
-        rows.append(("evaluate", evaluation.folder.name, "", evaluation.source()))
+        rows.insert(0, ("train", steps, "", reading.training_source()))
     data = pd.DataFrame(
-        [
-            {"verb": verb, "of": of, "how": how}
-            | {"seeds": source.seeds, "command": source.command, "versions": source.versions}
-            for verb, of, how, source in rows
-        ]
+        [(*row, made.seeds, made.command, made.versions) for *row, made in rows],
+        columns=["verb", "of", "how", "seeds", "command", "versions"],
     )
     versions = data["versions"].unique()
     several = f"The parts were made with {len(versions)} different sets of versions: "
@@ -42,5 +33,11 @@ def provenance(reading: Reading) -> Iterator[Panel]:
         Source(f"isentrope report {reading.folder}", (str(reading.folder),)),
         data,
         body=markup("provenance", records(data)),
-        wide=True,
     )
+
+
+def _how(result: Result) -> str:
+    """Batches, precision and time."""
+    batches, dtype = result.batches, result.policy.precision["measuring"].runtime_dtype
+    seconds = number(result.timing.get("total"))
+    return f"E {batches.B_E}, U {batches.B_U} × {batches.G}, {dtype}, {seconds} s"

@@ -49,8 +49,8 @@ class Study:
 def study_panels(reading: Reading) -> Iterator[Panel]:
     """One panel per question that two checkpoints answer, from the change to the proxies."""
     for study in STUDIES:
-        every = reading.measurements[study.kind].values()
-        measurements = [m for m in every if m.step is not None]
+        found = reading.measurements[study.kind].values()
+        measurements = [m for m in found if m.step is not None]
         rows = [
             {"checkpoint": m.name, "step": m.step, "quantity": name} | estimate.columns()
             for name, (pick, _) in study.series.items()
@@ -59,26 +59,26 @@ def study_panels(reading: Reading) -> Iterator[Panel]:
         ]
         data = pd.DataFrame(rows)
         if len(data) and data["step"].nunique() > 1:
-            verb, pattern = study.kind.verb, reading.folder / "measurements"
-            command = f"isentrope {verb} CONFIG --out FOLDER, with each config.yaml of {pattern}"
-            files = tuple(m.source().files[0] for m in measurements)
-            made_with = measurements[0].result.provenance
-            yield _panel(study, data, Source(f"{command}/{verb}_*", files, made_with))
+            verb, every = study.kind.verb, reading.folder / "measurements"
+            command = f"isentrope {verb} CONFIG --out FOLDER, with each config.yaml of {every}"
+            sources = [m.source() for m in measurements]
+            files = tuple(file for source in sources for file in source.files)
+            source = replace(sources[0], command=f"{command}/{verb}_*", files=files)
+            yield _panel(study, data, source)
 
 
 def _panel(study: Study, data: pd.DataFrame, source: Source) -> Panel:
-    marks = []
+    marks, ends = [], []
     apart = 0.012 * (data["step"].max() - data["step"].min())
-    for place, (name, rows) in enumerate(data.groupby("quantity", sort=False)):
-        steps, colour = rows["step"] + place * apart, study.series[str(name)][1]
-        style = {"fmt": f"-{'osD'[place % 3]}", "linewidth": 1, "capsize": 0}
-        marks.append(points(steps, estimates_in(rows), colour, str(name), **style))
+    for place, (name, (_, colour)) in enumerate(study.series.items()):
+        rows = data[data["quantity"] == name]
+        if len(rows):
+            steps, estimates = rows["step"] + place * apart, estimates_in(rows)
+            style = {"fmt": f"-{'osD'[place]}", "linewidth": 1, "capsize": 0}
+            marks.append(points(steps, estimates, colour, name, **style))
+            ends.append(f"{name} {from_to(estimates)}")
+    caption = f"From {data['checkpoint'].iloc[0]} to {data['checkpoint'].iloc[-1]}: {ends[0]}."
     zero = "y" if (data["value"] < 0).any() else ""
-    chosen = data[data["quantity"] == data["quantity"].iloc[0]]
-    name, *_ = chosen["quantity"]
-    first, last = chosen["checkpoint"].iloc[[0, -1]]
-    ends = from_to(estimates_in(chosen))
-    caption = f"{name[0].upper()}{name[1:]} went {ends}, {first} to {last}."
     figure = chart(STEP, study.label, *marks, height=270, zero=zero, columns=2)
     return Panel(study.key, study.title, caption, source, data, figure)
 
@@ -107,11 +107,11 @@ def _fraction(result: MeasureResult) -> Estimate | None:
     if reach is None or not reach.rate_over_range:
         return None
     fraction = bare(reach.rate_over_range)
-    rate, (low, high) = fraction.value * reach.value, (known(reach.ci_low), known(reach.ci_high))
+    rate, low = fraction.value * reach.value, known(reach.ci_low)
     if low is None:
         return fraction
-    ends = (0.0 if high is None else rate / high, rate / low if low else math.nan)
-    return replace(fraction, ci_low=ends[0], ci_high=ends[1])
+    above = rate / low if low else math.nan
+    return replace(fraction, ci_low=rate / (known(reach.ci_high) or math.inf), ci_high=above)
 
 
 def _block(names: tuple[str, ...], *path: str) -> Pick:

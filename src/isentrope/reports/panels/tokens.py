@@ -43,15 +43,11 @@ def token_map(reading: Reading) -> Iterator[Panel]:
     if influence is None or not {"tokens", "sequences"} <= set(tables) or not len(tables["tokens"]):
         return
     tokens, sequences = tables["tokens"], tables["sequences"]
-    top = sequences.reindex(sequences["delta_h"].abs().sort_values(ascending=False).index)
-    top = top.head(SEQUENCES)
+    top = sequences.loc[sequences["delta_h"].abs().nlargest(SEQUENCES).index]
     shown = tokens[tokens["sequence"].isin(top["sequence"])]
-    by_sequence = dict(list(shown.groupby("sequence", sort=False)))
     largest = {name: float(shown[name].abs().max()) or 1.0 for name in QUANTITIES if name in shown}
-    maps = [
-        (_head(row), list(_pieces(by_sequence[row["sequence"]].sort_values("position"), largest)))
-        for row in records(top)
-    ]
+    pieces = {i: list(_pieces(rows, largest)) for i, rows in shown.groupby("sequence")}
+    maps = [(_head(row), pieces[row["sequence"]]) for row in records(top)]
     unit = influence.result.entropy.unit
     share = top["delta_h"].abs().sum() / (sequences["delta_h"].abs().sum() or 1.0)
     most = _most(tokens, known(influence.result.listed_share.get("tokens")), unit)
@@ -63,7 +59,6 @@ def token_map(reading: Reading) -> Iterator[Panel]:
         influence.source("tokens.parquet", "sequences.parquet"),
         shown,
         body=markup("token_map", maps, unit, "delta_j" in shown),
-        wide=True,
     )
 
 
@@ -98,8 +93,8 @@ def _influence(row: Row, name: str) -> str:
 
 def _pieces(tokens: pd.DataFrame, largest: dict[str, float]) -> Iterator[tuple[str, str, str]]:
     """Style, numbers and text of each token shown; of a gap, no style and no numbers."""
-    size, last = tokens["delta_h"].abs().to_numpy(), -1
-    rows = records(tokens)
+    tokens, last = tokens.sort_values("position"), -1
+    size, rows = tokens["delta_h"].abs().to_numpy(), records(tokens)
     for k in [*_kept(size), len(rows)]:
         if k > last + 1:
             count = k - last - 1

@@ -91,7 +91,6 @@ CONTROL = (
         "Entropy wanted and attained",
         "entropy (nats per token)",
         {"control/entropy": ("attained", MEASURED), "control/target": ("target", INK)},
-        ("control/error", "control/output"),
     ),
     Curves(
         "control_step",
@@ -101,7 +100,6 @@ CONTROL = (
             "control/predicted": ("step without the control", FIRST),
             "control/asked": ("requested of the step", SECOND),
         },
-        ("control/lambda", "control/gain", "control/no_correction"),
         summed=True,
     ),
     Curves(
@@ -112,7 +110,6 @@ CONTROL = (
             "control/touched": ("of tokens touched", MEASURED),
             "control/changed": ("of their weight changed", FALL),
         },
-        ("control/strength",),
     ),
 )
 
