@@ -104,7 +104,7 @@ def flattened(saved):
 
 
 @pytest.mark.parametrize(
-    "form", [by_file, by_param_names, flattened, lambda s: {"optimizer": s, "step": 4}]
+    "form", [by_file, by_param_names, flattened, lambda s: {"opt": s, "step": 4}]
 )
 def test_every_form_of_a_named_state_is_read(tiny_policy, train, tmp_path, form):
     policy, optimizer = trained_policy(tiny_policy, train)
