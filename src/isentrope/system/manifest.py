@@ -5,8 +5,8 @@ its size and SHA-256, and no other file beside them; inner folders with a manife
 (`next_update` of a checkpoint) are verified too.
 
 A folder that has isentrope.json and no manifest has lost it, and is refused. One that has neither
-was made elsewhere, or by an earlier version, and is read. Where a file in it is one that isentrope
-writes, a warning says so, once.
+was made elsewhere, or by an earlier version, and is read; that it is not verified is said once per
+place, and only at the level of debugging where no file in it is one that isentrope writes.
 
 A file is hashed once per process: digests are kept by path, size, times and inode.
 """
@@ -34,8 +34,6 @@ from isentrope.system.files import (
     sha256,
     sha256_of_file,
 )
-
-log = logging.getLogger("isentrope")
 
 NOT_VERIFIED = (
     "READ WITHOUT VERIFICATION, as --no-verify (checkpoint.verify=false) allows: files that were "
@@ -164,22 +162,10 @@ def _require_unchanged(folder: Path, name: str, entry: Mapping[str, Any]) -> Non
 def _line_ends(path: Path, written: str | None = None) -> str:
     """Words that git changed the line ends of a file, and nothing else of what was written."""
     content = path.read_bytes() if path.is_file() and path.stat().st_size <= _LARGEST else b""
-    if b"\r\n" not in content or written not in (None, sha256([content.replace(b"\r\n", b"\n")])):
+    plain = content.replace(b"\r\n", b"\n")
+    if plain == content or written not in (None, sha256([plain])):
         return ""
     return " (its line ends alone: git does so where core.autocrlf is not false)"
-
-
-def _say_unverified(folder: Path) -> None:
-    ours = next((name for name in _OURS if (folder / name).is_file()), None)
-    place = folder.parent if ours else folder  # an old run has many such folders side by side
-    if place in _noted:
-        return
-    _noted.add(place)
-    level, rest = logging.DEBUG, ""
-    if ours is not None:
-        level = logging.WARNING
-        rest = f" An earlier version wrote its {ours}, or the manifest was lost."
-    log.log(level, "%s has no %s, so its files are not verified.%s", folder, MANIFEST, rest)
 
 
 def file_digest(path: Path) -> str:
@@ -231,3 +217,16 @@ def _parsed(path: Path, stamp: Stamp) -> dict[str, dict[str, Any]]:
         if os.path.isabs(name) or ".." in name.split("/") or set(entry) != {"sha256", "size"}:
             raise ValueError(f"the entry {name!r} is not one of a manifest")
     return files
+
+
+def _say_unverified(folder: Path) -> None:
+    ours = any((folder / name).is_file() for name in _OURS)
+    place = folder.parent if ours else folder  # an old run has many such folders side by side
+    if place not in _noted:
+        _noted.add(place)
+        logging.getLogger("isentrope").log(
+            logging.WARNING if ours else logging.DEBUG,
+            "%s has no %s, so its files are not verified: an earlier version or another tool wrote "
+            "it, or the manifest was lost. More such folders in %s are not named.",
+            *(folder, MANIFEST, place),
+        )
