@@ -1,5 +1,6 @@
-"""What packing and torch.compile save, each as a ratio in one process.
+"""What sharing prompts, packing and torch.compile save, each as a ratio in one process.
 
+    python -m benchmarks.throughput sharing --case GSM8K-like --precision float64
     python -m benchmarks.throughput packing
     python -m benchmarks.throughput compile --order 1        needs gcc
 
@@ -16,7 +17,8 @@ import argparse
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -28,7 +30,7 @@ from torch.func import functional_call
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
-from benchmarks.cost import ratio, timed
+from benchmarks.cost import peak_megabytes, ratio, timed
 from isentrope.models.batching import (
     PADDING,
     PADDING_OF_SLOPES,
@@ -37,7 +39,9 @@ from isentrope.models.batching import (
     tokens_read,
 )
 from isentrope.nouns.vectors import Vector
+from isentrope.policy import chi_square, scoring
 from isentrope.policy.language_model import Policy
+from isentrope.policy.slopes import logprob_jvp
 
 QUESTIONS = (20, 37, 42, 47, 51, 56, 61, 68, 76, 90, 200)
 ANSWERS = (20, 65, 78, 90, 101, 113, 128, 144, 165, 199, 250)
@@ -120,12 +124,83 @@ def between(deciles: Sequence[int], draw: random.Random) -> int:
     return draw.randint(deciles[k], deciles[k + 1])
 
 
+@contextmanager
+def whole_sequences() -> Generator[None]:
+    """Every sequence is read with its own prompt."""
+
+    def plain(policy: Policy, rollouts: ise.Rollouts, max_tokens: int, padding: int) -> Any:
+        return micro_batches(rollouts, max_tokens, padding=padding)
+
+    own = scoring.scoring_batches
+    scoring.scoring_batches = chi_square.scoring_batches = plain
+    try:
+        yield
+    finally:
+        scoring.scoring_batches = chi_square.scoring_batches = own
+
+
 def directions(policy: Policy, count: int) -> list[Vector]:
     generator = torch.Generator().manual_seed(1)
     return [
         {n: torch.randn(p.shape, generator=generator).double() for n, p in policy.theta.items()}
         for _ in range(count)
     ]
+
+
+def numbers(found: Any) -> list[Tensor]:
+    """All tensors of what a pass gives."""
+    if isinstance(found, Tensor):
+        return [found]
+    if isinstance(found, scoring.Scores):
+        return [found.logprobs, found.entropies]
+    if isinstance(found, ise.Influence):
+        return [found.entropy.sequences]
+    return [x for part in found for x in numbers(part)]
+
+
+def passes(case: Case, policy: Policy) -> dict[str, Callable[[], Any]]:
+    """Over a batch of groups; influence has an E of single responses, as it is sampled.
+
+    The two longest are taken at one precision each.
+    """
+    U = case.rollouts(case.groups, 8)
+    v, *more = directions(policy, 4)
+    found: dict[str, Callable[[], Any]] = {
+        "scores": lambda: scoring.score(policy, U),
+        "first derivative": lambda: scoring.score_along(policy, U, v, 1),
+        "slopes along 4 directions": lambda: logprob_jvp(policy, U, [v, *more]),
+    }
+    if policy.precision.runtime_dtype == "float64":
+        return found | {"first and second derivative": lambda: scoring.score_along(policy, U, v, 2)}
+    E = case.rollouts(case.groups * 8, 1, seed=1)
+    longest = int(U.lengths.max())
+    U = U.with_columns(advantages=torch.randn(len(U)).double(), max_new_tokens=longest)
+    trained = [p for p in policy.model.parameters() if p.requires_grad]
+    step = ise.optimizer_step(policy, U, torch.optim.AdamW(trained))
+    found["influence of tokens, 4 groups"] = lambda: ise.influence(
+        policy, E, U, step, ise.InfluenceOptions(groups=4)
+    )
+    return found
+
+
+def sharing_rows(name: str, precision: str, repetitions: int) -> list[str]:
+    """A row a pass: time and memory by that of whole sequences, and the largest difference."""
+    policy, rows = CASES[name].policy(precision), []
+    for what, job in passes(CASES[name], policy).items():
+
+        def plain(job: Callable[[], Any] = job) -> Any:
+            with whole_sequences():
+                return job()
+
+        pairs = zip(numbers(job()), numbers(plain()), strict=True)
+        gap = max(float((x - y).abs().max() / max(1.0, float(y.abs().max()))) for x, y in pairs)
+        seconds = timed({"plain": plain, "shared": job}, repetitions, "cpu")
+        memory = ""
+        if what in ("scores", "slopes along 4 directions"):
+            memory = f"{peak_megabytes(job) / peak_megabytes(plain):.2f}"
+        cost = ratio(seconds["shared"], seconds["plain"])
+        rows.append(f"| {name} | {precision} | {what} | {cost} | {memory} | {gap:.0e} |")
+    return rows
 
 
 def packing_rows() -> list[str]:
@@ -188,14 +263,16 @@ def compiled_row(name: str, precision: str, order: int, repetitions: int) -> str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("packing", "compile"))
+    parser.add_argument("what", choices=("sharing", "packing", "compile"))
     parser.add_argument("--repetitions", type=int, default=2)
     parser.add_argument("--case", choices=list(CASES), default="GSM8K-like")
     parser.add_argument("--precision", choices=("float32", "float64"), default="float64")
     parser.add_argument("--order", type=int, choices=(0, 1, 2), default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    if args.what == "packing":
+    if args.what == "sharing":
+        rows = sharing_rows(args.case, args.precision, args.repetitions)
+    elif args.what == "packing":
         rows = packing_rows()
     else:
         rows = [compiled_row(args.case, args.precision, args.order, args.repetitions)]

@@ -61,6 +61,7 @@ SPELLINGS = {
     "compiled DDP": lambda n: f"_orig_mod.module.{n}",
     "no PEFT prefix": lambda n: n.removeprefix("base_model.model."),
     "no adapter name": lambda n: n.replace(".default.", "."),
+    "an adapter of another name": lambda n: n.replace(".default.", ".actor."),
     "all": lambda n: "module." + middle(n, "_fsdp_wrapped_module._checkpoint_wrapped_module"),
 }
 
@@ -103,7 +104,7 @@ def flattened(saved):
 
 
 @pytest.mark.parametrize(
-    "form", [by_file, by_param_names, flattened, lambda s: {"optimizer": s, "step": 4}]
+    "form", [by_file, by_param_names, flattened, lambda s: {"opt": s, "step": 4}]
 )
 def test_every_form_of_a_named_state_is_read(tiny_policy, train, tmp_path, form):
     policy, optimizer = trained_policy(tiny_policy, train)

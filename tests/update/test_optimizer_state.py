@@ -125,6 +125,11 @@ def add_stranger(state_dict):
     state_dict["state"][99] = state_dict["state"][0]
 
 
+def two_of_them(state_dict):
+    one = {key: state_dict.pop(key) for key in list(state_dict)}
+    state_dict.update(actor=one, critic=one)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -136,6 +141,7 @@ def add_stranger(state_dict):
         (lambda s: s.update(param_groups=[]), "holds no parameters"),
         (drop_last, r"Param group 0 holds \d+ parameters where the policy has \d+"),
         (lambda s: s.pop("state"), r"got \['param_groups'\]"),
+        (two_of_them, r"one level deeper; got \['actor', 'critic'\]"),
         (lambda s: s["param_groups"][0].update(differentiable=1), "is 1, not true or false"),
         (lambda s: s["param_groups"][0].update(betas=(0.9, 1.5)), "not two numbers from 0"),
         (lambda s: s["param_groups"][0].update(betas=(0.9,)), "not two numbers from 0"),

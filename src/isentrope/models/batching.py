@@ -27,6 +27,21 @@ mode (`benchmarks.kernel`), and elsewhere."""
 
 
 @dataclass(frozen=True)
+class Part:
+    """Sequences of a micro-batch that the model reads at once.
+
+    Attributes:
+        start: The first row of them.
+        stop: The row after the last.
+        length: Tokens of the longest, prompt included.
+    """
+
+    start: int
+    stop: int
+    length: int
+
+
+@dataclass(frozen=True)
 class MicroBatch:
     """b sequences padded to l tokens, and the m response tokens to be predicted in them.
 
@@ -39,6 +54,9 @@ class MicroBatch:
         positions: (m,) int64, k - 1: its place in the response.
         counted: False where the micro-batch is another process's, run here again only because all
             processes of a sharded model run equally many; its values are dropped.
+        prompt: Tokens that all sequences begin with and that are read once (`shared_prompts`); 0
+            for whole sequences.
+        parts: How the rest is read after a shared prompt, from the first row to the last.
         attention_mask: (b, l) int64, 1 at tokens; None where padding is on the right alone.
     """
 
@@ -49,6 +67,8 @@ class MicroBatch:
     targets: Tensor
     positions: Tensor
     counted: bool = True
+    prompt: int = 0
+    parts: tuple[Part, ...] = ()
     attention_mask: Tensor | None = None
 
     def to(self, device: torch.device) -> MicroBatch:
@@ -91,15 +111,14 @@ def micro_batches(
     """
     totals = tokens_read(rollouts)
     order = sorted(range(len(totals)), key=lambda i: -totals[i])
-    unit = torch.arange(len(totals)) if unit_of is None else unit_of.cpu()
-    sizes = [int(total) for total in unit.bincount(torch.tensor(totals))]
+    owner = owners(totals, ranks, unit_of)
     parts = [
-        _cut_by_length([i for i in order if int(unit[i]) in units], totals, max_tokens, padding)
-        for units in map(set, ranks.deal(sizes))
+        cut_by_length([i for i in order if owner[i] == k], totals, max_tokens, padding)
+        for k in range(ranks.size)
     ]
     own, most = parts[ranks.own], max(map(len, parts))
-    idle = replace(_padded(rollouts, [totals.index(min(totals))]), counted=False)
-    return [_padded(rollouts, part) for part in own] + [idle] * (most - len(own))
+    idle = replace(padded(rollouts, order[-1:]), counted=False)
+    return [padded(rollouts, part) for part in own] + [idle] * (most - len(own))
 
 
 def tokens_read(rollouts: Rollouts) -> list[int]:
@@ -108,23 +127,60 @@ def tokens_read(rollouts: Rollouts) -> list[int]:
     return [len(p) + len(r) - 1 for p, r in pairs]
 
 
-def _cut_by_length(
+def cut_by_length(
     order: list[int], totals: list[int], max_tokens: int, padding: int
 ) -> list[list[int]]:
-    """The sequences of each micro-batch, from those of a process, longest first."""
+    """Cut sequences into micro-batches.
+
+    Args:
+        order: Sequences, longest first.
+        totals: Tokens of each sequence of the rollouts.
+        max_tokens: Padded tokens of a micro-batch; a single longer sequence is one.
+        padding: Of these, at most so many that are padding.
+
+    Returns:
+        The sequences of each micro-batch.
+    """
     parts: list[list[int]] = []
-    longest = filler = 0
+    longest = padded = 0
     for i in order:
-        filler += longest - totals[i]
-        if not parts or filler > padding or (len(parts[-1]) + 1) * longest > max_tokens:
+        padded += longest - totals[i]
+        if not parts or padded > padding or (len(parts[-1]) + 1) * longest > max_tokens:
             parts.append([])
-            longest, filler = max(1, totals[i]), 0
+            longest, padded = max(1, totals[i]), 0
         parts[-1].append(i)
     return parts
 
 
-def _padded(rollouts: Rollouts, indices: list[int]) -> MicroBatch:
-    """One micro-batch, padded to its longest sequence."""
+def owners(totals: list[int], ranks: Ranks, unit_of: Tensor | None) -> Tensor:
+    """Deal sequences to processes by tokens.
+
+    Args:
+        totals: Tokens of each sequence.
+        ranks: The processes.
+        unit_of: (n,) sequences of one unit go to one process; None: each is its own.
+
+    Returns:
+        (n,) int64, the process of each sequence.
+    """
+    unit = torch.arange(len(totals)) if unit_of is None else unit_of.cpu()
+    sizes = [int(total) for total in unit.bincount(torch.tensor(totals))]
+    owner_of = torch.empty(len(sizes), dtype=torch.long)
+    for k, units in enumerate(ranks.deal(sizes)):
+        owner_of[units] = k
+    return owner_of[unit]
+
+
+def padded(rollouts: Rollouts, indices: list[int]) -> MicroBatch:
+    """Make one micro-batch.
+
+    Args:
+        rollouts: n sequences.
+        indices: Those of the micro-batch.
+
+    Returns:
+        It, padded to the longest.
+    """
     prompts = [rollouts.prompt_ids[i] for i in indices]
     responses = [rollouts.response_ids[i] for i in indices]
     whole = [torch.cat((p, r))[:-1] for p, r in zip(prompts, responses, strict=True)]
@@ -171,7 +227,7 @@ def as_trained(
         last = min(first + size, len(pairs))
         for start in range(first, last, rows_held):
             part = list(range(start, min(start + rows_held, last)))
-            plain = _padded(rollouts, part)
+            plain = padded(rollouts, part)
             columns = left - 1 + plain.positions
             batches.append(
                 replace(plain, input_ids=ids[part], columns=columns, attention_mask=seen[part])

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.models.architecture import UnsupportedModelError, name_of
-from isentrope.models.batching import micro_batches
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.divergence import Reference
 from isentrope.policy.language_model import Policy
 from isentrope.policy.own_logits import OWN_TOKENS, first_tokens_of, rounding_of
 from isentrope.policy.scoring import score
+from isentrope.policy.scoring_batches import scoring_batches
 from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import NotFiniteError, Scores, require_finite
 
@@ -101,8 +101,7 @@ def score_moved(
     head = _separate(policy.head) if _is_trained(policy) else policy.head
     sampler = sampler or RowSampler(policy.temperature)
     with torch.no_grad():
-        batches = micro_batches(rollouts, policy.max_tokens, policy.ranks, padding=policy.padding)
-        for batch in batches:
+        for batch in scoring_batches(policy, rollouts, policy.max_tokens, policy.padding):
             here = batch.to(policy.device)
             # given θ by name, as the moved policy is: the same passes, so equal up to rounding
             hidden = policy.packed_hidden(here, policy.theta)  # (m, d)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from isentrope.models.architecture import decoder_of
 from isentrope.models.batching import MicroBatch
 from isentrope.models.logits import head_of
+from isentrope.models.shared_prompts import hidden_after_prompt
 from isentrope.policy.token_statistics import token_statistics
 
 
@@ -39,6 +40,8 @@ class Scorer(nn.Module):
     def hidden(self, batch: MicroBatch) -> Tensor:
         """The (m, d) hidden states from which the tokens of a micro-batch are predicted."""
         decoder = decoder_of(self.lm)
+        if batch.prompt:
+            return hidden_after_prompt(decoder, batch)
         mask = {} if batch.attention_mask is None else {"attention_mask": batch.attention_mask}
         hidden = decoder(input_ids=batch.input_ids, use_cache=False, **mask)[0]
         return hidden[batch.rows, batch.columns]

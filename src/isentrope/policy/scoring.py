@@ -13,13 +13,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch, micro_batches
+from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch
 from isentrope.models.layerwise import Point
 from isentrope.nouns.forward_mode import derivatives_at_zero
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring_batches import scoring_batches
 from isentrope.policy.short_memory import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, require_finite
 
@@ -203,7 +204,7 @@ def collect(
     out: list[Tensor] = []
     padding = max(padding, policy.padding)
     tokens = max(1, policy.max_tokens // share)
-    for batch in micro_batches(rollouts, tokens, policy.ranks, padding=padding):
+    for batch in scoring_batches(policy, rollouts, tokens, padding):
         packed = [x.detach() for x in packed_scores(batch.to(policy.device))]  # each (m, ...)
         out = out or [torch.zeros(*mask.shape, *x.shape[1:], dtype=torch.float64) for x in packed]
         for target, values in zip(out, packed, strict=True):

@@ -3,7 +3,7 @@
 {"state": {0: ...}, "param_groups": [{"params": [0, ...]}]}            torch: by position
 {"state": {"name": ...}, "param_groups": [{"params": ["name", ...]}]}  FSDP, DCP, verl: by name
 {"state.name.exp_avg": ..., "param_groups.name.lr": ...}               DCP, flattened
-{"optimizer": one of these}, or "optimizer_state_dict"                 one level deeper
+{"optimizer": one of these, ...}, under any key                        one level deeper
 """
 
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -27,6 +27,7 @@ GATHER = (
     "cpu_offload=True)) and save that as optimizer.pt"
 )
 """How a sharded state becomes a whole one."""
+_PARTS = {"state", "param_groups"}
 
 
 def groups_and_states(saved: Any) -> tuple[Groups, States]:
@@ -81,20 +82,21 @@ def before_first_step(file: Path) -> bool:
 
 def _inner(saved: Any) -> Mapping[str, Any]:
     """The state_dict itself, one level deeper or laid out flat."""
-    if not isinstance(saved, Mapping):
-        keys = type(saved).__name__
-    elif {"state", "param_groups"} <= saved.keys():
-        return saved
-    elif any(str(key).startswith("state.") for key in saved):
-        return _nested(saved)
-    elif deeper := saved.keys() & {"optimizer", "optimizer_state_dict"}:
-        return _inner(saved[deeper.pop()])
-    else:
-        keys = [str(key) for key in saved][:4]
-    raise ValueError(
-        "The optimizer must be a path, a torch optimizer or its state_dict with the keys "
-        f"'state' and 'param_groups'; got {keys}."
-    )
+    within = saved.values() if isinstance(saved, Mapping) else ()
+    found = [saved] if _is_state_dict(saved) else [x for x in within if _is_state_dict(x)]
+    if len(found) != 1:
+        keys = [str(key) for key in saved][:4] if within else type(saved).__name__
+        raise ValueError(
+            "The optimizer must be a path, a torch optimizer or its state_dict with the keys "
+            f"'state' and 'param_groups', at most one level deeper; got {keys}."
+        )
+    (state,) = found
+    return state if _PARTS.issubset(state) else _nested(state)
+
+
+def _is_state_dict(value: Any) -> bool:
+    parts = {str(key).partition(".")[0] for key in value} if isinstance(value, Mapping) else set()
+    return _PARTS.issubset(parts)
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,103 @@
+"""The micro-batches of a pass over rollouts that gives scores, prompts shared where that is faster.
+
+Work is counted in tokens: those that the model reads, and `padding` for each call of it. Responses
+to one prompt make a micro-batch of their own, in which the prompt is read once, if that is less
+work than the same responses are in plain micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from isentrope.models.batching import (
+    MicroBatch,
+    Part,
+    cut_by_length,
+    micro_batches,
+    owners,
+    padded,
+    tokens_read,
+)
+from isentrope.models.shared_prompts import keeps_plain_cache
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.language_model import Policy
+
+GROUPS_OF_A_PROCESS = 4
+"""Prompts per process from which all responses to a prompt go to one process."""
+
+
+def scoring_batches(
+    policy: Policy, rollouts: Rollouts, max_tokens: int, padding: int
+) -> list[MicroBatch]:
+    """Cut this process's part of rollouts into micro-batches of at most `max_tokens` tokens.
+
+    Args:
+        policy: The policy that reads them, whose `ranks` share them.
+        rollouts: n sequences.
+        max_tokens: Budget of padded tokens, those of a shared prompt counted for every sequence.
+        padding: Padded tokens that cost as much as one more call of the model.
+
+    Returns:
+        Micro-batches, at least one, which may not be counted.
+    """
+    ranks, prompt_of = policy.ranks, _prompt_of_each(rollouts)
+    prompts = max(prompt_of) + 1
+    if prompts == len(rollouts) or policy.sharded or not keeps_plain_cache(policy.model):
+        return micro_batches(rollouts, max_tokens, ranks, padding=padding)
+    totals = tokens_read(rollouts)
+    together = prompts >= GROUPS_OF_A_PROCESS * ranks.size
+    owner = owners(totals, ranks, torch.tensor(prompt_of) if together else None)
+    own = [i for i in range(len(totals)) if int(owner[i]) == ranks.own]
+    own.sort(key=lambda i: -totals[i])
+    plain = cut_by_length(own, totals, max_tokens, padding)
+    price = _work(plain, totals, padding) / max(1, sum(totals[i] for i in own))
+    groups: dict[int, list[int]] = {}
+    for i in own:
+        groups.setdefault(prompt_of[i], []).append(i)
+    shared: list[MicroBatch] = []
+    left: list[int] = []
+    for rows in groups.values():
+        alone = len(rows) == 1 or len(rollouts.prompt_ids[rows[0]]) == 1
+        batches = [] if alone else _shared(rollouts, rows, totals, max_tokens, padding)
+        work = sum(_work_of_shared(b, padding) for b in batches)
+        if batches and work < price * sum(totals[i] for i in rows):
+            shared += batches
+        else:
+            left += rows
+    left.sort(key=lambda i: -totals[i])
+    whole = [padded(rollouts, rows) for rows in cut_by_length(left, totals, max_tokens, padding)]
+    return [*whole, *shared] or [replace(padded(rollouts, [0]), counted=False)]
+
+
+def _prompt_of_each(rollouts: Rollouts) -> list[int]:
+    """Equal prompts have one number, whichever draws they are of."""
+    number: dict[bytes, int] = {}
+    return [number.setdefault(p.numpy().tobytes(), len(number)) for p in rollouts.prompt_ids]
+
+
+def _shared(
+    rollouts: Rollouts, rows: Sequence[int], totals: list[int], max_tokens: int, padding: int
+) -> list[MicroBatch]:
+    """Micro-batches of responses to one prompt, longest first."""
+    prompt = len(rollouts.prompt_ids[rows[0]]) - 1
+    found: list[MicroBatch] = []
+    for chosen in cut_by_length(list(rows), totals, max_tokens, max_tokens):
+        parts: list[Part] = []
+        for part in cut_by_length(chosen, totals, max_tokens, padding):
+            start = parts[-1].stop if parts else 0
+            parts.append(Part(start, start + len(part), totals[part[0]]))
+        found.append(replace(padded(rollouts, chosen), prompt=prompt, parts=tuple(parts)))
+    return found
+
+
+def _work(parts: list[list[int]], totals: list[int], padding: int) -> int:
+    """Of plain micro-batches, longest sequences first."""
+    return sum(len(part) * totals[part[0]] + padding for part in parts)
+
+
+def _work_of_shared(batch: MicroBatch, padding: int) -> int:
+    read = sum((part.stop - part.start) * (part.length - batch.prompt) for part in batch.parts)
+    return batch.prompt + read + padding * (1 + len(batch.parts))
