@@ -108,7 +108,7 @@ NUMBERS = {
     "entropies.bfloat16": (ENTROPIES, "true"),
     "fisher_kernel.blocks": (KERNEL, "[EU]"),
     "fisher_kernel.preconditioned": (KERNEL, "false"),
-    "fisher_kernel.storage": (KERNEL, "bfloat16"),
+    "fisher_kernel.storage": (KERNEL, "int8"),
     "fisher_kernel.sketch": (KERNEL, "64"),
     "fisher_kernel.rank": (KERNEL, "1"),
     "fisher_kernel.clusters": (KERNEL, "2"),

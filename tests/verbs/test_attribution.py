@@ -1,6 +1,7 @@
 """influence, kernel and noise on a tiny checkpoint, as a user runs them."""
 
 import json
+import logging
 import shutil
 
 import pandas as pd
@@ -73,8 +74,10 @@ def test_shares_are_measured_on_fresh_responses_and_sum_up(run):
     assert "9 fresh responses" in shares["measured_on"]
 
 
-def test_kernel_writes_its_blocks_and_their_structure(run, tiny):
+def test_kernel_writes_its_blocks_and_their_structure(run, tiny, caplog):
+    caplog.set_level(logging.INFO, logger="isentrope")
     folder, results = run("kernel", "fisher_kernel.blocks=[UU, EU]", "fisher_kernel.sketch=512")
+    assert "UU: holds" in caplog.text
     policy, E, U, step = by_hand(tiny, folder)
     for block, sides in {"UU": (U, None), "EU": (E, U)}.items():
         written = FisherKernel.load(folder / block)

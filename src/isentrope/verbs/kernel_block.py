@@ -7,6 +7,7 @@ that move the rows alike, and truncations.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -24,6 +25,7 @@ from isentrope.attribution.fisher.singular import singular_spectrum
 from isentrope.attribution.fisher.spectrum import Eigenvalues
 from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.attribution.fisher.truncation import Prediction, truncations
+from isentrope.attribution.gradients.gram import gram_plan
 from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.functional import EstimatorOptions
@@ -41,6 +43,8 @@ from isentrope.results.kernel import (
 )
 from isentrope.verbs.influence import fresh_responses
 from isentrope.verbs.prepare import Prepared
+
+log = logging.getLogger("isentrope")
 
 UNEQUAL = (
     "the step weights the tokens of a response unequally, or their entropies too, so responses "
@@ -74,6 +78,9 @@ class Block:
         self._rows = drawn[rows]()
         self._columns = None if columns == rows else drawn[columns]()
         self._P = ready.step.preconditioner if ready.kernel.preconditioned else None
+        n_right = None if self._columns is None else len(self._columns)
+        plan = gram_plan(ready.policy, len(self._rows), n_right, ready.gradients.storage)
+        log.info("%s: %s", name, plan)
         self.K = fisher_kernel(
             ready.policy,
             self._rows,

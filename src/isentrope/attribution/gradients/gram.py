@@ -49,7 +49,7 @@ def gram(
     if preconditioner is not None:
         require_same_names(policy.theta, preconditioner)
     n_right = None if right is None else right.n_rows
-    plan = _plan(policy, left.n_rows, n_right, gradients.storage)
+    plan = gram_plan(policy, left.n_rows, n_right, gradients.storage)
     computed = SequenceGradients(policy, gradients.backend)  # refuses unsupported layers
     held, streamed = (left, right or left) if plan.hold_left else (right or left, left)
     scaled = _scaling(policy, preconditioner)
@@ -82,7 +82,7 @@ def gram_diagonals(
         (rows,) and (columns,) float64, on the CPU.
     """
     left, right = sides
-    plan = _plan(policy, left.n_rows, right.n_rows, gradients.storage)
+    plan = gram_plan(policy, left.n_rows, right.n_rows, gradients.storage)
     size = max(end - start for start, end in plan.tiles)
     computed = SequenceGradients(policy, gradients.backend)
     scaled = _scaling(policy, preconditioner)
@@ -104,7 +104,18 @@ def gram_diagonals(
     return diagonal(left), diagonal(right)
 
 
-def _plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage) -> StoragePlan:
+def gram_plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage) -> StoragePlan:
+    """What a matrix will hold and how long it will take, before it starts.
+
+    Args:
+        policy: The policy.
+        n_left: Rows.
+        n_right: Columns; None: the rows with themselves.
+        storage: What may be held.
+
+    Returns:
+        The plan; `str` is a sentence.
+    """
     size = sum(largest_part(p) for p in policy.theta.values())  # as many tiles on every process
     element = max(p.element_size() for p in policy.theta.values())
     return plan_storage(n_left, n_right, size, element, storage)

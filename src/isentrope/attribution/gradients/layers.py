@@ -83,6 +83,10 @@ class Layer:
         return out.index_put_((rows, ids), g, accumulate=True)
 
 
+HandOver = Callable[[Layer, Tensor, Tensor], None]
+"""Called with a layer, what it keeps of its input, and its output gradient."""
+
+
 def find_layers(policy: Policy) -> list[Layer]:
     """The layers that hold a policy's trainable parameters.
 
@@ -126,9 +130,7 @@ def _is_norm(module: nn.Module) -> bool:
 
 
 @contextmanager
-def recorded(
-    policy: Policy, layers: list[Layer], hand_over: Callable[[Layer, Tensor, Tensor], None]
-) -> Iterator[list[Tensor]]:
+def recorded(policy: Policy, layers: list[Layer], hand_over: HandOver) -> Iterator[list[Tensor]]:
     """Forward hooks that keep each layer's input, and hand it over when its gradient is known.
 
     Args:

@@ -5,7 +5,8 @@
 A linear layer y = W x + c with output gradients g has G_i = Σ_l g_il x_ilᵀ over the positions l of
 sequence i: it needs only the input and the output gradient, which hooks can read. An embedding adds
 g_il to the row of its token; a norm y = w ⊙ x̂ + c has Σ_l g_il ⊙ x̂_il. LoRA factors are linear
-layers. The output embedding is differentiated by hand (`policy.head`).
+layers, and a plain LoRA layer is one operation (`gradients.lora`). The output embedding is
+differentiated by hand (`policy.head`).
 
 No summed weight gradients are computed, and nothing is stored: each layer's rows are passed to a
 visitor as they arrive. Layers that the hooks do not support are refused by name. Before any work,
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.attribution.gradients.layers import Layer, by_sequence, find_layers, recorded
+from isentrope.attribution.gradients.lora import recorded_lora
 from isentrope.attribution.gradients.options import GradientBackend
 from isentrope.attribution.gradients.token_sum import TokenSum, first_tokens
 from isentrope.attribution.influence.closure import require_agreement
@@ -154,12 +156,13 @@ class SequenceGradients:
             mapped_blocks(),
             policy.precision.active(forward_mode=False),
             torch.enable_grad(),
-            recorded(policy, self._layers or [], whole_batch) as sources,
+            recorded_lora(policy.model, self._layers or [], whole_batch) as (others, anchors),
+            recorded(policy, others, whole_batch) as sources,
         ):
             hidden = policy.packed_hidden(batch)
             root, cotangent = self._through_head(hidden, batch, a, b, rows, hand_over)
-            if sources:
-                torch.autograd.grad(root, sources, cotangent, allow_unused=True)
+            if below := [*anchors, *sources]:
+                torch.autograd.grad(root, below, cotangent, allow_unused=True)
         return visited
 
     def _through_head(
