@@ -156,7 +156,7 @@ class ProbeConfig(Section):
 
 
 class AlarmConfig(Section):
-    """The alarm on the probe's readings: half of the entropy is soon spent."""
+    """The alarm on the probe's readings: entropy is spent faster than before, or soon spent."""
 
     enabled: bool = True
     """Warn in the log; it needs the probe."""
