@@ -1,6 +1,7 @@
 """A folder that was written as a whole is read as it was written, or refused by the file's name."""
 
 import json
+import logging
 import os
 
 import pytest
@@ -105,6 +106,26 @@ def test_a_manifest_cannot_name_files_elsewhere(folder):
         manifest.verify(folder)
 
 
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [("config.json", "DEBUG"), ("contract.json", "WARNING"), ("results.json", "WARNING")],
+)
+def test_a_folder_without_a_manifest_is_noted_once_and_a_warning_if_ours(
+    tmp_path, caplog, name, level
+):
+    folder = tmp_path / "one"
+    for place in (folder, tmp_path / "other"):
+        place.mkdir()
+        (place / name).write_text("{}")
+    with caplog.at_level(logging.DEBUG, "isentrope"):
+        assert manifest.verify(folder) is None
+        assert manifest.verify(folder / "." / "") is None
+        if level == "WARNING":  # of many such folders in one place, one is named
+            assert manifest.verify(tmp_path / "other") is None
+    assert [record.levelname for record in caplog.records] == [level]
+    assert "has no manifest.json, so its files are not verified" in caplog.text
+
+
 def test_a_manifest_of_another_tool_is_none(tmp_path):
     (tmp_path / "onnx").mkdir()
     for place in (tmp_path, tmp_path / "onnx"):
@@ -198,3 +219,18 @@ def test_links_that_lead_nowhere_are_refused(folder):
         (folder / name).unlink()
     (folder.parent / "circle").symlink_to("circle")
     manifest.verify_file(folder.parent / "circle")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "next_update/update.json"])
+def test_other_line_ends_are_said_to_be_the_only_change(folder, name):
+    inner = folder / "next_update"
+    (inner / "manifest.json").unlink()
+    (inner / "update.json").write_text('{"step":\n1}\n')
+    files.write_manifest(inner)
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content.replace(b"\n", b"\r\n"))
+    with pytest.raises(FileError, match=r"its line ends alone.*core\.autocrlf"):
+        manifest.verify(folder)
+    (folder / name).write_bytes(content.replace(b"\n", b"\r\n") + b" ")
+    with pytest.raises(FileError, match=r"damaged|changed"):
+        manifest.verify(folder)

@@ -59,15 +59,16 @@ def test_a_batch_does_not_depend_on_how_it_is_shared(policy, monkeypatch, proces
 
 
 @pytest.mark.parametrize(
-    ("reward", "said"),
+    ("reward", "error", "said"),
     [
-        (lambda r: [1.0] * len(r), "2 redraws .*0 of 4 prompt groups"),
-        (lambda r: [1.0], r"shape \(1,\) for 16 responses"),
-        (lambda r: [float("nan")] * len(r), "response 0 .*nan"),
+        (lambda r: [1.0] * len(r), ValueError, "2 redraws .*0 of 4 prompt groups"),
+        (lambda r: [1.0], ValueError, r"shape \(1,\) for 16 responses"),
+        (lambda r: [float("nan")] * len(r), ValueError, "response 0 .*nan"),
+        (lambda r: {}["x"], RuntimeError, "reward function .*KeyError: 'x'"),
     ],
 )
-def test_a_reward_function_that_is_no_use_is_said_in_a_sentence(policy, reward, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_reward_function_that_is_no_use_is_said_in_a_sentence(policy, reward, error, said):
+    with pytest.raises(error, match=said):
         draw(policy, batches(policy, reward, redraw_limit=2))
 
 

@@ -61,6 +61,7 @@ SPELLINGS = {
     "compiled DDP": lambda n: f"_orig_mod.module.{n}",
     "no PEFT prefix": lambda n: n.removeprefix("base_model.model."),
     "no adapter name": lambda n: n.replace(".default.", "."),
+    "an adapter of another name": lambda n: n.replace(".default.", ".actor."),
     "all": lambda n: "module." + middle(n, "_fsdp_wrapped_module._checkpoint_wrapped_module"),
 }
 

@@ -12,7 +12,7 @@ from isentrope.config.io import load_config
 from isentrope.runs.origin import changed_parts
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.measure import measure
-from tests.tiny_checkpoint import copied, settings
+from tests.tiny_checkpoint import as_made_elsewhere, copied, settings
 from tests.verbs import evaluating
 
 
@@ -128,3 +128,14 @@ def test_a_base_that_is_not_here_is_compared_by_its_name_alone():
     assert changed_parts(first, here) == changed_parts(here, first) == []
     assert changed_parts(first, second) == ["base"]
     assert changed_parts({}, here) == []
+
+
+def test_results_without_digests_are_continued_with_a_warning(here, caplog):
+    for repeat in ("", "_repeat_1"):
+        file = here / "study" / "measurements" / f"measure_step_4{repeat}" / "results.json"
+        content = json.loads(file.read_text())
+        del content["provenance"]["made_from"]
+        file.write_text(json.dumps(content))
+        as_made_elsewhere(file.parent)  # older versions wrote no manifest
+    study(here)
+    assert "holds no digests" in caplog.text

@@ -63,11 +63,14 @@ def adapter_base(
     is_name = _HUB_NAME.fullmatch(source) is not None
     if is_name and chosen is not None:
         return source
-    if not is_name or (_first_is_folder(folder, source) and not _cached(source)):
+    moved = next((p / source for p in folder.resolve().parents if (p / source).exists()), None)
+    of_folder = moved is not None or _first_is_folder(folder, source)
+    if not is_name or (of_folder and not _cached(source)):
+        way = f" It is at {moved}." if moved else ""
         raise FileNotFoundError(
             f"The base model of the adapter, {source} ({key}), does not exist relative to "
             f"{Path.cwd()}: give its location, or that it is a name on the hub, with base_model "
-            "(checkpoint.base_model)."
+            f"(checkpoint.base_model).{way}"
         )
     if not allow_hub:
         raise ValueError(

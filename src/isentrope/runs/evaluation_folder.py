@@ -138,9 +138,8 @@ class StepFolder:
 
     def _load(self, decoding: str, number: int) -> pd.DataFrame:
         paths = self._files(decoding, number)
-        if [p.stem.rpartition("_")[2] for p in paths] != [
-            self._digest(decoding, number, sha256_of_file(path)) for path in paths[:1]
-        ]:
+        digests = [self._digest(decoding, number, sha256_of_file(path)) for path in paths]
+        if len(paths) != 1 or paths[0].stem.rpartition("_")[2] != digests[0]:
             raise FileError(
                 self._chunks,
                 f"{self._chunks} does not have the chunk {number} ({decoding}) that was written: "

@@ -5,7 +5,8 @@ its size and SHA-256, and no other file beside them; inner folders with a manife
 (`next_update` of a checkpoint) are verified too.
 
 A folder that has isentrope.json and no manifest has lost it, and is refused. One that has neither
-was made elsewhere, or by an earlier version, and is read.
+was made elsewhere, or by an earlier version, and is read; that it is not verified is said once per
+place, and only at the level of debugging where no file in it is one that isentrope writes.
 
 A file is hashed once per process: digests are kept by path, size, times and inode.
 """
@@ -13,6 +14,7 @@ A file is hashed once per process: digests are kept by path, size, times and ino
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -41,9 +43,12 @@ NOT_VERIFIED = (
 
 _CURE = "restore it, or read the folder as it is with --no-verify (verify=False in Python)"
 _LARGEST = 64 * 2**20
+_OURS = ("contract.json", "results.json", "metrics.json", "update.json")
+"""Names that isentrope gives; few folders of other tools have one of them."""
 _VERIFYING: ContextVar[bool] = ContextVar("verifying", default=True)
 
 Stamp = tuple[int, int, int, int]
+_noted: set[Path] = set()
 _digests: dict[Path, tuple[Stamp, str]] = {}
 """Digest of each file that was hashed, with what its entry in the file system was then."""
 
@@ -91,6 +96,7 @@ def verify(folder: str | Path) -> str | None:
     path = folder / MANIFEST
     if not _is_ours(path):
         _require_made_elsewhere(folder)
+        _say_unverified(folder)
         return None
     listed = _listed(path)
     for name in listed:
@@ -149,7 +155,17 @@ def _require_unchanged(folder: Path, name: str, entry: Mapping[str, Any]) -> Non
     if not path.is_file():
         raise FileError(path, f"{path} is missing, which {MANIFEST} lists: {_CURE}.")
     if path.stat().st_size != entry["size"] or file_digest(path) != entry["sha256"]:
-        raise FileError(path, f"{path} was changed after it was written: {_CURE}.")
+        how = _line_ends(path, entry["sha256"])
+        raise FileError(path, f"{path} was changed after it was written{how}: {_CURE}.")
+
+
+def _line_ends(path: Path, written: str | None = None) -> str:
+    """Words that git changed the line ends of a file, and nothing else of what was written."""
+    content = path.read_bytes() if path.is_file() and path.stat().st_size <= _LARGEST else b""
+    plain = content.replace(b"\r\n", b"\n")
+    if plain == content or written not in (None, sha256([plain])):
+        return ""
+    return " (its line ends alone: git does so where core.autocrlf is not false)"
 
 
 def file_digest(path: Path) -> str:
@@ -183,8 +199,8 @@ def _listed(path: Path) -> dict[str, dict[str, Any]]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(
             path,
-            f"{path} is damaged, or is not a manifest of isentrope, so the folder cannot be "
-            f"verified: {_CURE}.",
+            f"{path} is damaged{_line_ends(path)}, or is not a manifest of isentrope, so the "
+            f"folder cannot be verified: {_CURE}.",
         ) from error
 
 
@@ -201,3 +217,16 @@ def _parsed(path: Path, stamp: Stamp) -> dict[str, dict[str, Any]]:
         if os.path.isabs(name) or ".." in name.split("/") or set(entry) != {"sha256", "size"}:
             raise ValueError(f"the entry {name!r} is not one of a manifest")
     return files
+
+
+def _say_unverified(folder: Path) -> None:
+    ours = any((folder / name).is_file() for name in _OURS)
+    place = folder.parent if ours else folder  # an old run has many such folders side by side
+    if place not in _noted:
+        _noted.add(place)
+        logging.getLogger("isentrope").log(
+            logging.WARNING if ours else logging.DEBUG,
+            "%s has no %s, so its files are not verified: an earlier version or another tool wrote "
+            "it, or the manifest was lost. More such folders in %s are not named.",
+            *(folder, MANIFEST, place),
+        )

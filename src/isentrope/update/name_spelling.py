@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
+from itertools import chain, pairwise
 from typing import Any
 
 from torch import nn
@@ -83,6 +84,7 @@ def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
     Raises:
         ValueError: If a name fits no parameter, or more than one.
     """
+    names = list(names)
     own = {id(p): name for name, p in model.named_parameters()}
     every = list(model.named_parameters(remove_duplicate=False))
     exact = {name: own[id(p)] for name, p in every}
@@ -90,13 +92,22 @@ def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
     plain: dict[str, dict[str, None]] = {}
     for alias, name in exact.items():
         plain.setdefault(plain_name(alias, adapters), {})[name] = None
+    kinds = {kind for kind, adapter in _neighbours(exact) if adapter in adapters}
+    other = {adapter for kind, adapter in _neighbours(names) if kind in kinds}
+    # the one adapter that all names are of, under another name than the model has for it
+    theirs = (*adapters, *other) if len(other - {"weight", "bias"}) == len(other) == 1 else adapters
     spelt: list[str] = []
     for name in names:
-        fitting = [exact[name]] if name in exact else [*plain.get(plain_name(name, adapters), {})]
+        fitting = [exact[name]] if name in exact else [*plain.get(plain_name(name, theirs), {})]
         if len(fitting) != 1:
             raise ValueError(_refusal(name, fitting, list(own.values())))
         spelt += fitting
     return spelt
+
+
+def _neighbours(names: Iterable[str]) -> set[tuple[str, str]]:
+    """Each two components that stand beside each other in a name, such as lora_A and default."""
+    return set(chain.from_iterable(pairwise(name.split(".")) for name in names))
 
 
 def _refusal(name: str, fitting: Sequence[str], names: Sequence[str]) -> str:

@@ -179,8 +179,8 @@ RULES: dict[str, Callable[[Tensor, Tensor, State, Group, Preconditioning], RuleS
     "rmsprop": rmsprop,
 }
 _HYPERPARAMETERS = {  # what a param group of each rule must hold
-    "adamw": ("betas", "eps", "amsgrad", "weight_decay"),
-    "adam": ("betas", "eps", "amsgrad", "weight_decay"),
+    "adamw": ("betas", "eps", "weight_decay"),
+    "adam": ("betas", "eps", "weight_decay"),
     "sgd": ("momentum", "dampening", "nesterov", "weight_decay"),
     "rmsprop": ("alpha", "eps", "centered", "momentum", "weight_decay"),
 }
@@ -248,7 +248,7 @@ def choose_rule(groups: Sequence[Group], rule: str | None = None) -> str:
 def _infer(groups: Sequence[Group]) -> str:
     keys = set[str].intersection(*(set(group) for group in groups))
     fitting = [rule for rule, needed in _HYPERPARAMETERS.items() if keys.issuperset(needed)]
-    if "adamw" in fitting and "momentum_decay" not in keys:
+    if "adamw" in fitting and "amsgrad" in keys and "momentum_decay" not in keys:
         decoupled = {g.get("decoupled_weight_decay") for g in groups if g["weight_decay"]}
         if len(decoupled) > 1 or None in decoupled:
             raise ValueError(
