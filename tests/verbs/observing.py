@@ -16,8 +16,7 @@ from isentrope.config.io import load_config
 from isentrope.models.precision import Precision
 from isentrope.results.verbs import VERBS
 from isentrope.runs import checkpoints
-from isentrope.verbs import batches
-from isentrope.verbs import kernel as kernel_verb
+from isentrope.verbs import batches, kernel_block
 from isentrope.verbs import prepare as preparation
 from isentrope.verbs.loop import run_verb
 from tests.tiny_checkpoint import settings
@@ -29,7 +28,7 @@ CALLED = {  # and where each is called from
     "update_batch": [batches],
     "respond": [batches],
     "at_precision": [batches, preparation],
-    "fisher_kernel": [kernel_verb],
+    "fisher_kernel": [kernel_block],
     "setLevel": [logging.getLogger("isentrope")],
 }
 ECHOES = ("policy", "timing", "provenance", "estimator", "settings")
