@@ -51,10 +51,12 @@ def test_entropy_is_held_against_its_target(tmp_path):
 
 def test_what_was_touched_is_told_and_gaps_are_no_error(tmp_path):
     changed = [None, *[0.1] * (STEPS - 1)]
-    panel = panels(write_run(tmp_path / "run", touched=0.02, changed=changed, strength=0.5))
-    assert panel["control_tokens"].caption == (
+    run = write_run(tmp_path / "run", touched=0.02, changed=changed, strength=0.5)
+    times = [{"step": k + 1, "seconds": 4.0, "control/seconds": 1.0} for k in range(STEPS)]
+    (run / "logs" / "timing.jsonl").write_text("\n".join(map(json.dumps, times)))
+    assert panels(run)["control_tokens"].caption == (
         "Over 20 steps: of tokens touched went from 0.02 to 0.02; of their weight changed went "
-        "from 0.1 to 0.1."
+        "from 0.1 to 0.1. The control took 1 seconds per step, 25\u00a0% of the time of training."
     )
 
 

@@ -69,6 +69,7 @@ def test_influence_alone_says_whose_prompts_did_it(tmp_path):
     write(tmp_path, "influence", "step_8", influence(), sequences=sequences, tokens=tokens)
     said = {claim.question: claim.text for claim in verdict(read_run(tmp_path))}
     assert "same prompt −0.5" in said["Whose prompts"]
+    assert "60\u00a0%" in said["Who did it"]
 
 
 def test_the_verdict_is_on_the_checkpoint_that_was_chosen(tmp_path):

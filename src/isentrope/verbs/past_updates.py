@@ -31,7 +31,8 @@ from isentrope.attribution.influence.momentum import (
     unroll,
 )
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector
+from isentrope.nouns.vectors import Vector, norm
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import read_next_update
 from isentrope.results.attributions import MomentumRecord, PastPart, PastStep
@@ -93,7 +94,10 @@ def past_updates(
             policy = Checkpoint(path, path.name).load(ready.where, ready.sampler.sampling)
             policy.ranks = ready.policy.ranks
             policy.convert(ready.policy.precision)
-            clip = clip_factor(update["gradient_norm"], update.get("max_grad_norm"))
+            size = update.get("gradient_norm")
+            if size is None:  # not every recorder knows it
+                size = norm(weighted_gradient(policy, batch, batch.padded("token_weights")))
+            clip = clip_factor(size, update.get("max_grad_norm"))
             directions = momentum.directions(quantities, back, clip)
             rows = past_influence(policy, batch, directions, ready.gradients)
             updates.append(PastUpdate(back, batch, rows.chunk(len(attributions))))
@@ -117,8 +121,7 @@ def _read(checkpoint: Path) -> tuple[Rollouts, dict[str, Any]] | None:
         raise
     except (FileNotFoundError, ValueError):
         return None
-    replays = batch.token_weights is not None and update.get("gradient_norm") is not None
-    return (batch, update) if replays else None
+    return None if batch.token_weights is None else (batch, update)
 
 
 def _record(

@@ -35,18 +35,21 @@ RELATIONS = {
 
 
 def parts_of(reading: Reading) -> dict[str, Estimate]:
-    """δH₁ per unit η of each part of the step and "total"; empty where it was not measured."""
-    measured = reading.shown(MeasureResult)
-    if measured is None or measured.result.part("total") is None:
+    """δH₁ per unit η of each part of the step and "total"; empty where no verb measured it."""
+    measured, influence = reading.shown(MeasureResult), reading.shown(InfluenceResult)
+    if measured is not None and measured.result.part("total") is not None:
+        parts = {name: measured.result.part(name) for name in (*PARTS, "total")}
+        return {name: part for name, part in parts.items() if part is not None}
+    if influence is None:
         return {}
-    parts = {name: measured.result.part(name) for name in (*PARTS, "total")}
-    return {name: part for name, part in parts.items() if part is not None}
+    names = ("momentum", "decay", "gradient", "total")
+    return {name: getattr(influence.result.entropy, name) for name in names}
 
 
 def waterfall(reading: Reading) -> Iterator[Panel]:
     """The parts, their sum, and what lies beyond first order."""
     measured, parts = reading.shown(MeasureResult), parts_of(reading)
-    if measured is None or not parts:
+    if measured is None or measured.result.part("total") is None:
         return
     total, result = parts.pop("total"), measured.result
     rate = result.rate or 1.0

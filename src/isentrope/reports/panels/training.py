@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from isentrope.reports.drawing import STEP, Mark, chart, dashed, logged, points
 from isentrope.reports.evaluations import Evaluation
 from isentrope.reports.palette import FALL, FIRST, INK, MEASURED, MUTED, REWARD, SECOND
 from isentrope.reports.panel import Panel
-from isentrope.reports.read_run import Reading
+from isentrope.reports.read_run import Reading, read_log
 from isentrope.reports.sentences import from_to, number
 from isentrope.system.formatting import percent
 
@@ -120,8 +121,27 @@ def training_panels(reading: Reading) -> Iterator[Panel]:
 
 
 def control_panels(reading: Reading) -> Iterator[Panel]:
-    """What the log tells of a control; no panels for a run without one."""
-    return (panel for curves in CONTROL for panel in _panel(reading, curves))
+    """What the logs tell of a control, and its time; no panels for a run without one."""
+    panels = [panel for curves in CONTROL for panel in _panel(reading, curves)]
+    yield from panels[:-1]
+    for last in panels[-1:]:
+        yield replace(last, caption=f"{last.caption}{_time_of_control(reading)}")
+
+
+def _time_of_control(reading: Reading) -> str:
+    """Seconds of a control; empty where they are not logged."""
+    path, both = reading.folder / "logs" / "timing.jsonl", ["control/seconds", "seconds"]
+    times = pd.DataFrame(read_log(path)[0] if path.exists() else [])
+    if not {*both} <= {*times}:
+        return ""
+    times = times.drop_duplicates("step", keep="last").dropna(subset=both)
+    own, whole = (float(times[name].sum()) for name in both)
+    if not whole:
+        return ""
+    return (
+        f" The control took {number(own / len(times))} seconds per step, {percent(own / whole)} of "
+        "the time of training."
+    )
 
 
 def _panel(reading: Reading, curves: Curves) -> Iterator[Panel]:
@@ -131,6 +151,8 @@ def _panel(reading: Reading, curves: Curves) -> Iterator[Panel]:
         return
     if curves.level:
         rows = rows[rows[first] > 0]
+    if not len(rows):
+        return
     marks, parts = list[Mark](), list[str]()
     for name, (label, colour) in curves.drawn.items():
         known = rows.dropna(subset=[name]) if name in rows else rows[:0]
