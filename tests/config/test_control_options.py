@@ -12,11 +12,13 @@ from isentrope.config.control_options import (
 )
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
+from isentrope.config.trl import grpo_options
 from isentrope.sampling.prompts import Prompt
 from isentrope.verbs.train import resume, train
 from tests.training import runs
 
 pytest.importorskip("trl")
+OFF_POLICY = ["kl_cov", "clip_higher", "cispo", "gspo"]
 SHORT = {"training": {"steps": 2, "save_every": 1}}
 
 
@@ -32,6 +34,7 @@ def config(folder, *changes, **control):
         ({"name": "clip_b", "options": {"sigma": 1}}, [], "'sigma': it has mu"),
         ({"strength": 1.0}, [], "name is none"),
         ({"name": "random_mask", "target": {"kind": "hold"}}, [], "target"),
+        ({"name": "cispo", "target": {"kind": "hold"}}, [], "target"),
         ({"name": "stare", "target": {"kind": "value"}}, [], "kind value"),
         ({"name": "stare"}, ["trainer.entropy_coef=0.1"], r"control\.name=bonus"),
         ({"name": "stare"}, ["trainer.use_adaptive_entropy=true"], "entropy"),
@@ -53,12 +56,39 @@ def config(folder, *changes, **control):
             "later steps",
         ),
         ({"name": "pass_at_k", "options": {"k": 8}}, [], "k must"),
+        ({"name": "clip_higher"}, ["trainer.epsilon_high=0.3"], "control.name=clip_hi"),
+        ({"name": "gspo"}, ["training.normaliser=longest"], "dr_grpo"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_made(tmp_path, control, changes, said):
     with pytest.raises(ConfigError, match=said):
         train(config(tmp_path, *changes, **control))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("control", "said"),
+    [
+        *(({"name": name}, "every ratio is 1") for name in OFF_POLICY),
+        ({"name": "entropy_mask", "options": {"quantile": 0.0}}, "no token is below"),
+        ({"name": "repo_r", "strength": 0.0}, "its strength is 0"),
+    ],
+)
+def test_a_control_that_does_nothing_says_why(tmp_path, control, said, caplog):
+    made = config(tmp_path, **control)
+    run_control(made, grpo_options(made, tmp_path), [])
+    (message,) = caplog.messages
+    assert said in message
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_off_policy_controls_act_where_batches_are_used_again(tmp_path, name, caplog):
+    changes = ["trainer.num_iterations=4", "training.save_every=4"]
+    made = config(tmp_path, *changes, name=name)
+    args = grpo_options(made, tmp_path)
+    run_control(made, args, [])
+    assert caplog.messages == []
+    assert made.control.build().fields().items() <= vars(args).items()
 
 
 def test_the_contract_names_the_control_and_another_one_is_refused(tmp_path, caplog):
@@ -114,6 +144,19 @@ def test_the_controls_own_batches_are_sampled_as_the_runs(tmp_path):
 
 def test_the_objective_is_recorded_under_any_control(tmp_path):
     assert objective_of(config(tmp_path)) == "dr_grpo"
-    controlled = config(tmp_path, name="stare")
-    assert objective_of(controlled) == "recorded"
-    assert plain_objective_of(controlled) == "dr_grpo"
+    for name in ("stare", "clip_higher", "adaptive"):
+        controlled = config(tmp_path, name=name)
+        assert objective_of(controlled) == "recorded"
+        assert plain_objective_of(controlled) == "dr_grpo"
+
+
+def test_the_adaptive_strength_is_logged_and_resumes_to_the_bit(tmp_path):
+    control = {"name": "adaptive", "options": {"target": 9.0, "delta": 0.001}}
+    whole = train(config(tmp_path, "training.steps=3", **control))
+    parts = tmp_path / "parts"
+    train(config(tmp_path, f"output.directory={parts}", **control))
+    resume(parts, ["training.steps=3"])
+    applied = [line["control/strength"] for line in _lines(whole)]
+    assert applied == pytest.approx([0, 0.001, 0.002])  # the first step has seen no entropy yet
+    for name in ("training_state/step_3/adapter_model.safetensors", "logs/metrics.jsonl"):
+        assert (whole / name).read_bytes() == (parts / name).read_bytes()

@@ -63,13 +63,24 @@ def test_a_value_that_is_long_is_not_repeated_in_full():
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("text", ["0x10", "010", "yes", "12:30", "2001-01-01"])
+@pytest.mark.parametrize(
+    "text", ["1e5", "2026", "1.50", "0x10", "010", "yes", "12:30", "2001-01-01"]
+)
 def test_a_path_that_looks_like_a_number_is_a_text(text, tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(f"model: {{path: {text}, lora_target_modules: [{text}]}}\n")
     config = load_config(path, [f"output.directory={text}"], root=TrainConfig)
     assert (config.model.path, config.output.directory) == (text, text)
     assert config.model.lora_target_modules == [text]
+    path.write_text(dump_config(config))
+    assert load_config(path, root=TrainConfig) == config
+
+
+def test_a_quoted_number_is_a_text_where_any_value_may_be(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("model: {path: toy}\ndata: {dataset_options: {a: '1e5', b: [1e5], c: 7}}\n")
+    config = load_config(path, root=TrainConfig)
+    assert config.data.dataset_options == {"a": "1e5", "b": [100000.0], "c": 7}
     path.write_text(dump_config(config))
     assert load_config(path, root=TrainConfig) == config
 

@@ -63,6 +63,13 @@ def test_every_control_is_built_and_compared_by_value(name):
         controls.build(name).anything = 1
 
 
+@pytest.mark.parametrize("name", controls.FIELDS)
+def test_fields_are_those_of_trl(name):
+    trl = pytest.importorskip("trl")
+    of_trl = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
+    assert set(controls.build(name).fields()) <= of_trl
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -73,6 +80,7 @@ def test_every_control_is_built_and_compared_by_value(name):
         (("clip_b", None, {"mu": "2"}), "mu: Input should be a valid number, got '2'"),
         (("clip_b", 1.5), "strength: Input should be less than or equal to 1, got 1.5"),
         (("repo_r", float("nan")), "strength: Input should be a finite number"),
+        (("cispo", 1.0), "'cispo': strength"),
         (("bonus", None, {"mode": "full"}), "'pathwise' or 'complete', got 'full'"),
         (("clip_cov", None, {"lower": 0.9, "upper": 0.2}), "cannot go from 0.9 to 0.2"),
         (("clip_cov", None, {"upper": 5.0}), "bounds=quantile cannot go from 0.98 to 5.0"),

@@ -11,6 +11,7 @@ import pytest
 from isentrope import control
 from isentrope.control import controls
 from isentrope.control.base import TokenRule
+from isentrope.control.trl_fields import TrainerFields
 
 PAGE = (Path(__file__).parents[2] / "docs" / "control.md").read_text(encoding="utf-8")
 
@@ -26,7 +27,8 @@ def subclasses(kind):
 
 
 def test_every_control_is_in_its_table():
-    assert set(subclasses(TokenRule)) == set(controls.TOKEN.values())
+    found = {*subclasses(TokenRule), *subclasses(TrainerFields)}
+    assert found == {*controls.TOKEN.values(), *controls.FIELDS.values()}
 
 
 @pytest.mark.parametrize("name", controls.names())
@@ -42,7 +44,7 @@ def test_every_name_of_the_page_is_a_control():
     assert named <= set(controls.names())
 
 
-@pytest.mark.parametrize("name", controls.TOKEN)
+@pytest.mark.parametrize("name", [*controls.TOKEN, *controls.FIELDS])
 def test_the_docstring_of_a_control_has_every_option(name):
     kind = type(controls.build(name))
     documented = set(re.findall(r"^\s+(\w+): ", str(kind.__doc__), re.M))

@@ -1,6 +1,9 @@
 """A control in training does what the same control does offline, however the batch is cut."""
 
 import copy
+import math
+import statistics
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -210,6 +213,50 @@ def test_a_strength_of_0_is_training_without_a_control_to_the_bit(made):
     assert all(torch.equal(gradient[n], again[n]) for n in gradient)
 
 
+def test_kl_cov_adds_its_term_where_ratios_are_not_1(made):
+    control = run_control("kl_cov", {"share": 0.1})
+    made.model.train()
+    made.run_control, made.current_gradient_accumulation_steps = control, 1
+    inputs = made._generate_and_score_completions([])
+    U = made.batch.rollouts
+    assert inputs["advantages"].dim() == 1
+    sampler = inputs["sampling_per_token_logps"].double()
+    signs = torch.randn(sampler.shape, generator=torch.Generator().manual_seed(3)).sign()
+    inputs["old_per_token_logps"] = sampler - 0.01 * signs  # the policy has moved by ± 0.01
+    made._compute_loss(made.model, inputs).backward()
+    recorded = flat(made.recorder.collect(U.lengths.tolist()).weights)
+    tokens = Tokens.of(U, "dr_grpo", runs.LENGTH, step=1)
+    A, s = tokens.token_advantages, tokens.logprobs
+    cov = ((A - A[U.mask].mean()) * (s - s[U.mask].mean()))[U.mask]
+    held = cov >= cov.sort(descending=True).values[int(0.1 * len(cov)) - 1]
+    ratio = (0.01 * signs.double()).exp()[:, : U.mask.shape[1]]
+    expected = (tokens.weights * ratio)[U.mask]
+    w = tokens.sequence_weights[:, None].expand_as(s)[U.mask]
+    expected -= held * w * signs[:, : U.mask.shape[1]].double()[U.mask]
+    torch.testing.assert_close(recorded, expected, rtol=1e-5, atol=1e-8)
+
+
+def test_kl_cov_chooses_by_advantages_without_the_normaliser(made, monkeypatch):
+    control = run_control("kl_cov", {"share": 0.1}, objective="dr_grpo_longest")
+    factors = torch.tensor([1.0, 40.0, 3.0, 9.0]).repeat_interleave(runs.SIZE)
+    monkeypatch.setattr(made, "options", replace(made.options, longest_normaliser=True))
+    monkeypatch.setattr(made, "_longest_factor", lambda outputs: factors)
+    monkeypatch.setattr(made, "run_control", control)
+    inputs = made._generate_and_score_completions([])
+    tokens = Tokens.of(made.batch.rollouts, "dr_grpo_longest", runs.LENGTH, step=1)
+    s, mask = inputs["sampling_per_token_logps"], inputs["completion_mask"].bool()
+    inputs["old_per_token_logps"] = s - torch.arange(1.0, s.numel() + 1).view_as(s)
+    found = control.loss_term(inputs, s, s)
+    A, w = tokens.advantages, tokens.sequence_weights
+    rows = [(i, k) for i in range(len(s)) for k in range(s.shape[1]) if mask[i, k]]
+    mean_A = statistics.fmean(float(A[i]) for i, _ in rows)
+    mean_s = statistics.fmean(float(s[p]) for p in rows)
+    cov = {p: (float(A[p[0]]) - mean_A) * (float(s[p]) - mean_s) for p in rows}
+    held = sorted(rows, key=lambda p: -cov[p])[: math.floor(0.1 * len(rows))]
+    expected = sum(float(w[i]) * (i * s.shape[1] + k + 1) for i, k in held)
+    assert float(found) == pytest.approx(expected, rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -243,9 +290,11 @@ def test_the_parameters_move_as_the_offline_step_says(tmp_path, name, options):
     assert own is None if name != "influence" else 6 <= own <= 6 * runs.LENGTH
 
 
-def test_a_step_that_uses_its_batch_again_replays_under_control(tmp_path):
-    control = run_control("bonus", {"mode": "complete"})
-    trainer(tmp_path, control, steps=3, num_iterations=2).train()
+@pytest.mark.parametrize(
+    ("name", "options"), [("bonus", {"mode": "complete"}), ("kl_cov", {"share": 0.2})]
+)
+def test_a_step_that_uses_its_batch_again_replays_under_control(tmp_path, name, options):
+    trainer(tmp_path, run_control(name, options), steps=3, num_iterations=2).train()
     moved = [line["policy_ratio/log_max"] for line in runs.lines(tmp_path)]
     assert moved[0] < 1e-4 < moved[1]
     assert runs.relative(*replayed(tmp_path, 1)) < 1e-4

@@ -109,6 +109,7 @@ def constants(item):
         "RunControl",
         "Tokens",
         "TokenRule",
+        "TrainerFields",
     }
     spans = set(_SPAN.findall(item)) - {"NAME"}
     return {name for name in spans if name in known or re.fullmatch(r"_?[A-Z][A-Z_]+", name)}

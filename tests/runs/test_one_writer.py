@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import threading
@@ -8,11 +9,11 @@ from isentrope.reports.report import write_report
 from isentrope.runs.one_writer import LOCK, one_writer
 
 HOLD = """
-import fcntl, sys, time
-file = open(sys.argv[1], "w")
-fcntl.flock(file, fcntl.LOCK_EX)
-print("held", flush=True)
-time.sleep(600)
+import sys, time
+from isentrope.runs.one_writer import one_writer
+with one_writer(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(600)
 """
 
 
@@ -21,17 +22,17 @@ def holder(tmp_path):
     """Another process that holds tmp_path/run."""
     folder = tmp_path / "run"
     folder.mkdir()
-    command = [sys.executable, "-c", HOLD, str(folder / LOCK)]
+    command = [sys.executable, "-c", HOLD, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout.readline() == "held\n"
         yield folder, child
         child.kill()
 
 
-def test_a_second_process_is_refused_and_a_killed_one_holds_nothing(holder):
+def test_a_second_process_is_told_who_writes_and_a_killed_one_holds_nothing(holder):
     folder, child = holder
     with (
-        pytest.raises(BlockingIOError, match="by another process"),
+        pytest.raises(BlockingIOError, match=rf"process {child.pid} on .*, -c .*, since 20"),
         one_writer(folder),
     ):
         pass
@@ -39,7 +40,7 @@ def test_a_second_process_is_refused_and_a_killed_one_holds_nothing(holder):
     child.wait()
     assert (folder / LOCK).exists()  # what it left does no harm
     with one_writer(folder):
-        assert (folder / LOCK).exists()
+        assert f"process {os.getpid()} on " in (folder / LOCK).read_text()
     assert not (folder / LOCK).exists()
 
 

@@ -115,7 +115,7 @@ def test_every_control_that_acts_is_tried_at_every_strength_that_fits(run):
     table = pd.read_parquet(folder / "trial.parquet")
     tried = set(table["control"])
     assert {"clip_cov", "repo_r", "influence", "isentropic", "bonus", "lp_reg"} <= tried
-    assert "random_mask" not in tried
+    assert not {"kl_cov", "cispo", "random_mask"} & tried
     assert (table.groupby("control")["strength"].nunique() >= 1).all()
     assert table.groupby("part").size()["step"] == len(results["all"])
     numbers = table[["delta_h", "gained_delta_h", "gained_delta_h_se", "delta_j", "gained_delta_j"]]
@@ -190,6 +190,8 @@ def test_the_search_reaches_the_bound_of_a_strength(control, default, bound):
 
 
 def test_what_cannot_be_tried_is_refused(run):
+    with pytest.raises(ValueError, match=r"'kl_cov' .*ratio"):
+        run(["kl_cov"])
     with pytest.raises(ValueError, match=r"nearest is 'clip_cov'"):
         run(["clip_cow"])
     with pytest.raises(ValueError, match=r"estimator.objective"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -12,33 +13,49 @@ from isentrope.config.train import TrainConfig
 from isentrope.control.base import TokenRule
 from isentrope.control.controls import NONE
 from isentrope.control.influence_clip import InfluenceClip
+from isentrope.control.masks import EntropyMask
 from isentrope.control.measured import HeldOutSample
 from isentrope.control.options import IsentropicOptions
 from isentrope.control.pass_at_k import PassAtK
 from isentrope.control.run_control import RunControl
 from isentrope.control.tokens import Tokens
+from isentrope.control.trl_fields import TrainerFields
 from isentrope.sampling.prompts import Prompt
 from isentrope.trainers.passed import BESIDE_TOKEN_WEIGHTS, CONTROLS
 
+log = logging.getLogger("isentrope")
 
-def require_fit(config: TrainConfig) -> None:
-    """Refuse a control that does not fit the rest of a configuration.
+
+def trainer_fields(config: TrainConfig) -> dict[str, Any]:
+    """Fields of TRL's configuration that the control sets.
+
+    Returns:
+        Field and value.
 
     Raises:
-        ConfigError: Naming the other setting.
+        ConfigError: If the control does not fit the rest of the configuration.
     """
-    control = config.control.build()
+    control, name, given = config.control.build(), config.control.name, config.trainer
     if control is None:
-        return
-    given = config.trainer
-    for field, words in CONTROLS.items():
+        return {}
+    for field, same in CONTROLS.items():
         if field in given:
             raise ConfigError(
-                f"control.name={config.control.name} and trainer.{field} would both act on "
-                f"entropy: choose one{words}."
+                f"control.name={name} and trainer.{field} would both act on entropy: choose one "
+                f"(control.name={same} is the control of that kind)."
             )
-    if not isinstance(control, TokenRule):
-        return
+    if isinstance(control, TokenRule):
+        _require_token_weights(config, control, given)
+    fields = control.fields() if isinstance(control, TrainerFields) else {}
+    if taken := sorted(fields.keys() & given):
+        raise ConfigError(
+            f"trainer.{taken[0]} is set by control.name={name}: leave it out of trainer, and give "
+            "the control's options instead."
+        )
+    return fields
+
+
+def _require_token_weights(config: TrainConfig, control: TokenRule, given: dict[str, Any]) -> None:
     name = config.control.name
     for field, (usual, words) in BESIDE_TOKEN_WEIGHTS.items():
         if given.get(field) not in (None, *usual):
@@ -68,6 +85,15 @@ def measures(config: TrainConfig) -> bool:
 def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> RunControl | None:
     """The token control of a run; None where it has none. Held-out prompts are not trained on."""
     control = config.control.build()
+    inert = {
+        "it acts through ratios of the policy to its sampler other than 1, and with "
+        "trainer.num_iterations=1 every ratio is 1": not getattr(control, "on_policy", True)
+        and config.trainer.get("num_iterations", 1) < 2,
+        "its strength is 0": getattr(control, "strength", None) == 0,
+        "no token is below quantile=0": isinstance(control, EntropyMask) and control.quantile == 0,
+    }
+    for reason in (words for words, found in inert.items() if found):
+        log.warning("control.name=%s does nothing in this run: %s.", config.control.name, reason)
     if not isinstance(control, TokenRule):
         return None
     measured = None

@@ -24,6 +24,7 @@ from isentrope.config.strict_yaml import (
     shortened,
     yaml_text,
 )
+from isentrope.config.values import as_written
 from isentrope.system.secrets import secrets_in
 
 __all__ = ["ConfigError", "all_keys", "dump_config", "load_config", "read_yaml"]
@@ -52,7 +53,7 @@ def load_config(
             secret, which does not belong in a file that is written into run folders.
     """
     if isinstance(source, Mapping):
-        content = dict(source)
+        content = {k: v if k == "provenance" else as_written(v) for k, v in source.items()}
     else:
         content = located(read_yaml(Path(source)), Path(source).parent)
     for override in overrides:

@@ -30,6 +30,7 @@ from isentrope.config.values import (
     Name,
     PathText,
     Seed,
+    Settings,
     Whole,
 )
 from isentrope.sampling.tasks import Task
@@ -197,7 +198,7 @@ class MeasureConfig(Section):
     entropies: EntropiesConfig = EntropiesConfig()
     detailed_logging: LoggingConfig = LoggingConfig()
     output: OutputConfig = OutputConfig()
-    provenance: dict[str, Any] | None = None
+    provenance: Settings | None = None
     """Written into a run folder's config.yaml; a rerun warns where versions differ from it."""
 
     def as_trained(

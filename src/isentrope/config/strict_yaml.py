@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from isentrope.config.values import written
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.reading import read_text
 from isentrope.system.secrets import without_secrets
@@ -90,10 +91,9 @@ class _Loader(yaml.SafeLoader):
         if node.tag == "tag:yaml.org,2002:int":
             if len(text) > 20 or abs(int(text)) > MAX_INTEGER:
                 raise self._refusal(node, "a number has more than 63 bits")
-            return int(text)
-        if not math.isfinite(number := float(text)):
+        elif not math.isfinite(float(text)):
             raise self._refusal(node, f"{brief(text)} is not a finite number")
-        return number
+        return written(text)
 
     def construct_word(self, node: Any) -> bool | None:
         return None if node.tag == "tag:yaml.org,2002:null" else node.value.lower() == "true"
@@ -127,7 +127,7 @@ def parse(text: str, where: str) -> Any:
         where: What it is, the beginning of a complaint.
 
     Returns:
-        Dictionaries, lists and values.
+        Dictionaries, lists and values; a number keeps its spelling.
 
     Raises:
         ConfigError: If it is not one document of strict YAML.

@@ -156,7 +156,7 @@ class ProbeConfig(Section):
 
 
 class AlarmConfig(Section):
-    """The alarm on the probe's readings: half of the entropy is soon spent."""
+    """The alarm on the probe's readings: entropy is spent faster than before, or soon spent."""
 
     enabled: bool = True
     """Warn in the log; it needs the probe."""
@@ -205,7 +205,7 @@ class TrainConfig(Section):
     trainer: Settings = Field(default_factory=dict)
     """Any other field of TRL's GRPOConfig."""
     output: RunConfig = RunConfig()
-    provenance: dict[str, Any] | None = None
+    provenance: Settings | None = None
     """Written into a run folder's config.yaml."""
 
     @model_validator(mode="after")
@@ -247,7 +247,7 @@ class SftConfig(Section):
     trainer: Settings = Field(default_factory=dict)
     """Any other field of TRL's SFTConfig."""
     output: TrackedConfig = TrackedConfig()
-    provenance: dict[str, Any] | None = None
+    provenance: Settings | None = None
     """Written into a run folder's config.yaml."""
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from isentrope.config.control_options import require_fit as require_control_fits
+from isentrope.config.control_options import trainer_fields
 from isentrope.config.io import ConfigError
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl_fields import require_spreadable, trainer_options
@@ -36,7 +36,8 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
     micro_batch, passes = _micro_batches(
         "training.prompts_per_step", training.prompts_per_step, training.micro_batch
     )
-    _require_fit(config, given)
+    of_control = trainer_fields(config)
+    _require_fit(config, given | of_control)
     usual = {
         "loss_type": "dr_grpo",
         "scale_rewards": "none",
@@ -58,9 +59,8 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
         "shuffle_dataset": False,
         "disable_dropout": True,
     }
-    require_control_fits(config)
     ours = _of_every_run(config, training, checkpoints) | fixed
-    return GRPOConfig(**(_usual() | usual | given | ours))
+    return GRPOConfig(**(_usual() | usual | given | of_control | ours))
 
 
 def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:

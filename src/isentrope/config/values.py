@@ -46,25 +46,54 @@ def _no_truth_value(value: Any) -> Any:
     return value
 
 
+class _Int(int):
+    text: str
+
+
+class _Float(float):
+    text: str
+
+
+def written(text: str) -> int | float:
+    """The number that a text spells; it keeps its spelling, for where a text is due."""
+    number = (_Int if text.lstrip("+-").isdecimal() else _Float)(text)
+    number.text = text
+    return number
+
+
+def spelling(value: Any) -> Any:
+    """The text of a number that was read without quotes; any other value as it is."""
+    return value.text if isinstance(value, (_Int, _Float)) else value
+
+
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 """A number by its exponent, which PyYAML leaves a text where it has no dot or no sign."""
 
 
-def _numbers(value: Any) -> Any:
-    """A value, or all those in a dictionary or list, with numbers for texts such as 1e-5."""
+def as_written(content: Any) -> Any:
+    """Content of PyYAML, with numbers for texts such as 1e-5."""
+    if isinstance(content, Mapping):
+        return {key: as_written(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [as_written(value) for value in content]
+    number = isinstance(content, str) and _EXPONENT.fullmatch(content)
+    return written(content) if number else content
+
+
+def _plain(value: Any) -> Any:
+    """A value, or all those in a dictionary or list, with numbers that have no spelling."""
     if isinstance(value, Mapping):
-        return {key: _numbers(item) for key, item in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_numbers(item) for item in value]
-    if isinstance(value, str) and _EXPONENT.fullmatch(value):
-        value = float(value)
+        return [_plain(item) for item in value]
     if isinstance(value, (int, float)) and not abs(value) < LARGEST_SETTING:
         raise ValueError("should be a finite number of at most 63 bits")
+    if isinstance(value, (_Int, _Float)):
+        return int(value) if isinstance(value, int) else float(value)
     return value
 
 
-_READ = BeforeValidator(_numbers)
-Settings = Annotated[dict[str, Any], _READ]
+Settings = Annotated[dict[str, Any], BeforeValidator(_plain)]
 """Values of any kind, by name."""
 
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
@@ -72,17 +101,17 @@ Whole = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 Order = Annotated[Literal[0, 1, 2], BeforeValidator(_no_truth_value)]
 
-Real = Annotated[float, _READ, Field(ge=-LARGEST_REAL, le=LARGEST_REAL)]
-Positive = Annotated[float, _READ, Field(gt=0, le=LARGEST_REAL)]
-NotNegative = Annotated[float, _READ, Field(ge=0, le=LARGEST_REAL)]
-Rate = Annotated[float, _READ, Field(gt=0, le=1e9)]
+Real = Annotated[float, Field(ge=-LARGEST_REAL, le=LARGEST_REAL)]
+Positive = Annotated[float, Field(gt=0, le=LARGEST_REAL)]
+NotNegative = Annotated[float, Field(ge=0, le=LARGEST_REAL)]
+Rate = Annotated[float, Field(gt=0, le=1e9)]
 """A learning rate."""
-Temperature = Annotated[float, _READ, Field(ge=1e-6, le=1e6)]
-Share = Annotated[float, _READ, Field(gt=0, lt=1)]
-Decay = Annotated[float, _READ, Field(ge=0, lt=1)]
+Temperature = Annotated[float, Field(ge=1e-6, le=1e6)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
-Text = Annotated[str, AfterValidator(_text)]
-Name = PathText = Annotated[str, AfterValidator(_not_blank)]
+Text = Annotated[str, BeforeValidator(spelling), AfterValidator(_text)]
+Name = PathText = Annotated[str, BeforeValidator(spelling), AfterValidator(_not_blank)]
 """A name, or a path, or a name on the model hub."""
 FileName = Annotated[Name, AfterValidator(_file_name)]
 """The name of a file or folder, which cannot leave the folder that it is in."""

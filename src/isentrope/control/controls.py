@@ -1,6 +1,7 @@
 """The controls by name.
 
-`TOKEN` rewrite the weights of an update batch, and `STEP` add to the optimizer's step itself.
+`TOKEN` rewrite the weights of an update batch, `FIELDS` set fields of TRL's configuration, and
+`STEP` add to the optimizer's step itself.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from isentrope.control.clip_cov import ClipCov
 from isentrope.control.entrocraft import Entrocraft
 from isentrope.control.entropic import EntroPIC
 from isentrope.control.influence_clip import InfluenceClip
+from isentrope.control.kl_cov import KlCov
 from isentrope.control.lp_reg import LpReg
 from isentrope.control.masks import EntropyMask, NegativeScale, RandomMask
 from isentrope.control.options import IsentropicOptions
@@ -26,6 +28,13 @@ from isentrope.control.pass_at_k import PassAtK
 from isentrope.control.qae import QuantileAdvantage
 from isentrope.control.repo_r import RepoR
 from isentrope.control.stare import Stare
+from isentrope.control.trl_fields import (
+    AdaptiveBonus,
+    Cispo,
+    ClipHigher,
+    Gspo,
+    TrainerFields,
+)
 from isentrope.control.w_reinforce import WReinforce
 
 NONE = "none"
@@ -49,6 +58,15 @@ TOKEN: dict[str, type[TokenRule]] = {
 }
 """Token controls."""
 
+FIELDS: dict[str, type[TrainerFields]] = {
+    "kl_cov": KlCov,
+    "clip_higher": ClipHigher,
+    "cispo": Cispo,
+    "gspo": Gspo,
+    "adaptive": AdaptiveBonus,
+}
+"""Controls that set fields of TRL; none of them can be tried in one step on an on-policy batch."""
+
 STEP: dict[str, dict[str, Any]] = {
     "isentropic": {"reward_neutral": False},
     "isentropic_reward_neutral": {"reward_neutral": True},
@@ -58,7 +76,7 @@ STEP: dict[str, dict[str, Any]] = {
 
 def names() -> tuple[str, ...]:
     """The names that `build` accepts."""
-    return (*TOKEN, *STEP)
+    return (*TOKEN, *FIELDS, *STEP)
 
 
 def build(
@@ -72,12 +90,12 @@ def build(
         options: Its other options.
 
     Returns:
-        A `TokenRule` or `IsentropicOptions`.
+        A `TokenRule`, a `TrainerFields` or `IsentropicOptions`.
 
     Raises:
         ValueError: If the name or an option is unknown, or a value does not fit.
     """
-    table: dict[str, type] = {**TOKEN, **dict.fromkeys(STEP, IsentropicOptions)}
+    table: dict[str, type] = {**TOKEN, **FIELDS, **dict.fromkeys(STEP, IsentropicOptions)}
     if name not in table:
         near = get_close_matches(str(name).lower(), table, n=1, cutoff=0.0)[0]
         raise ValueError(

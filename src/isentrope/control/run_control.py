@@ -22,6 +22,7 @@ from torch import Tensor
 from isentrope.control.base import TokenRule
 from isentrope.control.feedback import Feedback
 from isentrope.control.influence_clip import InfluenceClip
+from isentrope.control.kl_cov import KlCov
 from isentrope.control.lp_reg import LpReg
 from isentrope.control.measured import (
     HeldOutSample,
@@ -36,8 +37,9 @@ from isentrope.recording.observing import evaluating
 from isentrope.system.processes import world_size
 from isentrope.update.optimizer_state import OptimizerLike
 
-ENTROPY_WEIGHTS = "entropy_weights"
-"""Column added to TRL's inputs."""
+ENTROPY_WEIGHTS, SEQUENCE_WEIGHTS = "entropy_weights", "sequence_weights"
+PLAIN_ADVANTAGES = "plain_advantages"
+"""Columns added to TRL's inputs."""
 
 
 class RunControl:
@@ -146,7 +148,8 @@ class RunControl:
     def rewrite_tokens(self, tokens: Tokens) -> Rewritten:
         """Rewrite the weights of a step's batch: c' and d."""
         rewritten = self.rule.rewrite(tokens, self.strength)
-        self._touched = touched(tokens, rewritten)
+        if not isinstance(self.rule, KlCov):  # which leaves c, and acts on each micro-batch
+            self._touched = touched(tokens, rewritten)
         return rewritten
 
     def columns(
@@ -172,21 +175,36 @@ class RunControl:
             columns["advantages"] = advantages[:, None] + _resize(difference, width, advantages)
         if rewritten.entropy_weights is not None:
             columns[ENTROPY_WEIGHTS] = _resize(rewritten.entropy_weights[rows], width, advantages)
+        if isinstance(self.rule, KlCov):
+            columns[SEQUENCE_WEIGHTS] = tokens.sequence_weights[rows].to(advantages)
+            columns[PLAIN_ADVANTAGES] = tokens.advantages[rows].to(advantages)
         return columns
 
-    def loss_term(self, inputs: Mapping[str, Any], entropies: Tensor) -> Tensor | float:
+    def loss_term(
+        self, inputs: Mapping[str, Any], logprobs: Tensor, entropies: Tensor
+    ) -> Tensor | float:
         """The term that the control adds to the loss of a micro-batch.
 
         Args:
             inputs: TRL's inputs, with the columns from `columns`.
+            logprobs: (b, t) s, with its graph.
             entropies: (b, t) H, with its graph.
 
         Returns:
             A scalar, 0 where the control has no such term.
         """
-        if ENTROPY_WEIGHTS not in inputs:
+        if ENTROPY_WEIGHTS in inputs:
+            return -(inputs[ENTROPY_WEIGHTS] * entropies).sum() * world_size()
+        if not isinstance(self.rule, KlCov) or "old_per_token_logps" not in inputs:
             return 0.0
-        return -(inputs[ENTROPY_WEIGHTS] * entropies).sum() * world_size()
+        penalty = self.rule.loss_term(
+            logprobs,
+            logprobs - inputs["old_per_token_logps"],
+            inputs[PLAIN_ADVANTAGES],  # those of TRL may contain a normaliser
+            inputs[SEQUENCE_WEIGHTS],
+            inputs["completion_mask"].bool(),
+        )
+        return max(self.strength, 0.0) * penalty * world_size()
 
     def times(self) -> dict[str, float]:
         """Wall time of the control on this process since the last call, in seconds."""

@@ -1,27 +1,34 @@
-"""The alarm: warns when half of the entropy will soon be gone.
+"""The alarm: warns when entropy begins to fall faster, or when half of it will soon be gone.
 
 A reading of the probe gives the rate of a step, r = ΔH/H, the relative change of entropy with its
-standard error σ. The present rate is the mean of the newest `WINDOW` readings x_j with the weights
-w_j = 1/σ_j². Its error is scaled by their spread, where that is larger than their errors:
+standard error σ. The present rate is the mean of the readings x_j since the last change, with the
+weights w_j = 1/σ_j². Its error is scaled by their spread, where that is larger than their errors:
 
     m = Σ w_j x_j / W,     W = Σ w_j,     SE² = max(1, Σ w_j (x_j − m)²/(n − 1)) / W
 
-The alarm is raised where (ln 2)/(−m) is below `half_life` steps beyond the error of m, by a t-test
-at level α: if readings are normal and the rate is not above that limit, it is raised at one reading
-in 1/α at most. It is raised once, and again only after a reading at which it was not.
+Two things raise the alarm, each with probability α/2 at most per reading if readings are normal:
+
+    a change of the rate (`change_point`): entropy now falls faster than before, or rises faster
+    (ln 2)/(−m) is below `half_life` steps beyond the error of m, by a t-test
+
+Each change is reported once, and the half-life once between two changes. Steps between two readings
+are assumed to be like those with a reading.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
 from transformers import TrainerCallback
 
 from isentrope.nouns.estimate import t_quantile
 from isentrope.probe.callback import EntropyProbe
+from isentrope.probe.change_point import find_change_point
 from isentrope.system.processes import rank
 
 log = logging.getLogger("isentrope")
@@ -29,13 +36,19 @@ log = logging.getLogger("isentrope")
 CONFIDENCE = 0.95
 """Coverage of the reported intervals."""
 MIN_READINGS = 3
-"""Readings before a half-life is reported."""
-WINDOW = 16
-"""Readings of which the rate is the mean."""
+"""Readings of a rate before its half-life, or a change to it, is reported."""
+MAX_READINGS = 256
+"""Readings of one rate that are kept."""
+ENTROPY_SHARE = 0.9
+"""Share of the entropy whose tokens are counted."""
 
 
 class Alarm(TrainerCallback):
-    """A callback, behind the probe, that watches its readings."""
+    """A callback, behind the probe, that watches its readings.
+
+    Attributes:
+        batch_entropies: Gives the entropies of the last batch's tokens, where they are known.
+    """
 
     def __init__(
         self,
@@ -63,10 +76,11 @@ class Alarm(TrainerCallback):
                 f"{half_life}."
             )
         self._probe, self._entropy = probe, f"probe/entropy_{probe.options.functional}"
-        self._level, self._half_life, self._stop = false_alarms, half_life, stop
+        self._level, self._half_life, self._stop = false_alarms / 2, half_life, stop
         self._readings: list[tuple[int, float, float]] = []
         self._announced = self._stopping = False
         self._latest: dict[str, float] = {}
+        self.batch_entropies: Callable[[], Sequence[Tensor] | None] = lambda: None
 
     def latest(self) -> dict[str, float]:
         """Flat numbers of the step just taken; empty if it was not probed."""
@@ -119,7 +133,8 @@ class Alarm(TrainerCallback):
         Returns:
             The alarm, or None.
         """
-        self._readings = [*self._readings, (step, rate, se)][-WINDOW:]
+        self._readings = [*self._readings, (step, rate, se)][-MAX_READINGS:]
+        faster = self._faster()
         n = len(self._readings)
         mean, error = weighted_mean(self._readings)
         self._latest = {"alarm/rate": mean, "alarm/raised": 0.0}
@@ -135,20 +150,57 @@ class Alarm(TrainerCallback):
         low, high = interval(CONFIDENCE)
         lives = {"": _half_life(mean), "_ci_low": _half_life(low), "_ci_high": _half_life(high)}
         self._latest |= {f"alarm/half_life{end}": x for end, x in lives.items() if x < math.inf}
-        before, self._announced = (
-            self._announced,
-            _half_life(interval(1 - 2 * self._level)[1]) < self._half_life,
-        )
-        if before or not self._announced:
+        soon = _half_life(interval(1 - 2 * self._level)[1]) < self._half_life
+        if not faster and (self._announced or not soon):
             return None
+        self._announced = mean < 0  # the sentence gives the half-life
         self._latest["alarm/raised"] = 1.0
         return (
             f"Entropy alarm at step {step}: entropy changes by {100 * mean:+.2g} % per step (95 % "
-            f"interval {100 * low:+.2g} to {100 * high:+.2g}). At this rate half of it is gone in "
-            f"about {lives['']:.0f} steps. Candidates: a control of entropy (the section control), "
-            "or other settings of the one that is on, a lower training.learning_rate, or a stop "
-            "here."
+            f"interval {100 * low:+.2g} to {100 * high:+.2g}){faster}.{_left(*lives.values())}"
+            f"{self._holding()} Candidates: a control of entropy (the section control), or other "
+            "settings of the one that is on, a lower training.learning_rate, or a stop here."
         )
+
+    def _faster(self) -> str:
+        """Begin again at a change of the rate; the change in words if entropy now moves faster."""
+        readings = self._readings
+        found = find_change_point(
+            [x for _, x, _ in readings], [se for *_, se in readings], self._level
+        )
+        if found is None or found[1] > self._level or len(readings) - found[0] < MIN_READINGS:
+            return ""
+        place, p = found
+        self._readings, self._announced = readings[place:], False
+        before, now = (weighted_mean(part)[0] for part in (readings[:place], self._readings))
+        if min(before, 0) <= now <= max(before, 0):
+            return ""
+        return f" from step {readings[place][0]} on, before by {100 * before:+.2g} % (p = {p:.1g})"
+
+    def _holding(self) -> str:
+        entropies = self.batch_entropies()
+        if entropies is None:
+            return ""
+        return (
+            f" In the last batch {100 * holding(torch.cat(list(entropies)), ENTROPY_SHARE):.2g} % "
+            f"of the tokens hold {100 * ENTROPY_SHARE:.0f} % of the entropy."
+        )
+
+
+def holding(entropies: Tensor, share: float) -> float:
+    """The smallest share of tokens that holds a share of the entropy.
+
+    Args:
+        entropies: (m,) H of each token.
+        share: Of their sum.
+
+    Returns:
+        Between 0 and 1; 1 where all entropies are 0.
+    """
+    held = entropies.double().sort(descending=True).values.cumsum(0)
+    if not float(held[-1]) > 0:
+        return 1.0
+    return (int((held < share * held[-1] * (1 - 1e-12)).sum()) + 1) / len(held)
 
 
 def weighted_mean(readings: list[tuple[int, float, float]]) -> tuple[float, float]:
@@ -172,3 +224,11 @@ def weighted_mean(readings: list[tuple[int, float, float]]) -> tuple[float, floa
 def _half_life(rate: float) -> float:
     """Steps until half of the entropy is gone; infinite where it does not fall."""
     return math.log(2) / -rate if rate < 0 else math.inf
+
+
+def _left(value: float, low: float, high: float) -> str:
+    """The half-life in words, where entropy falls."""
+    if value == math.inf:
+        return ""
+    ends = f"{low:.0f} to {high:.0f}" if high < math.inf else f"{low:.0f} or more"
+    return f" At this rate half of it is gone in about {value:.0f} steps ({ends})."

@@ -47,15 +47,21 @@ def require_one_model(checkpoints: Sequence[Checkpoint], base_model: str | None)
     known = _description(first.path, base_model)
     for other in others:
         here = _description(other.path, base_model)
-        for aspect, there in known.items():
-            keys = changed(there, here[aspect]) if there and here[aspect] else ()
-            if keys:
-                a, b = there.get(keys[0]), here[aspect].get(keys[0])
-                raise ValueError(
-                    f"The checkpoints {first.name} ({first.path}) and {other.name} ({other.path}) "
-                    f"are not of one model: they differ in their {aspect} ({keys[0]}: {a} and "
-                    f"{b}). Evaluate them in studies of their own, each with its own --out."
-                )
+        both = [aspect for aspect in known if known[aspect] and here[aspect]]
+        differing = [aspect for aspect in both if known[aspect] != here[aspect]]
+        if differing:
+            a, b = known[differing[0]], here[differing[0]]
+            key = changed(a, b)[0]
+            words = f"differ in their {differing[0]} ({key}: {a.get(key)} and {b.get(key)})"
+        elif both in ([], ["tokenizer"]):
+            words = "cannot be compared, as one is an adapter whose base model is not here"
+        else:
+            continue
+        raise ValueError(
+            f"The checkpoints {first.name} ({first.path}) and {other.name} ({other.path}) are not "
+            f"of one model: they {words}. Evaluate them in studies of their own, each with its own "
+            "--out."
+        )
 
 
 def _description(path: Path, base_model: str | None) -> dict[str, dict[str, Any]]:

@@ -1,6 +1,6 @@
 """One writer per run folder: a lock that the kernel releases when its holder dies, however it dies.
 
-<folder>/.lock     removed when its holder is done
+<folder>/.lock     process, host, command and time of the holder; removed when the holder is done
 
 The file alone locks nothing. A file left by a process that was killed does no harm.
 """
@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
+import socket
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -40,7 +44,7 @@ def one_writer(folder: str | Path, inputs: Iterable[str | Path] = ()) -> Iterato
 
     Raises:
         FileError: If the folder is in or above an input; nothing is made then.
-        BlockingIOError: If another process writes there.
+        BlockingIOError: If another process writes there; the message names it.
         OSError: If the folder cannot be made or written into.
     """
     folder = Path(folder)
@@ -73,8 +77,8 @@ def _acquire(folder: Path) -> FileLock | None:
         lock.acquire()
     except Timeout:
         raise BlockingIOError(
-            f"{folder} is being written by another process: wait until it has ended, or choose "
-            "another folder."
+            f"{folder} is being written by another process{_holder(folder / LOCK)}: wait until it "
+            "has ended, or choose another folder."
         ) from None
     except OSError as error:
         if error.errno in _NO_LOCKS:
@@ -87,7 +91,22 @@ def _acquire(folder: Path) -> FileLock | None:
             f"Nothing can be written into {folder} ({error.strerror or error}): choose another "
             "folder, or change its permissions."
         ) from error
+    if lock.lock_counter == 1:
+        command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:2]])
+        since = datetime.now().isoformat(sep=" ", timespec="seconds")
+        note = f"process {os.getpid()} on {socket.gethostname()}, {command}, since {since}"
+        with suppress(OSError):  # the lock holds without its note
+            (folder / LOCK).write_text(note, encoding="utf-8")
     return lock
+
+
+def _holder(lock: Path) -> str:
+    """What the holder of a lock wrote of itself, in brackets; nothing where that cannot be read."""
+    try:
+        note = lock.read_text(encoding="utf-8") if lock.is_file() else ""
+    except (OSError, ValueError):
+        return ""
+    return f" ({note})" if 0 < len(note) < 500 and note.isprintable() else ""
 
 
 def _release(lock: FileLock) -> None:

@@ -79,11 +79,11 @@ RANGES = {
 """Smallest and largest value that means something."""
 
 CONTROLS = {
-    "entropy_coef": " (control.name=bonus is the control of that kind)",
-    "use_adaptive_entropy": "",
-    "top_entropy_quantile": " (control.name=entropy_mask is the control of that kind)",
+    "entropy_coef": "bonus",
+    "use_adaptive_entropy": "adaptive",
+    "top_entropy_quantile": "entropy_mask",
 }
-"""TRL's own controls of entropy, and what is said of those here."""
+"""TRL's own controls of entropy, and their names here."""
 BESIDE_TOKEN_WEIGHTS = {
     "loss_type": ([loss for loss in OBJECTIVES if loss != "vespo"], "weights whole responses"),
     "importance_sampling_level": (["token"], "has one ratio per response"),

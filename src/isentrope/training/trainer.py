@@ -76,7 +76,8 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         self.recorder = TokenRecorder()
         self.gradient_norm = float("nan")
         self.contract = dict(options.contract)
-        self._entropies_scored: Tensor | None = None
+        self._scored: tuple[Tensor, Tensor] | None = None
+        self._adaptive_strength: dict[str, float] = {}
         parts = {"control": control, "step_control": options.step_control}
         parts = {name: part for name, part in parts.items() if part is not None}
         self.stateful = {"prompt_sampler": batches.sampler, **options.stateful, **parts}
@@ -95,15 +96,18 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         logprobs, entropies, auxiliary = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         if logprobs.requires_grad:
             self.recorder.watch(logprobs, entropies)
-            self._entropies_scored = entropies
+            self._scored = logprobs, entropies
         return logprobs, entropies, auxiliary
 
     def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
+        if self.use_adaptive_entropy:  # the coefficient of this step; TRL then moves it
+            acts = self._last_world_entropy <= self.args.entropy_target
+            self._adaptive_strength = {"control/strength": self.entropy_coef if acts else 0.0}
         loss = super()._compute_loss(model, inputs)
-        entropies, self._entropies_scored = self._entropies_scored, None
-        if self.run_control is None or entropies is None:
+        scored, self._scored = self._scored, None
+        if self.run_control is None or scored is None:
             return loss
-        return loss + self.run_control.loss_term(inputs, entropies)
+        return loss + self.run_control.loss_term(inputs, *scored)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """One micro-batch, forward and backward."""
@@ -143,6 +147,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         }
         ends = self.policy.eos_token_ids
         parts = [part.latest() for n, part in self.stateful.items() if n != "prompt_sampler"]
+        parts.append(self._adaptive_strength)
         step_control, component = self.step_control, None
         times = {} if self.run_control is None else self.run_control.times()
         if step_control is not None:

@@ -30,6 +30,7 @@ from isentrope.recording.contract import (
 from isentrope.runs.branch import Branch
 from isentrope.runs.identity import contract_config, require_same_run
 from isentrope.runs.origin import training_origin
+from isentrope.runs.room import kept_steps, require_disk
 from isentrope.sampling.batches import Groups
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.system.checkpoint_names import step_of_folder
@@ -59,6 +60,10 @@ def prepare_training(
     model, tokenizer = load_trainable(
         **config.model.model_dump(exclude={"shard_base"}), seed=training.seed
     )
+    done = 0 if checkpoint is None else step_of_folder(checkpoint.name) or 0
+    steps = range(done + 1 if done else 0, training.steps + 1)
+    kept = kept_steps(steps, training.save_every, training.keep_last, training.keep_every)
+    require_disk(files.folder, model, kept, "set training.keep_last, or choose another --out")
     policy = Policy(model, tokenizer, precision="as_is")
     data, longest = config.data, config.sampling.max_new_tokens
     task = data.load_task(data.dataset_name, data.train_split, data.dataset_path)
@@ -74,8 +79,7 @@ def prepare_training(
         contract["parent"] = asdict(begun)
     if checkpoint is not None:
         saved = read_contract(checkpoint)
-        step = step_of_folder(checkpoint.name) or 0
-        require_same_run(checkpoint, saved, contract, branched=Branch.at(files, step) is not None)
+        require_same_run(checkpoint, saved, contract, branched=Branch.at(files, done) is not None)
     if config.model.shard_base:
         shard_base(model, all_ranks(), args.device)
     readers = ["the probe"] if config.entropy_probe.enabled else []

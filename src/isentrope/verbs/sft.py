@@ -31,6 +31,7 @@ from isentrope.runs.folder import (
 from isentrope.runs.identity import CONFIG, flat_settings, require_same, require_same_origin
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.origin import training_origin
+from isentrope.runs.room import kept_steps, require_disk
 from isentrope.sampling.tasks.task import Demonstrator
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
@@ -125,6 +126,11 @@ def _fine_tune(
     model, tokenizer = load_trainable(
         **config.model.model_dump(exclude={"shard_base"}), seed=tuning.seed
     )
+    done = max(files.steps()) if checkpoint else 0
+    saved = [0]  # the model
+    if tuning.save_every is not None:
+        saved += kept_steps(range(done + 1, tuning.steps + 1), tuning.save_every)
+    require_disk(files.folder, model, saved, "set fine_tuning.save_every, or choose another --out")
     rows = _examples(config.data, tuning, model, tokenizer)
     held_out = None
     if tuning.adherence_prompts:
@@ -133,7 +139,7 @@ def _fine_tune(
         config, files.folder, provenance=config.provenance if checkpoint else None
     )
     if rank() == 0:
-        files.rewind(max(files.steps()) if checkpoint else -1)  # of a run that was stopped
+        files.rewind(done if checkpoint else -1)  # of a run that was stopped
         if tuning.save_every is not None:
             write_bytes(files.folder / CONFIG, written)
     barrier()

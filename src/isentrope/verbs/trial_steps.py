@@ -16,7 +16,7 @@ import torch
 
 from isentrope.attribution.gradients.groups import reward_groups
 from isentrope.control.averages import BLOCKS, GradientMeans
-from isentrope.control.controls import STEP, TOKEN, build
+from isentrope.control.controls import FIELDS, STEP, TOKEN, build
 from isentrope.control.correction import Asked, Correction, isentropic_correction
 from isentrope.control.measured import kept_mass, token_influence
 from isentrope.control.options import IsentropicOptions
@@ -65,12 +65,18 @@ class TrialSteps:
         """Score the batch, and draw what the controls need.
 
         Raises:
-            ValueError: If the objective has no advantages to rewrite.
+            ValueError: If the objective has no advantages to rewrite, or a control has no step of
+                its own.
         """
         if ready.estimator.objective not in OBJECTIVES or ready.estimator.off_policy:
             raise ValueError(
                 "A control rewrites the advantages of an on-policy batch: set estimator.objective "
                 f"to one of {', '.join(OBJECTIVES)}, and estimator.off_policy=false."
+            )
+        if unfit := [name for name in names if name in FIELDS]:
+            raise ValueError(
+                f"The control {unfit[0]!r} cannot be tried in one step on a new batch: it acts "
+                "through ratios other than 1, or its coefficient changes with the steps of a run."
             )
         self._ready = ready
         self.plain = step = ready.step
