@@ -70,10 +70,13 @@ def read_rollout_columns(path: str | Path, cure: str) -> tuple[dict[str, Any], d
 
 def _values(name: str, column: Any) -> list[Any]:
     kind: Any = TYPES[name]
+    given = column
     try:
-        column = column.cast(kind)
+        column = given.cast(kind)
     except pa.ArrowException as error:
-        raise ValueError(f"{name} holds {column.type}, not {kind}") from error
+        raise ValueError(f"{name} holds {given.type}, not {kind}") from error
+    if name == "response_mask" and column.cast(given.type) != given:
+        raise ValueError(f"{name} holds numbers besides 0 and 1")  # which would be true
     entries = _FLATTEN(column) if pa.types.is_list(kind) else column
     if name != "references" and column.null_count + entries.null_count:
         raise ValueError(f"{name} has empty entries")
