@@ -55,6 +55,11 @@ def test_a_fresh_adapter_is_seeded_scaled_and_names_its_base_by_a_whole_path(bas
     assert settings.lora_alpha / settings.r == 3
 
 
+def test_a_rank_above_that_of_every_matrix_is_refused_before_it_is_allocated(base):
+    with pytest.raises(ValueError, match=r"model\.lora_rank=100000 is more than .*matrix"):
+        load(base, 100000, 6)
+
+
 def test_the_base_has_the_type_asked_for_and_a_fresh_adapter_float32(base):
     model, _ = load(base, 2, dtype="bfloat16")
     types = {p.requires_grad: p.dtype for p in model.parameters()}

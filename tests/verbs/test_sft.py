@@ -104,7 +104,7 @@ def test_the_folder_of_a_run_is_refused_and_left_as_it_is(settings, tmp_path):
     metrics.write_text('{"step": 1}\n')
     for name in ("model", "training_state", "config.yaml"):
         (tmp_path / "run" / name).mkdir()
-        with pytest.raises(FileExistsError, match=f"it has {name}"):
+        with pytest.raises(FileExistsError, match="holds a run"):
             run(settings)
         (tmp_path / "run" / name).rmdir()
     assert metrics.read_text() == '{"step": 1}\n'

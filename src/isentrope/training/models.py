@@ -58,7 +58,7 @@ def load_trainable(
     Raises:
         FileNotFoundError: If there is no such model.
         ValueError: If the folder holds an adapter of another rank or scale, or full training of it
-            was requested, or a new adapter over the toy.
+            was requested, or a new adapter over the toy, or the rank is more than a matrix has.
     """
     if path == TOY:
         if lora_rank:
@@ -76,6 +76,7 @@ def load_trainable(
     tokenizer = load_tokenizer(source, padding_side="left")
     if lora_rank == 0:
         return model.requires_grad_(True).eval(), tokenizer
+    _require_possible_rank(model, lora_rank)
     return fresh_adapter(model, lora_rank, lora_alpha, lora_target_modules, seed), tokenizer
 
 
@@ -127,6 +128,17 @@ class SpreadBase:
         prepared = accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
         devices = [accelerator.local_process_index] if accelerator.device.type == "cuda" else None
         return DistributedDataParallel(prepared, device_ids=devices)
+
+
+def _require_possible_rank(model: nn.Module, rank: int) -> None:
+    """Refuse a rank above that of every matrix before it is allocated."""
+    matrices = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
+    most = max((min(weight.shape) for weight in matrices), default=rank)
+    if rank > most:
+        raise ValueError(
+            f"model.lora_rank={rank} is more than the rank of any matrix of the model, {most}: "
+            "lower it, or set it to 0 to train all weights."
+        )
 
 
 def find_model(path: str) -> str:

@@ -9,6 +9,7 @@ UU/  EU/  FU/  EE/  kernel.safetensors, rows.parquet, columns.parquet
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -23,8 +24,9 @@ from isentrope.results.kernel import (
     SecondOrder,
 )
 from isentrope.results.results import KernelResult
+from isentrope.system.files import remove_empty
 from isentrope.system.progress import Progress
-from isentrope.verbs.kernel_block import UNEQUAL, Block, sequence_weights
+from isentrope.verbs.kernel_block import UNEQUAL, Block, sequence_weights, tiles_of
 from isentrope.verbs.prepare import Prepared
 
 
@@ -71,6 +73,9 @@ def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
             truncated = rows
 
     def save(folder: Path) -> None:
+        if (tiles := tiles_of(ready)) is not None and tiles.exists():
+            shutil.rmtree(tiles)
+            remove_empty([tiles.parent])
         for block, found in found_in.items():
             found.K.save(folder / block)
         if K2 is not None:

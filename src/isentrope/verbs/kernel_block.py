@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -88,6 +89,7 @@ class Block:
             preconditioner=self._P,
             gradients=ready.gradients,
             diagonals=True,
+            folder=tiles_of(ready),
         )
         self._weights = sequence_weights(ready)
         self._seed = ready.sampler.data.seed
@@ -235,3 +237,9 @@ def sequence_weights(ready: Prepared) -> Tensor | None:
     weights = ready.step.token_weights
     x = weights.gather(1, weights.abs().argmax(1, keepdim=True))[:, 0]
     return x if torch.equal(weights, x[:, None] * ready.U.mask) else None
+
+
+def tiles_of(ready: Prepared) -> Path | None:
+    """Where finished tiles wait for a run that was killed, if its folder is named."""
+    folder = ready.run_folder
+    return None if folder is None else folder / "tiles" / ready.subject.name

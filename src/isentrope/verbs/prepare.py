@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig
@@ -53,6 +54,7 @@ class Prepared:
         entropies: What a trainer logged, and how.
         logging: What the log of a measurement holds.
         where: How checkpoints are loaded.
+        run_folder: The folder that the configuration names; None where it names none.
         along: The step by learning rate where training rounds it; None where it is v.
     """
 
@@ -72,6 +74,7 @@ class Prepared:
     entropies: EntropiesConfig
     logging: LoggingConfig
     where: CheckpointConfig
+    run_folder: Path | None = None
     along: Callable[[float], RoundedStep] | None = None
 
     @property
@@ -103,7 +106,7 @@ def prepare_checkpoint(
         longest, drawn_here = sampler.longest(batches.U), data.U_file is None
         U, real = training_step(of, batches.U, estimator, longest, drawn_here=drawn_here)
         step = real.step
-    precision = config.precision
+    precision, directory = config.precision, config.output.directory
     return Prepared(
         subject=subject,
         policy=policy,
@@ -123,5 +126,6 @@ def prepare_checkpoint(
         entropies=config.entropies,
         logging=config.detailed_logging,
         where=config.checkpoint,
+        run_folder=None if directory is None else Path(directory),
         along=real.along,
     )

@@ -207,6 +207,7 @@ def fisher_kernel(
     preconditioner: Vector | None = None,
     gradients: GradientOptions = GradientOptions(),
     diagonals: bool = False,
+    folder: str | Path | None = None,
 ) -> FisherKernel:
     """Compute a block of the Fisher kernel exactly.
 
@@ -218,12 +219,13 @@ def fisher_kernel(
         gradients: How gradients are computed, and those of the smaller side held.
         diagonals: Whether the squared norms of both sides of a block of two batches are computed
             too, for its cosines: another pass over each.
+        folder: Where finished tiles are kept, so that a stopped computation can be resumed.
 
     Returns:
         The block.
     """
     sides = (score_sums(E), None if U is None else score_sums(U).as_trained())
-    matrix = gram(policy, *sides, preconditioner, gradients)
+    matrix = gram(policy, *sides, preconditioner, gradients, folder=folder)
     norms = None
     if diagonals and sides[1] is not None:
         norms = gram_diagonals(policy, (sides[0], sides[1]), preconditioner, gradients)

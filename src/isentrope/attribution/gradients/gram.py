@@ -21,6 +21,7 @@ from isentrope.attribution.gradients.gradient_store import GradientStore
 from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.storage_plan import Storage, StoragePlan, plan_storage
+from isentrope.attribution.gradients.tiles import Tiles
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.nouns.sharded_tensors import largest_part, local_part
 from isentrope.nouns.vectors import Vector, require_same_names
@@ -33,6 +34,8 @@ def gram(
     right: TokenSum | None = None,
     preconditioner: Vector | None = None,
     gradients: GradientOptions = GradientOptions(),
+    *,
+    folder: str | Path | None = None,
 ) -> Tensor:
     """The matrix of inner products <g_left, P g_right>.
 
@@ -42,6 +45,7 @@ def gram(
         right: Functions whose gradients are the columns; None: those of `left`.
         preconditioner: P, diagonal, by parameter name; None for 1.
         gradients: How gradients are computed, and those of the smaller side held.
+        folder: Where finished tiles are kept; tiles of the same matrix are read from there.
 
     Returns:
         (rows of left, rows of right) float64, on the CPU.
@@ -54,11 +58,16 @@ def gram(
     held, streamed = (left, right or left) if plan.hold_left else (right or left, left)
     scaled = _scaling(policy, preconditioner)
     out = torch.zeros(held.n_rows, streamed.n_rows, dtype=torch.float64)
-    for start, end in plan.tiles:
-        tile = (start, end)
-        out[start:end] += _tile(
-            computed, held, streamed, scaled, plan.symmetric, tile, gradients.storage
-        )
+    kind = (held, streamed), preconditioner, plan, gradients
+    files = None if folder is None else Tiles(Path(folder), policy, *kind)
+    for k, (start, end) in enumerate(plan.tiles):
+        tile = None if files is None else files.load(k)
+        if tile is None:
+            rows = (start, end)
+            tile = _tile(computed, held, streamed, scaled, plan.symmetric, rows, gradients.storage)
+            if files is not None:
+                files.save(k, tile)
+        out[start:end] += tile
     if plan.symmetric:
         out = out.triu() + out.triu(1).T  # tiles are computed on and above the diagonal only
     return out if plan.hold_left else out.T.contiguous()
