@@ -203,7 +203,6 @@ def test_the_gain_that_is_applied_is_that_of_the_direction_where_noise_hides_it(
             means.observe(named(a), named(b))
             v, P = named(-g), named(np.ones(40))
             made = correct(means.halves(), v, P, 0.1, 1.0, Asked(limits=FREE, gains=gains))
-            means.end_step()
             if made.weight:
                 used.append(made.numbers["gain"])
                 true.append(g @ flat(made.direction))

@@ -16,6 +16,7 @@ from isentrope.config.io import load_config
 from isentrope.models.precision import Precision
 from isentrope.results.verbs import VERBS
 from isentrope.runs import checkpoints
+from isentrope.sampling.batches import Groups
 from isentrope.verbs import batches, kernel_block
 from isentrope.verbs import prepare as preparation
 from isentrope.verbs.loop import run_verb
@@ -139,7 +140,7 @@ def noted(calls, name, original, last):
 
 def plain(value):
     """A setting as it is; any other object by its kind."""
-    if isinstance(value, Precision | GradientOptions | Storage):
+    if isinstance(value, Groups | Precision | GradientOptions | Storage):
         return vars(value)
     if isinstance(value, torch.Generator):
         return value.initial_seed()

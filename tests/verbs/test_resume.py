@@ -83,7 +83,7 @@ def test_data_that_is_not_there_is_named_and_not_called_other_data(run):
     text = (run / "config.yaml").read_text()
     relative = [line for line in text.splitlines() if "dataset_path" in line]
     (run / "config.yaml").write_text(text.replace(relative[0], "  dataset_path: prompts.jsonl"))
-    with pytest.raises(FileNotFoundError, match=r"There is no prompts\.jsonl in .*dataset_path"):
+    with pytest.raises(FileNotFoundError, match=r"There is no .*prompts\.jsonl, .*dataset_path"):
         resume(run, MORE)
 
 
