@@ -32,7 +32,7 @@ from isentrope.attribution.influence.classes import Classes
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.policy.scoring import score
-from isentrope.results.criterion import is_it_all
+from isentrope.results.attributions import is_it_all
 from isentrope.runs.checkpoints import find_subjects
 from isentrope.system.formatting import TERMINAL
 from isentrope.system.progress import Clock, Progress

@@ -32,7 +32,7 @@ from isentrope.runs.checkpoints import find_subjects
 from isentrope.sampling import generate
 from isentrope.sampling.tasks import load_task
 from isentrope.system.progress import Clock, Progress
-from isentrope.training.toy import MAX_NEW_TOKENS
+from isentrope.training.models import MAX_NEW_TOKENS
 from isentrope.verbs.prepare import prepare_checkpoint
 from validation.enumerated import POLICIES, Enumerated
 

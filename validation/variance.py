@@ -23,7 +23,7 @@ from isentrope.policy.scoring import score, score_with_features
 from isentrope.sampling.batches import Groups, update_batch
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.toy import MAX_NEW_TOKENS
+from isentrope.training.models import MAX_NEW_TOKENS
 from isentrope.update.step import optimizer_step
 
 

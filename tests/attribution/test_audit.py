@@ -10,7 +10,7 @@ from scipy.stats import pearsonr, rankdata, spearmanr
 from isentrope.attribution.proxies.agreement import ScoreColumn, agreement, top_counts
 from isentrope.attribution.proxies.audit import AuditOptions, audit, audit_sequences
 from isentrope.attribution.proxies.proxies import token_proxies
-from isentrope.attribution.proxies.weighted_ranks import WeightedRanks
+from isentrope.attribution.ranks import WeightedRanks
 from isentrope.nouns.estimate import NO_SPREAD
 
 TOP = (0.001, 0.1, 0.3)

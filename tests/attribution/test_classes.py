@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.attribution.gradients.options import GradientOptions
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.influence.classes import sequence_classes, token_classes
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.quantities import InfluenceOptions
 from isentrope.nouns.estimate import t_quantile
 from isentrope.nouns.vectors import axpy
 from isentrope.policy.scoring import score
-from isentrope.results.criterion import is_it_all
+from isentrope.results.attributions import is_it_all
 from isentrope.system.formatting import TERMINAL
 from tests import cases
 from tests.attribution.test_influence import everything_weighted, setting, step_on

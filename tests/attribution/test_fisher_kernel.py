@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
-from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.sketch import sketched_kernel
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import multiply
 from isentrope.policy.gradient import weighted_gradient

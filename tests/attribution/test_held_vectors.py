@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from isentrope.attribution.gradients.held_vectors import HeldVectors
-from isentrope.attribution.gradients.options import GradientOptions
-from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.attribution.gradients.gradient_store import HeldVectors
+from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.quantities import InfluenceOptions
 from tests.attribution.test_influence import setting

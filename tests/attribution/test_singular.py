@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.attribution.fisher.block_truncation import block_truncations
-from isentrope.attribution.fisher.deletions import deletions, over_deletions
+from isentrope.attribution.fisher.null_spectra import singular_spectrum
 from isentrope.attribution.fisher.pair_classes import kernel_form
-from isentrope.attribution.fisher.singular import singular_spectrum
+from isentrope.attribution.fisher.prompt_pairs import deletions, over_deletions
 from isentrope.attribution.fisher.spectrum import kernel_spectrum
 from isentrope.attribution.fisher.square import SquareKernel
+from isentrope.attribution.fisher.truncation import block_truncations
 from tests.attribution.test_pair_classes import naive, numbers
 
 

@@ -7,8 +7,8 @@ import torch
 from isentrope.attribution.fisher.null_spectra import (
     marchenko_pastur_eigenvalues,
     simulated_null,
+    singular_spectrum,
 )
-from isentrope.attribution.fisher.singular import singular_spectrum
 from isentrope.attribution.fisher.spectrum import kernel_spectrum
 from isentrope.attribution.fisher.square import SquareKernel
 from tests.attribution.test_structure import planted_gram

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from isentrope.cli import demo
 from isentrope.cli.main import app
 from isentrope.system.progress import Progress
-from isentrope.training.toy import MAX_NEW_TOKENS
+from isentrope.training.models import MAX_NEW_TOKENS
 from tests.tiny_checkpoint import copied, settings
 
 

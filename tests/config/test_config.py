@@ -1,10 +1,10 @@
 import pytest
 import yaml
 
+from isentrope.config.acting import ELSEWHERE
 from isentrope.config.io import ConfigError, dump_config, load_config
-from isentrope.config.notes import ELSEWHERE
 from isentrope.config.train import TrainConfig
-from isentrope.verbs.legacy import EntropyMeasurements
+from isentrope.verbs.measure import EntropyMeasurements
 
 CHECKPOINT = {"checkpoint": {"checkpoint_path": "somewhere"}}
 

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.control.clip_b import ClipB
-from isentrope.control.clip_cov import ClipCov
-from isentrope.control.influence_clip import InfluenceClip
+from isentrope.control.clips import ClipB, ClipCov, InfluenceClip
 from tests.control.batches import batch, padded, places
 
 

@@ -15,9 +15,9 @@ from isentrope.control.correction import (
     correct,
     isentropic_correction,
 )
+from isentrope.control.feedback import Level
 from isentrope.control.gradients import entropy_of, gradient_groups
-from isentrope.control.level import Level
-from isentrope.control.options import IsentropicOptions
+from isentrope.control.requirements import IsentropicOptions
 
 FREE = Limits(largest=1e9, range=1e9)
 

@@ -12,7 +12,7 @@ from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.control.feedback import Feedback, Target
 from isentrope.control.isentropic import IsentropicStep
-from isentrope.control.options import IsentropicOptions
+from isentrope.control.requirements import IsentropicOptions
 from isentrope.estimators.paired import PairedSteps
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy

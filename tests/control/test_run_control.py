@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from isentrope.control.feedback import Feedback, Target
-from isentrope.control.repo_r import RepoR
 from isentrope.control.run_control import RunControl
-from isentrope.control.stare import Stare
+from isentrope.control.surprisal import RepoR, Stare
 from tests.control.batches import batch
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
+from isentrope.estimators.entropy import entropy_gradient
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.entropy_gradient import entropy_gradient
 from isentrope.estimators.functional import EstimatorOptions
 from isentrope.nouns.vectors import axpy, dot
 from isentrope.policy.gradient import weighted_gradient

@@ -6,10 +6,10 @@ import torch
 
 import isentrope as ise
 from isentrope.evaluation.evaluate import EvaluationOptions, require_format
-from isentrope.evaluation.records import make_records
 from isentrope.evaluation.responses import (
     choose_prompts,
     draw_responses,
+    make_records,
     random_numbers,
     skip_random_numbers,
 )

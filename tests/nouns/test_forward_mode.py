@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from isentrope.nouns.forward_mode import derivatives_at_zero
+from isentrope.nouns.differences import derivatives_at_zero
 
 G = torch.Generator().manual_seed(0)
 

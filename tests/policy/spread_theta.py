@@ -10,18 +10,21 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from isentrope.attribution.gradients.held_vectors import HeldVectors
+from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.models.sharding import shard_base
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.sharded_tensors import (
+from isentrope.nouns.vectors import (
+    axpy,
+    dot,
     is_sharded,
     largest_part,
     local_part,
+    multiply,
+    norm,
     sharded_like,
     whole,
 )
-from isentrope.nouns.vectors import axpy, dot, multiply, norm
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along, score_along_each

@@ -7,8 +7,8 @@ import isentrope as ise
 from isentrope.estimators.functional import Functionals
 from isentrope.probe import scoring
 from isentrope.probe.callback import EntropyProbe
-from isentrope.probe.options import ProbeOptions
 from isentrope.probe.reading import read
+from isentrope.probe.requirements import ProbeOptions
 from tests import cases
 from tests.training import runs
 

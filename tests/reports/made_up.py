@@ -8,8 +8,12 @@ from safetensors.numpy import save_file
 
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.results import load_result
-from isentrope.runs.evaluation_folder import write_evaluations
-from isentrope.runs.evaluation_result import EvaluatedRow, EvaluationResult, RewardCounts
+from isentrope.runs.evaluation_folder import (
+    EvaluatedRow,
+    EvaluationResult,
+    RewardCounts,
+    write_evaluations,
+)
 
 PROVENANCE = {"isentrope": "0.1.0", "python": "3.11.7", "seeds": {"E": 0, "U": 1}}
 UNIT = "nats per token"

@@ -3,9 +3,9 @@ import io
 import numpy as np
 import pytest
 
-from isentrope.reports import drawing, svg
-from isentrope.reports.figures import entropy_change_figure
-from isentrope.reports.palette import INK, PAPER
+from isentrope.reports import drawing, page
+from isentrope.reports.compare import entropy_change_figure
+from isentrope.reports.drawing import INK, PAPER
 from isentrope.results.results import MeasureResult
 from tests.reports import made_up
 
@@ -92,5 +92,5 @@ def test_a_long_curve_is_drawn_by_its_extremes():
     values = np.random.default_rng(0).standard_normal(40_000)
     values[12_345], values[20_000:20_100] = 50.0, np.nan
     curve = drawing.line(np.arange(len(values)), values, INK, "curve")
-    drawn = svg.svg_file(drawing.chart("x", "y", curve), "curve")
+    drawn = page.svg_file(drawing.chart("x", "y", curve), "curve")
     assert len(drawn) < 300_000

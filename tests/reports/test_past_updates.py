@@ -2,7 +2,7 @@
 
 from isentrope.reports.read_run import read_run
 from isentrope.results.results import InfluenceResult
-from isentrope.verbs.influence_text import past_lines
+from isentrope.verbs.influence import past_lines
 from tests.reports.made_up import estimate, influence, tables, write
 
 

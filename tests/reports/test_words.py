@@ -7,8 +7,7 @@ import pytest
 
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports.compare import difference, differences
-from isentrope.reports.panel import Panel, Source
-from isentrope.reports.sentences import with_interval
+from isentrope.reports.panel import Panel, Source, with_interval
 from isentrope.results.header import Provenance
 from tests.reports import made_up
 

@@ -15,7 +15,7 @@ import isentrope
 from isentrope.reports.read_run import read_log
 from isentrope.system import files, reading
 from isentrope.system.errors import FileError, IsentropeError
-from isentrope.system.table_schema import TableSchema
+from isentrope.system.file_contents import TableSchema
 
 SOURCES = Path(isentrope.__file__).parent
 

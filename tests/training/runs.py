@@ -8,7 +8,7 @@ from transformers import PrinterCallback
 
 from isentrope.policy.language_model import Policy
 from isentrope.probe.callback import EntropyProbe
-from isentrope.probe.options import ProbeOptions
+from isentrope.probe.requirements import ProbeOptions
 from isentrope.recording.contract import frozen_hash, trainable_shapes
 from isentrope.sampling.batches import Groups
 from isentrope.sampling.prompts import Prompt, as_prompts

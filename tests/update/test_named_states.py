@@ -8,8 +8,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimi
 from torch.distributed.fsdp import fully_shard
 from torch.optim import SGD, AdamW
 
-from isentrope.update.name_spelling import plain_name
 from isentrope.update.optimizer_state import load_optimizer_state
+from isentrope.update.parameter_names import plain_name
 from isentrope.update.step import optimizer_step
 
 TRAINED = {}

@@ -9,8 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import torch
 
-from isentrope.attribution.gradients.options import GradientOptions
-from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage
 from isentrope.config import stages as config_stages
 from isentrope.config.io import load_config
 from isentrope.models.precision import Precision

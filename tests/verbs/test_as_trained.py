@@ -14,9 +14,8 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.results.verbs import INFLUENCE
 from isentrope.trainers.as_trained import Origin, refuse
-from isentrope.verbs.legacy import EntropyMeasurements
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.measure import measure
+from isentrope.verbs.measure import EntropyMeasurements, measure
 from tests.tiny_checkpoint import settings
 
 trl = pytest.importorskip("trl")
@@ -376,7 +375,7 @@ def test_dropout_of_training_is_refused_until_it_is_acknowledged(trained, tmp_pa
 
 
 def test_trls_disable_dropout_is_honoured_where_it_acts(trained):
-    from isentrope.verbs.replayable import training_dropout
+    from isentrope.verbs.check_batches import training_dropout
 
     adapter = trained / "step_4" / "adapter_config.json"
     adapter.write_text(json.dumps(json.loads(adapter.read_text()) | {"lora_dropout": 0.1}))

@@ -14,8 +14,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.update.step import optimizer_step
-from isentrope.verbs.legacy import EntropyMeasurements
-from isentrope.verbs.measure import measure
+from isentrope.verbs.measure import EntropyMeasurements, measure
 from isentrope.verbs.precision_stages import at_precision
 from tests.tiny_checkpoint import PROMPTS, settings
 

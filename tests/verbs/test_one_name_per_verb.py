@@ -17,7 +17,6 @@ ROOMS = ("planning", "config", "results", "runs", "verbs", "reports", "cli")
 OTHER_MEANINGS = {
     "reports/panels/training.py": {"noise"},  # of a training run
     "reports/read_run.py": {"influence"},
-    "results/columns.py": {"noise", "variance", "audit", "entropies"},  # names of tables
     "runs/study_table.py": {"influence"},
     "verbs/audit.py": {"audit"},
     "verbs/detailed_log.py": {"entropies"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from isentrope.checks.finding import Finding
+from isentrope.checks.checkpoint import Finding
 from isentrope.estimators.rounding import rounding_floor
 from isentrope.estimators.sample import score_batch
 from isentrope.models.architecture import UnsupportedModelError

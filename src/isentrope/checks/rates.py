@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from isentrope.checks.finding import Finding
+from isentrope.checks.checkpoint import Finding
 from isentrope.recording.contract import read_contract
 from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.errors import FileError

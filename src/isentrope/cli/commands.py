@@ -78,7 +78,7 @@ COMMANDS = (
         options.BRANCHED,
         through="isentrope.cli.running:branching",
         run=f"{_PIPELINES}.branch:branch_study",
-        show="isentrope.cli.branch_table:print_branches",
+        show="isentrope.cli.tables:print_branches",
         help="Train on for a few steps from checkpoints of a run, with settings changed and "
         "repeated, and compare what they did to entropy and reward.",
         kept="No branch was begun: run the same command again.",
@@ -88,7 +88,7 @@ COMMANDS = (
         (options.CONFIG, *options.CHANGES),
         through="isentrope.cli.running:training",
         run=f"{_PIPELINES}.evaluate:evaluate_checkpoints",
-        show="isentrope.cli.evaluation_table:print_evaluated",
+        show="isentrope.cli.tables:print_evaluated",
         help="Evaluate checkpoints on a task: pass@k, lengths, format, entropy; a restart goes on.",
         kept="Finished chunks of prompts are kept: run the same command again to go on.",
     ),
@@ -108,7 +108,7 @@ COMMANDS = (
         options.CHECKED,
         through="isentrope.cli.running:checking",
         run=f"{_PIPELINES}.check:check",
-        show="isentrope.cli.check_table:print_findings",
+        show="isentrope.cli.tables:print_findings",
         help="Check the instrument before measuring; exit status 1 if anything is wrong.",
     ),
     Command(
@@ -116,7 +116,7 @@ COMMANDS = (
         options.PLANNED,
         through="isentrope.cli.running:planning",
         run=f"{_PIPELINES}.plan:plan",
-        show="isentrope.cli.plan_table:print_plans",
+        show="isentrope.cli.tables:print_plans",
         help="Say what memory and time a configuration takes, before anything runs; exit status 1 "
         "if it does not fit.",
     ),

@@ -16,14 +16,13 @@ from typing import Any, TypeVar
 import torch
 from rich.console import Console
 
-from isentrope.cli.console import out, say
-from isentrope.cli.evaluation_table import print_rows
-from isentrope.cli.layout import show
+from isentrope.cli.console import out, say, show
+from isentrope.cli.tables import print_rows
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.reports.figures import entropy_change_figure
+from isentrope.reports.compare import entropy_change_figure
 from isentrope.reports.read_run import read_run
 from isentrope.reports.report import write_report
 from isentrope.reports.verdict import verdict
@@ -32,10 +31,9 @@ from isentrope.runs.folder import noted_if_interrupted
 from isentrope.runs.one_writer import LOCK, one_writer
 from isentrope.system.progress import Progress
 from isentrope.verbs.evaluate import evaluate_checkpoints
-from isentrope.verbs.influence_text import printed_influence
+from isentrope.verbs.influence import printed_influence
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.measure import measure
-from isentrope.verbs.measure_text import printed_measurements
+from isentrope.verbs.measure import measure, printed_measurements
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
 

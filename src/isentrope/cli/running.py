@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from isentrope._lazy import load
 from isentrope.cli.commands import Command
-from isentrope.cli.console import err, out, say, say_written
-from isentrope.cli.layout import show
+from isentrope.cli.console import err, out, say, say_written, show
 from isentrope.config.io import load_config
 from isentrope.results.verbs import MEASURE, VERBS
 from isentrope.runs.branch_study import BranchStudy

@@ -28,10 +28,10 @@ from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
 from isentrope._lazy import load
-from isentrope.cli.app import settings
 from isentrope.cli.commands import Command
 from isentrope.cli.console import err
 from isentrope.cli.interrupts import Interrupted
+from isentrope.cli.main import settings
 from isentrope.cli.options import asked
 from isentrope.system.errors import IsentropeError
 from isentrope.system.manifest import NOT_VERIFIED, verification, verifying

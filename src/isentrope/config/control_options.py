@@ -11,15 +11,15 @@ from typing import Any
 from isentrope.config.io import ConfigError
 from isentrope.config.train import TrainConfig
 from isentrope.control.base import TokenRule
+from isentrope.control.bonus import TrainerFields
+from isentrope.control.clips import InfluenceClip
 from isentrope.control.controls import NONE
-from isentrope.control.influence_clip import InfluenceClip
 from isentrope.control.masks import EntropyMask
 from isentrope.control.measured import HeldOutSample
-from isentrope.control.options import IsentropicOptions
-from isentrope.control.pass_at_k import PassAtK
+from isentrope.control.requirements import IsentropicOptions
 from isentrope.control.run_control import RunControl
+from isentrope.control.sequence_rules import PassAtK
 from isentrope.control.tokens import Tokens
-from isentrope.control.trl_fields import TrainerFields
 from isentrope.sampling.prompts import Prompt
 from isentrope.trainers.passed import BESIDE_TOKEN_WEIGHTS, CONTROLS
 

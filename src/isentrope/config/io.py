@@ -11,9 +11,8 @@ from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
+from isentrope.config.acting import ELSEWHERE
 from isentrope.config.measure import MeasureConfig
-from isentrope.config.notes import ELSEWHERE
-from isentrope.config.paths import located
 from isentrope.config.strict_yaml import (
     FIRST_LINE,
     LAST_LINE,
@@ -24,8 +23,8 @@ from isentrope.config.strict_yaml import (
     shortened,
     yaml_text,
 )
-from isentrope.config.values import as_written
-from isentrope.system.secrets import secrets_in
+from isentrope.config.values import as_written, located
+from isentrope.system.outputs import secrets_in
 
 __all__ = ["ConfigError", "all_keys", "dump_config", "load_config", "read_yaml"]
 
@@ -41,7 +40,7 @@ def load_config(
 
     Args:
         source: A YAML file, or its content as a dictionary. Relative paths in the config.yaml of a
-            run are looked for beside it first (`config.paths`).
+            run are looked for beside it first (`config.values`).
         overrides: Settings that win, each "section.key=value" with the value in YAML.
         root: Which configuration: `MeasureConfig`, or that of another verb.
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from isentrope.config.acting import base_of
 from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig
 from isentrope.config.control import TrialConfig
 from isentrope.config.estimator import EstimatorConfig
-from isentrope.config.notes import base_of
 from isentrope.config.stages import (
     LoggingConfig,
     OutputConfig,
@@ -35,7 +35,7 @@ from isentrope.config.values import (
 )
 from isentrope.sampling.tasks import Task
 from isentrope.trainers.as_trained import ROUNDING, AsTrained, settle
-from isentrope.trainers.given_batch import GivenBatch
+from isentrope.trainers.settings import GivenBatch
 
 
 class PolicyConfig(Section):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 from isentrope.config.values import Count, Name, PathText, Real, Settings, Temperature, Text, Whole
 from isentrope.models.precision import Precision
 from isentrope.sampling.tasks import TASKS, Task, is_task, load_task
-from isentrope.sampling.tasks.chat import Conversations
+from isentrope.sampling.tasks.task import Conversations
 
 log = logging.getLogger("isentrope")
 

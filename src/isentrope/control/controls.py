@@ -14,28 +14,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from isentrope.control.base import TokenRule
-from isentrope.control.bonus import Bonus
-from isentrope.control.clip_b import ClipB
-from isentrope.control.clip_cov import ClipCov
-from isentrope.control.entrocraft import Entrocraft
-from isentrope.control.entropic import EntroPIC
-from isentrope.control.influence_clip import InfluenceClip
-from isentrope.control.kl_cov import KlCov
-from isentrope.control.lp_reg import LpReg
-from isentrope.control.masks import EntropyMask, NegativeScale, RandomMask
-from isentrope.control.options import IsentropicOptions
-from isentrope.control.pass_at_k import PassAtK
-from isentrope.control.qae import QuantileAdvantage
-from isentrope.control.repo_r import RepoR
-from isentrope.control.stare import Stare
-from isentrope.control.trl_fields import (
+from isentrope.control.bonus import (
     AdaptiveBonus,
+    Bonus,
     Cispo,
     ClipHigher,
     Gspo,
     TrainerFields,
 )
-from isentrope.control.w_reinforce import WReinforce
+from isentrope.control.clips import ClipB, ClipCov, InfluenceClip, KlCov
+from isentrope.control.masks import EntropyMask, NegativeScale, RandomMask
+from isentrope.control.requirements import IsentropicOptions
+from isentrope.control.sequence_rules import Entrocraft, PassAtK, QuantileAdvantage, WReinforce
+from isentrope.control.surprisal import EntroPIC, LpReg, RepoR, Stare
 
 NONE = "none"
 

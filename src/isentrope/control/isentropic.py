@@ -24,13 +24,14 @@ from transformers import TrainerCallback
 
 from isentrope.control.averages import GradientMeans
 from isentrope.control.correction import Asked, Correction, correct
-from isentrope.control.entropy_draw import STREAM, EntropyDraw, draw_entropy
-from isentrope.control.feedback import Feedback, Target
-from isentrope.control.gradients import entropy_of
-from isentrope.control.level import Level
+from isentrope.control.feedback import Feedback, Level, Target
+from isentrope.control.gradients import STREAM, EntropyDraw, draw_entropy, entropy_of
 from isentrope.control.measured import HeldOutSample
-from isentrope.control.options import IsentropicOptions
-from isentrope.control.requirements import require_correctable, require_long_parameters
+from isentrope.control.requirements import (
+    IsentropicOptions,
+    require_correctable,
+    require_long_parameters,
+)
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep, coming_step

@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from isentrope.estimators.entropy_gradient import cotangents
+from isentrope.estimators.entropy import cotangents
 from isentrope.estimators.sample import score_batch
 from isentrope.models.batching import micro_batches
-from isentrope.models.padding import DerivativeOfTraining, derivative_of_scores
+from isentrope.models.embeddings import DerivativeOfTraining, derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector, multiply, norm
 from isentrope.policy.gradient import weighted_gradient

@@ -20,16 +20,15 @@ import torch
 from torch import Tensor
 
 from isentrope.control.base import TokenRule
+from isentrope.control.clips import InfluenceClip, KlCov
 from isentrope.control.feedback import Feedback
-from isentrope.control.influence_clip import InfluenceClip
-from isentrope.control.kl_cov import KlCov
-from isentrope.control.lp_reg import LpReg
 from isentrope.control.measured import (
     HeldOutSample,
     kept_mass,
     preconditioner,
     token_influence,
 )
+from isentrope.control.surprisal import LpReg
 from isentrope.control.tokens import Rewritten, Tokens, touched
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy

@@ -20,9 +20,10 @@ from isentrope.estimators.functional import EstimatorOptions, Functional, Method
 from isentrope.estimators.importance import Trust, Verdict
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
-from isentrope.estimators.sample import ScoredBatch, score_batch
-from isentrope.estimators.sweep_statistics import (
+from isentrope.estimators.sample import (
     CHANGES,
+    ScoredBatch,
+    score_batch,
     shifted_of,
     statistics_of_sample,
     trust_of_change,

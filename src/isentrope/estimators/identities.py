@@ -7,7 +7,8 @@ Each is a z-test on the E-batch. A hidden top-k, another temperature, a masked E
 shifted prompt all break them.
 
 Given its prefix, every term X_ik has mean zero and a variance V_ik that follows from the softmax
-(`policy.spread`), so the terms form one martingale over tokens and sequences, for any groups:
+(`policy.token_statistics`), so the terms form one martingale over tokens and sequences, for any
+groups:
 
     z = Σ X_ik / √( Σ X_ik²/3 + 2 Σ V_ik/3 )
 

@@ -33,8 +33,7 @@ from isentrope.estimators.importance import Trust, Verdict
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import RewardMean
-from isentrope.estimators.sample import ScoredBatch, score_batch
-from isentrope.estimators.sweep_statistics import trust_of_change
+from isentrope.estimators.sample import ScoredBatch, score_batch, trust_of_change
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector

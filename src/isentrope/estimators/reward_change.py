@@ -23,10 +23,10 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from isentrope.estimators.bounded import bounded_mean
 from isentrope.estimators.entropy_change import EntropyChange, Point, change_of_sample
 from isentrope.estimators.functional import Functionals, stable_exp
 from isentrope.estimators.sample import ScoredBatch
+from isentrope.estimators.tail import bounded_mean
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.nouns.units import Units

@@ -35,8 +35,7 @@ from isentrope.estimators.functional import Method
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import noise_over_square
-from isentrope.estimators.sample import ScoredBatch
-from isentrope.estimators.sweep_statistics import CHANGES, statistics_of_sample, trust_of_change
+from isentrope.estimators.sample import CHANGES, ScoredBatch, statistics_of_sample, trust_of_change
 from isentrope.nouns.estimate import ROUNDING, Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.nouns.units import Units

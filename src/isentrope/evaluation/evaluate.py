@@ -20,11 +20,11 @@ from isentrope.evaluation.metrics import (
     powers_of_two,
     require_tries,
 )
-from isentrope.evaluation.records import make_records
 from isentrope.evaluation.responses import (
     Decoding,
     choose_prompts,
     draw_responses,
+    make_records,
     random_numbers,
 )
 from isentrope.nouns.estimate import Estimate

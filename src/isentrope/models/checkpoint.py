@@ -19,8 +19,7 @@ from torch import nn
 from isentrope.models.adapter import adapter_mismatch, fit_vocabulary, require_tunable
 from isentrope.models.base_model import adapter_base, causal_lm, loading
 from isentrope.models.layouts import foreign_layout
-from isentrope.models.stored_types import base_type
-from isentrope.models.trainable import train_only
+from isentrope.models.trainable import base_type, train_only
 from isentrope.system import manifest
 from isentrope.system.checkpoint_folder import ADAPTER, ADAPTER_CONFIG, CheckpointFolder
 from isentrope.system.errors import FileError

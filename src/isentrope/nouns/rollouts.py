@@ -21,8 +21,14 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from isentrope.nouns.rollout_columns import TYPES, read_rollout_columns
-from isentrope.nouns.rollout_input import numbers, of_tokens, prompt_of_each, token_ids
+from isentrope.nouns.rollout_columns import (
+    TYPES,
+    numbers,
+    of_tokens,
+    prompt_of_each,
+    read_rollout_columns,
+    token_ids,
+)
 from isentrope.nouns.vectors import tensor_bytes
 from isentrope.system.files import sha256, write_file
 from isentrope.system.reading import read_schema, reading

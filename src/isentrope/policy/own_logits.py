@@ -18,7 +18,7 @@ from isentrope.models.attention import attention_in_blocks
 from isentrope.models.batching import micro_batches
 from isentrope.models.precision import Precision, RoundingOperations
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.scorer import Scorer
+from isentrope.policy.head import Scorer
 from isentrope.policy.token_statistics import LOGITS_HELD, Scores
 from isentrope.system.heap import mapped_blocks
 

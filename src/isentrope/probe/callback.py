@@ -31,17 +31,16 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import StepControl, moving_parts
 from isentrope.probe.guard import never_raising, on_every_process
-from isentrope.probe.kept_gradient import KeptGradient, gradient_of_reading
-from isentrope.probe.options import ProbeOptions
+from isentrope.probe.kept_gradient import KeptGradient, RunningMean, gradient_of_reading
 from isentrope.probe.reading import ProbeReading, read
 from isentrope.probe.requirements import (
+    ProbeOptions,
     require_known_optimizer,
     require_recordable,
     require_unfiltered,
     require_whole_model,
     require_whole_parameters,
 )
-from isentrope.probe.running_mean import RunningMean
 from isentrope.probe.scoring import ScoredBefore, draw_share, look_ahead, look_back
 from isentrope.probe.zero_step import ZeroStep, zero_optimizer
 from isentrope.recording.observing import add_to_log, bare_model, evaluating

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isentrope.attribution.influence.closure import require_agreement
+from isentrope.attribution.influence.quantities import require_agreement
 from isentrope.estimators.sampler_match import SamplerMatch, root_mean_square, tolerance_of
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector

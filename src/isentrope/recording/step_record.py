@@ -24,15 +24,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from isentrope.models.logits import head_of
+from isentrope.models.embeddings import head_of
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.recording.contract import optimizer_names, write_names
-from isentrope.recording.loss_weights import ForwardPass, TrainedSequence, sequences_of
 from isentrope.recording.next_update import NEXT_UPDATE, write_next_update
 from isentrope.recording.observing import evaluating
 from isentrope.recording.replay_error import precision_of, replay_error, replay_tolerance
+from isentrope.recording.token_record import ForwardPass, TrainedSequence, sequences_of
 from isentrope.sampling.generate import texts_of
 from isentrope.sampling.prompts import name_prompts
 from isentrope.system.processes import gather, rank, together, world_size

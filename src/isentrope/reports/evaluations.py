@@ -15,12 +15,11 @@ import pandas as pd
 import torch
 
 from isentrope.config.io import ConfigError, read_yaml
-from isentrope.evaluation.pass_at_k import prompt_scores
+from isentrope.evaluation.metrics import prompt_scores
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.panel import Source
-from isentrope.reports.sentences import estimates_in
-from isentrope.results.columns import RECORDS
+from isentrope.reports.panel import Source, estimates_in
 from isentrope.results.header import Provenance
+from isentrope.results.verbs import RECORDS
 from isentrope.runs.evaluation_folder import TABLE, finished, table_of
 from isentrope.runs.origin import require_of_run
 from isentrope.system.errors import IsentropeError

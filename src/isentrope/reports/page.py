@@ -3,11 +3,18 @@
 Style, script and figures are inside it, and its content security policy forbids every connection.
 A panel's data are in it too, as a table and as CSV to be saved; those of more than LARGEST bytes
 are only begun in the page, and whole in the folder beside it.
+
+Figures as files, and inside a page, where their text stays text and colours follow the page.
+
+Identifiers carry the figure's name, so that two figures in one page do not draw each other's
+shapes.
 """
 
 from __future__ import annotations
 
 import base64
+import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -15,17 +22,60 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import matplotlib as mpl
 import pandas as pd
-from markupsafe import Markup
+from markupsafe import Markup, escape
+from matplotlib.figure import Figure
 
-from isentrope.reports import palette
 from isentrope.reports.compare import Difference, differences
-from isentrope.reports.panel import Panel, Section, markup, templates
-from isentrope.reports.sentences import number
-from isentrope.reports.svg import inline, png_file, svg_file
+from isentrope.reports.drawing import COLOURS, DOTS, STYLE, stylesheet
+from isentrope.reports.panel import Panel, Section, markup, number, templates
 from isentrope.reports.verdict import Claim
 from isentrope.system.file_contents import csv
 from isentrope.system.files import sha256, write_bytes
+
+
+def svg_file(figure: Figure, name: str) -> bytes:
+    """A figure as SVG; the same name gives the same bytes."""
+    buffer = io.BytesIO()
+    with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
+
+
+def png_file(figure: Figure) -> bytes:
+    """A figure as pixels, for slides."""
+    buffer = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(buffer, format="png", dpi=2 * DOTS)
+    return buffer.getvalue()
+
+
+def inline(svg: bytes, name: str, caption: str) -> str:
+    """A figure for the body of a page.
+
+    Args:
+        svg: The file.
+        name: Prefix of its identifiers, used once in a page.
+        caption: What is seen, for those who hear the page.
+
+    Returns:
+        An svg element whose colours are those of the page's scheme, and whose width the page
+        decides.
+    """
+    text = svg.decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r'(\sid="|"#|url\(#)', rf"\g<1>{name}-", text)
+    opening, _, rest = text.partition(">")
+    (box,) = re.findall(r'viewBox="[^"]*"', opening)
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    text = f'<svg {names} {box} role="img" aria-label="{escape(caption)}">{rest}'
+    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
+    for variable, (light, _) in COLOURS.items():
+        text = text.replace(light, f"var(--{variable})")
+    return text
+
 
 LARGEST = 150_000
 """Bytes of CSV that a page carries for one panel."""
@@ -97,7 +147,7 @@ def write_page(columns: Sequence[Column], folder: Path) -> str:
     Returns:
         The page, HTML.
     """
-    light, dark = palette.stylesheet(dark=False), palette.stylesheet(dark=True)
+    light, dark = stylesheet(dark=False), stylesheet(dark=True)
     schemes = (
         f":root{{color-scheme:light dark;{light}}}"
         f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"

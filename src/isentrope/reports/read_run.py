@@ -26,8 +26,7 @@ from isentrope.reports.evaluations import (
     provenance_of,
     read_sections,
 )
-from isentrope.reports.panel import Source
-from isentrope.reports.sentences import Row
+from isentrope.reports.panel import Row, Source
 from isentrope.results.result import Result
 from isentrope.results.verbs import VERBS
 from isentrope.runs.origin import require_of_run

@@ -16,12 +16,10 @@ from isentrope.reports.panel import Panel, Section
 from isentrope.reports.panels import budget, plane, training
 from isentrope.reports.panels.audit import audit_panels
 from isentrope.reports.panels.change import delta_h_panels
-from isentrope.reports.panels.checks import checks_panel
-from isentrope.reports.panels.classes import class_panel
+from isentrope.reports.panels.checks import checks_panel, provenance
 from isentrope.reports.panels.kernel import moved_panels, own_panels
-from isentrope.reports.panels.provenance import provenance
 from isentrope.reports.panels.study import study_panels
-from isentrope.reports.panels.tokens import token_map
+from isentrope.reports.panels.tokens import class_panel, token_map
 from isentrope.reports.read_run import Reading, as_far_as_readable, read_run
 from isentrope.reports.verdict import verdict
 from isentrope.results.results import AuditResult, KernelResult

@@ -10,13 +10,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from isentrope.attribution.noise.best_rate import BestRate, Range, averaged_batches
+from isentrope.attribution.noise.consequences import BestRate, Range, averaged_batches
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.panels.budget import parts_of, shares_of
-from isentrope.reports.panels.checks import checks_of, checks_sentence
-from isentrope.reports.panels.classes import classified
-from isentrope.reports.read_run import Reading, as_far_as_readable
-from isentrope.reports.sentences import (
+from isentrope.reports.panel import (
     bare,
     from_to,
     has_interval,
@@ -25,7 +21,11 @@ from isentrope.reports.sentences import (
     with_interval,
     without_error,
 )
-from isentrope.results.criterion import is_it_all
+from isentrope.reports.panels.budget import parts_of, shares_of
+from isentrope.reports.panels.checks import checks_of, checks_sentence
+from isentrope.reports.panels.tokens import classified
+from isentrope.reports.read_run import Reading, as_far_as_readable
+from isentrope.results.attributions import is_it_all
 from isentrope.results.results import MeasureResult, NoiseResult
 from isentrope.system.formatting import PAGE, listed, percent
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.ratio import mean_over_repeats
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.columns import RECORDS
+from isentrope.results.verbs import RECORDS
 from isentrope.runs.branch_study import UNCHANGED
 from isentrope.system.reading import read_table
 

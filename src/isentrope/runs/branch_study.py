@@ -25,6 +25,7 @@ from isentrope.runs.branch import (
     settings_of,
 )
 from isentrope.runs.checkpoints import find_checkpoints
+from isentrope.runs.folder import folder_name
 from isentrope.runs.identity import (
     BY_CONTENT,
     changed_settings,
@@ -32,7 +33,6 @@ from isentrope.runs.identity import (
     require_same,
     schedule_has_end,
 )
-from isentrope.runs.room import folder_name
 from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.checkpoint_names import step_of_folder
 from isentrope.system.files import sha256_of_file

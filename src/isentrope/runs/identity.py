@@ -14,8 +14,8 @@ from typing import Any
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import ConfigError, load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
-from isentrope.config.paths import relative_to_run
 from isentrope.config.train import TrainConfig
+from isentrope.config.values import relative_to_run
 from isentrope.results.results import load_result
 from isentrope.runs.folder import content_differences
 from isentrope.runs.origin import (

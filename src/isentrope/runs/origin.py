@@ -14,11 +14,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from isentrope.config import paths
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import all_keys
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.config.values import PATHS as OF_SECTIONS
 from isentrope.models.base_model import adapter_base
 from isentrope.sampling.tasks.python_file import NAME
 from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
@@ -43,7 +43,7 @@ DATA_OF_MEASURE = {
     "E_file": "batch_config.E_file",
     "U_file": "batch_config.U_file",
 }
-PATHS = tuple(f"{section}.{key}" for section, keys in paths.PATHS.items() for key in keys)
+PATHS = tuple(f"{section}.{key}" for section, keys in OF_SECTIONS.items() for key in keys)
 """Settings that are paths, whose content is compared instead."""
 
 _NO_NUMBER = (

@@ -18,9 +18,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from isentrope.trainers.fields import KEYS
-from isentrope.trainers.given_batch import GivenBatch, batch_in_file, of_another_step
 from isentrope.trainers.rules import Obstacle
-from isentrope.trainers.settings import TrainingSettings, read_training_settings
+from isentrope.trainers.settings import (
+    GivenBatch,
+    TrainingSettings,
+    batch_in_file,
+    of_another_step,
+    read_training_settings,
+)
 from isentrope.trainers.step import Use
 from isentrope.update.objective import ADVANTAGES_OF, RECORDED, SFT
 

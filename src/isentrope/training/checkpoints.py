@@ -28,8 +28,8 @@ from isentrope.system.files import fresh_folder, publish_folder
 from isentrope.system.processes import barrier, rank
 from isentrope.system.reading import read_json, read_tensors, reading
 from isentrope.trainers.convert.distributed import METADATA, require_inert
-from isentrope.training.divergence import require_finite_state
 from isentrope.training.run_files import WRITING, RunFiles
+from isentrope.training.stops import require_finite_state
 
 STATE = "isentrope_state.json"
 _REMEDY = (

@@ -27,9 +27,9 @@ from isentrope.recording.token_record import TokenRecorder
 from isentrope.system.stated_steps import require_own_states
 from isentrope.training.batch_trainer import BatchTrainer, RunOptions
 from isentrope.training.checkpoints import SaveStart, WholeCheckpoints, restore_state, write_state
-from isentrope.training.divergence import require_finite_numbers, require_finite_state
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
+from isentrope.training.stops import require_finite_numbers, require_finite_state
 from isentrope.training.update_batches import UpdateBatch, UpdateBatches
 
 

@@ -29,7 +29,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from isentrope.nouns.sharded_tensors import local_part, total
+from isentrope.nouns.vectors import local_part, total
 from isentrope.policy.language_model import Policy
 
 State = Mapping[str, Any]
@@ -274,7 +274,7 @@ def short_types(
     Args:
         policy: The policy at θ.
         moments: Type of each parameter's stored moments (`OptimizerState.types`).
-        stored: Type of each parameter on disk (`models.stored_types`).
+        stored: Type of each parameter on disk (`models.trainable`).
 
     Returns:
         bfloat16 or float16 by name; empty where training rounds nothing that is kept.

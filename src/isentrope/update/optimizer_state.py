@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.models.layouts import foreign_file
-from isentrope.nouns.sharded_tensors import is_sharded, sharded_like
+from isentrope.nouns.vectors import is_sharded, sharded_like
 from isentrope.policy.language_model import Policy
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.heap import mapped_blocks

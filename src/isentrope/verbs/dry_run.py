@@ -16,7 +16,7 @@ import torch
 
 from isentrope._lazy import load
 from isentrope.config.measure import MeasureConfig
-from isentrope.models.limits import share_of_limits
+from isentrope.models.batching import share_of_limits
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.planning.gauge import Alive, Meter
 from isentrope.planning.plan import Plan, Stage, on_line

@@ -19,18 +19,16 @@ from isentrope.config.evaluate import (
     EvaluationSampling,
 )
 from isentrope.config.measure import PolicyConfig
-from isentrope.config.paths import inputs_of
+from isentrope.config.values import inputs_of
 from isentrope.evaluation.metrics import metric_names
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.runs.checkpoints import Checkpoint, find_checkpoints
-from isentrope.runs.evaluation_folder import StepFolder, write_evaluations
-from isentrope.runs.evaluation_result import EvaluationResult
-from isentrope.runs.folder import heed, resolved_content
+from isentrope.runs.evaluation_folder import EvaluationResult, StepFolder, write_evaluations
+from isentrope.runs.folder import folder_name, heed, resolved_content
 from isentrope.runs.identity import CONFIG, require_same_evaluation
 from isentrope.runs.one_study import other_base, require_one_model
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.origin import Digests, evaluation_origin
-from isentrope.runs.room import folder_name
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verification
 from isentrope.system.processes import barrier, gather, join_processes, rank, world_size

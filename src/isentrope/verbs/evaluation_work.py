@@ -20,8 +20,8 @@ from isentrope.config.measure import PolicyConfig
 from isentrope.config.stages import ScoringPrecision
 from isentrope.evaluation.evaluate import require_format, score_records
 from isentrope.evaluation.metrics import estimate_metrics
-from isentrope.evaluation.records import TOKENS
 from isentrope.evaluation.responses import (
+    TOKENS,
     Decoding,
     choose_prompts,
     draw_responses,
@@ -32,8 +32,12 @@ from isentrope.evaluation.vllm_engine import VllmEngine
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Checkpoint
-from isentrope.runs.evaluation_folder import StepFolder
-from isentrope.runs.evaluation_result import EvaluatedRow, EvaluationResult, RewardCounts
+from isentrope.runs.evaluation_folder import (
+    EvaluatedRow,
+    EvaluationResult,
+    RewardCounts,
+    StepFolder,
+)
 from isentrope.sampling.prompts import Prompt, require_room
 from isentrope.sampling.tasks import Task
 from isentrope.system.manifest import verifying

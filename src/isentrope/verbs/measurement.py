@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from isentrope.attribution.influence.closure import require_agreement
+from isentrope.attribution.influence.quantities import require_agreement
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample, entropy_change
 from isentrope.estimators.functional import Functional, Functionals

@@ -13,7 +13,7 @@ import pandas as pd
 
 from isentrope.attribution.fisher.supervised import supervised_loss_change, supervised_noise_scale
 from isentrope.attribution.influence.influence import require_disjoint
-from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
+from isentrope.attribution.noise.consequences import entropy_noise_scale
 from isentrope.attribution.noise.scale import ESTIMATES, groups_with_weight, noise_scale
 from isentrope.estimators.tail import LIGHT_TAILS
 from isentrope.nouns.estimate import Estimate
@@ -22,7 +22,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.results.results import NoiseResult
 from isentrope.sampling.tasks.task import Demonstrator, Task
 from isentrope.system.progress import Progress
-from isentrope.training.demonstrations import demonstration_rollouts
+from isentrope.training.supervised import demonstration_rollouts
 from isentrope.verbs.influence import influence_of
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import Column, Printed, Table, ends

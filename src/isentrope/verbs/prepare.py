@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from isentrope.attribution.gradients.options import GradientOptions
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig
 from isentrope.config.control import TrialConfig
 from isentrope.config.estimator import EstimatorConfig
@@ -24,10 +24,10 @@ from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import RoundedStep
 from isentrope.update.step import Step
 from isentrope.verbs.batches import Sampler
+from isentrope.verbs.check_batches import model_obstacles
 from isentrope.verbs.header import header_of
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.real_step import OptimizerOf
-from isentrope.verbs.replayable import model_obstacles
 from isentrope.verbs.training_step import training_step
 
 log = logging.getLogger("isentrope")

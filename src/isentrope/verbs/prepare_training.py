@@ -1,36 +1,35 @@
-"""What a training run starts from: model, prompts, update batches, contract and observers."""
+"""What a training run starts from: model, prompts, update batches, contract and observers.
+
+What watches and corrects a training run: probe, alarm, noise scale, isentropic step.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from isentrope.config.contract import advantages_of, run_contract
 from isentrope.config.control_options import measures, run_control
-from isentrope.config.paths import path_in_run
-from isentrope.config.train import TrainConfig, TrainingConfig
+from isentrope.config.train import DataConfig, TrainConfig, TrainingConfig
 from isentrope.config.trl import grpo_options
+from isentrope.config.values import path_in_run
 from isentrope.control.isentropic import IsentropicStep
-from isentrope.control.options import IsentropicOptions
+from isentrope.control.requirements import IsentropicOptions
 from isentrope.models.sharding import shard_base
 from isentrope.policy.language_model import Policy
 from isentrope.probe.alarm import Alarm
 from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.online_noise_scale import NoiseScaleMonitor
-from isentrope.probe.options import ProbeOptions
-from isentrope.recording.contract import (
-    environment,
-    frozen_hash,
-    read_contract,
-    trainable_shapes,
-)
+from isentrope.probe.requirements import ProbeOptions
+from isentrope.recording.contract import environment, frozen_hash, read_contract, trainable_shapes
 from isentrope.runs.branch import Branch
+from isentrope.runs.folder import kept_steps, require_disk
 from isentrope.runs.identity import contract_config, require_same_run
 from isentrope.runs.origin import training_origin
-from isentrope.runs.room import kept_steps, require_disk
 from isentrope.sampling.batches import Groups
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.system.checkpoint_names import step_of_folder
@@ -42,8 +41,67 @@ from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
 from isentrope.training.update_batches import UpdateBatches
-from isentrope.verbs.observers import Observers, held_out_prompts
-from isentrope.verbs.replayable import balancing_weight
+from isentrope.verbs.check_batches import balancing_weight
+
+
+@dataclass(frozen=True)
+class Observers:
+    """What watches and corrects a run; None for each that it has not.
+
+    Attributes:
+        step_control: Corrects optimizer steps.
+        probe: Reads the entropy.
+        alarm: Watches the probe's readings.
+        noise_scale: Of each step.
+    """
+
+    step_control: IsentropicStep | None
+    probe: EntropyProbe | None
+    alarm: Alarm | None
+    noise_scale: NoiseScaleMonitor | None
+
+    @property
+    def stateful(self) -> dict[str, Any]:
+        """Those whose state is saved with each checkpoint, by name."""
+        parts = {"entropy_probe": self.probe, "alarm": self.alarm, "noise_scale": self.noise_scale}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def watch(self, trainer: Any) -> None:
+        """Add probe and alarm to a trainer."""
+        if self.probe is not None:
+            trainer.add_callback(self.probe)
+        if self.alarm is not None:
+            trainer.add_callback(self.alarm)  # behind the probe, whose readings it watches
+            batch = lambda: trainer.batch and trainer.batch.rollouts.sampler_entropies  # noqa: E731
+            self.alarm.batch_entropies = batch
+
+
+def held_out_prompts(
+    data: DataConfig, readers: Sequence[str], trained_on: Sequence[Prompt]
+) -> list[Prompt]:
+    """Prompts for evaluation batches; those of training, with a warning, where there are no others.
+
+    Args:
+        data: The data set.
+        readers: What reads entropy from them, in words.
+        trained_on: Prompts of the run.
+
+    Returns:
+        The prompts; none where nothing reads them.
+    """
+    if not readers:
+        return []
+    held_out = data.load_task(data.dataset_name, data.held_out_split, data.dataset_path)
+    trained = {prompt.content for prompt in trained_on}
+    prompts = [prompt for prompt in held_out.prompts if prompt.content not in trained]
+    if not prompts:
+        logging.getLogger("isentrope").warning(
+            "The data set has no held-out split for %s: entropy is read from fresh responses to "
+            "prompts that are trained on, not to held-out ones.",
+            " and ".join(readers),
+        )
+    return prompts or held_out.prompts
+
 
 log = logging.getLogger("isentrope")
 

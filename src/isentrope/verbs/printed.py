@@ -1,4 +1,4 @@
-"""What a verb prints: tables of columns, and lines; `cli.layout` fits them to the terminal.
+"""What a verb prints: tables of columns, and lines; `cli.console` fits them to the terminal.
 
 A column names an attribute of a row, or computes its cell; cells are written by their type.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from isentrope.attribution.influence.classes import Classes
 from isentrope.attribution.influence.reliability import printed_reliability
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.criterion import is_it_all
+from isentrope.results.attributions import is_it_all
 from isentrope.system.formatting import MISSING, TERMINAL, known
 
 number, bounds = TERMINAL.number, TERMINAL.interval

@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from isentrope.checks.checkpoint import fit_of_order
-from isentrope.checks.finding import Finding
+from isentrope.checks.checkpoint import Finding, fit_of_order
 from isentrope.checks.rates import describe_groups, disagreement
 from isentrope.checks.state_order import describe_misplaced
 from isentrope.config.estimator import EstimatorConfig
-from isentrope.models.stored_types import stored_types
+from isentrope.models.trainable import stored_types
 from isentrope.nouns.vectors import axpy
 from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Subject

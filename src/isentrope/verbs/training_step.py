@@ -15,14 +15,13 @@ from isentrope.config.estimator import AnyObjective, EstimatorConfig
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.sharded_tensors import sharded_like
-from isentrope.nouns.vectors import norm, require_same_names
+from isentrope.nouns.vectors import norm, require_same_names, sharded_like
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import NEXT_UPDATE, read_control
 from isentrope.runs.checkpoints import Subject
 from isentrope.system.manifest import NOT_VERIFIED, verifying
 from isentrope.trainers.as_trained import allowed, refuse
-from isentrope.trainers.given_batch import GivenBatch
+from isentrope.trainers.settings import GivenBatch
 from isentrope.update import step as update
 from isentrope.update.objective import RECORDED
 from isentrope.update.off_policy import importance_ratios
@@ -34,8 +33,8 @@ from isentrope.update.optimizer_state import (
 )
 from isentrope.update.parameter_names import Names
 from isentrope.update.step import Step
+from isentrope.verbs.check_batches import model_obstacles, stale_batch, unlike_advantages
 from isentrope.verbs.real_step import OptimizerOf, RealStep, real_step
-from isentrope.verbs.replayable import model_obstacles, stale_batch, unlike_advantages
 
 _AS_TRAINED = "as_trained"
 

@@ -19,10 +19,10 @@ from isentrope.control.averages import BLOCKS, GradientMeans
 from isentrope.control.controls import FIELDS, STEP, TOKEN, build
 from isentrope.control.correction import Asked, Correction, isentropic_correction
 from isentrope.control.measured import kept_mass, token_influence
-from isentrope.control.options import IsentropicOptions
+from isentrope.control.requirements import IsentropicOptions
 from isentrope.control.tokens import Tokens
 from isentrope.control.trial import Trial, on_policy_tokens, strength_for, try_tokens
-from isentrope.estimators.entropy_gradient import entropy_gradient
+from isentrope.estimators.entropy import entropy_gradient
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, dot, norm
 from isentrope.results.attributions import Attempt

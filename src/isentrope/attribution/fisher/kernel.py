@@ -28,12 +28,12 @@ from isentrope.attribution.fisher.structure import (
     kernel_structure,
 )
 from isentrope.attribution.gradients.gram import gram, gram_diagonals
-from isentrope.attribution.gradients.options import GradientOptions
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
-from isentrope.system.file_contents import sort_metadata
+from isentrope.system.file_contents import TableSchema, sort_metadata
 from isentrope.system.files import write_file
 from isentrope.system.reading import (
     read_table,
@@ -42,7 +42,6 @@ from isentrope.system.reading import (
     read_tensors,
     reading,
 )
-from isentrope.system.table_schema import TableSchema
 
 SIDE = TableSchema(
     {

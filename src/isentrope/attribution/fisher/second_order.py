@@ -21,13 +21,12 @@ from torch import Tensor
 
 from isentrope.attribution.gradients.gradient_store import GradientStore
 from isentrope.attribution.gradients.gram import gram
-from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
-from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.models.batching import micro_batches
-from isentrope.models.padding import derivative_of_scores
+from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector

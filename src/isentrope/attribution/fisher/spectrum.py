@@ -23,7 +23,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
     fitted_dimension,
 )
 from isentrope.attribution.fisher.square import SquareKernel
-from isentrope.attribution.ties import TIED, tied
+from isentrope.attribution.ranks import TIED, tied
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Numbers
 

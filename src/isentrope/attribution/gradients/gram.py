@@ -18,13 +18,16 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.gradient_store import GradientStore
-from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
-from isentrope.attribution.gradients.storage_plan import Storage, StoragePlan, plan_storage
+from isentrope.attribution.gradients.storage_plan import (
+    GradientOptions,
+    Storage,
+    StoragePlan,
+    plan_storage,
+)
 from isentrope.attribution.gradients.tiles import Tiles
 from isentrope.attribution.gradients.token_sum import TokenSum
-from isentrope.nouns.sharded_tensors import largest_part, local_part
-from isentrope.nouns.vectors import Vector, require_same_names
+from isentrope.nouns.vectors import Vector, largest_part, local_part, require_same_names
 from isentrope.policy.language_model import Policy
 
 

@@ -20,15 +20,15 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from isentrope.attribution.gradients.held_vectors import HeldVectors
+from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.attribution.gradients.storage_plan import Where
-from isentrope.estimators.entropy_gradient import cotangents, cotangents_of_arrays
+from isentrope.estimators.entropy import cotangents, cotangents_of_arrays
 from isentrope.estimators.functional import EstimatorOptions, Functionals, along
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import ScoredBatch, score_batch
-from isentrope.models.padding import derivative_of_scores
+from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_groups
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.units import Units

@@ -28,17 +28,23 @@ from torch import Tensor, nn
 
 from isentrope.attribution.gradients.layers import Layer, by_sequence, find_layers, recorded
 from isentrope.attribution.gradients.lora import recorded_lora
-from isentrope.attribution.gradients.options import GradientBackend
+from isentrope.attribution.gradients.storage_plan import GradientBackend
 from isentrope.attribution.gradients.token_sum import TokenSum, first_tokens
-from isentrope.attribution.influence.closure import require_agreement
+from isentrope.attribution.influence.quantities import require_agreement
 from isentrope.models.architecture import UnsupportedModelError
-from isentrope.models.batching import MicroBatch, micro_batches
-from isentrope.models.limits import at_once
-from isentrope.models.padding import DerivativeOfTraining, derivative_of_scores
+from isentrope.models.batching import MicroBatch, at_once, micro_batches
+from isentrope.models.embeddings import DerivativeOfTraining, derivative_of_scores
 from isentrope.models.precision import Precision
 from isentrope.models.requirements import require_no_checkpointing
-from isentrope.nouns.sharded_tensors import is_sharded, local_part, sharded_like
-from isentrope.nouns.vectors import Vector, dot, multiply, norm
+from isentrope.nouns.vectors import (
+    Vector,
+    dot,
+    is_sharded,
+    local_part,
+    multiply,
+    norm,
+    sharded_like,
+)
 from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient

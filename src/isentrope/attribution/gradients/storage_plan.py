@@ -10,6 +10,8 @@ is cut into T tiles of whole rows, and the other side is streamed T times:
 Tiles, the CPU and the disk give the same numbers. bfloat16 halves a row and int8 (blocks of 64
 with a scale each) quarters it, with relative errors of about 2e-4 and 1e-3 in the matrix: they are
 used only on request.
+
+How the gradients of sequences are computed and held, in one object for every attribution.
 """
 
 from __future__ import annotations
@@ -138,3 +140,20 @@ def plan_storage(
     edges = [round(k * held / count) for k in range(count + 1)]
     tiles = tuple(pairwise(edges))
     return StoragePlan(hold_left, n_right is None, tiles, row, streamed, storage)
+
+
+GradientBackend = Literal["hooks", "loop"]
+
+
+@dataclass(frozen=True)
+class GradientOptions:
+    """How the gradients of sequences are computed and held.
+
+    Attributes:
+        backend: "hooks": one backward pass per micro-batch; "loop": one per sequence, which is
+            exact for every kind of layer and slower.
+        storage: How the gradients of the smaller side may be held; without limit by default.
+    """
+
+    backend: GradientBackend = "hooks"
+    storage: Storage = Storage()

@@ -9,8 +9,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
-from isentrope.attribution.gradients.options import GradientOptions
-from isentrope.attribution.gradients.storage_plan import StoragePlan
+from isentrope.attribution.gradients.storage_plan import GradientOptions, StoragePlan
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.nouns.vectors import Vector, tensor_bytes
 from isentrope.policy.language_model import Policy

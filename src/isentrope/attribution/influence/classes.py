@@ -35,8 +35,7 @@ from torch import Tensor
 from isentrope.attribution.influence.class_sums import ClassPart, Sums, tokens_of
 from isentrope.attribution.influence.contributions import Influence
 from isentrope.attribution.proxies.proxies import token_covariance
-from isentrope.attribution.proxies.weighted_ranks import WeightedRanks
-from isentrope.attribution.ties import lowest, tied
+from isentrope.attribution.ranks import WeightedRanks, lowest, tied
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
 

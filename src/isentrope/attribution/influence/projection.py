@@ -16,13 +16,12 @@ from torch import Tensor
 
 from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.groups import GradientGroups
-from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
-from isentrope.models.padding import DerivativeOfTraining
+from isentrope.models.embeddings import DerivativeOfTraining
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.sharded_tensors import largest_part, local_part
-from isentrope.nouns.vectors import Vector
+from isentrope.nouns.vectors import Vector, largest_part, local_part
 from isentrope.policy.language_model import Policy
 from isentrope.policy.slopes import logprob_jvp, score_jvp
 from isentrope.policy.token_statistics import Scores

@@ -1,6 +1,13 @@
 """What an influence is of (T6): entropy and expected reward, their gradients, and their budget.
 
 δH₁ = <g, momentum> + <g, decay> + Σ_i δH_i
+
+Forward mode and reverse mode must give the same derivative; otherwise the analysis is refused.
+
+    <g_H, v> = δH₁,     momentum + decay + Σ_i δH_i = <g_H, v>
+
+hold to rounding. Where they do not, the gradient that autograd returns is not the derivative of
+the model's output (a custom backward pass, a detached tensor), and no number from it is reported.
 """
 
 from __future__ import annotations
@@ -8,17 +15,65 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.groups import GradientGroups, entropy_groups, reward_groups
-from isentrope.attribution.gradients.options import GradientOptions
-from isentrope.attribution.influence.closure import require_agreement
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.influence.contributions import Attribution
 from isentrope.estimators.functional import EstimatorOptions
+from isentrope.models.architecture import name_of
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.system.progress import Report
 from isentrope.update.step import Step
+
+CLOSURE = 1e-6
+"""Largest relative gap in float64, far above its rounding and far below any standard error."""
+
+ROUNDING_STEPS = 3e3
+"""In shorter types: the gap allowed in units of the type's roundoff, as for hooks and autograd."""
+
+
+def tolerance(policy: Policy) -> float:
+    """Largest relative gap between two ways to a derivative that rounding explains.
+
+    Args:
+        policy: The policy.
+
+    Returns:
+        1e-6 in float64, 4e-4 in float32, 0.1 where a parameter, frozen or not, is in bfloat16.
+    """
+    types = {p.dtype for p in policy.model.parameters() if p.is_floating_point()}
+    epsilon = max(torch.finfo(dtype).eps for dtype in types)
+    return max(CLOSURE, min(ROUNDING_STEPS * epsilon, 0.1))
+
+
+def require_agreement(
+    policy: Policy, what: str, value: float, expected: float, scale: float
+) -> None:
+    """Refuse two ways to one derivative that differ by more than rounding.
+
+    Args:
+        policy: The policy.
+        what: The two ways, in words.
+        value: By one way.
+        expected: By the other.
+        scale: Size of the terms that were added.
+
+    Raises:
+        ValueError: If they differ.
+    """
+    gap = abs(value - expected)
+    if not gap <= tolerance(policy) * max(scale, abs(expected)):
+        raise ValueError(
+            f"{what} differ: {value:.6g} against {expected:.6g}, {gap / (scale or 1.0):.1e} of the "
+            f"terms' size where rounding explains {tolerance(policy):.0e}. A derivative of "
+            f"{name_of(policy.causal_lm)} is not that of its output (a custom backward pass, a "
+            "detached tensor, a kernel), so no number from it is reported: load the model "
+            "with attn_implementation='eager' and without custom kernels."
+        )
+
 
 TOKEN_GROUPS, SEQUENCE_GROUPS = 8, 32
 """Default groups of prompts; each costs a forward pass for tokens, none for sequences."""

@@ -26,7 +26,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from isentrope.attribution.ties import tied
+from isentrope.attribution.ranks import tied
 from isentrope.nouns.estimate import Estimate
 
 UNIT = "rank correlation with an infinite E"

@@ -23,7 +23,7 @@ from isentrope.attribution.proxies.agreement import (
     negative_share,
     top_counts,
 )
-from isentrope.attribution.proxies.weighted_ranks import Array
+from isentrope.attribution.ranks import Array
 from isentrope.nouns.estimate import participation
 
 MEASURED = "measured"

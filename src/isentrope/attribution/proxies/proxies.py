@@ -27,7 +27,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from isentrope.attribution.ties import lowest
+from isentrope.attribution.ranks import lowest
 
 UNSIGNED = ("top_entropy",)
 """Proxies that predict the size of an influence and not its sign."""

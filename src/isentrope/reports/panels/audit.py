@@ -11,11 +11,9 @@ from collections.abc import Iterator
 import pandas as pd
 from matplotlib.figure import Figure
 
-from isentrope.reports.drawing import Mark, named_rows, points
-from isentrope.reports.palette import LOSS, MEASURED, PAPER
-from isentrope.reports.panel import Panel
+from isentrope.reports.drawing import LOSS, MEASURED, PAPER, Mark, named_rows, points
+from isentrope.reports.panel import Panel, bare, estimates_in, has_interval, with_interval
 from isentrope.reports.read_run import Reading
-from isentrope.reports.sentences import bare, estimates_in, has_interval, with_interval
 from isentrope.results.results import AuditResult
 
 NAMES = {

@@ -17,11 +17,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.drawing import bars, named_rows, points
-from isentrope.reports.palette import FIRST, INK, MEASURED, SECOND, by_sign
-from isentrope.reports.panel import Panel
+from isentrope.reports.drawing import (
+    FIRST,
+    INK,
+    MEASURED,
+    SECOND,
+    bars,
+    by_sign,
+    named_rows,
+    points,
+)
+from isentrope.reports.panel import Panel, bare, number, with_interval
 from isentrope.reports.read_run import Reading
-from isentrope.reports.sentences import bare, number, with_interval
 from isentrope.results.results import InfluenceResult, MeasureResult
 
 PARTS = ("momentum", "decay", "gradient", "control")

@@ -15,13 +15,22 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.drawing import Mark, chart, dashed, line, points
-from isentrope.reports.palette import FIRST, INK, MEASURED, PAPER, SECOND
-from isentrope.reports.panel import Panel
+from isentrope.reports.drawing import (
+    FIRST,
+    INK,
+    MEASURED,
+    PAPER,
+    SECOND,
+    Mark,
+    chart,
+    dashed,
+    line,
+    points,
+)
+from isentrope.reports.panel import Panel, number, with_error, without_error
 from isentrope.reports.read_run import Reading
-from isentrope.reports.sentences import number, with_error, without_error
-from isentrope.results.columns import SCHEMAS
 from isentrope.results.results import MeasureResult
+from isentrope.results.verbs import SCHEMAS
 
 
 def delta_h_panels(reading: Reading) -> Iterator[Panel]:

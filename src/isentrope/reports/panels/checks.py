@@ -1,4 +1,7 @@
-"""Is the instrument sound? Every check that the results carry, with what it should be."""
+"""Is the instrument sound? Every check that the results carry, with what it should be.
+
+Where every number of the report comes from: commands, batches, precision, versions, seeds.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,44 @@ import pandas as pd
 
 from isentrope.attribution.influence.reliability import printed_reliability
 from isentrope.estimators.identities import Z_LIMIT, in_words, p_value
-from isentrope.reports.panel import Panel, markup
+from isentrope.reports.panel import Panel, Source, markup, number, records
 from isentrope.reports.read_run import KINDS, Reading
-from isentrope.reports.sentences import number
+from isentrope.results.result import Result
 from isentrope.results.results import InfluenceResult, MeasureResult
 from isentrope.system.formatting import listed
 from isentrope.verbs.influence import LEAST_RELIABLE
+
+
+def provenance(reading: Reading) -> Iterator[Panel]:
+    """One row per file that was read, with the command that makes it again."""
+    measured = [m for of in reading.measurements.values() for m in of.values()]
+    rows = [(m.result.verb, m.name, _how(m.result), m.source()) for m in measured]
+    rows += [("evaluate", e.folder.name, "", e.source()) for e in reading.evaluations]
+    if reading.metrics is not None:
+        steps = f"{len(reading.metrics)} steps"
+        rows.insert(0, ("train", steps, "", reading.training_source()))
+    data = pd.DataFrame(
+        [(*row, made.seeds, made.command, made.versions) for *row, made in rows],
+        columns=["verb", "of", "how", "seeds", "command", "versions"],
+    )
+    versions = data["versions"].unique()
+    several = f"The parts were made with {len(versions)} different sets of versions: "
+    yield Panel(
+        "provenance",
+        "Commands, seeds and versions",
+        f"{several if len(versions) > 1 else 'Everything was made with '}{'; '.join(versions)}.",
+        Source(f"isentrope report {reading.folder}", (str(reading.folder),)),
+        data,
+        body=markup("provenance", records(data)),
+    )
+
+
+def _how(result: Result) -> str:
+    """Batches, precision and time."""
+    batches, dtype = result.batches, result.policy.precision["measuring"].runtime_dtype
+    seconds = number(result.timing.get("total"))
+    return f"E {batches.B_E}, U {batches.B_U} × {batches.G}, {dtype}, {seconds} s"
+
 
 UNLIKE = 1e-3
 """|log| of trainer's over sampler's probability above which a trainer warns."""

@@ -19,11 +19,9 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from isentrope.attribution.fisher.kernel import DIAGONALS, SIDE
-from isentrope.reports.drawing import chart, dashed, points
-from isentrope.reports.palette import APART, MEASURED, TOGETHER, by_sign
-from isentrope.reports.panel import Panel
+from isentrope.reports.drawing import APART, MEASURED, TOGETHER, by_sign, chart, dashed, points
+from isentrope.reports.panel import Panel, number, with_interval
 from isentrope.reports.read_run import Measurement, Reading
-from isentrope.reports.sentences import number, with_interval
 from isentrope.results.kernel import BlockRecord, ClusterRecord, SpectrumRecord
 from isentrope.results.results import KernelResult
 from isentrope.system.reading import read_table, read_tensors

@@ -13,11 +13,19 @@ import numpy as np
 import pandas as pd
 
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
-from isentrope.reports.drawing import chart, dashed, line, points
-from isentrope.reports.palette import INK, LOSS, MEASURED, MUTED, REWARD
-from isentrope.reports.panel import Panel
+from isentrope.reports.drawing import (
+    INK,
+    LOSS,
+    MEASURED,
+    MUTED,
+    REWARD,
+    chart,
+    dashed,
+    line,
+    points,
+)
+from isentrope.reports.panel import Panel, has_interval, number, with_interval, without_error
 from isentrope.reports.read_run import Reading
-from isentrope.reports.sentences import has_interval, number, with_interval, without_error
 from isentrope.results.results import InfluenceResult, MeasureResult
 from isentrope.system.formatting import percent
 

@@ -13,12 +13,10 @@ from typing import Any
 import pandas as pd
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.drawing import STEP, chart, points
-from isentrope.reports.palette import FIRST, INK, LOSS, MEASURED, MUTED, SECOND
-from isentrope.reports.panel import Panel, Source
+from isentrope.reports.drawing import FIRST, INK, LOSS, MEASURED, MUTED, SECOND, STEP, chart, points
+from isentrope.reports.panel import Panel, Source, bare, estimates_in, from_to
 from isentrope.reports.panels.kernel import MOVED, OWN, block_of
 from isentrope.reports.read_run import Reading
-from isentrope.reports.sentences import bare, estimates_in, from_to
 from isentrope.results.result import Result
 from isentrope.results.results import AuditResult, KernelResult, MeasureResult
 from isentrope.system.formatting import known

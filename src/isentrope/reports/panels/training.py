@@ -14,12 +14,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isentrope.reports.drawing import STEP, Mark, chart, dashed, logged, points
+from isentrope.reports.drawing import (
+    FALL,
+    FIRST,
+    INK,
+    MEASURED,
+    MUTED,
+    REWARD,
+    SECOND,
+    STEP,
+    Mark,
+    chart,
+    dashed,
+    logged,
+    points,
+)
 from isentrope.reports.evaluations import Evaluation
-from isentrope.reports.palette import FALL, FIRST, INK, MEASURED, MUTED, REWARD, SECOND
-from isentrope.reports.panel import Panel
+from isentrope.reports.panel import Panel, from_to, number
 from isentrope.reports.read_run import Reading, read_log
-from isentrope.reports.sentences import from_to, number
 from isentrope.system.formatting import percent
 
 

@@ -24,7 +24,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import rollouts_of, texts_of
 from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts, runs_of
-from isentrope.sampling.tasks.splits import shuffled_epochs
+from isentrope.sampling.tasks.task import shuffled_epochs
 from isentrope.system.reading import read_json_lines, require_types
 
 _PER_TOKEN = ("response_mask", "sampler_logprobs", "token_weights", "entropy_weights")

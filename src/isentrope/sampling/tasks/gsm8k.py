@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from isentrope.sampling.prompts import Prompt
-from isentrope.sampling.tasks.splits import require_split, shuffled_epochs
+from isentrope.sampling.tasks.task import require_split, shuffled_epochs
 from isentrope.system.reading import read_json_lines
 
 R1_TEMPLATE = (

@@ -18,7 +18,7 @@ from isentrope.trainers.convert.deepspeed import is_deepspeed, read_deepspeed
 from isentrope.trainers.convert.distributed import is_dcp, is_fsdp, read_dcp, read_fsdp
 from isentrope.trainers.convert.gathered import Gathered, described_model
 from isentrope.trainers.convert.verl import is_verl, read_verl
-from isentrope.update.name_spelling import plain_name, unwrapped
+from isentrope.update.parameter_names import plain_name, unwrapped
 
 ADAPTER = "adapter_config.json"
 _KEPT = (

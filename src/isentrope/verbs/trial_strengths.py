@@ -1,4 +1,7 @@
-"""What `isentrope try` prints: gains of every control over vanilla, and their prices."""
+"""How hard a control is tried, and what `isentrope try` prints.
+
+What `isentrope try` prints: gains of every control over vanilla, and their prices.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Names of the original notes that are not ours; docs/from_notes.md has all of their names."""
+"""Which settings act on a step, and names of the original notes that are not ours.
+
+Names of the original notes that are not ours; docs/from_notes.md has all of their names.
+"""
 
 from __future__ import annotations
 

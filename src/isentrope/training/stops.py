@@ -1,4 +1,7 @@
-"""Checks that stop training at the first non-finite number, before it reaches a checkpoint."""
+"""Checkpoints at both ends of a run, and the first number that is not finite.
+
+Checks that stop training at the first non-finite number, before it reaches a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.nouns.sharded_tensors import local_part
+from isentrope.nouns.vectors import local_part
 from isentrope.system.processes import gather
 
 
