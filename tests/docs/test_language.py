@@ -202,6 +202,10 @@ def test_no_page_has_a_private_idiom(path):
     assert idioms(path.read_text(encoding="utf-8")) == []
 
 
+def test_the_readme_is_read_in_one_sitting():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
 @pytest.mark.parametrize("page", SHORT, ids=name)
 def test_the_first_pages_have_short_sentences(page):
     assert long_sentences(page.read_text(encoding="utf-8")) == []
