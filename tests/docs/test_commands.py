@@ -74,9 +74,9 @@ def test_a_test_that_a_page_names_exists():
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-def test_named_tests_are_found_in_the_evidence_of_the_readme():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert "tests/checks/test_planted_faults.py" in named_tests(readme)
+def test_named_tests_are_found_in_the_evidence_of_the_claims():
+    claims = (ROOT / "docs" / "proofs.md").read_text(encoding="utf-8")
+    assert "tests/checks/test_planted_faults.py" in named_tests(claims)
 
 
 def test_a_command_with_a_wrong_option_setting_or_verb_is_refused():

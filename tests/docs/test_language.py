@@ -202,6 +202,10 @@ def test_no_page_has_a_private_idiom():
     assert faults(idioms, FILES) == {}
 
 
+def test_the_readme_is_read_in_one_sitting():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
 def test_the_first_pages_have_short_sentences():
     assert faults(long_sentences, SHORT) == {}
 
