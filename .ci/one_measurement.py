@@ -7,7 +7,7 @@ how that step changes the entropy. The prediction is compared with the measureme
 import torch
 
 import isentrope as ise
-from isentrope.training.toy import build_toy_policy
+from isentrope.training.models import build_toy_policy
 
 RATE, LENGTH = 1e-4, 12
 

@@ -8,7 +8,7 @@ that of a process alone (RssAnon), less what it has before; pages of mapped file
 share, are not in it. Peaks are sampled every 5 ms.
 
 A model all of whose weights are trained (width 512, 12 layers, 41 million parameters, float32) is
-measured by two processes, with `checkpoint.shard_base` and without, beside the plan.
+measured by two processes, with `checkpoint.shard_base` and without.
 
 Writes docs/results/spread.md.
 """
@@ -145,16 +145,6 @@ def run(folder: Path, spread: bool, verb: str) -> None:
     leave()
 
 
-def planned(folder: Path, spread: bool) -> int:
-    """What `isentrope plan` says that each of two processes takes, less the libraries."""
-    from isentrope.verbs.plan import plan
-
-    file = folder / f"asked_{spread}.yaml"
-    file.write_text(json.dumps(settings(folder, spread)))
-    (found,) = plan(str(file), verbs=["measure"], memory="1TB", processes=2)
-    return found.peak - found.libraries
-
-
 def measured(folder: Path, processes: int, spread: bool, verb: str = "load") -> int:
     """The largest peak of so many processes."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes)]
@@ -192,12 +182,9 @@ def main() -> None:
     with TemporaryDirectory() as place:
         make_full(Path(place))
         for spread in (False, True):
-            predicted = planned(Path(place), spread)
             peak = measured(Path(place), 2, spread, "measure")
             name = "spread" if spread else "whole"
-            full.append(
-                f"| {name} | {predicted / 1e6:.0f} | {peak / 1e6:.0f} | {predicted / peak:.2f} |"
-            )
+            full.append(f"| {name} | {peak / 1e6:.0f} |")
             print(full[-1], flush=True)
     tables = {"table": "\n".join(rows), "full": "\n".join(full)}
     page = TEMPLATE.format(today=date.today(), size=size / 1e6, **tables)
@@ -218,10 +205,10 @@ A process holds its share of the layers, the embeddings, the output head and the
 layer that is being converted.
 
 `measure` of a model all of whose weights are trained (41 million parameters in float32, both
-orders, two processes), in MB beside `isentrope plan CONFIG --processes 2`:
+orders, two processes), in MB:
 
-| weights | planned | measured | planned ÷ measured |
-|---|---|---|---|
+| weights | measured |
+|---|---|
 {full}
 
 Measured is private memory: pages of the weights' file, of which whole weights in float32 are views,

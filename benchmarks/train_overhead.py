@@ -31,8 +31,7 @@ from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.models import load_trainable
-from isentrope.training.toy import MAX_NEW_TOKENS
+from isentrope.training.models import MAX_NEW_TOKENS, load_trainable
 from isentrope.verbs.train import train
 
 STEPS = 21

@@ -16,7 +16,7 @@ from peft import LoraConfig
 from trl import GRPOConfig, GRPOTrainer
 
 import isentrope as ise
-from isentrope.training.toy import build_toy_policy
+from isentrope.training.models import build_toy_policy
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/own")
 toy = build_toy_policy(seed=0)  # a Qwen2 with random weights, and its tokenizer

@@ -15,7 +15,7 @@ import torch
 from examples.checkpoints import require_new_run, save_checkpoint
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.batches import update_batch
+from isentrope.sampling.batches import Groups, update_batch
 from isentrope.sampling.tasks import Task
 from isentrope.system.checkpoint_names import step_name
 from isentrope.training.step_log import metrics
@@ -63,8 +63,7 @@ def reference_loop(
     optimizer = torch.optim.AdamW(parameters.items(), lr=learning_rate)
     for step in range(1, steps + 1):
         batch, report = update_batch(
-            *(policy, task.prompts, task, prompts_per_step, group_size, "dr_grpo"),
-            max_new_tokens=max_new_tokens,
+            *(policy, task.prompts, task, Groups(prompts_per_step, group_size, max_new_tokens)),
             seed=1_000_003 * seed + step,
             batch_size=prompts_per_step * group_size,
         )

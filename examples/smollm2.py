@@ -153,7 +153,7 @@ def warm_up(
     policy.max_tokens = MAX_TOKENS
     reference_loop(
         policy,
-        load_task("addition_chat", "train", tokenizer=policy.tokenizer),
+        load_task("addition_chat", "train"),
         folder,
         steps=steps,
         max_new_tokens=max_new_tokens,

@@ -24,7 +24,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
     estimate_columns,
 )
 from isentrope.attribution.fisher.square import SquareKernel
-from isentrope.attribution.gradients.options import GradientOptions
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isentrope.training.divergence import TrainingDivergedError
+from isentrope.training.stops import TrainingDivergedError
 from studies.control_runs import (
     SETTINGS,
     Run,

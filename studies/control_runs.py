@@ -19,18 +19,16 @@ import torch
 from examples.tasks import countdown, split
 from examples.tasks.shortcut import style_of
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.evaluation.pass_at_k import prompt_scores
+from isentrope.evaluation.metrics import prompt_scores
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, as_prompts
 from isentrope.sampling.tasks import load_task
-from isentrope.sampling.tasks.splits import limited
-from isentrope.sampling.tasks.task import Task
+from isentrope.sampling.tasks.task import Task, limited
 from isentrope.system.progress import Progress
-from isentrope.training.models import load_trainable
+from isentrope.training.models import MAX_NEW_TOKENS, load_trainable
 from isentrope.training.run_files import RunFiles
-from isentrope.training.toy import MAX_NEW_TOKENS
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
 

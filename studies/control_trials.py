@@ -34,7 +34,7 @@ import torch
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.control.controls import STEP, TOKEN, build
+from isentrope.control.controls import STEP, TOKEN
 from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.paired import Change, price
 from isentrope.nouns.estimate import Estimate, t_quantile
@@ -54,7 +54,7 @@ PRICED_STEPS = {0: (8, 24), 1: (24, 40), 2: (40, 8)}
 """Checkpoints of --prices, by seed."""
 PRICED = {1.0: ["influence", "isentropic"], 16.0: ["repo_r", "bonus"], 100.0: ["clip_cov"]}
 """Controls that gain entropy in one step, by a multiple of the default strength that acts."""
-ALL = [name for name in (*TOKEN, *STEP) if build(name).on_policy]
+ALL = [*TOKEN, *STEP]
 
 
 def trained(folder: Path, seed: int) -> Path:

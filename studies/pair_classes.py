@@ -32,7 +32,7 @@ from isentrope.attribution.influence.classes import Classes
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.policy.scoring import score
-from isentrope.results.criterion import is_it_all
+from isentrope.results.attributions import is_it_all
 from isentrope.runs.checkpoints import find_subjects
 from isentrope.system.formatting import TERMINAL
 from isentrope.system.progress import Clock, Progress
@@ -74,9 +74,9 @@ def classes_at(path: Path, B_E: int) -> dict[str, Classes]:
 def contributions(path: Path, B: int, repeat: int) -> dict[str, float]:
     """Parts of δH₁ of the gradient by class of pairs, on fresh responses, clipping undone."""
     ready, config = prepared(path, 8, B, repeat)
-    U, step = ready.batches.U, ready.step
+    U, step = ready.U, ready.step
     with at_precision(ready.policy, config.precision.measuring):
-        F = fresh_responses(ready.sampler, U, ready.analysis.share_responses)
+        F = fresh_responses(ready)
         K = fisher_kernel(ready.policy, F, U, preconditioner=step.preconditioner)
         S = score(ready.policy, F).logprobs.sum(1)
     x = sequence_weights(ready)

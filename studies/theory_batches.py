@@ -36,7 +36,7 @@ PREDICTED = (4, 16, 64)
 
 def group_directions(ready) -> list[Vector]:
     """u_p of every group of the batch: momentum, decay, and the group's part times their number."""
-    U, step = ready.batches.U, ready.step
+    U, step = ready.U, ready.step
     weights = step.token_weights
     units = U.prompt_index.unique()
     out = []
@@ -69,7 +69,7 @@ def rows(path: Path, step: int) -> list[str]:
     ready = prepared(config)
     with at_precision(ready.policy, config.precision.measuring):
         groups = group_directions(ready)
-        E = ready.batches.E
+        E = ready.E
 
         def q(v: Vector) -> float:
             return second_order_change(ready.policy, E, v).value

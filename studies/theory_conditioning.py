@@ -25,7 +25,7 @@ def rows(path: Path, step: int) -> list[str]:
     config = configured(path, 8, 48)
     ready = prepared(config)
     with at_precision(ready.policy, config.precision.measuring):
-        found = conditioning(ready.policy, ready.batches.U, ready.step.preconditioner)
+        found = conditioning(ready.policy, ready.U, ready.step.preconditioner)
     out = []
     for name, pair in found.quantities.items():
         cells = [

@@ -23,7 +23,7 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.toy import MAX_NEW_TOKENS
+from isentrope.training.models import MAX_NEW_TOKENS
 from studies.theory_policies import run_folder, write_page
 from studies.toy_attribution import checkpoints
 

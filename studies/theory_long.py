@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isentrope.attribution.gradients.options import GradientBackend
+from isentrope.attribution.gradients.storage_plan import GradientBackend
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy

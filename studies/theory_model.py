@@ -23,7 +23,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.toy import MAX_NEW_TOKENS
+from isentrope.training.models import MAX_NEW_TOKENS
 from studies.predictive_model import fit_predictive_model
 from studies.theory_distance import next_token_log_p, prefix_kernel
 from studies.theory_policies import over, run_folder, write_page

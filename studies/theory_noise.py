@@ -114,7 +114,7 @@ def fixed_rows(folder: Path, path: Path, step: int) -> list[str]:
         batch = config.batch_config.model_copy(update={"seed": 200 + 10 * k})
         ready = prepared(config.model_copy(update={"batch_config": batch}))
         with at_precision(ready.policy, config.precision.measuring):
-            U, weights = ready.batches.U, ready.step.token_weights
+            U, weights = ready.U, ready.step.token_weights
             found = ise.noise_scale(ready.policy, U, token_weights=weights)
         b = found.b_simple
         square = found.gradient_square

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from isentrope.attribution.gradients.options import GradientBackend
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
+from isentrope.attribution.gradients.storage_plan import GradientBackend
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.nouns.estimate import t_quantile
 from isentrope.nouns.rollouts import Rollouts

@@ -26,8 +26,7 @@ from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.models import load_trainable
-from isentrope.training.toy import MAX_NEW_TOKENS
+from isentrope.training.models import MAX_NEW_TOKENS, load_trainable
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
 from studies.theory_policies import gradient_matrix, over, run_folder, write_page
@@ -60,7 +59,7 @@ def save_start(folder: Path, width: int) -> None:
     """Write a toy of another width with random weights, as `build_toy_policy` draws them."""
     from transformers import Qwen2ForCausalLM
 
-    from isentrope.training.toy import build_toy_policy
+    from isentrope.training.models import build_toy_policy
 
     toy = build_toy_policy(0)
     config = toy.model.config

@@ -97,7 +97,7 @@ def study(path: Path, B_E: int = 1024, B_U: int = 64) -> dict[str, Any]:
         shares = prompt_shares(ready)
         kernel = find_kernel(ready, Progress())
         said = {
-            "entropy_per_token": ise.entropy(ready.policy, ready.batches.E),
+            "entropy_per_token": ise.entropy(ready.policy, ready.E),
             "entropy": table.entropy.budget,
             "reward": table.reward.budget,
             "reliability": table.reliability,
@@ -256,9 +256,7 @@ def noise_table(path: Path, groups: tuple[int, ...] = (16, 64, 256)) -> str:
         batch = config.batch_config.model_copy(update={"seed": 100 + 10 * k})
         ready = prepared(config.model_copy(update={"batch_config": batch}))
         with at_precision(ready.policy, config.precision.measuring):
-            found = ise.noise_scale(
-                ready.policy, ready.batches.U, token_weights=ready.step.token_weights
-            )
+            found = ise.noise_scale(ready.policy, ready.U, token_weights=ready.step.token_weights)
         b = found.b_simple
         lines.append(
             f"| {n} | {found.gradient_square.value:.2e} ± {found.gradient_square.se:.0e} | "

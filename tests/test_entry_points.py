@@ -56,7 +56,6 @@ LISTED = {
     },
     "reports/panel.py": {"Environment"},
     "runs/folder.py": {"subprocess.run"},
-    "runs/one_writer.py": {"json.loads"},
     "runs/origin.py": {"try_to_load_from_cache"},
     "sampling/chat_template.py": {
         *("tokenizer.apply_chat_template", "context.Process", "json.loads"),

@@ -9,8 +9,6 @@ SOURCES = Path(isentrope.__file__).parent
 MOST = 8
 
 ALLOWED = {
-    "branched": 9,
-    "tried": 9,
     "Policy.__init__": 9,
     "fine_tune_supervised": 9,
     "optimizer_step": 14,

@@ -7,6 +7,7 @@ one time in three where the reference is one of them.
 import json
 import shutil
 from fnmatch import fnmatch
+from functools import cache
 
 import pytest
 import torch
@@ -46,8 +47,9 @@ def _train(model, tokenizer, steps, rate, seed):
     return optimizer
 
 
-def make_checkpoint(folder, names=("step_4",), *, steps=(80, 4), layers=2, targets="all-linear"):
-    """Write base/, and one adapter checkpoint per name, each trained so many steps."""
+@cache
+def _trained_base(steps, layers):
+    """The base, once for each size, and the state of torch's numbers after it was made."""
     torch.manual_seed(0)
     tokenizer = character_tokenizer()
     config = Qwen2Config(
@@ -63,9 +65,17 @@ def make_checkpoint(folder, names=("step_4",), *, steps=(80, 4), layers=2, targe
         bos_token_id=None,
     )
     base = Qwen2ForCausalLM(config).eval()
-    _train(base, tokenizer, steps[0], 1e-2, seed=0)
+    _train(base, tokenizer, steps, 1e-2, seed=0)
+    return base, torch.get_rng_state()
+
+
+def make_checkpoint(folder, names=("step_4",), *, steps=(80, 4), layers=2, targets="all-linear"):
+    """Write base/, and one adapter checkpoint per name, each trained so many steps."""
+    tokenizer = character_tokenizer()
+    base, drawn = _trained_base(steps[0], layers)
     base.save_pretrained(folder / "base")
     tokenizer.save_pretrained(folder / "base")
+    torch.set_rng_state(drawn)
     lora = LoraConfig(r=2, target_modules=targets, task_type="CAUSAL_LM")
     for seed, name in enumerate(names):
         model = get_peft_model(Qwen2ForCausalLM.from_pretrained(folder / "base"), lora).eval()

@@ -40,7 +40,7 @@ from torch.func import functional_call
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import isentrope as ise
-from isentrope.attribution.gradients.options import GradientOptions
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.estimators.functional import Functionals, along
 from isentrope.models.architecture import name_of
 from isentrope.nouns.rollouts import Rollouts

@@ -19,7 +19,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
 
-from isentrope.checks.draws import tail_places, temperature_shifts
+from isentrope.checks.draws import tail_places
 from isentrope.models.precision import Precision
 from tests import cases
 
@@ -129,18 +129,6 @@ class Enumerated:
         eos = torch.zeros_like(self.log_p)
         eos[..., EOS] = 1
         return [self._given(eos), self._given(seen().double())]
-
-    @cached_property
-    def eos_expected(self) -> np.ndarray:
-        """(prompts, responses) Σ π(EOS)."""
-        return (self.log_p[..., EOS].exp().numpy() * MASK).sum(-1)
-
-    @cached_property
-    def shifts(self) -> np.ndarray:
-        """(prompts, responses, temperatures, 3) Σ E X, Σ E X² and Σ Var X at other temperatures."""
-        shifts = temperature_shifts(self.logits.flatten(0, 2))
-        shifts = shifts.view(*self.logits.shape[:3], *shifts.shape[1:]).numpy()
-        return (shifts * MASK[..., None, None]).sum(2)
 
     @cached_property
     def tails(self) -> list[tuple[np.ndarray, np.ndarray]]:

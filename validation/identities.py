@@ -32,7 +32,7 @@ from isentrope.runs.checkpoints import find_subjects
 from isentrope.sampling import generate
 from isentrope.sampling.tasks import load_task
 from isentrope.system.progress import Clock, Progress
-from isentrope.training.toy import MAX_NEW_TOKENS
+from isentrope.training.models import MAX_NEW_TOKENS
 from isentrope.verbs.prepare import prepare_checkpoint
 from validation.enumerated import POLICIES, Enumerated
 
@@ -89,9 +89,7 @@ def fresh_toy(checkpoint: Path, batches: int, kept: Path) -> np.ndarray:
             seed=FIRST_SEED + k,
             batch_size=256,
         )
-        sample = score_batch(
-            policy, E, functional="per_token", method="prefix", direction=direction, order=1
-        )
+        sample = score_batch(policy, E, direction=direction, order=1)
         z = np.stack([three_ways(*of) for of in sums(sample)])
         found = np.concatenate([found, z[None]])
         if (k + 1) % 20 == 0 or k + 1 == batches:

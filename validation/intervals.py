@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
+from isentrope.attribution.noise.consequences import entropy_noise_scale
 from isentrope.attribution.noise.scale import noise_scale_of_gram
 from isentrope.evaluation.entropy_law import fit_entropy_law
 from isentrope.evaluation.metrics import estimate_metrics

@@ -38,9 +38,8 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import read_next_update
 from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.models import load_trainable
+from isentrope.training.models import MAX_NEW_TOKENS, load_trainable
 from isentrope.training.run_files import RunFiles
-from isentrope.training.toy import MAX_NEW_TOKENS
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import resume, train

@@ -19,10 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isentrope.checks.draws import COOLER, HOTTER, MIN_P, TOP_K, TOP_P, Shift
-from isentrope.checks.sensitivity import eos_factor, is_found
 from isentrope.estimators.identities import P_LIMIT, Z_LIMIT
-from isentrope.estimators.sampler_match import TOLERANCES
+from isentrope.estimators.sampler_match import TOLERANCE
 from validation.enumerated import EOS, LENGTHS, POLICIES, Enumerated, adapter, logits, seen
 
 SIZES = (64, 256, 1024)
@@ -136,7 +134,7 @@ def simulate(fault: Fault, policy: str, n: int, batches: int, seed: int = 0) -> 
         failed["filters"] = tail_p_value(scorer, p, r) < P_LIMIT
         failed["any"] = np.any(list(failed.values()), axis=0)
         rms = np.sqrt(gaps[p, r].sum(1) / LENGTHS[r].sum(1))
-        failed["kept"] = failed["any"] | (rms > TOLERANCES[torch.float64])
+        failed["kept"] = failed["any"] | (rms > TOLERANCE)
         for name, of in failed.items():
             counts[name] += int(of.sum())
         done += size
@@ -173,41 +171,6 @@ def power_table(policy: str, batches: int, sound: int) -> str:
     return "\n".join(lines)
 
 
-def sensitivity_table(batches: int) -> str:
-    """Power at the faults that `checks.sensitivity` says are found in 80 % of cases."""
-    lines = ["| policy | n | said to be found | found |", "|---|---|---|---|"]
-    for policy in POLICIES:
-        for n in SIZES:
-            for name, fault, test in said_to_be_found(Enumerated.of(policy), n):
-                found = simulate(fault, policy, n, batches)[test]
-                lines.append(f"| {policy} | {n} | {name} | {found:.2f} |")
-    return "\n".join(lines)
-
-
-def said_to_be_found(scorer: Enumerated, n: int) -> list[tuple[str, Fault, str]]:
-    """The smallest faults that a batch of average prefixes is said to show."""
-    generator = np.random.default_rng(0)
-    p, r = scorer.draw(generator, 1, 100_000)
-    shifts = n * scorer.shifts[p, r].mean((0, 1))  # (temperatures, 3)
-    variance = n * scorer.identities[0][2][p, r].mean()
-    said = []
-    for factors, side in ((COOLER, 0), (HOTTER, len(COOLER))):
-        rows = zip(factors, shifts[side:], strict=False)
-        found = (f for f, of in rows if is_found(Shift(*of), variance))
-        if (factor := next(found, None)) is not None:
-            said.append((f"T = {factor:g}", temperature(factor), "martingale"))
-    q, spread = (n * x[p, r].mean() for x in (scorer.eos_expected, scorer.events[0][2]))
-    if (factor := eos_factor(q, spread)) is not None:
-        said.append((f"EOS × {factor:.2f}", eos(factor), "EOS"))
-    makers = (("top_k", TOP_K, top_k), ("top_p", TOP_P, top_p), ("min_p", MIN_P, min_p))
-    for (name, settings, make), (within, _) in zip(makers, scorer.tails, strict=True):
-        weak = np.nonzero(n * within[p, r].mean((0, 1)) <= np.log(P_LIMIT))[0]
-        if len(weak):
-            setting = settings[weak[-1]]
-            said.append((f"{name} = {setting:.4g}", make(setting), "filters"))
-    return said
-
-
 def main() -> None:
     """Simulate, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -220,7 +183,6 @@ def main() -> None:
         asked=asked,
         today=date.today(),
         tables="\n\n".join(power_table(p, asked.batches, asked.sound) for p in POLICIES),
-        sensitivity=sensitivity_table(asked.batches),
     )
     if asked.out:
         asked.out.write_text(text)
@@ -240,13 +202,6 @@ temperature and filters, find no more than none. Responses are up to 4 tokens lo
 average; what counts is the number of tokens, and how uncertain they are.
 
 {tables}
-
-## The sensitivity that `check` prints
-
-When log-probabilities are not kept, `check` says which faults the batch would show in 80 % of
-cases or more, computed from the prefixes of the batch itself. Simulated:
-
-{sensitivity}
 
 ## Faults that need no statistics
 

@@ -20,10 +20,10 @@ from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.functional import METHODS, UNITS, Functionals
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_with_features
-from isentrope.sampling.batches import update_batch
+from isentrope.sampling.batches import Groups, update_batch
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.toy import MAX_NEW_TOKENS
+from isentrope.training.models import MAX_NEW_TOKENS
 from isentrope.update.step import optimizer_step
 
 
@@ -74,7 +74,8 @@ def main() -> None:
     policy = Policy.from_checkpoint(args.checkpoint)
     sizes = {"max_new_tokens": MAX_NEW_TOKENS, "batch_size": 512}
     train, test = Addition("train"), Addition("test")
-    U, _ = update_batch(policy, train.prompts, train, 16, 8, "dr_grpo", seed=1, **sizes)
+    groups = Groups(16, 8, MAX_NEW_TOKENS)
+    U, _ = update_batch(policy, train.prompts, train, groups, seed=1, batch_size=512)
     step = optimizer_step(
         policy,
         U,

@@ -32,9 +32,8 @@ from isentrope.estimators.entropy_change import EntropyChange, change_of_sample
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.resampled import coupled_change
-from isentrope.estimators.sample import ScoredBatch
+from isentrope.estimators.sample import ScoredBatch, statistics_of_sample
 from isentrope.estimators.sampler_match import SamplerMatch, noise_of
-from isentrope.estimators.sweep_statistics import statistics_of_sample
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.chi_square import Divergence, RowSampler, divergence_at_theta, score_moved
 from isentrope.policy.language_model import Policy

@@ -1,7 +1,7 @@
 """The benchmark of evaluation runs, at a size that measures nothing."""
 
 from benchmarks import evaluate
-from isentrope.training.toy import build_toy_policy
+from isentrope.training.models import build_toy_policy
 
 
 def test_a_row_a_precision_compares_the_same_responses():

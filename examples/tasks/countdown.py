@@ -15,7 +15,7 @@ import re
 from itertools import combinations, product
 
 from isentrope.sampling.prompts import Prompt
-from isentrope.sampling.tasks.splits import in_test, limited, require_probability, require_split
+from isentrope.sampling.tasks.task import in_test, limited, require_probability, require_split
 
 NUMBERS = 4
 """Digits that a prompt gives."""

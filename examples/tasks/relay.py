@@ -24,7 +24,7 @@ from isentrope.sampling.tasks.addition import (
     demonstrate,
     numbers_of,
 )
-from isentrope.sampling.tasks.splits import require_probability
+from isentrope.sampling.tasks.task import require_probability
 
 
 class Relay(Addition):

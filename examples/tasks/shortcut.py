@@ -14,7 +14,7 @@ import re
 
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.addition import STYLES, Addition, demonstrate, numbers_of
-from isentrope.sampling.tasks.splits import require_probability
+from isentrope.sampling.tasks.task import require_probability
 
 COMMON = {"digits": 0.9, "sums": 0.07}
 """Shares of the styles that pay less, before they are scaled to 1 − `rare`."""

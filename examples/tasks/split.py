@@ -19,7 +19,7 @@ import re
 from collections import Counter
 
 from isentrope.sampling.prompts import Prompt
-from isentrope.sampling.tasks.splits import in_test, limited, require_probability, require_split
+from isentrope.sampling.tasks.task import in_test, limited, require_probability, require_split
 
 LARGEST = 16
 """Largest first number, and the largest number of correct answers."""

@@ -45,11 +45,11 @@ def test_options_come_from_the_configuration_and_only_to_the_task_they_are_for()
     relay = next(name for name in NAMES if name.endswith(":Relay"))
     options = {"dataset_name": relay, "dataset_options": {"phase": 2}}
     config = BatchConfig(**options, U_dataset_name="addition")
-    E = config.load_task(relay, "test", None, None)
-    U = config.load_task("addition", "train", None, None)
+    E = config.load_task(relay, "test", None)
+    U = config.load_task("addition", "train", None)
     assert any("c" in prompt.text for prompt in E.prompts)
     assert U.prompts == load_task("addition").prompts
     assert not any("c" in prompt.text for prompt in load_task(relay).prompts)
     wrong = TaskConfig(dataset_name=relay, dataset_options={"phases": 2})
     with pytest.raises(ValueError, match=r"Relay' .*'phases': .*phase"):
-        wrong.load_task(relay, "train", None, None)
+        wrong.load_task(relay, "train", None)

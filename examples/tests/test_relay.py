@@ -5,7 +5,7 @@ import pytest
 
 from examples.tasks.relay import Relay, demonstrate_without_carries, without_carries
 from isentrope.sampling.tasks.addition import STYLES, Addition
-from isentrope.training.toy import MAX_NEW_TOKENS
+from isentrope.training.models import MAX_NEW_TOKENS
 
 
 def test_the_second_rule_adds_each_column_modulo_ten():

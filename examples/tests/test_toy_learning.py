@@ -7,7 +7,7 @@ from isentrope.policy.scoring import score
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition, longest_response
-from isentrope.training.toy import build_toy_policy
+from isentrope.training.models import build_toy_policy
 from tests.adapters import save_base_model, with_lora
 from tests.training.plain_fine_tuning import fine_tune
 

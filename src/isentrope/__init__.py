@@ -32,7 +32,7 @@ _HOMES = {
     "estimate_entropy_change": "isentrope.estimators.arrays",
     "entropy": "isentrope.estimators.entropy",
     "surprisal_entropy": "isentrope.estimators.entropy",
-    "entropy_gradient": "isentrope.estimators.entropy_gradient",
+    "entropy_gradient": "isentrope.estimators.entropy",
     "EstimatorOptions": "isentrope.estimators.functional",
     # What the change is made of
     "Influence": "isentrope.attribution.influence.contributions",
@@ -41,20 +41,20 @@ _HOMES = {
     "InfluenceOptions": "isentrope.attribution.influence.quantities",
     "audit": "isentrope.attribution.proxies.audit",
     "AuditOptions": "isentrope.attribution.proxies.audit",
-    "GradientOptions": "isentrope.attribution.gradients.options",
+    "GradientOptions": "isentrope.attribution.gradients.storage_plan",
     "FisherKernel": "isentrope.attribution.fisher.kernel",
     "fisher_kernel": "isentrope.attribution.fisher.kernel",
     "NoiseScale": "isentrope.attribution.noise.scale",
     "noise_scale": "isentrope.attribution.noise.scale",
-    "entropy_noise_scale": "isentrope.attribution.noise.entropy_noise",
+    "entropy_noise_scale": "isentrope.attribution.noise.consequences",
     # While training, and after it
     "EntropyProbe": "isentrope.probe.callback",
-    "ProbeOptions": "isentrope.probe.options",
-    "EntropyMeasurements": "isentrope.verbs.legacy",
+    "ProbeOptions": "isentrope.probe.requirements",
+    "EntropyMeasurements": "isentrope.verbs.measure",
     "Evaluation": "isentrope.evaluation.evaluate",
     "EvaluationOptions": "isentrope.evaluation.evaluate",
     "evaluate": "isentrope.evaluation.evaluate",
-    "pass_at_k": "isentrope.evaluation.pass_at_k",
+    "pass_at_k": "isentrope.evaluation.metrics",
     "EntropyLaw": "isentrope.evaluation.entropy_law",
     "fit_entropy_law": "isentrope.evaluation.entropy_law",
     # Policies whose every response can be enumerated
@@ -67,23 +67,22 @@ if not TYPE_CHECKING:
 else:
     from isentrope import oracle
     from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
-    from isentrope.attribution.gradients.options import GradientOptions
+    from isentrope.attribution.gradients.storage_plan import GradientOptions
     from isentrope.attribution.influence.contributions import Influence
     from isentrope.attribution.influence.influence import influence
     from isentrope.attribution.influence.quantities import InfluenceOptions
     from isentrope.attribution.influence.shares import influence_shares
-    from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
+    from isentrope.attribution.noise.consequences import entropy_noise_scale
     from isentrope.attribution.noise.scale import NoiseScale, noise_scale
     from isentrope.attribution.proxies.audit import AuditOptions, audit
     from isentrope.estimators.arrays import estimate_entropy_change
-    from isentrope.estimators.entropy import entropy, surprisal_entropy
+    from isentrope.estimators.entropy import entropy, entropy_gradient, surprisal_entropy
     from isentrope.estimators.entropy_change import EntropyChange, entropy_change
-    from isentrope.estimators.entropy_gradient import entropy_gradient
     from isentrope.estimators.functional import EstimatorOptions
     from isentrope.estimators.resampled import resampled_entropy_change
     from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
     from isentrope.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
-    from isentrope.evaluation.pass_at_k import pass_at_k
+    from isentrope.evaluation.metrics import pass_at_k
     from isentrope.models.precision import Precision
     from isentrope.nouns.estimate import Estimate
     from isentrope.nouns.rollouts import Rollouts
@@ -91,14 +90,14 @@ else:
     from isentrope.policy.scoring import score
     from isentrope.policy.token_statistics import Scores
     from isentrope.probe.callback import EntropyProbe
-    from isentrope.probe.options import ProbeOptions
+    from isentrope.probe.requirements import ProbeOptions
     from isentrope.sampling.advantages import with_advantages, with_rewards
     from isentrope.sampling.generate import sample
     from isentrope.sampling.prompts import Prompt
     from isentrope.sampling.tasks import load_task
     from isentrope.sampling.tasks.task import Task
     from isentrope.update.step import Step
-    from isentrope.verbs.legacy import EntropyMeasurements
+    from isentrope.verbs.measure import EntropyMeasurements
     from isentrope.verbs.training_step import optimizer_step
 
 __all__ = [

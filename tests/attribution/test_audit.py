@@ -10,7 +10,7 @@ from scipy.stats import pearsonr, rankdata, spearmanr
 from isentrope.attribution.proxies.agreement import ScoreColumn, agreement, top_counts
 from isentrope.attribution.proxies.audit import AuditOptions, audit, audit_sequences
 from isentrope.attribution.proxies.proxies import token_proxies
-from isentrope.attribution.proxies.weighted_ranks import WeightedRanks
+from isentrope.attribution.ranks import WeightedRanks
 from isentrope.nouns.estimate import NO_SPREAD
 
 TOP = (0.001, 0.1, 0.3)
@@ -91,7 +91,7 @@ def test_a_sampled_perfect_proxy_has_no_spread_and_so_no_interval():
 def test_a_proxy_that_does_not_vary_is_nan_with_a_sentence():
     for name, estimate in audited()["constant"].items():
         assert np.isnan([estimate.value, estimate.se, estimate.ci_low]).all(), name
-        assert estimate.warnings == ("The proxy does not vary: there is nothing to rank.",)
+        assert "the proxy does not vary" in estimate.warnings[0]
 
 
 def test_a_proxy_without_sign_is_judged_by_size_alone():
@@ -102,7 +102,7 @@ def test_a_proxy_without_sign_is_judged_by_size_alone():
     assert few["spearman_size"].value == pytest.approx(spearmanr(abs(x) > 2, abs(y)).statistic)
     for name in ("pearson", "spearman", "sign_agreement", "overlap_negative@0.1"):
         assert np.isnan(few[name].value), name
-        assert few[name].warnings == ("The proxy has no sign: it predicts sizes.",)
+        assert "has no sign" in few[name].warnings[0]
 
 
 def test_ties_with_the_last_of_a_top_share_its_places():
@@ -265,7 +265,7 @@ def test_a_fall_that_is_rounding_has_no_shares():
     y = torch.cat((torch.linspace(0.1, 1, 59), torch.tensor([-2e-17]))).double()
     found = audit_sequences(y, torch.arange(60) // 3, {"x": y}, AuditOptions((0.1,)))
     assert np.isnan(found["x"]["negative_share@0.1"].value)
-    assert found["x"]["negative_share@0.1"].warnings == ("No influence is negative.",)
+    assert "nowhere negative" in found["x"]["negative_share@0.1"].warnings[0]
 
 
 def noisy_halves(noise, seed=0, prompts=300):

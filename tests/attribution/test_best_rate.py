@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from isentrope.attribution.noise.best_rate import BestRate, averaged_batches
+from isentrope.attribution.noise.consequences import BestRate, averaged_batches
 from isentrope.nouns.estimate import Estimate
 
 

@@ -1,13 +1,10 @@
 """Vectors held in the parameters' type: with the model, on the CPU and on disk."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from isentrope.attribution.gradients.held_vectors import HeldVectors
-from isentrope.attribution.gradients.options import GradientOptions
-from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.attribution.gradients.gradient_store import HeldVectors
+from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.quantities import InfluenceOptions
 from tests.attribution.test_influence import setting
@@ -28,10 +25,9 @@ def two_tensors(dtype):
 def test_a_vector_is_kept_at_the_parameters_type_and_at_least_float32(where, dtype):
     theta, vector = two_tensors(dtype)
     kept = torch.float64 if dtype == torch.float64 else torch.float32
-    held = HeldVectors(theta, where)
-    held.append({n: torch.zeros_like(x) for n, x in vector.items()})
-    held.append(vector)
-    held[0] = {n: 2 * x for n, x in vector.items()}
+    held = HeldVectors(theta, 2, where)
+    held.add(1, vector)
+    held.add(0, vector, 2.0)
     for name, x in vector.items():
         assert held[1][name].dtype == torch.float64
         assert torch.equal(held[1][name], x.to(kept).double())
@@ -40,22 +36,20 @@ def test_a_vector_is_kept_at_the_parameters_type_and_at_least_float32(where, dty
     assert torch.equal(held[1]["a"], vector["a"].to(kept).double())
 
 
-def test_files_have_the_bytes_of_the_numbers_and_go_with_the_vectors():
+def test_files_have_the_bytes_of_the_numbers_and_go_with_the_vectors(monkeypatch, tmp_path):
     theta, vector = two_tensors(torch.float32)
-    held = HeldVectors(theta, "disk")
-    for _ in range(3):
-        held.append(vector)
-    folder = held._folder
-    assert isinstance(folder, Path)
-    assert [file.stat().st_size for file in sorted(folder.iterdir())] == [22 * 4] * 3
+    monkeypatch.setattr("tempfile.mkdtemp", lambda: str(tmp_path))
+    held = HeldVectors(theta, 3, "disk")
+    held.add(2, vector)
+    assert sorted(file.stat().st_size for file in tmp_path.iterdir()) == [7 * 3 * 4, 15 * 3 * 4]
     del held
-    assert not folder.exists()
+    assert not tmp_path.exists()
 
 
 def test_a_vector_over_other_parameters_is_refused():
     theta, vector = two_tensors(torch.float32)
     with pytest.raises(ValueError, match="over different parameters"):
-        HeldVectors(theta).append({"a": vector["a"]})
+        HeldVectors(theta, 1).add(0, {"a": vector["a"]})
 
 
 @pytest.mark.parametrize("tokens", [True, False])

@@ -8,12 +8,12 @@ import torch
 
 from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.groups import assign_groups, entropy_groups
-from isentrope.attribution.gradients.options import GradientOptions
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.quantities import InfluenceOptions, default_groups
+from isentrope.estimators.entropy import entropy_gradient
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.entropy_gradient import entropy_gradient
 from isentrope.estimators.functional import EstimatorOptions
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy, dot

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from isentrope.attribution.gradients.options import GradientOptions
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.momentum import Momentum, half_of, past_influence, unroll
 from isentrope.attribution.influence.quantities import InfluenceOptions

@@ -6,14 +6,9 @@ import torch
 
 from isentrope.attribution.fisher.kernel import fisher_kernel
 from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pair_classes
-from isentrope.attribution.gradients.options import GradientOptions
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.scoring import score
-from tests import cases
 from tests.attribution import differences
 from tests.attribution.test_influence import setting
-from tests.attribution.test_shares import fresh_responses
 
 
 def numbers(n=12, m=8, prompts=4, seed=0):
@@ -97,89 +92,3 @@ def test_own_pairs_are_equal_responses_to_one_prompt():
     columns = [torch.tensor(r) for r in ([3], [1, 2])]
     same = torch.tensor([[True, True], [True, True], [False, False]])
     assert own_pairs(rows, columns, same).tolist() == [[False, True], [True, False], [False] * 2]
-
-
-def test_prompts_that_are_not_shared_are_refused_in_a_sentence():
-    K, S, x, rows, columns = numbers()
-    none = torch.zeros(12, 8, dtype=torch.bool)
-    with pytest.raises(ValueError, match=r"coupling between different sequences.*fresh responses"):
-        pair_classes(K, S, x, rows, columns + 4, none)
-
-
-def scores_of(exact, prompt):
-    """Responses to a prompt, their probabilities, and ∂S by the table: Σ_k (e_a − π), by hand."""
-    table = exact.policy.model.table.detach()
-    here = (exact.rollouts.prompt_index == prompt).nonzero()[:, 0].tolist()
-    probabilities, gradients = [], []
-    for i in here:
-        ids = torch.cat([exact.rollouts.prompt_ids[i], exact.rollouts.response_ids[i]])
-        gradient, log_p = torch.zeros_like(table), 0.0
-        for k in range(len(exact.rollouts.prompt_ids[i]), len(ids)):
-            row = int(exact.policy.model._rows(ids[None])[0, k - 1])
-            pi = table[row].softmax(0)
-            gradient[row] -= pi
-            gradient[row, ids[k]] += 1
-            log_p += float(pi[ids[k]].log())
-        probabilities.append(np.exp(log_p))
-        gradients.append(gradient.flatten())
-    responses = [exact.rollouts.response_ids[i] for i in here]
-    return responses, np.array(probabilities), torch.stack(gradients).numpy()
-
-
-def exact_classes(exact, prompts, columns):
-    """Σ_t π(t) −(S − S̄) K(t, t_j) x_j by class, E spread evenly over the prompts."""
-    every = {p: scores_of(exact, p) for p in prompts}
-    mean = np.mean([pi @ np.log(pi) for _, pi, _ in every.values()])
-    totals = dict.fromkeys(("own", "same_prompt", "other_prompt"), 0.0)
-    for q, responses in columns:
-        for response, x in responses:
-            place = [torch.equal(response, r) for r in every[q][0]].index(True)
-            gradient = every[q][2][place]
-            for p, (_, pi, gradients) in every.items():
-                parts = -pi * (np.log(pi) - mean) * (gradients @ gradient) * x / len(prompts)
-                name = "other_prompt" if p != q else "same_prompt"
-                own = parts[place] if p == q else 0.0
-                totals["own"] += own
-                totals[name] += parts.sum() - own
-    return totals
-
-
-def test_on_fresh_responses_every_class_is_that_of_the_enumerated_policy():
-    """Also the law: on D = 2 prompts, of which U has one, own and same-prompt pairs are 1/D."""
-    exact = cases.small_exact("table")
-    columns = [(0, [(torch.tensor([1, 0]), 0.4), (torch.tensor([2, 0]), -0.4)])]
-    x = torch.tensor([0.4, -0.4], dtype=torch.float64)
-    U = Rollouts([torch.tensor([1])], [r for r, _ in columns[0][1]], torch.tensor([0, 0]))
-    options = GradientOptions("loop")
-    parts = {}
-    for prompts in ([0], [0, 1]):
-        truth = exact_classes(exact, prompts, columns)
-        here = torch.isin(exact.rollouts.prompt_index, torch.tensor(prompts)).nonzero()[:, 0]
-        distinct = exact.rollouts.select(here)
-        every = np.concatenate([scores_of(exact, p)[1] for p in prompts])
-        counts = torch.from_numpy(np.rint(20_000 * every)).long()  # E as its law of large numbers
-        K = fisher_kernel(exact.policy, distinct, U, gradients=options).matrix
-        S = score(exact.policy, distinct).logprobs.sum(1)
-        many = torch.arange(len(distinct)).repeat_interleave(counts)
-        rows = distinct.prompt_index[many]
-        same = (rows[:, None] == 0).expand(-1, 2)
-        own = own_pairs([distinct.response_ids[i] for i in many], U.response_ids, same)
-        found = pair_classes(K[many], S[many], x, rows, torch.zeros(2, dtype=torch.int64), own)
-        size = sum(abs(value) for value in truth.values())
-        for name, part in found.items():
-            assert part.contribution.value == pytest.approx(truth[name], abs=1e-3 * size)
-        parts[len(prompts)] = found
-    for name in ("own", "same_prompt"):
-        assert parts[2][name].fraction == pytest.approx(parts[1][name].fraction / 2, rel=1e-3)
-
-
-def test_fresh_responses_of_one_batch_have_own_pairs_where_they_are_equal():
-    policy, _, U, step = setting()
-    E = fresh_responses(U)
-    E = E.with_columns(response_ids=[U.response_ids[0], *E.response_ids[1:]])
-    same = E.prompt_index[:, None] == U.prompt_index
-    own = own_pairs(E.response_ids, U.response_ids, same)
-    K = fisher_kernel(policy, E, U, preconditioner=step.preconditioner)
-    S = score(policy, E).logprobs.sum(1)
-    found = pair_classes(K.matrix, S, U.advantages, E.prompt_index, U.prompt_index, own)
-    assert found["own"].pairs == int(own.sum()) >= 1

@@ -73,9 +73,6 @@ def test_a_fifth_of_the_tokens_are_forking():
     assert sorted(h[proxies.top_entropy(h, mask) == 1].tolist()) == [13, 14, 15, 16]
     assert int(proxies.top_entropy(h, mask, share=0.01).sum()) == 1
     assert int(proxies.top_entropy(torch.zeros_like(h), mask).sum()) == 20
-    for share in (20, 1, 0):
-        with pytest.raises(ValueError, match="between 0 and 1"):
-            proxies.top_entropy(h, mask, share=share)
 
 
 @pytest.mark.parametrize("bits", [1, -1])
@@ -150,17 +147,3 @@ def test_entropy_falls_where_likely_tokens_are_rewarded_and_rises_where_rare_one
     mask, up = torch.ones(2, 1, dtype=torch.bool), torch.tensor([1.0, 1.0])
     found = proxies.token_proxies(s, h, mask, up)["discriminator"]
     assert float(found[0]) < 0 < float(found[1])
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda s, h, m, a: (s[:, 1:], h, m, a), "share one shape"),
-        (lambda s, h, m, a: (s, h, m, a[1:]), "advantages be"),
-        (lambda s, h, m, a: (s, h, torch.ones_like(m), a), "logprobs .*finite"),
-        (lambda s, h, m, a: (s, h, m, a / 0), "advantages .*finite"),
-    ],
-)
-def test_arrays_that_do_not_fit_are_refused_in_a_sentence(change, words):
-    with pytest.raises(ValueError, match=words):
-        proxies.token_proxies(*change(*batch()))

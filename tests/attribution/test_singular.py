@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.attribution.fisher.block_truncation import block_truncations
-from isentrope.attribution.fisher.deletions import deletions, over_deletions
+from isentrope.attribution.fisher.null_spectra import singular_spectrum
 from isentrope.attribution.fisher.pair_classes import kernel_form
-from isentrope.attribution.fisher.singular import singular_spectrum
+from isentrope.attribution.fisher.prompt_pairs import deletions, over_deletions
 from isentrope.attribution.fisher.spectrum import kernel_spectrum
 from isentrope.attribution.fisher.square import SquareKernel
+from isentrope.attribution.fisher.truncation import block_truncations
 from tests.attribution.test_pair_classes import naive, numbers
 
 
@@ -85,7 +85,7 @@ def test_random_directions_have_no_value_above_their_null():
 def test_truncations_are_double_sums_over_what_is_left_of_the_block():
     K, S, x, rows, columns = numbers()
     found = block_truncations(K, S, x, rows, columns, ranks=(1, 3, 8, 99))
-    assert [row.name for row in found.rows] == ["same_prompt", "rank 1", "rank 3", "rank 8", "full"]
+    assert list(found) == ["same_prompt", "rank 1", "rank 3", "rank 8", "full"]
     a, s, b = np.linalg.svd(K.numpy(), full_matrices=False)
     matrices = {f"rank {r}": (a[:, :r] * s[:r]) @ b[:r] for r in (1, 3, 8)}
     matrices["same_prompt"] = K.numpy() * (rows[:, None] == columns).numpy()
@@ -93,7 +93,6 @@ def test_truncations_are_double_sums_over_what_is_left_of_the_block():
     full = naive(K, S, x).sum(0)
     for name, m in matrices.items():
         expected = naive(torch.from_numpy(m), S, x).sum(0)
-        np.testing.assert_allclose(found[name].influences, expected, rtol=1e-8, atol=1e-13)
         assert found[name].total.value == pytest.approx(expected.sum(), rel=1e-8)
         assert found[name].pearson.value == pytest.approx(np.corrcoef(expected, full)[0, 1])
     assert found["full"].total.value == pytest.approx(kernel_form(K, S, x, rows).value, rel=1e-10)
@@ -101,10 +100,4 @@ def test_truncations_are_double_sums_over_what_is_left_of_the_block():
 
 def test_without_a_shared_prompt_there_is_no_same_prompt_row():
     K, S, x, rows, columns = numbers()
-    names = [row.name for row in block_truncations(K, S, x, rows, columns + 9, ranks=(2,)).rows]
-    assert names == ["rank 2", "full"]
-
-
-def test_a_zero_block_is_refused():
-    with pytest.raises(ValueError, match="block is zero"):
-        singular_spectrum(torch.zeros(4, 3), torch.arange(4), torch.arange(3))
+    assert list(block_truncations(K, S, x, rows, columns + 9, ranks=(2,))) == ["rank 2", "full"]

@@ -127,7 +127,6 @@ def test_a_zero_row_has_no_cosine_and_is_reported():
     matrix[4], matrix[:, 4] = 0, 0
     found, k = kernel_structure(SquareKernel.of(matrix, UNEVEN)), torch.arange(11) != 4
     without = kernel_structure(SquareKernel.of(matrix[k][:, k], UNEVEN[k]))
-    assert found.zero_rows == (4,)
     assert "1 sequences have a zero score vector" in found.warnings[0]
     for name in ("same_prompt", "cross_prompt"):
         assert found[name].mean_cosine.value == pytest.approx(without[name].mean_cosine.value)
@@ -207,8 +206,6 @@ def test_where_unrelated_rows_are_at_right_angles_the_error_is_too_large_not_too
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda k, p: (k[:5], p), "square.*\\(5, 11\\)"),
-        (lambda k, p: (k, p[:5]), "11 integers"),
         (lambda k, p: (k + torch.eye(11).roll(1, 0), p), "mirror images by up to 1,"),
         (lambda k, p: (k - 3 * torch.eye(11), p), "this one has -3 "),
         (lambda k, p: (k, p * 0), "cross-prompt"),
@@ -254,11 +251,3 @@ def test_a_kernel_of_rounded_rows_passes_when_told():
         SquareKernel.of(rounded, UNEVEN)
     found = SquareKernel.of(rounded, UNEVEN, rounding=1e-3).matrix
     assert torch.equal(found, found.T)
-
-
-def test_blocks_that_do_not_fit_are_refused():
-    block = torch.ones(3, 2, dtype=torch.float64)
-    with pytest.raises(ValueError, match="does not fit"):
-        cross_structure(block, torch.arange(2), torch.arange(2))
-    with pytest.raises(ValueError, match="right has shape"):
-        kernel_structure(SquareKernel.of(*planted_gram(3, 2)), torch.ones(5))

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from isentrope.checks.draws import TOP_K, TOP_P, count_draws, tail_places
-from isentrope.checks.sensitivity import eos_factor
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
@@ -61,9 +60,3 @@ def test_a_policy_without_EOS_has_no_count_of_it():
     policy = cases.policy("qwen2", eos_token_id=None)
     policy.eos_token_id = None
     assert count_draws(policy, cases.ragged()).eos is None
-
-
-def test_eos_that_is_rare_has_to_be_masked_in_many_responses():
-    assert eos_factor(1.0, 0.9) is None
-    assert 0.5 < eos_factor(300.0, 200.0) < 0.9
-    assert eos_factor(3000.0, 2000.0) > eos_factor(300.0, 200.0)

@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from isentrope.cli.layout import show
-from isentrope.verbs.influence_text import printed_influence
-from isentrope.verbs.measure_text import summary_lines
+from isentrope.cli.console import show
+from isentrope.verbs.influence import printed_influence
+from isentrope.verbs.measure import summary_lines
 from isentrope.verbs.noise import printed_noise
 from tests.reports.made_up import influence, loaded, measure, noise, tables
 

@@ -6,10 +6,8 @@ from typer.testing import CliRunner
 
 from isentrope.cli import demo
 from isentrope.cli.main import app
-from isentrope.config.evaluate import EvaluateConfig
-from isentrope.config.io import load_config
-from isentrope.config.measure import MeasureConfig
-from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.system.progress import Progress
+from isentrope.training.models import MAX_NEW_TOKENS
 from tests.tiny_checkpoint import copied, settings
 
 
@@ -93,14 +91,11 @@ def test_a_missing_checkpoint_is_one_sentence(own):
 
 
 def test_every_chapter_of_the_demo_is_a_configuration_that_its_verb_takes(tmp_path):
-    chapters = {
-        SftConfig: demo.fine_tuning(tmp_path, 5, seed=3),
-        TrainConfig: demo.training(tmp_path, tmp_path / "model", 40, 10, seed=3),
-        EvaluateConfig: demo.evaluation(tmp_path, [20, 40], seed=3),
-        MeasureConfig: demo.measurement(tmp_path, [20, 40], 256, seed=3),
-    }
-    for root, asked in chapters.items():
-        load_config(asked, root=root)
+    story = demo.Story(tmp_path, 40, 256, 3, Progress())
+    assert story.fine_tuning(5).fine_tuning.warmup_steps == 5
+    assert story.training(tmp_path / "model").sampling.max_new_tokens == MAX_NEW_TOKENS
+    assert story.evaluation().sampling.max_new_tokens == MAX_NEW_TOKENS
+    assert story.measurement().batch_config.B_E == 256
 
 
 def test_the_demo_does_not_write_over_anything(tmp_path):

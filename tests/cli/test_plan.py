@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from isentrope.cli.main import app
 from isentrope.policy.language_model import Policy
 from isentrope.verbs import plan as pipeline
-from isentrope.verbs.dry_run import Batch
+from isentrope.verbs.dry_run import Batch, batches_of
 from isentrope.verbs.kinds import load_any
 from tests.tiny_checkpoint import settings
 
@@ -35,7 +35,7 @@ def test_a_plan_that_fits_ends_with_0_and_names_its_stages(asked):
 
 
 def test_what_does_not_fit_ends_with_1_and_names_a_cure(asked):
-    plan = ("plan", asked, "--verb", "kernel", "--prompt-tokens", 20, "--json")
+    plan = ("plan", asked, "--verb", "kernel", "--json")
     plan = (*plan, "--set", "sampling.max_new_tokens=12", "--set", "batch_config.B_U=40")
     whole = json.loads(call(*plan, "--memory", "64GB").stdout)[0]
     stage = max(whole["stages"], key=lambda stage: stage["peak"])
@@ -43,20 +43,6 @@ def test_what_does_not_fit_ends_with_1_and_names_a_cure(asked):
     done = call(*plan, "--memory", limit)
     assert done.exit_code == 1
     assert "kernel of step_4 does not fit: it takes" in done.stderr
-
-
-def test_several_processes_hold_a_share_of_a_spread_base(asked):
-    def planned(*more):
-        plan = ("plan", asked, "--verb", "kernel", "--memory", "64GB", "--json", *more)
-        return json.loads(call(*plan).stdout)[0]
-
-    spread = planned("--processes", 2, "--set", "checkpoint.shard_base=true")
-    weights = {term["name"]: term["size"] for term in spread["held"]}["weights"]
-    whole = {term["name"]: term["size"] for term in planned()["held"]}["weights"]
-    assert weights < 0.7 * whole
-    done = call("plan", asked, "--set", "checkpoint.shard_base=true")
-    assert done.exit_code == 1
-    assert "--processes" in done.stderr
 
 
 def test_what_cannot_be_run_here_is_planned_by_what_it_holds(asked):
@@ -71,6 +57,9 @@ def test_sizes_and_verbs_that_are_not_understood_are_refused(asked):
     done = call("plan", asked, "--memory", "lots")
     assert done.exit_code == 1
     assert "is not a size" in done.stderr
+    done = call("plan", asked, "--set", "checkpoint.shard_base=true")
+    assert done.exit_code == 1
+    assert "a plan runs in one" in " ".join(done.stderr.split())
     done = call("plan", asked, "--verb", "evaluate")
     assert done.exit_code == 1
     assert (
@@ -89,30 +78,13 @@ def test_a_verb_refuses_before_any_work_what_cannot_fit(asked, monkeypatch, tmp_
     assert not (tmp_path / "run" / "measurements").exists()
 
 
-def test_an_evaluation_is_planned_by_its_chunks(tiny, tmp_path):
-    path = tmp_path / "evaluate.yaml"
-    sections = {
-        "checkpoint": {"checkpoint_path": str(tiny / "step_4")},
-        "data": {"dataset_name": "prompts", "dataset_path": str(tiny / "prompts.jsonl")},
-        "evaluation": {"n_prompts": 6, "samples_per_prompt": 4, "chunk_prompts": 4},
-        "sampling": {"max_new_tokens": 3},
-    }
-    path.write_text(yaml.safe_dump(sections))
-    done = call("plan", path, "--memory", "64GB", "--json")
-    assert done.exit_code == 0, done.output
-    (found,) = json.loads(done.stdout)
-    assert [stage["name"] for stage in found["stages"]] == ["load", "sampling", "scoring"]
-    held = {term["name"] for term in found["held"]}
-    assert held == {"weights", "weights in float64"}  # no step, and so no moments
-
-
 def test_responses_given_as_ids_are_as_long_as_they_are(asked, tiny, tmp_path):
     file = tmp_path / "U.jsonl"
     rows = [{"prompt_ids": [2, 3, 4], "response_ids": list(range(2, 2 + n))} for n in (5, 7)]
     file.write_text("\n".join(map(json.dumps, rows)))
     given = [f"batch_config.{name}_file={file}" for name in "EU"]
     policy = Policy.from_checkpoint(tiny / "step_4")
-    for batch in pipeline.batches_of(load_any(asked, given), policy, None):
+    for batch in batches_of(load_any(asked, given), policy):
         assert sorted(batch.lengths) == [(3, 5), (3, 7)]
         assert not batch.drawn
 

@@ -36,7 +36,7 @@ def test_sft_prints_its_last_loss_and_where_it_wrote(config, tmp_path):
     assert f"Wrote {tmp_path / 'run' / 'model'}" in result.stdout
     again = call("sft", config, "--out", tmp_path / "run")
     assert again.exit_code == 1
-    assert "holds a run already (it has model)" in again.stderr
+    assert "holds a run: resume it by" in again.stderr
 
 
 def test_sft_without_trl_says_what_to_install(config, tmp_path, monkeypatch):

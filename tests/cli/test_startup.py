@@ -40,7 +40,7 @@ def loaded(code):
 
 @pytest.mark.parametrize(
     "code",
-    ["import isentrope", "import isentrope.cli.app", "import isentrope.cli.main"]
+    ["import isentrope", "import isentrope.cli.main", "import isentrope.cli.main"]
     + [HELP.format(arguments=a) for a in (["--version"], ["--help"], ["measure", "--help"])],
 )
 def test_nothing_heavy_is_loaded_before_a_verb_is_called(code):

@@ -7,24 +7,22 @@ import pytest
 from rich.console import Console
 
 from isentrope.checks import Finding
-from isentrope.cli.branch_table import print_branches
-from isentrope.cli.check_table import print_findings
-from isentrope.cli.evaluation_table import print_evaluation
-from isentrope.cli.layout import fitting, print_table, show
+from isentrope.cli.console import fitting, print_table, show
+from isentrope.cli.tables import print_branches, print_evaluation, print_findings
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.nouns.estimate import Estimate
 from isentrope.runs.branch_effects import QUANTITIES, START, Effect
 from isentrope.runs.branch_study import UNCHANGED, Start
-from isentrope.runs.evaluation_result import EvaluatedRow, EvaluationResult, RewardCounts
+from isentrope.runs.evaluation_folder import EvaluatedRow, EvaluationResult, RewardCounts
 from isentrope.verbs.audit import printed_audit
 from isentrope.verbs.branch import Branched
-from isentrope.verbs.influence_text import printed_influence
+from isentrope.verbs.influence import printed_influence
 from isentrope.verbs.kernel_text import printed_kernel
-from isentrope.verbs.measure_text import printed_measurements
+from isentrope.verbs.measure import printed_measurements
 from isentrope.verbs.noise import printed_noise
 from isentrope.verbs.printed import Column, Table
-from isentrope.verbs.trial_text import printed_trial
+from isentrope.verbs.trial_strengths import printed_trial
 from tests.reports.made_up import (
     audit,
     estimate,

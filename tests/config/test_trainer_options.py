@@ -3,7 +3,7 @@ import re
 import pytest
 
 from isentrope.config.io import ConfigError
-from isentrope.config.trl_fields import trainer_options
+from isentrope.config.trl import trainer_options
 
 trl = pytest.importorskip("trl")
 TAKEN = {"learning_rate": "training.learning_rate"}
@@ -26,15 +26,12 @@ def test_any_other_field_passes_through():
             {"learning_rate": 1e-3},
             "trainer.learning_rate cannot be given there: it is set by training.",
         ),
-        ({"bf16": "yes"}, "trainer.bf16: 'yes' is a str, and GRPOConfig wants bool"),
-        ({"num_iterations": 1.5}, "trainer.num_iterations: 1.5 is a float"),
+        ({"bf16": "yes"}, "trainer.bf16: 'yes' does not fit GRPOConfig (Input should be a valid"),
+        ({"num_iterations": 1.5}, "trainer.num_iterations: 1.5 does not fit"),
         ({"num_iterations": 0}, "trainer.num_iterations: should be from 1 to 2147483647, got 0."),
         ({"weight_decay": -1.0}, "trainer.weight_decay: should be from 0 to 1000"),
         ({"weight_decay": float("nan")}, "trainer.weight_decay: should be from 0 to 1000, got nan"),
         ({"epsilon": float("inf")}, "trainer.epsilon: should be from 0 to 1000000, got inf"),
-        ({"vllm_server_timeout": 1e308}, "trainer.vllm_server_timeout: should be from -1e+12"),
-        ({"push_to_hub": True}, "trainer.push_to_hub cannot be given: runs are not uploaded"),
-        ({"hub_model_id": "me/run"}, "runs are not uploaded"),
     ],
 )
 def test_what_does_not_fit_is_said_in_a_sentence(given, said):

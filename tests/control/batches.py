@@ -38,7 +38,6 @@ def batch(seed=0, *, step=3, columns=False):
         if columns
         else None,
         influence=column() if columns else None,
-        reward_influence=column() if columns else None,
     )
 
 

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.control.clip_b import ClipB
-from isentrope.control.clip_cov import ClipCov
-from isentrope.control.influence_clip import InfluenceClip
+from isentrope.control.clips import ClipB, ClipCov, InfluenceClip
 from tests.control.batches import batch, padded, places
 
 
@@ -73,18 +71,12 @@ def test_clip_b_damps_punished_tokens_of_low_s(x):
     torch.testing.assert_close(made.weights, padded(tokens, expected), rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("by", ["entropy", "ratio"])
-def test_influence_damps_the_tokens_with_the_lowest_criterion(by):
+def test_influence_damps_the_tokens_with_the_lowest():
     tokens = batch(columns=True)
-    made = InfluenceClip(share=0.1, by=by).rewrite(tokens, 0.5)
+    made = InfluenceClip(share=0.1).rewrite(tokens, 0.5)
     rows = places(tokens)
     influence = {row[:2]: float(tokens.influence[row[:2]]) for row in rows}
-    criterion = influence
-    if by == "ratio":
-        earned = {row[:2]: float(tokens.reward_influence[row[:2]]) for row in rows}
-        least = statistics.median_low([abs(x) for x in earned.values()])
-        criterion = {place: influence[place] / max(earned[place], least) for place in influence}
-    worst = sorted(criterion, key=criterion.__getitem__)[: math.floor(0.1 * len(rows))]
+    worst = sorted(influence, key=influence.__getitem__)[: math.floor(0.1 * len(rows))]
     expected = {r[:2]: r[6] * (0.5 if r[:2] in worst else 1) for r in rows}
     torch.testing.assert_close(made.weights, padded(tokens, expected), rtol=1e-12, atol=0)
     assert made.numbers["influence_damped"] == pytest.approx(sum(influence[p] for p in worst))

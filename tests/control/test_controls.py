@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from isentrope.control import controls
-from isentrope.control.trl_fields import TrainerFields
 from tests.control.batches import batch
 
 
@@ -18,7 +17,7 @@ def test_a_strength_of_0_leaves_the_plain_objective_exactly(name):
     assert made.entropy_weights is None
 
 
-@pytest.mark.parametrize("name", [n for n, kind in controls.TOKEN.items() if kind.on_policy])
+@pytest.mark.parametrize("name", controls.TOKEN)
 def test_the_default_changes_some_tokens_and_none_outside_of_the_mask(name):
     tokens = batch(columns=True)
     options = {"k": 2} if name == "pass_at_k" else {}
@@ -67,9 +66,8 @@ def test_every_control_is_built_and_compared_by_value(name):
 @pytest.mark.parametrize("name", controls.FIELDS)
 def test_fields_are_those_of_trl(name):
     trl = pytest.importorskip("trl")
-    control = controls.build(name)
-    assert isinstance(control, TrainerFields)
-    assert set(control.fields()) <= {field.name for field in dataclasses.fields(trl.GRPOConfig)}
+    of_trl = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
+    assert set(controls.build(name).fields()) <= of_trl
 
 
 @pytest.mark.parametrize(
@@ -77,12 +75,12 @@ def test_fields_are_those_of_trl(name):
     [
         (("clipcov",), "Unknown control 'clipcov': the nearest is 'clip_cov'"),
         (("repo_r", None, {"zeta": 1}), "'repo_r' has no option 'zeta': it has none"),
-        (("clip_b", None, {"mo": 1}), "no option 'mo': the nearest is 'mu'"),
-        (("clip_b", None, {"strength": 1}), "its strength is control.strength"),
+        (("clip_b", None, {"mo": 1}), "no option 'mo': it has mu"),
+        (("clip_b", None, {"strength": 1}), "no option 'strength': it has mu"),
         (("clip_b", None, {"mu": "2"}), "mu: Input should be a valid number, got '2'"),
         (("clip_b", 1.5), "strength: Input should be less than or equal to 1, got 1.5"),
         (("repo_r", float("nan")), "strength: Input should be a finite number"),
-        (("cispo", 1.0), "'cispo' has no strength; its options are"),
+        (("cispo", 1.0), "'cispo': strength"),
         (("bonus", None, {"mode": "full"}), "'pathwise' or 'complete', got 'full'"),
         (("clip_cov", None, {"lower": 0.9, "upper": 0.2}), "cannot go from 0.9 to 0.2"),
         (("clip_cov", None, {"upper": 5.0}), "bounds=quantile cannot go from 0.98 to 5.0"),

@@ -15,9 +15,9 @@ from isentrope.control.correction import (
     correct,
     isentropic_correction,
 )
+from isentrope.control.feedback import Level
 from isentrope.control.gradients import entropy_of, gradient_groups
-from isentrope.control.level import Level
-from isentrope.control.options import IsentropicOptions
+from isentrope.control.requirements import IsentropicOptions
 
 FREE = Limits(largest=1e9, range=1e9)
 
@@ -203,7 +203,6 @@ def test_the_gain_that_is_applied_is_that_of_the_direction_where_noise_hides_it(
             means.observe(named(a), named(b))
             v, P = named(-g), named(np.ones(40))
             made = correct(means.halves(), v, P, 0.1, 1.0, Asked(limits=FREE, gains=gains))
-            means.end_step()
             if made.weight:
                 used.append(made.numbers["gain"])
                 true.append(g @ flat(made.direction))

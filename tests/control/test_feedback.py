@@ -59,16 +59,16 @@ def test_the_integral_forgets_what_was_not_done():
 def test_a_schedule_is_met_after_the_step_or_followed_from_where_it_is():
     feedback = Feedback(Target(kind="linear", value=1.0, to=0.5, steps=10))
     feedback.observe(3, 0.9)
-    assert feedback.latest()["control/target"] == pytest.approx(0.85)
+    assert feedback.latest()["target"] == pytest.approx(0.85)
     feedback.observe(3, 0.9, ahead=0)
-    assert feedback.latest()["control/error"] == pytest.approx(0.0)
+    assert feedback.latest()["error"] == pytest.approx(0.0)
 
 
 def test_no_target_asks_nothing():
     feedback = Feedback(Target())
     feedback.observe(1, 0.3)
     assert (feedback.output, feedback.share) == (0.0, 0.0)
-    assert feedback.latest() == {"control/entropy": 0.3}
+    assert feedback.latest() == {"entropy": 0.3}
 
 
 def test_a_saved_state_goes_on_to_the_bit():

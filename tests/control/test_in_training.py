@@ -3,6 +3,7 @@
 import copy
 import math
 import statistics
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -27,20 +28,19 @@ from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.update.step import optimizer_step
 from tests.adapters import save_base_model
 from tests.training import runs
-from tests.training.conftest import Short
 from tests.training.test_trainer import replayed
 
 trl = pytest.importorskip("trl")
 MORE = {  # what makes a control act on a batch of 32 tokens
     "clip_b": {"mu": 0.5},
     "clip_cov": {"lower": 0.5},
-    "influence": {"share": 0.2, "size": 6, "by": "ratio"},
+    "influence": {"share": 0.2, "size": 6},
     "lp_reg": {"share": 0.5},
     "pass_at_k": {"k": 2},
 }
 STRENGTH = {"clip_cov": 0.2, "bonus": 0.3, "repo_r": 0.3}
 CASES = [
-    *((name, MORE.get(name, {})) for name, kind in controls.TOKEN.items() if kind.on_policy),
+    *((name, MORE.get(name, {})) for name in controls.TOKEN),
     ("bonus", {"mode": "complete"}),
 ]
 HELD_OUT = [Prompt(f"held/{i}", text=f"{i}+2=") for i in range(6)]
@@ -58,7 +58,7 @@ def spread_policy():
 
 def run_control(name, options, *, target=None, objective="dr_grpo", max_grad_norm=None, **settings):
     control = controls.build(name, STRENGTH.get(name), options)
-    held_out = HeldOutSample(HELD_OUT, 6, runs.LENGTH, seed=1, task=Short())
+    held_out = HeldOutSample(HELD_OUT, 6, runs.LENGTH, seed=1)
     usual = {"objective": objective, "max_response_length": runs.LENGTH, "seed": 1}
     plain = partial(Tokens.of, **usual, **settings)
     return RunControl(
@@ -111,13 +111,12 @@ def offline(policy, U, control, optimizer, step, max_grad_norm=None, objective="
     where = objective, runs.LENGTH
     tokens = Tokens.of(U, *where, step=step, seed=1)
     columns = {}
-    if "kept_mass" in control.needs:
+    if control.needs == "kept_mass":
         columns["kept_mass"] = kept_mass(policy, U, control.min_p)
-    if "influence" in control.needs:
-        E = HeldOutSample(HELD_OUT, 6, runs.LENGTH, seed=1, task=Short()).draw(policy, step)
+    if control.needs == "influence":
+        E = HeldOutSample(HELD_OUT, 6, runs.LENGTH, seed=1).draw(policy, step)
         P = preconditioner(policy, U, tokens.weights, optimizer, max_grad_norm)
-        found = token_influence(policy, E, U, tokens.weights, P)
-        columns |= dict(zip(("influence", "reward_influence"), found, strict=True))
+        columns["influence"] = token_influence(policy, E, U, tokens.weights, P)
     tokens = Tokens(**(vars(tokens) | columns))
     return tokens, control.rewrite(tokens, control.strength)
 
@@ -240,7 +239,7 @@ def test_kl_cov_adds_its_term_where_ratios_are_not_1(made):
 def test_kl_cov_chooses_by_advantages_without_the_normaliser(made, monkeypatch):
     control = run_control("kl_cov", {"share": 0.1}, objective="dr_grpo_longest")
     factors = torch.tensor([1.0, 40.0, 3.0, 9.0]).repeat_interleave(runs.SIZE)
-    monkeypatch.setattr(made, "longest_normaliser", True)
+    monkeypatch.setattr(made, "options", replace(made.options, longest_normaliser=True))
     monkeypatch.setattr(made, "_longest_factor", lambda outputs: factors)
     monkeypatch.setattr(made, "run_control", control)
     inputs = made._generate_and_score_completions([])

@@ -12,7 +12,7 @@ from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.control.feedback import Feedback, Target
 from isentrope.control.isentropic import IsentropicStep
-from isentrope.control.options import IsentropicOptions
+from isentrope.control.requirements import IsentropicOptions
 from isentrope.estimators.paired import PairedSteps
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
@@ -73,15 +73,15 @@ def test_measure_has_the_correction_as_a_part_of_the_step_on_trainings_own_batch
     policy = Policy.from_checkpoint(here, precision="float64")
     U, _ = read_next_update(here)
     plain = optimizer_step(policy, U, here, objective="recorded", max_grad_norm=0.03)
-    step, (note,) = with_control(policy, here, U, plain)
-    assert "Attributions" in note
+    step = with_control(policy, here, U, plain)
+    assert "Attributions" in step.warnings[-1]
     assert set(step.components) == {"momentum", "decay", "gradient", "control"}
     assert runs.relative(step.components["control"], read_control(here)) == 0
-    step, (note,) = with_control(policy, here, U.select([0]), plain)
-    assert "U is another batch" in note
-    assert step is plain
+    step = with_control(policy, here, U.select([0]), plain)
+    assert "U is another batch" in step.warnings[-1]
+    assert step.direction is plain.direction
     unchanged = checkpoint(folder / "plain", 1)
-    assert with_control(policy, unchanged, U, plain) == (plain, ())
+    assert with_control(policy, unchanged, U, plain) is plain
 
 
 def test_a_checkpoint_is_tried_and_measured_on_fresh_and_on_its_own_batch(folder, tmp_path):

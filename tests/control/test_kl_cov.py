@@ -5,7 +5,7 @@ import statistics
 
 import torch
 
-from isentrope.control.kl_cov import KlCov
+from isentrope.control.clips import KlCov
 from tests.control.batches import batch, places
 
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from isentrope.control.level import Level
+from isentrope.control.feedback import Level
 
 
 def conditional(values, noises, changes, variances):

@@ -5,7 +5,6 @@ import torch
 
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.quantities import InfluenceOptions
-from isentrope.control import measured
 from isentrope.control.measured import (
     HeldOutSample,
     kept_mass,
@@ -15,6 +14,7 @@ from isentrope.control.measured import (
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import norm
 from isentrope.policy.language_model import Policy
+from isentrope.probe import scoring
 from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import as_prompts
 from isentrope.update.step import optimizer_step
@@ -62,14 +62,11 @@ def test_influences_are_those_of_the_kernel(max_grad_norm):
     P = preconditioner(policy, U, c, optimizer, max_grad_norm)
     difference = {n: P[n] - x for n, x in step.preconditioner.items()}
     assert norm(difference) < 1e-9 * norm(step.preconditioner)
-    E = cases.ragged(12, seed=1).with_columns(rewards=torch.arange(12.0) % 3)
+    E = cases.ragged(12, seed=1)
     expected = influence(policy, E, U, step, InfluenceOptions(groups=1))
     assert expected.entropy.tokens is not None
-    assert expected.reward is not None
-    of_entropy, of_reward = token_influence(policy, E, U, c, P)
-    torch.testing.assert_close(of_entropy, expected.entropy.tokens, rtol=1e-8, atol=1e-12)
-    assert of_reward is not None
-    torch.testing.assert_close(of_reward, expected.reward.tokens, rtol=1e-8, atol=1e-12)
+    found = token_influence(policy, E, U, c, P)
+    torch.testing.assert_close(found, expected.entropy.tokens, rtol=1e-8, atol=1e-12)
 
 
 def test_held_out_batches_are_sampled_so_many_at_a_time(monkeypatch):
@@ -79,7 +76,7 @@ def test_held_out_batches_are_sampled_so_many_at_a_time(monkeypatch):
         sizes.append(batch_size)
         return sample_responses(policy, ids, uniforms, length, batch_size=batch_size)
 
-    monkeypatch.setattr(measured, "sample_responses", counted)
+    monkeypatch.setattr(scoring, "sample_responses", counted)
     prompts = runs.probe()._prompts
     HeldOutSample(prompts, size=8, max_new_tokens=3, seed=5, batch_size=3).draw(policy, 1)
     assert sizes == [3]
@@ -104,7 +101,6 @@ def test_held_out_batches_differ_by_step_and_from_those_of_the_probe():
 
     first, again, second = (E.draw(policy, step) for step in (1, 1, 2))
     assert first.fingerprint == again.fingerprint != second.fingerprint
-    assert first.rewards is None
     assert first.n_prompts == len(first) == 8
     made._prompts = as_prompts(policy, prompts)
     assert made._draw(policy, 1, 0, 3).fingerprint != first.fingerprint

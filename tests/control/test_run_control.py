@@ -1,18 +1,13 @@
 """A control with its feedback: the strength that acts, what is logged, and what is saved."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
 
 from isentrope.control.feedback import Feedback, Target
-from isentrope.control.pass_at_k import PassAtK
-from isentrope.control.repo_r import RepoR
 from isentrope.control.run_control import RunControl
-from isentrope.control.stare import Stare
-from isentrope.control.tokens import Rewritten
-from isentrope.control.w_reinforce import WReinforce
+from isentrope.control.surprisal import RepoR, Stare
 from tests.control.batches import batch
 
 
@@ -59,26 +54,3 @@ def test_its_state_goes_through_json_and_goes_on():
     other.load_state_dict(json.loads(json.dumps(one.state_dict())))
     assert other.observe(4, 0.97) == one.observe(4, 0.97)
     assert other.latest() == one.latest()
-
-
-@pytest.mark.parametrize("control", [WReinforce, PassAtK])
-def test_correct_responses_that_earn_less_are_told_once(control, caplog):
-    tokens = batch()
-    rewards = torch.where(torch.arange(len(tokens.rewards)) == 0, 0.6, tokens.rewards)
-    for options, rows, times in (({}, rewards, 1), ({"right": 0.6}, rewards, 0), ({}, None, 0)):
-        seen = tokens if rows is None else replace(tokens, rewards=rows)
-        controller = RunControl(control(**options), Feedback(Target()))
-        caplog.clear()
-        for _ in range(2):
-            controller.rewrite_tokens(seen)
-        assert len(caplog.messages) == times
-        assert all("1 of the 20 responses of step 3" in said for said in caplog.messages)
-
-
-def test_weights_that_are_not_finite_are_refused():
-    class Broken(RepoR):
-        def apply(self, tokens, strength):
-            return Rewritten(tokens.weights / 0.0)
-
-    with pytest.raises(ValueError, match=r"Broken .*finite .*step 3"):
-        RunControl(Broken(strength=1.0), Feedback(Target())).rewrite_tokens(batch())

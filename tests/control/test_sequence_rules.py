@@ -8,11 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from isentrope.control.entrocraft import Entrocraft
 from isentrope.control.masks import NegativeScale
-from isentrope.control.pass_at_k import PassAtK, advantages
-from isentrope.control.qae import QuantileAdvantage
-from isentrope.control.w_reinforce import WReinforce
+from isentrope.control.sequence_rules import (
+    Entrocraft,
+    PassAtK,
+    QuantileAdvantage,
+    WReinforce,
+    advantages,
+)
 from tests.control.batches import batch, padded, places
 
 

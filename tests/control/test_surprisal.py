@@ -5,10 +5,7 @@ import math
 import pytest
 import torch
 
-from isentrope.control.entropic import EntroPIC
-from isentrope.control.lp_reg import LpReg
-from isentrope.control.repo_r import RepoR
-from isentrope.control.stare import Stare
+from isentrope.control.surprisal import EntroPIC, LpReg, RepoR, Stare
 from tests.control.batches import batch, padded, places
 
 

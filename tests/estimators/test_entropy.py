@@ -55,8 +55,6 @@ def identities(exact, batch):
     sample = score_batch(
         exact.policy,
         batch,
-        functional="per_token",
-        method="prefix",
         direction=cases.direction(exact.policy),
         order=1,
     )
@@ -80,7 +78,7 @@ def test_no_few_tokens_make_a_large_z():
 def test_z_is_the_sum_over_its_conditional_deviation():
     exact = cases.exact("qwen2")
     batch = exact.sample(200, 3)
-    sample = score_batch(exact.policy, batch, functional="per_token", method="prefix")
+    sample = score_batch(exact.policy, batch)
     terms = sample.series[0].logprobs + sample.entropies
     square = terms.square().sum() / 3 + 2 * sample.series[0].variances.sum() / 3
     assert martingale_z(sample) == pytest.approx(float(terms.sum() / square.sqrt()), rel=1e-12)
@@ -95,8 +93,6 @@ def test_the_terms_have_mean_zero_and_the_conditional_variance(order):
     sample = score_batch(
         exact.policy,
         exact.rollouts,
-        functional="per_token",
-        method="prefix",
         direction=cases.direction(exact.policy),
         order=1,
     )
@@ -122,12 +118,6 @@ def test_p_values_come_with_a_verdict():
     ]
 
 
-def test_a_sample_without_variances_is_refused():
-    sample = cases.array_sample()
-    with pytest.raises(ValueError, match="score_batch"):
-        martingale_z(sample)
-
-
 def test_identities_fail_for_a_sampler_that_drops_unlikely_responses():
     exact = cases.exact("qwen2")
     probabilities = exact.probabilities()
@@ -136,10 +126,3 @@ def test_identities_fail_for_a_sampler_that_drops_unlikely_responses():
     drawn = exact.draw(4000, 1, (kept / kept.sum(1, keepdim=True)).flatten())
     batch = exact.rollouts.select(drawn).with_columns(prompt_index=torch.arange(4000))
     assert max(identities(exact, batch)) > 4
-
-
-def test_score_identity_asks_for_derivatives():
-    exact = cases.exact("table")
-    sample = score_batch(exact.policy, exact.sample(8, 0), functional="per_token", method="prefix")
-    with pytest.raises(ValueError, match="derivatives"):
-        score_identity_z(sample)

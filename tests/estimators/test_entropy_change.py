@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
+from isentrope.estimators.entropy import entropy_gradient
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.entropy_gradient import entropy_gradient
 from isentrope.estimators.functional import EstimatorOptions
 from isentrope.nouns.vectors import axpy, dot
 from isentrope.policy.gradient import weighted_gradient
@@ -87,17 +87,6 @@ def test_one_response_has_no_error_and_no_verdict_of_trust():
     assert sweep.points[0].verdict != "trust"
     assert math.isnan(sweep.points[0].change.ci_low)
     assert any("One prompt draw" in w for w in sweep.points[0].change.warnings)
-
-
-def test_many_responses_to_one_prompt_have_no_error_and_no_verdict_of_trust():
-    exact = cases.exact("table")
-    batch = exact.sample(64, seed=3)
-    one = batch.select([i for i, p in enumerate(batch.prompt_ids) if p.equal(batch.prompt_ids[0])])
-    one = one.with_columns(prompt_index=torch.zeros(len(one), dtype=torch.int64))
-    point = entropy_change(exact.policy, one, cases.direction(exact.policy), [1e-4]).points[0]
-    assert len(one) > 10
-    assert math.isnan(point.change.se)
-    assert (point.verdict, point.residual_trust.verdict) == ("smooth", "smooth")
 
 
 def test_sampler_logprobs_enter_the_weights():
@@ -187,23 +176,18 @@ def test_every_stage_is_reported_before_it_begins():
     assert stages[2:] == [(0, 1)]
 
 
-def test_linear_range_is_where_second_order_meets_first():
-    sweep = change(cases.exact("table"), [])
-    ratio = abs(sweep.first_order.value / sweep.second_order.value)
-    assert sweep.linear_range.value == pytest.approx(ratio)
-
-
 def test_the_interval_of_the_linear_range_ends_nowhere_where_second_order_may_be_zero():
     exact = cases.exact("qwen2")
-    found = {n: change(exact, [], n=n) for n in (8, 4000)}
+    found = {n: change(exact, [], n=n) for n in (8, 1500)}
     for sweep in found.values():
         second, reach = sweep.second_order, sweep.linear_range
         may_be_zero = second.ci_low <= 0 <= second.ci_high
         assert math.isinf(reach.ci_high) == may_be_zero == bool(reach.warnings)
         assert reach.ci_low < reach.value < reach.ci_high
+        assert reach.value == pytest.approx(abs(sweep.first_order.value / second.value))
     assert math.isinf(found[8].linear_range.ci_high)
     first, second = exact.derivatives(cases.direction(exact.policy), "per_token")
-    assert found[4000].linear_range.covers(abs(first / second))
+    assert found[1500].linear_range.covers(abs(first / second))
 
 
 def test_bad_requests_are_refused():
@@ -237,6 +221,7 @@ def test_one_prompt_draw_has_no_interval_for_that_reason_alone():
     E = E.select([i for i in range(16) if torch.equal(E.prompt_ids[i], E.prompt_ids[0])])
     E = E.with_columns(prompt_index=torch.zeros(len(E), dtype=torch.int64))
     found = entropy_change(exact.policy, E, cases.direction(exact.policy), [0.01])
+    assert (found.points[0].verdict, found.points[0].residual_trust.verdict) == ("smooth", "smooth")
     for number in (found.entropy, found.first_order, found.points[0].change):
         assert math.isnan(number.ci_low)
         assert number.warnings == (

@@ -99,5 +99,3 @@ def test_unknown_names_are_refused():
         Functionals("per_word", "prefix", torch.ones(1, 1))
     with pytest.raises(ValueError, match="prefix"):
         Functionals("per_token", "postfix", torch.ones(1, 1))
-    with pytest.raises(ValueError, match="baseline"):
-        Functionals("per_token", "doubly-robust", torch.ones(1, 1))

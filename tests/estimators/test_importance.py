@@ -11,7 +11,7 @@ from isentrope.estimators.importance import (
     integrated,
     pareto_khat,
 )
-from isentrope.estimators.sweep_statistics import trust_of_change
+from isentrope.estimators.sample import trust_of_change
 from isentrope.policy.chi_square import Divergence
 
 

@@ -118,14 +118,10 @@ def test_a_shrunk_step_has_price_1_to_first_order():
     assert off[1] / off[2] == pytest.approx(2, rel=0.1)
 
 
-def naive_price(exact, steps, E, omega):
+def naive_price(base, moved, rewards, omega):
     """The price with prompts reweighted by omega, from importance weights written out."""
-    rewards, mask = E.lengths.double(), E.mask.double()
-    base = score(exact.policy, E)
-    changes = {}
-    for name, direction in steps.items():
-        with exact.policy.shifted(direction, ETA):
-            after = score(exact.policy, E)
+    mask, changes = base.mask.double(), {}
+    for name, after in moved.items():
         ratio = after.logprobs - base.logprobs
         earlier = (ratio.cumsum(1) - ratio).exp()
         earlier = omega[:, None] * earlier / (omega[:, None] * earlier).sum(0) * mask.amax(0)
@@ -144,11 +140,16 @@ def test_a_price_and_its_error_are_those_of_the_formula():
     price = priced(exact, steps, E)["other"].price
     n, units = len(E), int(E.prompt_index.max()) + 1
     even = torch.full((n,), 1 / n, dtype=torch.float64)
-    assert price.value == pytest.approx(naive_price(exact, steps, E, even), rel=1e-9)
+    base, moved = score(exact.policy, E), {}
+    for name, direction in steps.items():
+        with exact.policy.shifted(direction, ETA):
+            moved[name] = score(exact.policy, E)
+    scored = base, moved, E.lengths.double()
+    assert price.value == pytest.approx(naive_price(*scored, even), rel=1e-9)
     slopes = []
     for unit in range(units):
         own = (E.prompt_index == unit).double() * 1e-4 / n
-        up, down = (naive_price(exact, steps, E, even + x * own) for x in (1, -1))
+        up, down = (naive_price(*scored, even + x * own) for x in (1, -1))
         slopes.append((up - down) / 2e-4)
     phi = torch.tensor(slopes)
     se = ((phi - phi.mean()) ** 2).sum() * units / (units - 1)
@@ -234,11 +235,9 @@ def test_where_weights_collapse_there_is_no_interval():
     assert math.isfinite(found.changes["still"].entropy.ci_low)
 
 
-def test_without_rewards_there_is_no_change_of_them_and_a_pair_names_directions():
+def test_without_rewards_there_is_no_change_of_them():
     exact = cases.exact("qwen2")
     v = cases.direction(exact.policy)
     found = paired_changes(exact.policy, exact.sample(20, 0), {"v": v}, ETA, pairs=[("v", ("v",))])
     assert found.changes["v"].reward is None
     assert found.differences["v", ("v",)].reward is None
-    with pytest.raises(ValueError, match="'w'"):
-        paired_changes(exact.policy, exact.sample(20, 0), {"v": v}, ETA, pairs=[("v", ("w",))])

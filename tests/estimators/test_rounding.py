@@ -20,7 +20,7 @@ def norms_only(precision):
 
 
 def floor_of(policy, batch, v):
-    sample = score_batch(policy, batch, functional="per_token", method="prefix")
+    sample = score_batch(policy, batch)
     return rounding_floor(policy, batch, v, sample)
 
 
@@ -30,7 +30,7 @@ def test_rounding_of_the_parameters_counts_as_well_as_that_of_the_scores():
     batch = ise.sample(long, [[1, 2], [3, 4]], 400, max_new_tokens=4, seed=0)
     batch = batch.with_columns(sampler_logprobs=None)
     v = {n: -g.sign() for n, g in ise.entropy_gradient(long, batch).items()}
-    sample = score_batch(long, batch, functional="per_token", method="prefix")
+    sample = score_batch(long, batch)
     smallest = floor_of(short, batch, v).parameter_eta
 
     def change(policy, eta):

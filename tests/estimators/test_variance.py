@@ -21,7 +21,7 @@ ETA = 0.02
 
 
 @cache
-def study(n=64, wanted=0.1):
+def study(n=48, wanted=0.1):
     samples = {m: cases.array_sample(n=n, method=m) for m in METHODS}
     here = samples["prefix"].series[0]
     slope = samples["prefix"].series[1]
@@ -104,7 +104,7 @@ def test_the_interval_of_a_size_holds_the_size_that_is_needed(errors):
 def test_smaller_batches_are_disjoint_and_their_errors_larger():
     _, moved, found = study()
     rows = [s for s in found.sizes if (s.quantity, s.method) == ("entropy", "prefix")]
-    assert [s.prompts for s in rows] == [64, 32, 16, 8, 4]
+    assert [s.prompts for s in rows] == [48, 24, 12, 6]
     assert all(s.batches * s.prompts == len(moved.mask) for s in rows)
     assert rows[-1].se > rows[0].se
     assert [math.isnan(s.spread) for s in rows] == [s.batches < LEAST_BATCHES for s in rows]
@@ -141,8 +141,6 @@ def drawn_in_groups(batches, groups=24, size=8):
     whole = score_batch(
         exact.policy,
         exact.rollouts,
-        functional="per_token",
-        method="prefix",
         direction=cases.direction(exact.policy),
         order=1,
     )

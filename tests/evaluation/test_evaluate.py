@@ -6,10 +6,10 @@ import torch
 
 import isentrope as ise
 from isentrope.evaluation.evaluate import EvaluationOptions, require_format
-from isentrope.evaluation.records import make_records
 from isentrope.evaluation.responses import (
     choose_prompts,
     draw_responses,
+    make_records,
     random_numbers,
     skip_random_numbers,
 )
@@ -116,7 +116,7 @@ def test_a_subset_is_random_seeded_and_without_repeats(policy):
 
 
 def test_metrics_that_need_no_scores_cost_none(policy, monkeypatch):
-    monkeypatch.setattr("isentrope.evaluation.evaluate.score_any_length", None)
+    monkeypatch.setattr("isentrope.evaluation.evaluate.score", None)
     found = evaluated(policy, metrics=["pass_at_k", "response_length"], ks=[1, 3])
     assert list(found.metrics)[:2] == ["pass_at_1", "pass_at_3"]
     assert "entropy" not in found.records

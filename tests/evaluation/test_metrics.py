@@ -10,10 +10,10 @@ from isentrope.evaluation.metrics import (
     estimate_metrics,
     forking_entropy,
     metric_names,
+    pass_at_k,
     powers_of_two,
     require_tries,
 )
-from isentrope.evaluation.pass_at_k import pass_at_k
 
 KS = (1, 2, 4)
 RATIOS = ["response_length", "entropy", "forking_entropy"]

@@ -9,11 +9,11 @@ from torch import nn
 import isentrope as ise
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.fisher.supervised import supervised_loss_change
-from isentrope.attribution.gradients.options import GradientOptions
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.models import derivative_guard
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.models.derivative_guard import DerivativeError
-from isentrope.nouns import forward_mode
+from isentrope.nouns import differences
 from isentrope.nouns.differences import derivative_gap
 from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.language_model import Policy
@@ -94,7 +94,7 @@ def own_activation(activation, precision="float64"):
 
 @pytest.fixture
 def torchs_layer_norm(monkeypatch):
-    monkeypatch.setattr(forward_mode, "NormsWrittenOut", contextlib.nullcontext)
+    monkeypatch.setattr(differences, "NormsWrittenOut", contextlib.nullcontext)
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16"])
@@ -162,7 +162,7 @@ def first_orders(policy, E, v):
         "kernel": lambda: ise.fisher_kernel(policy, draw()),
         "noise": lambda: ise.noise_scale(policy, draw()),
         "slopes": lambda: logprob_jvp(policy, E, [v]),
-        "probe of the first order": lambda: look_ahead(policy, E, {"gradient": v}, False),
+        "probe of the first order": lambda: look_ahead(policy, E, {"gradient": v}, False, 1e-6),
     }
 
 
@@ -176,7 +176,7 @@ def refused(policy, E):
         "supervised": lambda: supervised_loss_change(
             policy, E, E, gradients=GradientOptions("loop")
         ),
-        "probe": lambda: look_ahead(policy, E, {"gradient": v}, True),
+        "probe": lambda: look_ahead(policy, E, {"gradient": v}, True, 1e-6),
     }
 
 

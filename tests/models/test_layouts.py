@@ -46,7 +46,7 @@ FOREIGN = {
     ),
     "adapters": (
         ["actor/adapter_config.json", "ref/adapter_config.json", "optimizer.pt"],
-        r"adapters in actor/, ref/: set checkpoint.checkpoint_path .*optimizer_path=.*optimizer.pt",
+        r"adapters: set checkpoint.checkpoint_path .*actor, .*optimizer_path .*optimizer.pt",
     ),
 }
 
@@ -63,20 +63,10 @@ def test_a_foreign_layout_is_named_with_the_way_out(tmp_path, layout):
         find_subjects(config.checkpoint)
 
 
-def test_a_state_that_lies_elsewhere_is_found_for_the_user(tmp_path):
-    folder = tmp_path / "checkpoint-2"
-    cases.model("qwen2").save_pretrained(folder)
-    config = load_config({"checkpoint": {"checkpoint_path": str(folder)}})
-    for place in (tmp_path / "optimizer.pt", folder / "optimizer.bin"):
-        place.write_text("")
-        with pytest.raises(FileNotFoundError, match=f"optimizer_path={place}"):
-            find_subjects(config.checkpoint)
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("optim_world_size_8_rank_3.pt", "verl's FSDP state"),
+        ("optim_world_size_8_rank_3.pt", "verl .FSDP shards"),
         ("zero_pp_rank_0_mp_rank_00_optim_states.pt", "DeepSpeed.*isentrope convert"),
         ("optimizer.pt", "optimizer.state_dict"),
     ],

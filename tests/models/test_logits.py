@@ -19,7 +19,12 @@ DECLARED = {
     "cohere": {"logit_scale": 0.3},
     "granite": {"logits_scaling": 8.0},
 }
-NOT_A_HEAD = {"models/logits.py", "models/adapter.py", "training/models.py", "oracle/tabular.py"}
+NOT_A_HEAD = {
+    "models/embeddings.py",
+    "models/adapter.py",
+    "training/models.py",
+    "oracle/tabular.py",
+}
 """The head itself; and rows of a vocabulary, the rank of an adapter, and the table's own method."""
 
 

@@ -116,7 +116,7 @@ def test_rounding_floor_is_below_its_bound_and_above_zero(precision, limit):
     exact = cases.exact("llama")
     batch, policy = exact.sample(64, 0), cases.policy("llama", precision=precision)
     v = cases.direction(policy)
-    sample = score_batch(policy, batch, functional="per_token", method="prefix")
+    sample = score_batch(policy, batch)
     floor = rounding_floor(policy, batch, v, sample)
     assert 0 < floor.log_weight < limit
     assert 0 < floor.smallest_eta(0.1) < 1e-2

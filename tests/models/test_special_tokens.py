@@ -7,7 +7,7 @@ import torch
 
 import isentrope as ise
 from isentrope.checks.sampler import _eos
-from isentrope.evaluation.records import make_records
+from isentrope.evaluation.responses import make_records
 from isentrope.oracle.enumerate import enumerate_policy
 from isentrope.sampling.tasks.custom import _response_ids
 from tests.adapters import save_base_model, with_lora

@@ -98,6 +98,21 @@ def test_a_parquet_of_something_else_is_refused(tmp_path):
         Rollouts.load(tmp_path / "x.parquet")
 
 
+def test_a_mask_in_a_file_holds_no_number_besides_0_and_1(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for mask, read in (([0, 1], True), ([2, 1], False), ([0.5, 1.0], False)):
+        columns = {"prompt_ids": [[1]], "response_ids": [[2, 3]], "prompt_index": [0]}
+        pq.write_table(pa.table(columns | {"response_mask": [mask]}), tmp_path / "x.parquet")
+        if read:
+            loaded = Rollouts.load(tmp_path / "x.parquet")
+            assert loaded.response_mask[0].tolist() == [False, True]
+            continue
+        with pytest.raises(ValueError, match="besides 0 and 1"):
+            Rollouts.load(tmp_path / "x.parquet")
+
+
 def test_a_mask_is_no_list_of_positions():
     r = Rollouts([[1]] * 3, [[2], [3], [4]], [0, 1, 2], rewards=[0.0, 1.0, 1.0])
     with pytest.raises(ValueError, match="not a mask"):

@@ -10,18 +10,21 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from isentrope.attribution.gradients.held_vectors import HeldVectors
+from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.models.sharding import shard_base
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.sharded_tensors import (
+from isentrope.nouns.vectors import (
+    axpy,
+    dot,
     is_sharded,
     largest_part,
     local_part,
+    multiply,
+    norm,
     sharded_like,
     whole,
 )
-from isentrope.nouns.vectors import axpy, dot, multiply, norm
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along, score_along_each
@@ -92,8 +95,8 @@ def compare(one, spread):
     close(norm(multiply(axpy(2.0, su, sv), gradient)), norm(multiply(axpy(2.0, u, v), expected)))
     most = sum(largest_part(p) for p in spread.theta.values())
     assert most == max(gather(sum(x.numel() for x in spread.parts.values())))
-    held = HeldVectors(spread.theta)
-    held.append(gradient)
+    held = HeldVectors(spread.theta, 1)
+    held.add(0, gradient)
     close(dot(held[0], held[0]), dot(expected, expected))
 
 

@@ -9,7 +9,7 @@ from isentrope.policy.chi_square import score_moved
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.policy.short_memory import is_lack_of_memory
+from isentrope.policy.scoring_batches import is_lack_of_memory
 from isentrope.system.processes import Ranks
 from tests import cases
 

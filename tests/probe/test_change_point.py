@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from isentrope.probe.change_point import MIN_SIDE, WINDOW, find_change_point, mean_of
+from isentrope.probe.change_point import MIN_SIDE, WINDOW, find_change_point
 
 
 def by_least_squares(x, se):
@@ -15,7 +15,7 @@ def by_least_squares(x, se):
         beta, residual, *_ = np.linalg.lstsq(design, x / se, rcond=None)
         scale = float(residual[0]) / (n - 2)
         error = np.sqrt(scale * np.linalg.inv(design.T @ design)[1, 1])
-        found.append((abs(beta[1]) / error, k, beta[0], beta[0] + beta[1]))
+        found.append((abs(beta[1]) / error, k))
     return max(found)
 
 
@@ -26,9 +26,7 @@ def test_the_split_is_that_of_least_squares(n, spread):
     se = rng.lognormal(0, 0.5, n)
     x = 0.7 + spread * se * rng.normal(size=n) + np.where(np.arange(n) > 0.6 * n, 2.0, 0.0)
     found = find_change_point(x, se, 0.05)
-    _, place, before, after = by_least_squares(x, se)
-    assert found.place == place
-    assert (found.before.value, found.after.value) == pytest.approx((before, after))
+    assert found[0] == by_least_squares(x, se)[1]
 
 
 def test_the_p_value_is_the_share_of_simulated_runs_with_as_large_a_statistic():
@@ -40,14 +38,11 @@ def test_the_p_value_is_the_share_of_simulated_runs_with_as_large_a_statistic():
     expected = np.mean(np.array(null) >= largest)
     assert 0.005 < expected < 0.2
     error = np.sqrt(expected * (1 - expected) / len(null))
-    assert abs(find_change_point(x, se, 0.2).p_value - expected) < 4 * error
+    assert abs(find_change_point(x, se, 0.2)[1] - expected) < 4 * error
 
 
-def test_four_readings_are_too_few_and_readings_without_error_are_refused():
+def test_four_readings_are_too_few():
     assert find_change_point([1.0, 2, 9, 9], [1.0] * 4, 0.05) is None
-    for values, errors in (([1.0], [0.0]), ([np.nan], [1.0]), ([], []), ([1.0, 2.0], [1.0])):
-        with pytest.raises(ValueError, match="positive standard error"):
-            mean_of(values, errors)
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 3.0])
@@ -59,7 +54,7 @@ def test_false_alarms_are_as_frequent_as_stated_whatever_the_errors_leave_out(sc
         n = 5 + k % 40
         se = rng.lognormal(0, 0.4, n)
         x = -0.3 + scale * se * rng.normal(size=n)
-        found.append(find_change_point(x, se, level).p_value <= level)
+        found.append(find_change_point(x, se, level)[1] <= level)
     low, high = stats.binom.interval(0.999, len(found), level)
     assert low <= sum(found) <= high
 
@@ -70,20 +65,9 @@ def test_a_change_is_found_within_a_few_readings_at_the_place_where_it_is():
         x = np.concatenate([rng.normal(0, 1, 20), rng.normal(-3, 1, 20)])
         for n in range(5, 41):
             found = find_change_point(x[:n], np.ones(n), 0.0025)
-            if found.p_value <= 0.0025:
+            if found[1] <= 0.0025:
                 break
         delays.append(n - 20)
-        places.append(found.place)
+        places.append(found[0])
     assert 2 <= np.median(delays) <= 6
     assert np.median(places) == 20
-
-
-@pytest.mark.parametrize("spread", [1.0, pytest.param(3.0, marks=pytest.mark.slow)])
-def test_the_interval_of_the_mean_covers_whether_or_not_the_errors_tell_all(spread):
-    rng, covered = np.random.default_rng(3), []
-    for _ in range(2000):
-        se = rng.lognormal(0, 0.4, 8)
-        found = mean_of(0.5 + spread * se * rng.normal(size=8), se)
-        low, high = found.interval(0.95)
-        covered.append(low <= 0.5 <= high)
-    assert np.mean(covered) >= 0.94  # wider than nominal where the scale is known to be 1

@@ -63,7 +63,6 @@ def test_of_a_gradient_that_noise_all_but_hides_the_intervals_given_are_seldom_w
 def test_a_short_memory_has_no_interval():
     found = after(np.random.default_rng(8), 0.8, 60, 1.0)
     assert np.isnan([found.ci_low, found.ci_high]).all()
-    assert "Fewer than 16 steps" in found.warnings[0]
 
 
 @pytest.mark.slow
@@ -87,7 +86,7 @@ def test_a_state_without_recent_steps_has_no_interval_until_it_has_them():
     old = {k: v for k, v in scale.state_dict().items() if k != "recent"}
     again = OnlineNoiseScale(0.9)
     again.load_state_dict(old)
-    assert "were not saved" in again.estimate().warnings[0]
+    assert np.isnan(again.estimate().ci_low)
     assert again.estimate().value == scale.estimate().value
     for _ in range(40):
         again.update(*moments(gradients(rng, 4), 1))
@@ -95,15 +94,14 @@ def test_a_state_without_recent_steps_has_no_interval_until_it_has_them():
 
 
 def test_a_gradient_lost_in_noise_has_no_interval():
-    rng, said = np.random.default_rng(3), 0
+    rng, open_ended = np.random.default_rng(3), 0
     for _ in range(50):
         scale = OnlineNoiseScale(0.9)
         for _ in range(60):
             scale.update(*moments(gradients(rng, 4, noise=2.0) - 1, 1))
         found = scale.estimate()
-        said += "not distinguishable from zero" in "".join(found.warnings)
-        assert np.isfinite(found.ci_low) == (not found.warnings)
-    assert said >= 40
+        open_ended += not np.isfinite(found.ci_high)
+    assert open_ended >= 40
 
 
 def test_the_monitor_sees_each_micro_batch_in_the_accumulated_gradient():
@@ -135,12 +133,8 @@ def test_a_restored_scale_goes_on_to_the_bit():
     for one in (scale, again):
         one.update(2.0, 1.0)
     assert again.latest() == scale.latest()
-    with pytest.raises(ValueError, match=r"0\.9.* 0\.5.*noise_scale\.memory"):
-        OnlineNoiseScale(0.5).load_state_dict(scale.state_dict())
 
 
 def test_one_micro_batch_has_no_noise_scale():
-    with pytest.raises(ValueError, match=r"set training\.micro_batch"):
-        micro_batch_moments(1.0, 1.0, 1, 4)
     with pytest.raises(ValueError, match=r"lower training\.micro_batch"):
         NoiseScaleMonitor([], accumulation=1, processes=2, groups=1)

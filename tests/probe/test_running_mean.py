@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from isentrope.probe.running_mean import RunningMean
+from isentrope.probe.kept_gradient import RunningMean
 
 
 def test_it_is_the_weighted_mean_and_its_error():

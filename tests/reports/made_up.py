@@ -6,7 +6,14 @@ import numpy as np
 import pandas as pd
 from safetensors.numpy import save_file
 
+from isentrope.nouns.estimate import Estimate
 from isentrope.results.results import load_result
+from isentrope.runs.evaluation_folder import (
+    EvaluatedRow,
+    EvaluationResult,
+    RewardCounts,
+    write_evaluations,
+)
 
 PROVENANCE = {"isentrope": "0.1.0", "python": "3.11.7", "seeds": {"E": 0, "U": 1}}
 UNIT = "nats per token"
@@ -271,25 +278,30 @@ def make_run(folder, prompts=4, group=2, texts=("7", "+", "5", "<eos>"), steps=(
 
 
 def write_evaluation(folder, run, steps=(8, 16)):
-    """A table as `isentrope evaluate` writes it, of the checkpoints of a run."""
+    """The folder that `isentrope evaluate` writes for checkpoints of a run."""
     folder.mkdir(parents=True)
-    rows = [
-        {"checkpoint": f"step_{step}", "step": step, "decoding": decoding, "n_prompts": 64}
-        | {"samples_per_prompt": 8}
-        | metric("pass_at_1", 0.5 + step / 100)
-        | metric("pass_at_8", 0.9)
-        | metric("reward", 0.5 + step / 100)
-        | metric("entropy_per_token", 0.2 - step / 100)
-        for step in steps
-        for decoding in ("sampled", "greedy")
-    ]
-    pd.DataFrame(rows).to_csv(folder / "consolidated_metrics.csv", index=False)
+    done = [evaluated(step) for step in steps]
+    for result in done:
+        (folder / result.checkpoint).mkdir()
+        result.save(folder / result.checkpoint / "metrics.json")
+    write_evaluations(folder, done, list(done[0].rows[0].metrics) if done else [])
     config = f"checkpoint:\n  checkpoint_path: {run}/training_state/step_*\n"
     (folder / "config.yaml").write_text(config)
     return folder
 
 
-def metric(name, value):
-    return {name: value, f"{name}_se": 0.02, f"{name}_ci_low": value - 0.04} | {
-        f"{name}_ci_high": value + 0.04
+def evaluated(step):
+    numbers = {"pass_at_1": 0.5 + step / 100, "pass_at_8": 0.9, "reward": 0.5 + step / 100}
+    numbers["entropy_per_token"] = 0.2 - step / 100
+    metrics = {
+        name: Estimate(x, 0.02, x - 0.04, x + 0.04, 64, "", "") for name, x in numbers.items()
     }
+    rows = tuple(
+        EvaluatedRow(decoding, 64, 8, metrics, RewardCounts((0.0, 1.0), (1,)))
+        for decoding in ("sampled", "greedy")
+    )
+    task = {"dataset": "addition", "split": "test", "temperature": 1.0, "max_new_tokens": 4}
+    name = f"step_{step}"
+    return EvaluationResult(
+        schema="isentrope/evaluate/1", checkpoint=name, path=name, step=step, rows=rows, **task
+    )

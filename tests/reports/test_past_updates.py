@@ -1,9 +1,8 @@
-"""The momentum by past update, on the page and on the screen."""
+"""The momentum by past update, on the screen."""
 
-from isentrope.reports.panels.budget import past_updates
 from isentrope.reports.read_run import read_run
 from isentrope.results.results import InfluenceResult
-from isentrope.verbs.influence_text import past_lines
+from isentrope.verbs.influence import past_lines
 from tests.reports.made_up import estimate, influence, tables, write
 
 
@@ -28,21 +27,6 @@ def reading(folder, **more):
     content = influence(**({"past": past(**more)}))
     write(folder, "influence", "step_8", content, sequences=sequences, tokens=tokens)
     return read_run(folder)
-
-
-def test_every_past_update_is_a_bar_and_the_rest_is_in_the_caption(tmp_path):
-    (panel,) = past_updates(reading(tmp_path, before={"delta_h": estimate(-0.25)}))
-    (axes,) = panel.figure.axes
-    assert [bar.get_height() for bar in axes.patches] == [(-0.5) ** k for k in range(1, 8)]
-    assert list(panel.data["part"])[-2:] == ["before step_1", "not attributed"]
-    assert "of the last 2 [1, ∞) updates" in panel.caption
-    assert "−0.25 was there before step_1" in panel.caption
-
-
-def test_without_a_split_there_is_no_panel(tmp_path):
-    sequences, tokens = tables(4, 2, ("7", "+", "5", "<eos>"))
-    write(tmp_path, "influence", "step_8", influence(), sequences=sequences, tokens=tokens)
-    assert list(past_updates(read_run(tmp_path))) == []
 
 
 def test_the_screen_has_the_latest_and_the_others_together(tmp_path):

@@ -40,23 +40,12 @@ def test_an_evaluation_can_be_named(tmp_path):
         read_run(run, evaluations=[tmp_path])
 
 
-@pytest.mark.parametrize("content", ["", "step,decoding\n", "a,b\n1,2\n"])
-def test_a_table_without_rows_is_left_out_and_said_to_be(tmp_path, content):
+def test_an_evaluation_without_a_finished_step_is_left_out_and_said_to_be(tmp_path):
     run = make_run(tmp_path / "runs" / "one")
-    made = write_evaluation(tmp_path / "eval_runs" / "e", run)
-    (made / "consolidated_metrics.csv").write_text(content)
+    write_evaluation(tmp_path / "eval_runs" / "e", run, steps=())
     reading = read_run(run)
     assert reading.evaluations == []
     assert any("left out" in sentence for sentence in reading.missing)
-
-
-def test_the_table_that_was_written_beside_an_open_one_is_read(tmp_path):
-    run = make_run(tmp_path / "runs" / "one")
-    made = write_evaluation(tmp_path / "eval_runs" / "e", run)
-    newer = (made / "consolidated_metrics.csv").read_text().replace("step_8,8", "step_9,9")
-    (made / "consolidated_metrics.new.csv").write_text(newer)
-    (evaluation,) = read_run(run).evaluations
-    assert evaluation.sampled()["step"].tolist() == [9, 16]
 
 
 def test_estimates_that_are_null_do_not_stop_a_report(tmp_path):

@@ -143,7 +143,7 @@ def test_two_runs_stand_side_by_side_with_the_difference(tmp_path):
     assert made.page.name == "report_and_two.html"
     assert {"a_delta_h", "b_delta_h"} <= set(re.findall(r'<figure id="(\w+)"', page))
     assert "first order δH₁: −2 [−2.5,\u00a0−1.5] and −2 [−2.5,\u00a0−1.5]; difference 0" in page
-    assert "Only A (one) has: Do proxies rank" in page
+    assert "audit" not in re.findall(r'<section id="(\w+)-section"', page)
 
 
 def test_a_rate_that_was_not_measured_is_said_to_be_missing(tmp_path):

@@ -60,15 +60,16 @@ def test_parts_that_agree_are_shares_and_parts_that_pull_apart_are_amounts(tmp_p
 def test_a_failed_check_is_named(tmp_path):
     checks = measure()["checks"] | {"score_identity_z": 9.0}
     said = claims(tmp_path, checks=checks)["Are the checks passed?"]
-    assert "score identity is not as it should be" in said.text
+    assert said.text.endswith("not as it should be: score identity.")
+    assert said.tone == "doubt"
 
 
-def test_influence_alone_says_who_did_it(tmp_path):
+def test_influence_alone_says_whose_prompts_did_it(tmp_path):
     sequences, tokens = tables(2, 2, ["a", "b"])
     write(tmp_path, "influence", "step_8", influence(), sequences=sequences, tokens=tokens)
     said = {claim.question: claim.text for claim in verdict(read_run(tmp_path))}
-    assert "60\u00a0%" in said["Who did it"]
     assert "same prompt −0.5" in said["Whose prompts"]
+    assert "60\u00a0%" in said["Who did it"]
 
 
 def test_the_verdict_is_on_the_checkpoint_that_was_chosen(tmp_path):

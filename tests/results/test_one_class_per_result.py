@@ -13,7 +13,6 @@ FIELDS, SHARE = 4, 2 / 3
 
 ALLOWED = {
     ("BatchRecord", "UpdateBatchReport"): "the file has the report's keys among those of U",
-    ("Header", "Prepared"): "objects, and what the file says of each of them",
     ("Point", "ProbeReading"): "a change on a batch, and the same between two steps of training",
 }
 """Pairs of classes that may, and why. It may only become shorter."""

@@ -9,10 +9,9 @@ import pytest
 
 from isentrope.config.io import load_config
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.coding import ResultsError
-from isentrope.results.columns import SCHEMAS
+from isentrope.results.result import ResultsError
 from isentrope.results.results import InfluenceResult, MeasureResult, load_result
-from isentrope.results.verbs import VERBS
+from isentrope.results.verbs import SCHEMAS, VERBS
 from isentrope.system.errors import FileError
 from isentrope.verbs.loop import run_verb
 from tests.tiny_checkpoint import as_made_elsewhere, settings

@@ -6,43 +6,15 @@ from collections import namedtuple
 import pytest
 
 from isentrope.config.io import load_config
-from isentrope.config.train import TrainConfig, TrainingConfig
+from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.results.verbs import MEASURE, NOISE
-from isentrope.runs.room import checkpoints_size, folder_name, require_disk, require_writable
+from isentrope.runs.folder import folder_name, kept_steps, require_writable
 from isentrope.system.errors import FileError
 from isentrope.verbs.check import check
 from isentrope.verbs.loop import run_verb
+from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
 from tests.tiny_checkpoint import settings
-
-Usage = namedtuple("Usage", "total used free")
-
-
-def full(monkeypatch, free=1000):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**6, 10**6 - free, free))
-
-
-def test_a_run_whose_checkpoints_do_not_fit_is_refused(tmp_path, monkeypatch):
-    full(monkeypatch)
-    asked = {"model": {"path": "toy", "lora_rank": 0}, "data": {"dataset_name": "addition"}}
-    config = load_config(asked | {"output": {"directory": str(tmp_path / "run")}}, root=TrainConfig)
-    with pytest.raises(FileError, match=r"Saving its checkpoints needs about .* 1 kB are free"):
-        train(config)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "done", "size"),
-    [
-        ({"steps": 100, "save_every": 10}, 0, 10 * 120 + 40),  # step 0 has no moments
-        ({"steps": 95, "save_every": 10}, 0, 10 * 120 + 40),
-        ({"steps": 100, "save_every": 10}, 80, 2 * 120),
-        ({"steps": 100, "save_every": 10, "keep_last": 2}, 0, 3 * 120),
-        ({"steps": 100, "save_every": 10, "keep_last": 1, "keep_every": 50}, 0, 3 * 120 + 40),
-    ],
-)
-def test_checkpoints_are_counted_as_they_are_kept(options, done, size):
-    assert checkpoints_size(TrainingConfig(**options), 40, 10, done) == size
 
 
 def test_a_folder_is_looked_at_before_work(tmp_path, tiny):
@@ -58,13 +30,35 @@ def test_a_folder_is_looked_at_before_work(tmp_path, tiny):
         run_verb(MEASURE, load_config(settings(tiny, detailed_logging=logs)))
 
 
+@pytest.mark.parametrize(("verb", "root"), [(train, TrainConfig), (sft, SftConfig)])
+def test_a_run_whose_checkpoints_do_not_fit_is_refused(tmp_path, monkeypatch, verb, root):
+    usage = namedtuple("Usage", "total used free")(10**6, 10**6 - 1000, 1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    asked = {"model": {"path": "toy", "lora_rank": 0}, "data": {"dataset_name": "addition"}}
+    asked["output"] = {"directory": str(tmp_path / "run")}
+    with pytest.raises(FileError, match=r"saved takes about .* MB, and 0.0 MB are free in .*run: "):
+        verb(load_config(asked, root=root))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("steps", "keep", "kept"),
+    [
+        (range(101), (), list(range(0, 101, 10))),
+        (range(96), (), [*range(0, 91, 10), 95]),
+        (range(81, 101), (), [90, 100]),
+        (range(101), (2,), [80, 90, 100]),
+        (range(101), (1, 50), [0, 50, 90, 100]),
+        (range(101, 101), (), []),
+    ],
+)
+def test_checkpoints_are_counted_as_they_are_kept(steps, keep, kept):
+    assert kept_steps(steps, 10, *keep) == kept
+
+
 def test_a_noise_scale_of_three_groups_is_refused_before_sampling(tiny):
     with pytest.raises(ValueError, match=r"four prompt groups or more, and .*B_U is 3"):
         run_verb(NOISE, load_config(settings(tiny)))
-
-
-def test_enough_room_is_no_complaint(tmp_path):
-    require_disk(tmp_path / "a" / "b", 1, "A file", "make room")
 
 
 @pytest.mark.parametrize("text", ["../../x", "a/b", "tasks/mine.py:task", "..\\x"])

@@ -5,12 +5,14 @@ import math
 
 import pandas as pd
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from isentrope.config.io import load_config
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.runs.checkpoints import Checkpoint
-from isentrope.runs.one_study import require_one_contract
+from isentrope.runs.one_study import require_one_contract, require_one_model
 from isentrope.runs.study_table import numbers_in
 from isentrope.verbs import measure as measure_module
 from isentrope.verbs.measure import measure
@@ -143,6 +145,21 @@ def test_checkpoints_of_runs_that_trained_differently_are_refused(tmp_path, chan
     key = "trainer" if "config" in changes else next(iter(changes))
     with pytest.raises(ValueError, match=rf"one .*two .*{key} was .*checkpoint\.allow_mixed"):
         require_one_contract([one, two])
+
+
+def test_an_adapter_whose_base_is_not_here_is_of_no_model_that_is_known(tmp_path):
+    whole, adapter, later = (tmp_path / name for name in ("whole", "adapter", "later"))
+    whole.mkdir()
+    (whole / "config.json").write_text('{"model_type": "qwen2"}')
+    for folder in (adapter, later):
+        folder.mkdir()
+        settings = {"peft_type": "LORA", "base_model_name_or_path": "someone/model"}
+        (folder / "adapter_config.json").write_text(json.dumps(settings))
+        save_file({"a.lora_A.weight": torch.ones(2, 2)}, folder / "adapter_model.safetensors")
+    require_one_model([Checkpoint(f, f.name) for f in (adapter, later)], None)
+    require_one_model([Checkpoint(f, f.name) for f in (whole, whole)], None)
+    with pytest.raises(ValueError, match=r"whole .*adapter .*whose base model is not here"):
+        require_one_model([Checkpoint(f, f.name) for f in (whole, adapter)], None)
 
 
 def test_one_update_batch_cannot_be_repeated(ask):

@@ -20,7 +20,7 @@ def table(numbers, errors=None):
         for quantity, values in numbers.items()
         for r, value in enumerate(values)
     ]
-    same = {"checkpoint": "c", "step": 0, "unit": "", "freedom": P - 1, "withheld": False}
+    same = {"checkpoint": "c", "step": 0, "unit": "", "freedom": P - 1, "ci_low": 0.0}
     return pd.DataFrame(rows).assign(**same)
 
 
@@ -92,7 +92,7 @@ def test_ratios_whose_parts_are_not_there_have_no_mean():
 
 
 def test_the_mean_of_a_withheld_interval_has_none():
-    frame = table({"first_order": [1.0, 1.0]}).assign(withheld=[False, True])
+    frame = table({"first_order": [1.0, 1.0]}).assign(ci_low=[0.0, math.nan])
     assert np.isnan(means(frame, {})["first_order"]["ci_low"])
 
 

@@ -62,12 +62,6 @@ def test_weighted_prompts_are_drawn_as_often_as_their_weights_say(policy):
     assert set(drawn(2, 0)) == set(keys[:2])  # none twice in a pass
 
 
-@pytest.mark.parametrize("weights", [[1.0], [0.0] * len(PROMPTS), [float("nan")] * len(PROMPTS)])
-def test_weights_that_mean_nothing_are_refused(policy, weights):
-    with pytest.raises(ValueError, match=f"for each of the {len(PROMPTS)} prompts"):
-        update_batch(policy, PROMPTS, _ranks, Groups(1, 2, 4, "dr_grpo"), weights=weights, seed=0)
-
-
 def test_a_seed_gives_the_same_update_batch(policy):
     first, _ = update_batch(policy, PROMPTS, starts_low, Groups(5, 3, 4, "grpo"), seed=0)
     again, _ = update_batch(
@@ -88,7 +82,3 @@ def test_when_no_group_has_an_advantage_the_limit_is_an_error(policy):
 def test_impossible_sizes_are_refused(policy):
     with pytest.raises(ValueError, match="got n=0"):
         sample(policy, PROMPTS, 0, **OPTIONS)
-    with pytest.raises(ValueError, match=r"got n=0 \(B_U\)"):
-        update_batch(policy, PROMPTS, starts_low, Groups(0, 2, 4, "dr_grpo"), seed=0)
-    with pytest.raises(ValueError, match="group_size >= 2"):
-        update_batch(policy, PROMPTS, starts_low, Groups(2, 1, 4, "dr_grpo"), seed=0)

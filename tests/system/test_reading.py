@@ -15,7 +15,7 @@ import isentrope
 from isentrope.reports.read_run import read_log
 from isentrope.system import files, reading
 from isentrope.system.errors import FileError, IsentropeError
-from isentrope.system.table_schema import TableSchema
+from isentrope.system.file_contents import TableSchema
 
 SOURCES = Path(isentrope.__file__).parent
 
@@ -187,8 +187,8 @@ EXCEPTIONS = {
     ("system/strict_json.py", "*"): "text, not files",
     ("sampling/chat_template.py", "*"): "messages between processes",
     ("system/file_contents.py", "sort_metadata"): "below `reading`; part of writing a file",
-    ("reports/page.py", "_resource"): "a file of the package itself",
     ("runs/one_writer.py", "_holder"): "the note of a lock, read for a message alone",
+    ("reports/page.py", "write_page"): "a file of the package itself",
 }
 
 

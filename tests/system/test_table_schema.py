@@ -8,8 +8,7 @@ import pytest
 
 from isentrope.system import files, reading
 from isentrope.system.errors import FileError
-from isentrope.system.file_contents import parquet
-from isentrope.system.table_schema import TableSchema
+from isentrope.system.file_contents import TableSchema, parquet
 
 SCHEMA = TableSchema(
     {

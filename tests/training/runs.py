@@ -8,7 +8,7 @@ from transformers import PrinterCallback
 
 from isentrope.policy.language_model import Policy
 from isentrope.probe.callback import EntropyProbe
-from isentrope.probe.options import ProbeOptions
+from isentrope.probe.requirements import ProbeOptions
 from isentrope.recording.contract import frozen_hash, trainable_shapes
 from isentrope.sampling.batches import Groups
 from isentrope.sampling.prompts import Prompt, as_prompts
@@ -92,9 +92,9 @@ def trainer(
     return made
 
 
-def probe(every=2, size=8, path=None, **options):
+def probe(every=2, size=8, **options):
     prompts, options = [f"{i}+2=" for i in range(5)], ProbeOptions(**{"seed": 5, **options})
-    return EntropyProbe(prompts, every=every, size=size, path=path, options=options)
+    return EntropyProbe(prompts, every=every, size=size, options=options)
 
 
 def lines(folder):

@@ -6,7 +6,7 @@ from isentrope.sampling.prompts import as_prompts
 from isentrope.sampling.tasks import load_task
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.sampling.tasks.task import Demonstrator
-from isentrope.training.demonstrations import encode_demonstrations
+from isentrope.training.supervised import encode_demonstrations
 from tests.training.conftest import Short, small_policy
 
 
@@ -59,7 +59,7 @@ def test_solutions_of_gsm8k_earn_both_rewards(tmp_path):
         {"question": "Owed?", "answer": "5-8=-<<8-5=3>>3\n#### -3"},
     ]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    task = load_task("gsm8k", "train", tmp_path, math_verify=False)
+    task = load_task("gsm8k", "train", tmp_path)
     shown = task.demonstrations(7, seed=0)
     assert shown[0][1].startswith(" ")
     for prompt, text in shown:

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from isentrope.config import trl_fields
+from isentrope.config import trl
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import ModelConfig, TrainConfig
-from isentrope.config.trl_fields import require_spreadable
+from isentrope.config.trl import require_spreadable
 from isentrope.control.requirements import require_controllable
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import NotFiniteError
@@ -101,7 +101,7 @@ def test_what_cannot_be_spread_is_refused(tmp_path, monkeypatch):
     asked = settings(tmp_path, "sharded")
     with pytest.raises(ValueError, match=r"there is one: .*torchrun"):
         train(load_config(asked, root=TrainConfig))
-    monkeypatch.setattr(trl_fields, "world_size", lambda: 2)
+    monkeypatch.setattr(trl, "world_size", lambda: 2)
     for fields, rank, said in (
         ({}, 0, "adapter"),
         ({"fsdp": "full_shard"}, 2, "FSDP"),
@@ -115,9 +115,9 @@ def test_what_cannot_be_spread_is_refused(tmp_path, monkeypatch):
 
 def test_controls_with_passes_of_their_own_are_refused_over_a_spread_base():
     trainer = SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=False)
-    require_controllable(trainer, (), sharded=True)
+    require_controllable(trainer, None, sharded=True)
     with pytest.raises(ValueError, match=r"kept_mass .*shard_base"):
-        require_controllable(trainer, ("kept_mass",), sharded=True)
+        require_controllable(trainer, "kept_mass", sharded=True)
 
 
 def test_an_error_in_a_shared_pass_ends_training():

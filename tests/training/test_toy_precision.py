@@ -9,7 +9,7 @@ import isentrope as ise
 from isentrope.estimators.rounding import rounding_floor
 from isentrope.nouns.vectors import dot
 from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.toy import build_toy_policy
+from isentrope.training.models import build_toy_policy
 from tests import cases
 from tests.adapters import with_lora
 

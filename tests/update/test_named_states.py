@@ -8,8 +8,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimi
 from torch.distributed.fsdp import fully_shard
 from torch.optim import SGD, AdamW
 
-from isentrope.update.name_spelling import plain_name
 from isentrope.update.optimizer_state import load_optimizer_state
+from isentrope.update.parameter_names import plain_name
 from isentrope.update.step import optimizer_step
 
 TRAINED = {}
@@ -104,7 +104,7 @@ def flattened(saved):
 
 
 @pytest.mark.parametrize(
-    "form", [by_file, by_param_names, flattened, lambda s: {"optimizer": s, "step": 4}]
+    "form", [by_file, by_param_names, flattened, lambda s: {"opt": s, "step": 4}]
 )
 def test_every_form_of_a_named_state_is_read(tiny_policy, train, tmp_path, form):
     policy, optimizer = trained_policy(tiny_policy, train)

@@ -1,4 +1,4 @@
-"""Every optimizer of torch.optim: its step computed to 1e-6, or refused by name."""
+"""Every optimizer of torch.optim: its step computed to 1e-6, or refused."""
 
 from pathlib import Path
 
@@ -30,18 +30,19 @@ SUPPORTED = {
         p, **DECAY, centered=True, momentum=0.9
     ),
 }
+OTHER = "of another optimizer"
 REFUSED = {
     "AdamW, amsgrad": (lambda p: optim.AdamW(p, **DECAY, amsgrad=True), "amsgrad=True"),
     "Adam, maximize": (lambda p: optim.Adam(p, maximize=True), "maximize=True"),
-    "NAdam": (lambda p: optim.NAdam(p), "NAdam"),
-    "RAdam": (lambda p: optim.RAdam(p), "RAdam"),
-    "Adamax": (lambda p: optim.Adamax(p), "Adamax"),
-    "Adagrad": (lambda p: optim.Adagrad(p), "Adagrad"),
-    "Adadelta": (lambda p: optim.Adadelta(p), "Adadelta"),
-    "ASGD": (lambda p: optim.ASGD(p), "ASGD"),
-    "Rprop": (lambda p: optim.Rprop(p), "Rprop"),
-    "Adafactor": (lambda p: optim.Adafactor(p), r"Adafactor \(torch\)"),
-    "Muon": (lambda p: optim.Muon([x for x in p if x.ndim == 2]), "Muon"),
+    "NAdam": (optim.NAdam, OTHER),
+    "RAdam": (optim.RAdam, OTHER),
+    "Adamax": (optim.Adamax, OTHER),
+    "Adagrad": (optim.Adagrad, OTHER),
+    "Adadelta": (optim.Adadelta, OTHER),
+    "ASGD": (optim.ASGD, OTHER),
+    "Rprop": (optim.Rprop, OTHER),
+    "Adafactor": (optim.Adafactor, OTHER),
+    "Muon": (lambda p: optim.Muon([x for x in p if x.ndim == 2]), OTHER),
 }
 LIKE_ADAM = {"params": [0], "lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
 FOREIGN = {  # settings of the param groups of libraries that are not installed here
@@ -66,9 +67,7 @@ def test_v_is_the_step_that_the_optimizer_takes(
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_other_optimizers_are_refused_by_name_and_with_no_advice_that_does_not_fit(
-    tiny_policy, name
-):
+def test_other_optimizers_are_refused_with_no_advice_that_does_not_fit(tiny_policy, name):
     make, words = REFUSED[name]
     policy = tiny_policy()
     optimizer = make([p for p in policy.model.parameters() if p.requires_grad])
@@ -80,8 +79,8 @@ def test_other_optimizers_are_refused_by_name_and_with_no_advice_that_does_not_f
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_optimizers_of_other_libraries_are_refused_by_name(tiny_policy, name):
-    with pytest.raises(ValueError, match=name.split()[0].replace("8-bit", "bitsandbytes")):
+def test_optimizers_of_other_libraries_are_refused(tiny_policy, name):
+    with pytest.raises(ValueError, match=OTHER):
         load_optimizer_state(tiny_policy(), {"state": {}, "param_groups": [FOREIGN[name]]})
 
 

@@ -12,7 +12,7 @@ from isentrope.config import stages as config_stages
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.evaluation import vllm_engine
-from isentrope.runs import checkpoints, evaluation_folder, evaluation_result
+from isentrope.runs import checkpoints, evaluation_folder
 from isentrope.verbs import evaluate, evaluation_work
 from tests.tiny_checkpoint import PROMPTS, write_chatty, write_prompts
 from tests.verbs.observing import Observed, ReachedError, kept_in, spy
@@ -38,7 +38,7 @@ def settings(folder):
 
 def go_on(tiny, folder, phase=None):
     """Evaluate two checkpoints; die at an entry into a phase that leaves something to do."""
-    owners = {"write_bytes": evaluation_folder, "write_json": evaluation_result}
+    owners = {"write_bytes": evaluation_folder, "write_json": evaluation_folder}
     owner = owners.get(phase, evaluation_work)
     last = {"draw_responses": 2, "write_bytes": 4, "estimate_metrics": 3, "write_json": 1}
     if phase is not None:

@@ -52,6 +52,7 @@ ENTROPIES = Of("entropies", (*FAST, "batch_config.B_E=12"))
 TRIED = ("trial.controls=[clip_cov]", "trial.strengths=[1.0]", "trial.size=16")
 TRIAL = Of("try", (*FAST, *TRIED))
 NEGATIVE = Of("try", (*FAST, *TRIED, "trial.controls=[negative_scale]"))
+UNSET = Of("try", (*NEGATIVE.given, "trial.strengths=null"))
 BY_INFLUENCE = Of("try", (*FAST, *TRIED, "trial.controls=[influence]"))
 
 # Both runs complete, and a number of the results differs by more than rounding.
@@ -145,7 +146,7 @@ CALLS = {
     "checkpoint.verify": (FAST, "false", "from_checkpoint"),
     "checkpoint.quantization": (
         (*FAST, "precision.runtime_dtype=float32"),
-        "8bit",
+        "4bit",
         "from_checkpoint",
     ),
     "batch_config.dataset_name": (ADDITION, "addition_chat", "load_task"),
@@ -179,7 +180,7 @@ REFUSED_WITH = {
     "batch_config.U_weighting": (FAST, "difficulty", r"no isentrope_state\.json with pass rates"),
     "sampling.top_k": (FAST, "50", r"top_k=50"),
     "sampling.top_p": (FAST, "0.9", r"top_p=0\.9"),
-    "trial.change": (NEGATIVE, "10.0", r"changes entropy by 10"),
+    "trial.change": (UNSET, "10.0", r"changes entropy by 10"),
 }
 
 # Only the run without the value is refused, in a sentence with the noun.

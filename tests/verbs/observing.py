@@ -9,15 +9,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import torch
 
-from isentrope.attribution.gradients.options import GradientOptions
-from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage
 from isentrope.config import stages as config_stages
 from isentrope.config.io import load_config
 from isentrope.models.precision import Precision
 from isentrope.results.verbs import VERBS
 from isentrope.runs import checkpoints
-from isentrope.verbs import batches
-from isentrope.verbs import kernel as kernel_verb
+from isentrope.sampling.batches import Groups
+from isentrope.verbs import batches, kernel_block
 from isentrope.verbs import prepare as preparation
 from isentrope.verbs.loop import run_verb
 from tests.tiny_checkpoint import settings
@@ -29,7 +28,7 @@ CALLED = {  # and where each is called from
     "update_batch": [batches],
     "respond": [batches],
     "at_precision": [batches, preparation],
-    "fisher_kernel": [kernel_verb],
+    "fisher_kernel": [kernel_block],
     "setLevel": [logging.getLogger("isentrope")],
 }
 ECHOES = ("policy", "timing", "provenance", "estimator", "settings")
@@ -140,7 +139,7 @@ def noted(calls, name, original, last):
 
 def plain(value):
     """A setting as it is; any other object by its kind."""
-    if isinstance(value, Precision | GradientOptions | Storage):
+    if isinstance(value, Groups | Precision | GradientOptions | Storage):
         return vars(value)
     if isinstance(value, torch.Generator):
         return value.initial_seed()

@@ -1,6 +1,7 @@
 """influence, kernel and noise on a tiny checkpoint, as a user runs them."""
 
 import json
+import logging
 import shutil
 
 import pandas as pd
@@ -12,7 +13,6 @@ from isentrope.attribution.gradients import gram as gram_module
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.quantities import InfluenceOptions
 from isentrope.config.io import load_config
-from isentrope.estimators.sample import sampler_logprobs
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
@@ -75,8 +75,10 @@ def test_shares_are_measured_on_fresh_responses_and_sum_up(run):
     assert "9 fresh responses" in shares["measured_on"]
 
 
-def test_kernel_writes_its_blocks_and_their_structure(run, tiny):
+def test_kernel_writes_its_blocks_and_their_structure(run, tiny, caplog):
+    caplog.set_level(logging.INFO, logger="isentrope")
     folder, results = run("kernel", "fisher_kernel.blocks=[UU, EU]", "fisher_kernel.sketch=512")
+    assert "UU: holds" in caplog.text
     policy, E, U, step = by_hand(tiny, folder)
     for block, sides in {"UU": (U, None), "EU": (E, U)}.items():
         written = FisherKernel.load(folder / block)
@@ -94,7 +96,7 @@ def test_a_killed_kernel_goes_on_from_its_tiles(run, tmp_path, monkeypatch):
     begun = []
 
     def killed(*args):
-        begun.append(args[-2:])
+        begun.append(args[-2])
         if len(begun) == 4:
             raise KeyboardInterrupt
         return tiles(*args)
@@ -150,7 +152,7 @@ def test_a_stale_batch_is_weighted_by_its_ratios(run, tiny):
     folder, _ = run("influence", "estimator.off_policy=true", *options, name="stale")
     U = Rollouts.load(folder / "U.parquet")
     policy = Policy.from_checkpoint(tiny / "checkpoint-8")
-    ratios = (score(policy, U).logprobs - sampler_logprobs(U, score(policy, U))).exp()
+    ratios = (score(policy, U).logprobs - U.padded("sampler_logprobs")).exp()
     tokens = pd.read_parquet(folder / "tokens.parquet")
     expected = U.advantages[:, None] * ratios / (len(U) * 3)
     mask = score(policy, U).mask

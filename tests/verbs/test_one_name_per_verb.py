@@ -15,10 +15,8 @@ ROOMS = ("planning", "config", "results", "runs", "verbs", "reports", "cli")
 """Packages that know verbs; below them the words are columns, controls and functions."""
 
 OTHER_MEANINGS = {
-    "reports/panels/study.py": {"kernel"},  # in the kernel form
     "reports/panels/training.py": {"noise"},  # of a training run
     "reports/read_run.py": {"influence"},
-    "results/columns.py": {"noise", "variance", "audit", "entropies"},  # names of tables
     "runs/study_table.py": {"influence"},
     "verbs/audit.py": {"audit"},
     "verbs/detailed_log.py": {"entropies"},
@@ -49,7 +47,6 @@ def test_a_verb_is_named_in_one_file():
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=lambda verb: verb.name)
 def test_what_a_verb_names_is_there(verb):
-    panels = verb.shown.panels if verb.shown else ()
-    for name in (verb.analyse, verb.printed, *(verb.figure or ())[:1], *panels):
+    for name in (verb.analyse, verb.printed, *(verb.figure or ())[:1]):
         assert callable(load(name))
     assert load(verb.result).verb == verb.name

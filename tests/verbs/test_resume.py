@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from isentrope.config.io import ConfigError
-from isentrope.training.divergence import TrainingDivergedError
+from isentrope.training.stops import TrainingDivergedError
 from isentrope.verbs.train import resume, train
 from tests.tiny_checkpoint import as_made_elsewhere
 from tests.verbs.test_train import MORE, config
@@ -83,7 +83,7 @@ def test_data_that_is_not_there_is_named_and_not_called_other_data(run):
     text = (run / "config.yaml").read_text()
     relative = [line for line in text.splitlines() if "dataset_path" in line]
     (run / "config.yaml").write_text(text.replace(relative[0], "  dataset_path: prompts.jsonl"))
-    with pytest.raises(FileNotFoundError, match=r"There is no prompts\.jsonl in .*dataset_path"):
+    with pytest.raises(FileNotFoundError, match=r"There is no .*prompts\.jsonl, .*dataset_path"):
         resume(run, MORE)
 
 
@@ -163,10 +163,10 @@ def test_damaged_and_blank_lines_of_the_log_are_cut_where_no_step_is_lost(run, c
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (["{second}"], "no line of step 1, "),
-        (["{first}", '{{"step": 2, "loss": '], r"no line of step 2 \(damaged: line 2\)"),
-        ([], "no line of step 1"),
-        (["{first}", "{first}", "{second}"], "two lines of step 1"),
+        (["{second}"], "not one line of step 1, "),
+        (["{first}", '{{"step": 2, "loss": '], r"not one line of step 2 \(damaged: line 2\)"),
+        ([], "not one line of step 1"),
+        (["{first}", "{first}", "{second}"], "not one line of step 1"),
     ],
 )
 def test_a_lost_line_is_refused_by_step_with_a_way_out(run, lines, said):

@@ -15,9 +15,9 @@ from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition, longest_response
 from isentrope.sampling.tasks.custom import PromptFile
-from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.training.models import load_trainable
 from isentrope.training.run_files import RunFiles
+from isentrope.training.supervised import demonstration_rollouts
 from isentrope.verbs.sft import resume, sft
 from tests.adapters import save_base_model
 from tests.tiny_checkpoint import as_made_elsewhere
@@ -104,7 +104,7 @@ def test_the_folder_of_a_run_is_refused_and_left_as_it_is(settings, tmp_path):
     metrics.write_text('{"step": 1}\n')
     for name in ("model", "training_state", "config.yaml"):
         (tmp_path / "run" / name).mkdir()
-        with pytest.raises(FileExistsError, match=f"it has {name}"):
+        with pytest.raises(FileExistsError, match="holds a run"):
             run(settings)
         (tmp_path / "run" / name).rmdir()
     assert metrics.read_text() == '{"step": 1}\n'

@@ -157,18 +157,3 @@ def test_processes_that_do_not_find_each_other(monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(RuntimeError, match=r"Process 1 of 2 .* there:"):
         join_processes()
-
-
-@pytest.mark.slow
-def test_finished_tiles_outlive_a_killed_process(tiny, tmp_path):
-    asked = settings(tiny, fisher_kernel={"blocks": ["UU"], "memory_gb": 2e-6})
-    (tmp_path / "asked.yaml").write_text(yaml.safe_dump(asked))
-    arguments = ("kernel", tmp_path / "asked.yaml", "--out", tmp_path / "run")
-    torchrun(2, "tests.verbs.failing", *arguments, KILLED_AFTER="2")
-    tiles = {p.name: p.stat().st_mtime_ns for p in tmp_path.rglob("tile_*")}
-    assert len(tiles) == 2
-    again = torchrun(2, "tests.verbs.failing", *arguments, SAVES="listed")
-    assert again.returncode == 0, again.stderr[-3000:]
-    made = {line.split()[-1] for line in again.stderr.splitlines() if "saves" in line}
-    assert made
-    assert not made & set(tiles)

@@ -1,7 +1,6 @@
 """Checks that a checkpoint, its sampler and its scorer can be measured, with advice if not."""
 
-from isentrope.checks.checkpoint import check_adapter, check_optimizer
-from isentrope.checks.finding import Finding
+from isentrope.checks.checkpoint import Finding, check_adapter, check_optimizer
 from isentrope.checks.instrument import check_instrument
 from isentrope.checks.rates import check_rates
 from isentrope.checks.sampler import check_sampler

@@ -1,18 +1,54 @@
-"""Checks of the checkpoint: its adapter is in the model, its optimizer state is of θ."""
+"""Checks of the checkpoint: its adapter is in the model, its optimizer state is of θ.
+
+The outcome of one check.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
-from isentrope.checks.finding import Finding
 from isentrope.checks.state_order import StateOrder, describe_misplaced, state_order
 from isentrope.models.adapter import adapter_mismatch
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
 from isentrope.update.saved_state import before_first_step
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    Attributes:
+        name: What was checked.
+        passed: Whether the check passed; None if it could not be run.
+        detail: What was measured, with numbers.
+        advice: What to do, in a sentence; empty if passed.
+    """
+
+    name: str
+    passed: bool | None
+    detail: str
+    advice: str = ""
+
+    @classmethod
+    def judged(cls, name: str, fault: str | None, advice: str, sound: str) -> Finding:
+        """A check that failed with a fault and its advice, or that found none.
+
+        Args:
+            name: What was checked.
+            fault: What is wrong; empty or None where nothing is.
+            advice: What to do about it.
+            sound: What was measured where nothing is wrong.
+
+        Returns:
+            The finding.
+        """
+        return cls(name, False, fault, advice) if fault else cls(name, True, sound)
+
 
 SECOND_MOMENTS = {"adamw": "exp_avg_sq", "adam": "exp_avg_sq", "rmsprop": "square_avg"}
 ZERO_AT_START = ("lora_B", "lora_embedding_A", "vera_lambda_b", "oft_R")
@@ -44,24 +80,15 @@ def check_adapter(
             "The model is not this checkpoint: load it with Policy.from_checkpoint.",
         )
     zero, active = _initial_factors(policy)
-    if zero and not active:
-        all_zero = (
-            f"every {ZERO_AT_START[0]} is zero"
-            if ZERO_AT_START[0] in zero[0]
-            else f"{zero[0]} and all others of its kind are zero"
-        )
-        if before_first_step(Path(checkpoint) / "adapter_config.json"):
-            return Finding(name, True, f"{all_zero}, as before the first step")
-        return Finding(
-            name,
-            False,
-            all_zero,
-            "The adapter is at its initial value and changes nothing: is this step 0?",
-        )
     detail = f"{len(policy.names)} tensors equal those on disk"
     if not zero:
         return Finding(name, True, detail)
     idle = f"{len(zero)} of {len(zero) + len(active)} factors are all zero, the first is {zero[0]}"
+    if not active:
+        if before_first_step(Path(checkpoint) / "adapter_config.json"):
+            return Finding(name, True, f"{idle}, as before the first step")
+        advice = "The adapter is at its initial value and changes nothing: is this step 0?"
+        return Finding(name, False, idle, advice)
     if optimizer is not None and _untouched(policy, optimizer, zero):
         return Finding(name, True, f"{detail}; {idle}, and no gradient has reached them")
     return Finding(

@@ -23,9 +23,6 @@ from isentrope.models.batching import MicroBatch, micro_batches
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 
-COOLER = (0.98, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.3)
-HOTTER = (1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2.0)
-"""Other temperatures, as factors, for which the power of a batch is computed."""
 LOGITS_SORTED = 2**21
 """Largest number of logits sorted at once."""
 
@@ -89,26 +86,6 @@ class Filter:
         """Probability that the policy's own draws all stay within that setting."""
         return math.exp(float(self.log_within[self.strictest]))
 
-    def weakest_detected(self, p_limit: float) -> float | None:
-        """The weakest setting that this batch's prefixes would reveal; None if there is none."""
-        within = (self.log_within <= math.log(p_limit)).nonzero()
-        return self.settings[int(within[-1])] if len(within) else None
-
-
-@dataclass(frozen=True)
-class Shift:
-    """Moments of the terms X of a test on the same prefixes for a sampler with a fault.
-
-    Attributes:
-        mean: Σ E X, zero without a fault.
-        squares: Σ E X².
-        variance: Σ Var X.
-    """
-
-    mean: float
-    squares: float
-    variance: float
-
 
 @dataclass(frozen=True)
 class Draws:
@@ -118,13 +95,11 @@ class Draws:
         eos: Draws of EOS; None if the policy has none.
         repetitions: Draws of a token that the prompt or response already contains.
         filters: top_k, top_p and min_p.
-        temperatures: Shift of the martingale by the factor on the temperature.
     """
 
     eos: Event | None
     repetitions: Event
     filters: tuple[Filter, ...]
-    temperatures: dict[float, Shift]
 
 
 def count_draws(policy: Policy, rollouts: Rollouts) -> Draws:
@@ -144,11 +119,10 @@ def count_draws(policy: Policy, rollouts: Rollouts) -> Draws:
                     logits = policy.head(hidden[rows]).to(policy.precision.entropy)
                 if batch.counted:
                     totals.append(_of_tokens(policy, packed, rows, logits / policy.temperature))
-    # (parts, events + temperatures + settings + furthest)
+    # (parts, events + settings + furthest)
     joined = torch.stack(policy.ranks.all_of(totals))
-    factors = (*COOLER, *HOTTER)
-    sizes = [8, 3 * len(factors), len(TOP_K), len(TOP_P), len(MIN_P)]
-    events, shifts, *within = joined[:, :-3].sum(0).split(sizes)
+    sizes = [8, len(TOP_K), len(TOP_P), len(MIN_P)]
+    events, *within = joined[:, :-3].sum(0).split(sizes)
     eos, repetitions = (Event(*of) for of in events.view(2, 4).tolist())
     furthest = joined[:, -3:].amax(0).long().tolist()
     named = {"top_k": TOP_K, "top_p": TOP_P, "min_p": MIN_P}.items()
@@ -159,7 +133,6 @@ def count_draws(policy: Policy, rollouts: Rollouts) -> Draws:
             Filter(name, tuple(map(float, settings)), mass, strictest)
             for (name, settings), mass, strictest in zip(named, within, furthest, strict=True)
         ),
-        {f: Shift(*of) for f, of in zip(factors, shifts.view(-1, 3).tolist(), strict=True)},
     )
 
 
@@ -174,29 +147,9 @@ def _of_tokens(policy: Policy, batch: MicroBatch, rows: Tensor, logits: Tensor) 
     present = _seen(batch, rows, p)
     events.append(_event(present.gather(1, targets[:, None])[:, 0], (p * present).sum(1)))
     tails = tail_places(p, targets)
-    shifts = temperature_shifts(logits).sum(0).flatten().cpu()
     masses = [within.sum(0).cpu() for within, _ in tails]
     furthest = torch.stack([strictest.max().double().cpu() for _, strictest in tails])
-    return torch.cat([*events, shifts, *masses, furthest])
-
-
-def temperature_shifts(logits: Tensor) -> Tensor:
-    """Moments of X = log π(a) + H if a were drawn at another temperature.
-
-    Args:
-        logits: (m, v) over the scorer's temperature.
-
-    Returns:
-        (m, temperatures, 3) float64: E X, E X² and Var X.
-    """
-    log_p = logits.log_softmax(-1)
-    x = log_p - (log_p.exp() * log_p).sum(1, keepdim=True)  # log π + H
-    moments = []
-    for factor in (*COOLER, *HOTTER):
-        q = (log_p / factor).softmax(-1)
-        mean, square = (q * x).sum(1), (q * x.square()).sum(1)
-        moments.append(torch.stack([mean, square, square - mean.square()], 1))
-    return torch.stack(moments, 1).double()
+    return torch.cat([*events, *masses, furthest])
 
 
 def tail_places(p: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:

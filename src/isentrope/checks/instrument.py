@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from isentrope.checks.finding import Finding
+from isentrope.checks.checkpoint import Finding
 from isentrope.estimators.rounding import rounding_floor
 from isentrope.estimators.sample import score_batch
 from isentrope.models.architecture import UnsupportedModelError
@@ -134,7 +134,7 @@ def _float64(policy: Policy) -> Finding:
 
 
 def _floor(policy: Policy, rollouts: Rollouts, direction: Vector) -> Finding:
-    sample = score_batch(policy, rollouts, functional="per_token", method="prefix")
+    sample = score_batch(policy, rollouts)
     floor = rounding_floor(policy, rollouts, direction, sample).log_weight
     dtype = policy.precision.runtime_dtype
     detail = f"{floor:.1g} nats per sequence in {dtype} (bound {FLOORS[dtype]:.0e})"

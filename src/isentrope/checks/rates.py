@@ -1,8 +1,7 @@
 """The settings of the param groups, compared with other records of the checkpoint.
 
-Records, in this order; the first that exists is used: `contract.json` (settings by parameter name),
-`scheduler.pt` (the last rate of each group), and the initial rate that a scheduler leaves in each
-group.
+Records, in this order; the first that exists is used: `contract.json` (settings by parameter name)
+and `scheduler.pt` (the last rate of each group).
 """
 
 from __future__ import annotations
@@ -11,10 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from isentrope.checks.finding import Finding
-from isentrope.recording.contract import (
-    read_contract,
-)
+from isentrope.checks.checkpoint import Finding
+from isentrope.recording.contract import read_contract
 from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.errors import FileError
 from isentrope.system.reading import read_torch
@@ -41,40 +38,38 @@ def check_rates(state: OptimizerState, checkpoint: str | Path) -> Finding:
 
 
 def describe_groups(state: OptimizerState) -> str:
-    """The settings of every param group, and η where rates differ: "lr 0.001 (28 tensors)"."""
+    """The settings of every param group, and what η is where rates differ."""
     groups = state.distinct_groups
-    words = "; ".join(_words(group) for group in groups)
+    words = " and ".join(map(describe_group, groups))
     if len({float(group["lr"]) for group in groups}) < 2:
         return words
     ratios = ", ".join(f"{float(g['lr']) / state.learning_rate:.3g}" for g in groups[1:])
-    return f"{words}. η is the rate of the first group; the others move at {ratios} times η"
+    return (
+        f"{words}. The η of a sweep is that of the first group; the others move at {ratios} times η"
+    )
 
 
 def disagreement(state: OptimizerState, checkpoint: Path) -> tuple[str | None, str]:
     """Name of a record of training, or None, and its first difference in words, if there is one."""
-    records = {
-        CONTRACT: _contract,
-        SCHEDULER: _scheduler,
-        "initial_lr": _initial_rates,
-    }
-    for name, compare in records.items():
-        if name == "initial_lr" or (checkpoint / name).is_file():
+    for name, compare in {CONTRACT: _contract, SCHEDULER: _scheduler}.items():
+        if (checkpoint / name).is_file():
             difference = compare(state, checkpoint)
             if difference is not None:
                 return name, difference
     return None, ""
 
 
-def _words(group: Mapping[str, Any]) -> str:
-    labels = {"lr": "lr", "weight_decay": "weight decay", "betas": "betas", "momentum": "momentum"}
-    parts = [f"{words} {_plain(group[key])}" for key, words in labels.items() if key in group]
-    return f"{', '.join(parts)} ({group['tensors']} tensors)"
+def describe_group(group: Mapping[str, Any]) -> str:
+    """The settings of a param group that matter to its step: "η 0.001 (28 tensors)"."""
+    labels = {"lr": "η", "weight_decay": "weight decay", "betas": "betas", "momentum": "momentum"}
+    known = {words: group[key] for key, words in labels.items() if group.get(key) is not None}
+    parts = [f"{words} {_plain(value)}" for words, value in known.items()]
+    return f"{'; '.join(parts)} ({group['tensors']} tensors)"
 
 
 def _plain(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"({', '.join(_plain(x) for x in value)})"
-    return f"{float(value):g}"
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return ", ".join(f"{float(x):g}" for x in values)
 
 
 def _contract(state: OptimizerState, folder: Path) -> str | None:
@@ -111,20 +106,4 @@ def _scheduler(state: OptimizerState, folder: Path) -> str | None:
         if abs(here - float(rates[index])) > 1e-9 * abs(here):
             there = float(rates[index])
             return f"group {index} has lr {here:g}, and {SCHEDULER} has {there:g} for it"
-    return ""
-
-
-def _initial_rates(state: OptimizerState, _: Path) -> str | None:
-    """One schedule for all groups keeps the ratio of a rate to its initial one the same."""
-    groups = {i: state.groups[name] for name, i in state.group_index.items()}
-    if len(groups) < 2 or not all(group.get("initial_lr") for group in groups.values()):
-        return None
-    ratios = {i: float(group["lr"]) / float(group["initial_lr"]) for i, group in groups.items()}
-    first, *rest = sorted(ratios)
-    for i in rest:
-        if abs(ratios[i] - ratios[first]) > 1e-6 * abs(ratios[first]):
-            return (
-                f"lr is {ratios[first]:.3g} of its initial value in group {first}, and "
-                f"{ratios[i]:.3g} in group {i}"
-            )
     return ""

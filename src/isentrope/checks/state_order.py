@@ -25,8 +25,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.stats import t
 from torch import Tensor
 
-from isentrope.nouns.sharded_tensors import whole
-from isentrope.nouns.vectors import Vector
+from isentrope.nouns.vectors import Vector, whole
 
 SIDE = 128
 """Rows and columns of a tensor that are compared, at most; at even distances."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
+from inspect import Parameter, Signature
 from typing import Any
 
 import typer
@@ -16,7 +16,7 @@ import typer
 from isentrope._lazy import load
 from isentrope.cli import options
 from isentrope.cli.interrupts import stopped_by_signals
-from isentrope.results.verbs import ENTROPIES, TRY, VERBS
+from isentrope.results.verbs import VERBS
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Command:
 
     Attributes:
         name: As on the command line, and in names of folders.
-        options: Takes the options of the command line, and returns what is asked.
+        options: Those of the command line.
         through: Dotted name; called with the row and what is asked: runs, then prints.
         run: Dotted name of the pipeline function.
         show: Dotted name of what prints its results.
@@ -34,7 +34,7 @@ class Command:
     """
 
     name: str
-    options: Callable[..., options.Asked | None]
+    options: tuple[Parameter, ...]
     through: str
     run: str
     show: str
@@ -44,13 +44,10 @@ class Command:
 
 _PIPELINES = "isentrope.verbs"
 
-OPTIONS = {TRY: options.tried, ENTROPIES: options.reconciled}
-"""Options of measuring verbs that have some of their own."""
-
 COMMANDS = (
     Command(
         "demo",
-        options.demonstrated,
+        options.DEMONSTRATED,
         through="isentrope.cli.running:demonstrating",
         run="isentrope.cli.demo:demo",
         show="isentrope.cli.demo:print_verdict",
@@ -59,7 +56,7 @@ COMMANDS = (
     ),
     Command(
         "sft",
-        options.fine_tuned,
+        (*options.NEW_RUN, *options.CHANGES),
         through="isentrope.cli.running:training",
         run=f"{_PIPELINES}.sft:sft",
         show="isentrope.cli.running:print_fine_tuned",
@@ -68,7 +65,7 @@ COMMANDS = (
     ),
     Command(
         "train",
-        options.trained,
+        (*options.NEW_RUN, options.START, *options.CHANGES),
         through="isentrope.cli.running:training",
         run=f"{_PIPELINES}.train:train",
         show="isentrope.cli.console:say_written",
@@ -78,27 +75,27 @@ COMMANDS = (
     ),
     Command(
         "branch",
-        options.branched,
+        options.BRANCHED,
         through="isentrope.cli.running:branching",
         run=f"{_PIPELINES}.branch:branch_study",
-        show="isentrope.cli.branch_table:print_branches",
+        show="isentrope.cli.tables:print_branches",
         help="Train on for a few steps from checkpoints of a run, with settings changed and "
         "repeated, and compare what they did to entropy and reward.",
         kept="No branch was begun: run the same command again.",
     ),
     Command(
         "evaluate",
-        options.evaluated,
+        (options.CONFIG, *options.CHANGES),
         through="isentrope.cli.running:training",
         run=f"{_PIPELINES}.evaluate:evaluate_checkpoints",
-        show="isentrope.cli.evaluation_table:print_evaluated",
+        show="isentrope.cli.tables:print_evaluated",
         help="Evaluate checkpoints on a task: pass@k, lengths, format, entropy; a restart goes on.",
         kept="Finished chunks of prompts are kept: run the same command again to go on.",
     ),
     *(
         Command(
             verb.name,
-            OPTIONS.get(verb, options.measured),
+            options.MEASURED.get(verb, (options.CONFIG, *options.STUDY, *options.CHANGES)),
             through="isentrope.cli.running:measuring",
             run=verb.analyse,
             show=verb.printed,
@@ -108,24 +105,24 @@ COMMANDS = (
     ),
     Command(
         "check",
-        options.checked,
+        options.CHECKED,
         through="isentrope.cli.running:checking",
         run=f"{_PIPELINES}.check:check",
-        show="isentrope.cli.check_table:print_findings",
+        show="isentrope.cli.tables:print_findings",
         help="Check the instrument before measuring; exit status 1 if anything is wrong.",
     ),
     Command(
         "plan",
-        options.planned,
+        options.PLANNED,
         through="isentrope.cli.running:planning",
         run=f"{_PIPELINES}.plan:plan",
-        show="isentrope.cli.plan_table:print_plans",
+        show="isentrope.cli.tables:print_plans",
         help="Say what memory and time a configuration takes, before anything runs; exit status 1 "
         "if it does not fit.",
     ),
     Command(
         "convert",
-        options.converted,
+        options.CONVERTED,
         through="isentrope.cli.running:run_at_once",
         run="isentrope.trainers.convert.write:convert",
         show="isentrope.cli.running:print_converted",
@@ -134,7 +131,7 @@ COMMANDS = (
     ),
     Command(
         "report",
-        options.reported,
+        options.REPORTED,
         through="isentrope.cli.running:run_at_once",
         run="isentrope.reports.report:write_report",
         show="isentrope.cli.running:print_report",
@@ -146,7 +143,7 @@ COMMANDS = (
 CONFIG_COMMANDS = (
     Command(
         "show",
-        options.shown,
+        options.SHOWN,
         through="isentrope.cli.running:showing",
         run="isentrope.config.io:dump_config",
         show="isentrope.cli.running:print_text",
@@ -154,7 +151,7 @@ CONFIG_COMMANDS = (
     ),
     Command(
         "validate",
-        options.validated,
+        (options.CONFIG, options.SETTINGS),
         through="isentrope.cli.running:validating",
         run=f"{_PIPELINES}.kinds:load_any",
         show=f"{_PIPELINES}.kinds:intention",
@@ -170,11 +167,11 @@ def add_to(app: typer.Typer, verbs: tuple[Command, ...]) -> None:
 
 
 def _command(verb: Command) -> Callable[..., None]:
-    """A function with the signature of the verb's options, which calls it in a session."""
+    """A function with the options of a verb as its signature, which calls it in a session."""
 
-    @wraps(verb.options)
     def command(**given: Any) -> None:
         with stopped_by_signals():
             load("isentrope.cli.session:run")(verb, given)
 
+    command.__signature__ = Signature(verb.options)  # type: ignore[attr-defined]
     return command

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from rich.console import Console
 
-from isentrope.cli.console import out, say
-from isentrope.cli.evaluation_table import print_rows
-from isentrope.cli.layout import show
+from isentrope.cli.console import out, say, show
+from isentrope.cli.tables import print_rows
 from isentrope.config.evaluate import EvaluateConfig
-from isentrope.config.io import load_config
+from isentrope.config.io import load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.reports.figures import entropy_change_figure
+from isentrope.reports.compare import entropy_change_figure
 from isentrope.reports.read_run import read_run
 from isentrope.reports.report import write_report
 from isentrope.reports.verdict import verdict
@@ -31,17 +30,15 @@ from isentrope.results.verbs import AUDIT, INFLUENCE, KERNEL
 from isentrope.runs.folder import noted_if_interrupted
 from isentrope.runs.one_writer import LOCK, one_writer
 from isentrope.system.progress import Progress
-from isentrope.training.toy import MAX_NEW_TOKENS
 from isentrope.verbs.evaluate import evaluate_checkpoints
-from isentrope.verbs.influence_text import printed_influence
+from isentrope.verbs.influence import printed_influence
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.measure import measure
-from isentrope.verbs.measure_text import printed_measurements
+from isentrope.verbs.measure import measure, printed_measurements
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
 
-RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
-TASK = {"dataset_name": "addition"}
+C = TypeVar("C", SftConfig, TrainConfig, EvaluateConfig, MeasureConfig)
+
 BATCH_SEED = 20261121
 """Seed of E and U: the date on which it was set, before anything was drawn with it. Every user of
 the demo sees one and the same draw, so that draw must not be chosen by its result."""
@@ -90,7 +87,7 @@ def demo(
 def print_verdict(console: Console, folder: Path) -> None:
     """Print the sentences that the report opens with."""
     for i, claim in enumerate(verdict(read_run(folder)), 1):
-        console.print(f"{i}. {claim.text}", markup=False, highlight=False)
+        say(f"{i}. {claim.text}", console)
 
 
 @dataclass(frozen=True)
@@ -111,36 +108,27 @@ class Story:
     seed: int
     progress: Progress
 
-    @property
-    def checkpoints(self) -> list[int]:
-        """The steps that are looked at: halfway and the last."""
-        return [self.steps // 2, self.steps]
-
     def train(self, fine_tuning_steps: int) -> None:
         """Fine-tune, then reinforce with the probe on."""
         _chapter("supervised fine-tuning")
-        settings = fine_tuning(self.folder, fine_tuning_steps, self.seed)
-        model = sft(load_config(settings, root=SftConfig), progress=self.progress).model
+        model = sft(self.fine_tuning(fine_tuning_steps), progress=self.progress).model
         _chapter(f"{self.steps} steps of Dr. GRPO, with the probe")
-        settings = training(self.folder, model, self.steps, self.checkpoints[0], self.seed)
-        train(load_config(settings, root=TrainConfig), progress=self.progress)
+        train(self.training(model), progress=self.progress)
 
     def evaluate(self) -> None:
         """How accurate, and how certain, is each checkpoint?"""
         _chapter("evaluation")
-        settings = evaluation(self.folder, self.checkpoints, self.seed)
-        config = load_config(settings, root=EvaluateConfig)
-        print_rows(out, evaluate_checkpoints(config, progress=self.progress).results)
+        print_rows(out, evaluate_checkpoints(self.evaluation(), progress=self.progress).results)
 
     def measure(self) -> None:
         """What does one more step do to the entropy?"""
         _chapter("measure: what one more step does to entropy")
-        run = measure(self._config(), progress=self.progress, draw=entropy_change_figure)
+        run = measure(self.measurement(), progress=self.progress, draw=entropy_change_figure)
         show(out, printed_measurements(run.results[-1:]))
 
     def attribute(self) -> None:
         """Who did it, how responses are tied to each other, and how well the proxies see it."""
-        config = self._config()
+        config = self.measurement()
         _chapter("influence: which tokens do it")
         run = run_verb(INFLUENCE, config, self.progress)
         result = run.results[-1]
@@ -154,72 +142,51 @@ class Story:
         _chapter("report")
         say(f"Wrote {write_report(self.folder).page}\n")
 
-    def _config(self) -> MeasureConfig:
-        settings = measurement(self.folder, self.checkpoints, self.evaluation_size, self.seed)
-        return load_config(settings)
+    def fine_tuning(self, steps: int) -> SftConfig:
+        """The configuration of `isentrope sft`, as configs/sft_toy.yaml has it."""
+        sizes = {"steps": steps, "warmup_steps": min(20, steps), "seed": self.seed}
+        place = {"directory": str(self.folder / "fine_tuning")}
+        return _settings("fine_tuning", SftConfig, fine_tuning=sizes, output=place)
+
+    def training(self, model: Path) -> TrainConfig:
+        """The configuration of `isentrope train`, as configs/train_toy.yaml has it."""
+        return _settings(
+            "training",
+            TrainConfig,
+            model={"path": str(model)},
+            training={"steps": self.steps, "save_every": self.steps // 2, "seed": self.seed},
+            entropy_probe={"every": max(1, self.steps // 8)},
+            output={"directory": str(self.folder)},
+        )
+
+    def evaluation(self) -> EvaluateConfig:
+        """The configuration of `isentrope evaluate`: before the first step, halfway, at the end."""
+        return _settings(
+            "evaluation",
+            EvaluateConfig,
+            checkpoint={"checkpoint_path": self._paths(0, self.steps // 2, self.steps)},
+            evaluation={"seed": self.seed},
+            output={"directory": str(self.folder / "evaluation")},
+        )
+
+    def measurement(self) -> MeasureConfig:
+        """The configuration of the measuring verbs: halfway, and at the end."""
+        return _settings(
+            "measurement",
+            MeasureConfig,
+            checkpoint={"checkpoint_path": self._paths(self.steps // 2, self.steps)},
+            batch_config={"B_E": self.evaluation_size, "seed": BATCH_SEED + self.seed},
+            output={"directory": str(self.folder)},
+        )
+
+    def _paths(self, *steps: int) -> list[str]:
+        return [str(self.folder / "training_state" / f"step_{step}") for step in steps]
 
 
-def fine_tuning(folder: Path, steps: int, seed: int) -> dict[str, Any]:
-    """The configuration of `isentrope sft`, as configs/sft_toy.yaml has it."""
-    return {
-        "model": {"path": "toy", "lora_rank": 0},
-        "data": TASK,
-        "fine_tuning": {
-            "steps": steps,
-            "batch_size": 64,
-            "learning_rate": 2e-3,
-            "warmup_steps": min(20, steps),
-            "seed": seed,
-        },
-        "output": {"directory": str(folder / "fine_tuning"), "log_level": "WARNING"},
-    }
-
-
-def training(folder: Path, model: Path, steps: int, save_every: int, seed: int) -> dict[str, Any]:
-    """The configuration of `isentrope train`, as configs/train_toy.yaml has it."""
-    return {
-        "model": {"path": str(model), "lora_rank": 16, "lora_alpha": 32},
-        "data": TASK,
-        "sampling": {"temperature": 1.0, "max_new_tokens": MAX_NEW_TOKENS},
-        "training": {
-            "steps": steps,
-            "learning_rate": 1e-3,
-            "prompts_per_step": 16,
-            "group_size": 8,
-            "micro_batch": 8,
-            "save_every": save_every,
-            "seed": seed,
-        },
-        "entropy_probe": {"every": max(1, steps // 8), "size": 64},
-        "output": {"directory": str(folder), "log_level": "WARNING"},
-    }
-
-
-def evaluation(folder: Path, steps: list[int], seed: int) -> dict[str, Any]:
-    """The configuration of `isentrope evaluate`: before the first step, and the checkpoints."""
-    paths = [folder / "training_state" / f"step_{step}" for step in (0, *steps)]
-    return {
-        "checkpoint": {"checkpoint_path": [str(path) for path in paths]},
-        "data": TASK,
-        "evaluation": {"n_prompts": 128, "samples_per_prompt": 8, "seed": seed},
-        "sampling": {"max_new_tokens": MAX_NEW_TOKENS, "batch_size": 256},
-        "output": {"directory": str(folder / "evaluation"), "log_level": "WARNING"},
-    }
-
-
-def measurement(folder: Path, steps: list[int], evaluation_size: int, seed: int) -> dict[str, Any]:
-    """The configuration of `measure`, `influence`, `kernel`, `noise` and `audit`."""
-    paths = [str(folder / "training_state" / f"step_{step}") for step in steps]
-    return {
-        "checkpoint": {"checkpoint_path": paths},
-        "batch_config": TASK
-        | {"B_E": evaluation_size, "B_U": 16, "G": 8, "seed": BATCH_SEED + seed}
-        | {"save_batches": True},
-        "estimator": {"eta_list": list(RATES), "resample_collapsed": True},
-        "sampling": {"max_new_tokens": MAX_NEW_TOKENS, "batch_size": 256},
-        "analysis": {"share_responses": 4},
-        "output": {"directory": str(folder), "log_level": "WARNING"},
-    }
+def _settings(chapter: str, root: type[C], **more: dict[str, Any]) -> C:
+    """The settings of a chapter with more of them."""
+    given = read_yaml(Path(__file__).with_name("demo.yaml"))[chapter]
+    return load_config({name: given[name] | more.get(name, {}) for name in given}, (), root)
 
 
 def _chapter(title: str) -> None:

@@ -1,354 +1,246 @@
-"""Options of the verbs: each function takes those of one kind of verb and returns what it asks.
+"""Options of the verbs: each is declared once, and a verb has a list of them.
 
-`--help` reads these signatures: nothing here may import torch, and annotations are not strings,
-which Typer would compile one by one.
+`--help` reads these: nothing here may import torch.
 """
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from inspect import Parameter
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from isentrope.results.verbs import Kind
+from isentrope.results.verbs import ENTROPIES, TRY, Kind
 
-ConfigFile = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file of settings.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; repeatable."),
-]
-OutFolder = Annotated[
-    str | None, typer.Option("--out", metavar="FOLDER", help="Run folder (output.directory).")
-]
-Checkpoints = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--checkpoints",
-        metavar="PATTERN",
-        help='Checkpoints to look at, as "run/training_state/*" in quotes; repeatable.',
-    ),
-]
-Repeats = Annotated[
-    int | None,
-    typer.Option("--repeats", min=1, help="Fresh update batches at each checkpoint."),
-]
-NoVerify = Annotated[
+
+def _option(name: str, kind: Any, info: Any, default: Any = None) -> Parameter:
+    """An option, or an argument, by the name that `KEYS` and the verb's function know it by."""
+    annotation = Annotated[kind, info]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+Texts = list[str] | None
+Text = str | None
+REQUIRED = Parameter.empty
+
+SETTINGS = _option(
+    "settings",
+    Texts,
+    Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; repeatable."),
+)
+NO_VERIFY = _option(
+    "no_verify",
     bool,
-    typer.Option("--no-verify", help="Read files that were changed after they were written."),
-]
-
-Asked = tuple[Any, ...]
-"""What a command is called with; of options without a return, what was given by name."""
-
-
-class Changes:
-    """Settings that replace those of a configuration.
-
-    Attributes:
-        texts: Values of `--set`, as "section.key=value".
-        values: Values of other options by the key they set; None leaves it as it is.
-    """
-
-    def __init__(self, texts: Sequence[str] | None, values: Mapping[str, Any]) -> None:
-        self.texts = list(texts or ())
-        self.values = {key: value for key, value in values.items() if value is not None}
-
-
-NewRun = Annotated[str | None, typer.Argument(metavar="[CONFIG]", help="A YAML file of settings.")]
-Resumed = Annotated[
-    str | None, typer.Option("--resume", metavar="RUN", help="Resume this run folder.")
-]
-
-
-def _changes(
-    settings: list[str] | None,
-    folder: str | None,
-    checkpoints: list[str] | None = None,
-    repeats: int | None = None,
-    no_verify: bool = False,
-    **more: Any,
-) -> Changes:
-    values = {
-        "checkpoint.verify": False if no_verify else None,
-        "output.directory": folder,
-        "checkpoint.checkpoint_path": checkpoints or None,
-        "batch_config.repeats": repeats,
-    }
-    return Changes(settings, values | more)
-
-
-def fine_tuned(
-    config: NewRun = None,
-    resume: Resumed = None,
-    settings: Overrides = None,
-    folder: OutFolder = None,
-    no_verify: NoVerify = False,
-) -> Asked:
-    """A configuration to start with, or a run to resume; `session` acts on `no_verify`.
-
-    Returns:
-        The configuration, the run and the overrides.
-
-    Raises:
-        ValueError: If none or both are given, or a folder for a run that has one.
-    """
-    if (config is None) == (resume is None):
-        raise ValueError("Give a CONFIG to start a run, or --resume RUN to resume one.")
-    if resume is not None and folder is not None:
-        raise ValueError("--resume goes on in the run's own folder: leave --out away.")
-    return config, resume, None, _changes(settings, folder)
-
-
-def evaluated(
-    config: ConfigFile,
-    settings: Overrides = None,
-    folder: OutFolder = None,
-    no_verify: NoVerify = False,
-) -> Asked:
-    """A configuration of checkpoints, and its overrides."""
-    return config, None, None, _changes(settings, folder, no_verify=no_verify)
-
-
-def checked(
-    config: Annotated[
+    Option("--no-verify", help="Read files that were changed after they were written."),
+    False,
+)
+CHANGES = (
+    SETTINGS,
+    _option(
+        "folder", Text, Option("--out", metavar="FOLDER", help="Run folder (output.directory).")
+    ),
+    NO_VERIFY,
+)
+CONFIG = _option(
+    "config", str, Argument(metavar="CONFIG", help="A YAML file of settings."), REQUIRED
+)
+NEW_RUN = (
+    _option("config", Text, Argument(metavar="[CONFIG]", help="A YAML file of settings.")),
+    _option("resume", Text, Option("--resume", metavar="RUN", help="Resume this run folder.")),
+)
+START = _option(
+    "start", Text, Option("--from", metavar="CHECKPOINT", help="Start a run where another was.")
+)
+CHECKED = (
+    _option(
+        "config",
         str,
-        typer.Argument(metavar="CONFIG", help="A YAML file of settings, or a checkpoint folder."),
-    ],
-    replay: Annotated[
+        Argument(metavar="CONFIG", help="A YAML file of settings, or a checkpoint folder."),
+        REQUIRED,
+    ),
+    _option(
+        "replay",
         bool,
-        typer.Option("--replay", help="Compare the recorded step with the one that was taken."),
-    ] = False,
-    settings: Overrides = None,
-    folder: OutFolder = None,
-    no_verify: NoVerify = False,
-) -> Asked:
-    """A configuration, or the folder of a checkpoint."""
-    return config, replay, _changes(settings, folder, no_verify=no_verify)
-
-
-def measured(
-    config: ConfigFile,
-    checkpoints: Checkpoints = None,
-    repeats: Repeats = None,
-    settings: Overrides = None,
-    folder: OutFolder = None,
-    no_verify: NoVerify = False,
-) -> Asked:
-    """A configuration that may be put to several checkpoints and update batches."""
-    return config, _changes(settings, folder, checkpoints, repeats, no_verify)
-
-
-def tried(
-    control: Annotated[
-        str,
-        typer.Argument(
-            metavar="CONTROL", help="Name of a control, several with commas, or all that act."
+        Option("--replay", help="Compare the recorded step with the one that was taken."),
+        False,
+    ),
+    *CHANGES,
+)
+STUDY = (
+    _option(
+        "checkpoints",
+        Texts,
+        Option(
+            "--checkpoints",
+            metavar="PATTERN",
+            help='Checkpoints to look at, as "run/training_state/*" in quotes; repeatable.',
         ),
-    ],
-    config: ConfigFile,
-    checkpoints: Checkpoints = None,
-    repeats: Repeats = None,
-    strength: Annotated[
+    ),
+    _option(
+        "repeats",
+        int | None,
+        Option("--repeats", min=1, help="Fresh update batches at each checkpoint."),
+    ),
+)
+CONTROL = _option(
+    "control",
+    str,
+    Argument(metavar="CONTROL", help="Name of a control, several with commas, or all that act."),
+    REQUIRED,
+)
+STRENGTH = (
+    _option(
+        "strength",
         list[float] | None,
-        typer.Option("--strength", help="Multiple of the default strength; repeatable."),
-    ] = None,
-    change: Annotated[
+        Option("--strength", help="Multiple of the default strength; repeatable."),
+    ),
+    _option(
+        "change",
         float | None,
-        typer.Option("--change", help="Look for the strength that changes entropy by this a step."),
-    ] = None,
-    settings: Overrides = None,
-    folder: OutFolder = None,
-    no_verify: NoVerify = False,
-) -> Asked:
-    """Controls, and how strong.
-
-    Returns:
-        The configuration and its overrides.
-
-    Raises:
-        ValueError: If both a strength and a change are given, or a strength is not above 0.
-    """
-    if strength and change is not None:
-        raise ValueError("--change looks for the strength, so --strength cannot be given with it.")
-    if strength and min(strength) <= 0:
-        raise ValueError(f"--strength is a multiple above 0, got {min(strength):g}.")
-    trial = {
-        "trial.controls": None if control == "all" else control.split(","),
-        "trial.strengths": strength or None,
-        "trial.change": change,
-    }
-    return config, _changes(settings, folder, checkpoints, repeats, no_verify, **trial)
-
-
-def reconciled(
-    config: ConfigFile,
-    checkpoints: Checkpoints = None,
-    repeats: Repeats = None,
-    logged: Annotated[
-        float | None,
-        typer.Option("--logged", help="Entropy that the trainer logged, nats per token."),
-    ] = None,
-    settings: Overrides = None,
-    folder: OutFolder = None,
-    no_verify: NoVerify = False,
-) -> Asked:
-    """A configuration, and what a trainer logged."""
-    more = {"entropies.logged": logged}
-    return config, _changes(settings, folder, checkpoints, repeats, no_verify, **more)
-
-
-def trained(
-    config: NewRun = None,
-    resume: Resumed = None,
-    start: Annotated[
-        str | None,
-        typer.Option("--from", metavar="CHECKPOINT", help="Start a run where another was."),
-    ] = None,
-    settings: Overrides = None,
-    folder: OutFolder = None,
-    no_verify: NoVerify = False,
-) -> Asked:
-    """A configuration to start with, a run to resume, or a checkpoint to start at.
-
-    Returns:
-        The configuration, the run, the checkpoint and the overrides.
-
-    Raises:
-        ValueError: If none or several are given, or a folder for a run that has one.
-    """
-    if sum(given is not None for given in (config, resume, start)) != 1:
-        raise ValueError(
-            "Give one of a CONFIG to start a run, --resume RUN to resume one, and --from "
-            "CHECKPOINT to start a run at a checkpoint of another."
-        )
-    if resume is not None and folder is not None:
-        raise ValueError("--resume goes on in the run's own folder: leave --out away.")
-    return config, resume, start, _changes(settings, folder)
-
-
-def branched(
-    checkpoints: Annotated[
+        Option("--change", help="Look for the strength that changes entropy by this a step."),
+    ),
+)
+LOGGED = _option(
+    "logged",
+    float | None,
+    Option("--logged", help="Entropy that the trainer logged, nats per token."),
+)
+MEASURED = {
+    TRY: (CONTROL, CONFIG, *STUDY, *STRENGTH, *CHANGES),
+    ENTROPIES: (CONFIG, *STUDY, LOGGED, *CHANGES),
+}
+"""Measuring verbs that have options of their own."""
+BRANCHED = (
+    _option(
+        "checkpoints",
         list[str],
-        typer.Argument(
+        Argument(
             metavar="CHECKPOINT...", help="RUN/training_state/step_N, or a pattern in quotes."
         ),
-    ],
-    folder: Annotated[str, typer.Option("--out", metavar="FOLDER", help="Where all branches go.")],
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
+        REQUIRED,
+    ),
+    _option(
+        "folder", str, Option("--out", metavar="FOLDER", help="Where all branches go."), REQUIRED
+    ),
+    _option(
+        "vary",
+        Texts,
+        Option(
             metavar="KEY=VALUE[,VALUE]",
             help="Settings to compare with the unchanged ones; repeatable. Several keys in quotes: "
             "all combinations.",
         ),
-    ] = None,
-    repeats: Annotated[
-        int, typer.Option(min=1, help="Branches per checkpoint and setting, each a fresh draw.")
-    ] = 3,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of each branch.")] = 10,
-    prompts: Annotated[
-        int, typer.Option(min=2, help="Held-out prompts that starts and ends are evaluated on.")
-    ] = 256,
-    samples: Annotated[int, typer.Option(min=1, help="Responses to each of them.")] = 4,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="SECTION.KEY=VALUE", help="A setting of every branch; repeatable."
-        ),
-    ] = None,
-    no_verify: NoVerify = False,
-) -> None:
-    """Checkpoints, and what to do from there."""
-
-
-def converted(
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="The folder of the other trainer's checkpoint.")
-    ],
-    out: Annotated[str, typer.Option("--out", help="Checkpoint folder, new.")],
-    model: Annotated[
-        str | None,
-        typer.Option(
+    ),
+    _option(
+        "repeats",
+        int,
+        Option(min=1, help="Branches per checkpoint and setting, each a fresh draw."),
+        3,
+    ),
+    _option("steps", int, Option(min=1, help="Steps of each branch."), 10),
+    _option(
+        "prompts",
+        int,
+        Option(min=2, help="Held-out prompts that starts and ends are evaluated on."),
+        256,
+    ),
+    _option("samples", int, Option(min=1, help="Responses to each of them."), 4),
+    _option(
+        "changes",
+        Texts,
+        Option("--set", metavar="SECTION.KEY=VALUE", help="A setting of every branch; repeatable."),
+    ),
+    NO_VERIFY,
+)
+CONVERTED = (
+    _option(
+        "source",
+        str,
+        Argument(metavar="SOURCE", help="The folder of the other trainer's checkpoint."),
+        REQUIRED,
+    ),
+    _option("out", str, Option("--out", help="Checkpoint folder, new."), REQUIRED),
+    _option(
+        "model",
+        Text,
+        Option(
             metavar="FOLDER",
             help="With config.json and the tokenizer, or with adapter_config.json for an adapter.",
         ),
-    ] = None,
-) -> None:
-    """A checkpoint to write anew."""
-
-
-def planned(
-    config: ConfigFile,
-    verbs: Annotated[
-        list[str] | None,
-        typer.Option("--verb", metavar="VERB", help="Plan this verb only; repeatable."),
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Such as 16GB; what is free if left out.")
-    ] = None,
-    prompt_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Longest prompt, where the data set is not to be read."),
-    ] = None,
-    processes: Annotated[
-        int, typer.Option(min=1, help="Processes of torchrun on this machine; memory is of each.")
-    ] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plans as JSON.")] = False,
-    settings: Overrides = None,
-) -> None:
-    """A configuration that is planned and not run."""
-
-
-def reported(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
-    other: Annotated[
-        str | None, typer.Argument(metavar="[OTHER]", help="Another, to stand beside it.")
-    ] = None,
-    checkpoint: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The one to show in full; the last measured.")
-    ] = None,
-    evaluations: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--evaluation", metavar="FOLDER", help="An evaluation of the run; repeatable."
-        ),
-    ] = None,
-    no_verify: NoVerify = False,
-) -> None:
-    """One run or two."""
-
-
-def demonstrated(
-    folder: Annotated[str, typer.Option("--out", help="Run folder, new.")] = "runs/demo",
-    steps: Annotated[int, typer.Option(min=10, help="Dr. GRPO steps.")] = 40,
-    fine_tuning_steps: Annotated[int, typer.Option(min=1, help="Supervised steps.")] = 400,
-    evaluation_size: Annotated[int, typer.Option(min=16, help="Responses in E.")] = 256,
-    seed: Annotated[int, typer.Option(help="Fixes everything.")] = 0,
-) -> None:
-    """The sizes of the demo."""
-
-
-def shown(
-    config: Annotated[
-        str | None, typer.Argument(metavar="[CONFIG]", help="A YAML file; left out: defaults.")
-    ] = None,
-    kind: Annotated[
+    ),
+)
+PLANNED = (
+    CONFIG,
+    _option(
+        "verbs",
+        Texts,
+        Option("--verb", metavar="VERB", help="Plan this verb only; repeatable."),
+    ),
+    _option("memory", Text, Option(metavar="SIZE", help="Such as 16GB; what is free if left out.")),
+    _option("as_json", bool, Option("--json", help="Print the plans as JSON."), False),
+    SETTINGS,
+)
+REPORTED = (
+    _option("run", str, Argument(metavar="RUN", help="A run folder."), REQUIRED),
+    _option("other", Text, Argument(metavar="[OTHER]", help="Another, to stand beside it.")),
+    _option(
+        "checkpoint",
+        Text,
+        Option(metavar="NAME", help="The one to show in full; the last measured."),
+    ),
+    _option(
+        "evaluations",
+        Texts,
+        Option("--evaluation", metavar="FOLDER", help="An evaluation of the run; repeatable."),
+    ),
+    NO_VERIFY,
+)
+DEMONSTRATED = (
+    _option("folder", str, Option("--out", help="Run folder, new."), "runs/demo"),
+    _option("steps", int, Option(min=10, help="Dr. GRPO steps."), 40),
+    _option("fine_tuning_steps", int, Option(min=1, help="Supervised steps."), 400),
+    _option("evaluation_size", int, Option(min=16, help="Responses in E."), 256),
+    _option("seed", int, Option(help="Fixes everything."), 0),
+)
+SHOWN = (
+    _option("config", Text, Argument(metavar="[CONFIG]", help="A YAML file; left out: defaults.")),
+    _option(
+        "kind",
         Kind | None,
-        typer.Option("--for", help="The verb whose defaults are shown; measure if left out."),
-    ] = None,
-    settings: Overrides = None,
-) -> Asked:
-    """A configuration, or the verb whose defaults are wanted.
+        Option("--for", help="The verb whose defaults are shown; measure if left out."),
+    ),
+    SETTINGS,
+)
+
+KEYS = {
+    "control": "trial.controls",
+    "strength": "trial.strengths",
+    "change": "trial.change",
+    "logged": "entropies.logged",
+    "folder": "output.directory",
+    "checkpoints": "checkpoint.checkpoint_path",
+    "repeats": "batch_config.repeats",
+}
+"""Settings that an option sets, of verbs with `SETTINGS`."""
+
+
+def asked(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a verb is called with.
+
+    Args:
+        given: Options by name; `session` acts on `no_verify`.
 
     Returns:
-        Both, and the overrides.
-
-    Raises:
-        ValueError: If both are given.
+        Those that were given; of a verb with `SETTINGS`, all that change one as `overrides`.
     """
-    if config is not None and kind is not None:
-        raise ValueError(f"{config} says itself which verb it is for: leave --for away.")
-    return config, kind, settings or ()
-
-
-def validated(config: ConfigFile, settings: Overrides = None) -> None:
-    """A configuration that is not run."""
+    named = {k: v for k, v in given.items() if v not in (None, []) and k != "no_verify"}
+    if SETTINGS.name not in given:
+        return named
+    if "control" in named:
+        every = named["control"] == "all"
+        named["control"] = None if every else named["control"].split(",")
+    set_by = [(key, named.pop(option)) for option, key in KEYS.items() if option in named]
+    changes = [f"{key}={json.dumps(value)}" for key, value in set_by]
+    return named | {"overrides": [*named.pop(SETTINGS.name, ()), *changes]}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isentrope._lazy import load
 from isentrope.cli.commands import Command
-from isentrope.cli.console import err, out, say, say_written
-from isentrope.cli.layout import show
-from isentrope.cli.options import Changes
+from isentrope.cli.console import err, out, say, say_written, show
 from isentrope.config.io import load_config
 from isentrope.results.verbs import MEASURE, VERBS
 from isentrope.runs.branch_study import BranchStudy
@@ -26,16 +23,10 @@ if TYPE_CHECKING:
     from isentrope.verbs.sft import FineTuned
 
 
-def overrides(changes: Changes) -> list[str]:
-    """Changes as texts."""
-    values = [f"{key}={json.dumps(value)}" for key, value in changes.values.items()]
-    return [*changes.texts, *values]
-
-
-def measuring(verb: Command, config: str, changes: Changes) -> None:
+def measuring(verb: Command, config: str, overrides: Sequence[str]) -> None:
     """Analyse each checkpoint by a measuring verb, and print what was found."""
     of = VERBS[verb.name]
-    settings = load_config(config, overrides(changes))
+    settings = load_config(config, overrides)
     with Progress(err) as progress:
         run = run_verb(of, settings, progress, load(of.figure[0]) if of.figure else None)
     if rank() > 0:
@@ -59,16 +50,29 @@ def print_fine_tuned(fine_tuned: FineTuned) -> None:
 
 
 def training(
-    verb: Command, config: str | None, resume: str | None, start: str | None, changes: Changes
+    verb: Command,
+    overrides: Sequence[str],
+    config: str | None = None,
+    resume: str | None = None,
+    start: str | None = None,
 ) -> None:
-    """Start a run, resume one or start at a checkpoint of one, and print what was made."""
+    """Start a run, resume one or start at a checkpoint of one, and print what was made.
+
+    Raises:
+        ValueError: If none or several are given.
+    """
+    if sum(given is not None for given in (config, resume, start)) != 1:
+        raise ValueError(
+            "Give one of a CONFIG to start a run, --resume RUN to resume one, and, of train, "
+            "--from CHECKPOINT to start a run at a checkpoint of another."
+        )
     with Progress(err) as progress:
         if config is None:
             module, _, _ = verb.run.partition(":")
             go_on = load(f"{module}:{'branch' if resume is None else 'resume'}")
-            made = go_on(resume or start, overrides(changes), progress=progress)
+            made = go_on(resume or start, overrides, progress=progress)
         else:
-            settings = load_config(config, overrides(changes), KINDS[verb.name])
+            settings = load_config(config, overrides, KINDS[verb.name])
             made = load(verb.run)(settings, progress=progress)
     if rank() == 0:
         load(verb.show)(made)
@@ -90,20 +94,22 @@ def branching(
         say_written(branched.table)
 
 
-def checking(verb: Command, config: str, replay: bool, changes: Changes) -> None:
+def checking(verb: Command, config: str, overrides: Sequence[str], replay: bool) -> None:
     """Check or replay, and print a table of findings per checkpoint."""
     run = load("isentrope.verbs.replay:replay" if replay else verb.run)
     source = {"checkpoint": {"checkpoint_path": config}} if Path(config).is_dir() else config
     with Progress(err) as progress:
-        findings = run(load_config(source, overrides(changes)), progress)
+        findings = run(load_config(source, overrides), progress)
     if rank() == 0:
         sound = "The step is the one taken." if replay else "Can be measured."
         load(verb.show)(out, err, findings, sound)
 
 
-def planning(verb: Command, config: str, as_json: bool, **options: Any) -> None:
+def planning(
+    verb: Command, config: str, overrides: Sequence[str], as_json: bool, **options: Any
+) -> None:
     """Plan, and print a table a verb."""
-    load(verb.show)(out, err, load(verb.run)(config, **options), as_json=as_json)
+    load(verb.show)(out, err, load(verb.run)(config, overrides, **options), as_json=as_json)
 
 
 def run_at_once(verb: Command, **given: Any) -> None:
@@ -125,13 +131,10 @@ def print_converted(made: Converted) -> None:
 
 def print_report(report: Report) -> None:
     """Print the sentences of a report that was written."""
-    for sentence in report.claims:
-        out.print(f"- {sentence}", markup=False, highlight=False)
-    if report.missing:
-        out.print("\nNot in the report:", markup=False, highlight=False)
-    for sentence in report.missing:
-        out.print(f"- {sentence}", markup=False, highlight=False)
-    out.print()
+    for title, sentences in (("", report.claims), ("\nNot in the report:\n", report.missing)):
+        if sentences:
+            say(title + "\n".join(f"- {sentence}" for sentence in sentences))
+    say("")
     say_written(report.page)
 
 
@@ -142,11 +145,18 @@ def demonstrating(verb: Command, **sizes: Any) -> None:
     load(verb.show)(out, story)
 
 
-def showing(verb: Command, config: str | None, kind: Any, settings: Sequence[str]) -> None:
-    """Print the settings as YAML, with what each does."""
-    loaded = load_any(config, settings) if config else defaults(kind or MEASURE.name, settings)
-    text = load(verb.run)(loaded, comments=True)
-    load(verb.show)(text)
+def showing(
+    verb: Command, overrides: Sequence[str], config: str | None = None, kind: str | None = None
+) -> None:
+    """Print the settings as YAML, with what each does.
+
+    Raises:
+        ValueError: If both a configuration and a verb are given.
+    """
+    if config and kind:
+        raise ValueError(f"{config} says itself which verb it is for: leave --for away.")
+    loaded = load_any(config, overrides) if config else defaults(kind or MEASURE.name, overrides)
+    load(verb.show)(load(verb.run)(loaded, comments=True))
 
 
 def print_text(text: str) -> None:
@@ -154,7 +164,7 @@ def print_text(text: str) -> None:
     out.print(text, end="", markup=False, highlight=False, soft_wrap=True)
 
 
-def validating(verb: Command, config: str, settings: Sequence[str] = ()) -> None:
+def validating(verb: Command, config: str, overrides: Sequence[str]) -> None:
     """Print what a configuration would do."""
-    loaded = load(verb.run)(config, settings)
-    out.print(f"{config} is valid: {load(verb.show)(loaded)}.", highlight=False, soft_wrap=True)
+    loaded = load(verb.run)(config, overrides)
+    say(f"{config} is valid: {load(verb.show)(loaded)}.")

@@ -28,10 +28,11 @@ from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
 from isentrope._lazy import load
-from isentrope.cli.app import settings
 from isentrope.cli.commands import Command
 from isentrope.cli.console import err
 from isentrope.cli.interrupts import Interrupted
+from isentrope.cli.main import settings
+from isentrope.cli.options import asked
 from isentrope.system.errors import IsentropeError
 from isentrope.system.manifest import NOT_VERIFIED, verification, verifying
 from isentrope.system.processes import OtherProcessError, forget_frames, leave, lost_another, speaks
@@ -60,12 +61,7 @@ def run(verb: Command, given: dict[str, Any]) -> None:
         with _one_sentence(verb), verification(not given.get("no_verify")):
             if not verifying():
                 logging.getLogger("isentrope").warning(NOT_VERIFIED)
-            asked = verb.options(**given)
-            if asked is None:
-                named = {k: v for k, v in given.items() if v is not None and k != "no_verify"}
-                load(verb.through)(verb, **named)
-            else:
-                load(verb.through)(verb, *asked)
+            load(verb.through)(verb, **asked(given))
             sys.stdout.flush()
     except BaseException as error:
         forget_frames(error)  # they hold models, and with them the group that is left

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from isentrope.attribution.gradients.options import GradientBackend
-from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.attribution.gradients.storage_plan import GradientBackend, Storage
 from isentrope.config.stages import Section
 from isentrope.config.values import Count, NotNegative, Positive, Real, Share, Whole
 

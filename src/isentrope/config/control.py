@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from isentrope.config.stages import Section
-from isentrope.config.values import Count, Name, Positive, Real
+from isentrope.config.values import Count, Name, Positive, Real, Settings
 from isentrope.control.feedback import Feedback, Gains, Target
 
 
@@ -22,7 +22,7 @@ class ControlConfig(Section):
     """The entropy that is wanted; without one, the strength stays as it is."""
     feedback: Gains = Gains()
     """From the distance to the target to the strength."""
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Settings = Field(default_factory=dict)
     """Settings of the control."""
 
     @model_validator(mode="after")
@@ -61,7 +61,7 @@ class TrialConfig(Section):
     """Controls to try; null: every one that acts while the batch is on-policy."""
     strengths: Annotated[list[Positive], Field(min_length=1)] | None = None
     """Multiples of each control's default strength; null: those that suit each."""
-    options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    options: dict[str, Settings] = Field(default_factory=dict)
     """Settings of the controls, by name."""
     size: Annotated[Count, Field(ge=8)] = 256
     """Responses of the controls' own E, for those that need one; others than those of E."""
@@ -74,6 +74,8 @@ class TrialConfig(Section):
     def _options_fit(self) -> TrialConfig:
         from isentrope.control import controls
 
+        if self.change is not None and self.strengths is not None:
+            raise ValueError("change looks for the strength, so strengths cannot be given with it.")
         for name, options in self.options.items():
             controls.build(name, None, options)
         return self

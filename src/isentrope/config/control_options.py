@@ -11,58 +11,51 @@ from typing import Any
 from isentrope.config.io import ConfigError
 from isentrope.config.train import TrainConfig
 from isentrope.control.base import TokenRule
+from isentrope.control.bonus import TrainerFields
+from isentrope.control.clips import InfluenceClip
 from isentrope.control.controls import NONE
-from isentrope.control.influence_clip import InfluenceClip
-from isentrope.control.kl_cov import KlCov
 from isentrope.control.masks import EntropyMask
 from isentrope.control.measured import HeldOutSample
-from isentrope.control.options import IsentropicOptions
-from isentrope.control.pass_at_k import PassAtK
+from isentrope.control.requirements import IsentropicOptions
 from isentrope.control.run_control import RunControl
+from isentrope.control.sequence_rules import PassAtK
 from isentrope.control.tokens import Tokens
-from isentrope.control.trl_fields import TrainerFields
 from isentrope.sampling.prompts import Prompt
 from isentrope.trainers.passed import BESIDE_TOKEN_WEIGHTS, CONTROLS
+
+log = logging.getLogger("isentrope")
 
 
 def trainer_fields(config: TrainConfig) -> dict[str, Any]:
     """Fields of TRL's configuration that the control sets.
 
     Returns:
-        Field and value, for controls that TRL has itself.
+        Field and value.
 
     Raises:
         ConfigError: If the control does not fit the rest of the configuration.
     """
-    control = config.control.build()
+    control, name, given = config.control.build(), config.control.name, config.trainer
     if control is None:
         return {}
-    given = config.trainer
-    for field, name in CONTROLS.items():
+    for field, same in CONTROLS.items():
         if field in given:
             raise ConfigError(
-                f"control.name={config.control.name} and trainer.{field} would both act on "
-                f"entropy: choose one (control.name={name} is the control of that kind)."
+                f"control.name={name} and trainer.{field} would both act on entropy: choose one "
+                f"(control.name={same} is the control of that kind)."
             )
     if isinstance(control, TokenRule):
         _require_token_weights(config, control, given)
-    fields = control.fields() if isinstance(control, TrainerFields | KlCov) else {}
-    for field in fields:
-        if field in given:
-            raise ConfigError(
-                f"trainer.{field} is set by control.name={config.control.name}: leave it out of "
-                "trainer, and give the control's options instead."
-            )
-    if "loss_type" in fields and config.training.normaliser == "longest":
+    fields = control.fields() if isinstance(control, TrainerFields) else {}
+    if taken := sorted(fields.keys() & given):
         raise ConfigError(
-            f"control.name={config.control.name} sets trainer.loss_type={fields['loss_type']}, and "
-            "training.normaliser=longest goes with dr_grpo only."
+            f"trainer.{taken[0]} is set by control.name={name}: leave it out of trainer, and give "
+            "the control's options instead."
         )
     return fields
 
 
 def _require_token_weights(config: TrainConfig, control: TokenRule, given: dict[str, Any]) -> None:
-    """Refuse settings under which token weights would mean something else."""
     name = config.control.name
     for field, (usual, words) in BESIDE_TOKEN_WEIGHTS.items():
         if given.get(field) not in (None, *usual):
@@ -84,58 +77,38 @@ def _require_token_weights(config: TrainConfig, control: TokenRule, given: dict[
         )
 
 
-def inert_reasons(config: TrainConfig) -> list[str]:
-    """Sentences on why the control does nothing in this run; none where it acts."""
-    control, name = config.control.build(), config.control.name
-    if control is None:
-        return []
-    reasons = []
-    if not getattr(control, "on_policy", True) and config.trainer.get("num_iterations", 1) < 2:
-        reasons.append(
-            f"control.name={name} does nothing in this run: it acts through ratios of the policy "
-            "to its sampler other than 1, and with trainer.num_iterations=1 every ratio is 1."
-        )
-    if getattr(control, "strength", None) == 0:
-        reasons.append(f"control.name={name} does nothing in this run: its strength is 0.")
-    if isinstance(control, EntropyMask) and control.quantile == 0:
-        reasons.append(
-            "control.name=entropy_mask does nothing in this run: with quantile=0 no token is below."
-        )
-    return reasons
-
-
 def measures(config: TrainConfig) -> bool:
     """Whether the control draws evaluation batches of its own."""
     return isinstance(config.control.build(), InfluenceClip | IsentropicOptions)
 
 
-def run_control(
-    config: TrainConfig, args: Any, held_out: Sequence[Prompt], task: Any
-) -> RunControl | None:
+def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> RunControl | None:
     """The token control of a run; None where it has none. Held-out prompts are not trained on."""
     control = config.control.build()
+    inert = {
+        "it acts through ratios of the policy to its sampler other than 1, and with "
+        "trainer.num_iterations=1 every ratio is 1": not getattr(control, "on_policy", True)
+        and config.trainer.get("num_iterations", 1) < 2,
+        "its strength is 0": getattr(control, "strength", None) == 0,
+        "no token is below quantile=0": isinstance(control, EntropyMask) and control.quantile == 0,
+    }
+    for reason in (words for words, found in inert.items() if found):
+        log.warning("control.name=%s does nothing in this run: %s.", config.control.name, reason)
     if not isinstance(control, TokenRule):
         return None
-    longest = config.training.normaliser == "longest"
     measured = None
     if isinstance(control, InfluenceClip):
-        if len({prompt.content for prompt in held_out}) < 2:
-            logging.getLogger("isentrope").warning(
-                "control.name=influence has one prompt to measure on: it protects the entropy of "
-                "the responses to that prompt alone."
-            )
         measured = HeldOutSample(
             prompts=list(held_out),
             size=control.size,
             max_new_tokens=config.sampling.max_new_tokens,
             seed=config.training.draws,
-            task=task if "reward_influence" in control.needs else None,
             batch_size=config.sampling.batch_size,
         )
     high = args.epsilon if args.epsilon_high is None else args.epsilon_high
     plain = partial(
         Tokens.of,
-        objective="dr_grpo_longest" if longest else args.loss_type,
+        objective="dr_grpo_longest" if config.training.normaliser == "longest" else args.loss_type,
         max_response_length=config.sampling.max_new_tokens,
         seed=config.training.draws,
         clip_high=high,
@@ -150,13 +123,13 @@ def run_control(
 
 def contract_entry(config: TrainConfig) -> dict[str, Any] | None:
     """The run's control in a contract: name, strength, all options, target; None without one."""
-    if config.control.name == NONE:
+    of = config.control
+    if of.name == NONE:
         return None
-    control = config.control.build()
-    targeted = config.control.target.kind != "none"
+    targeted = of.target.kind != "none"
     return {
-        "name": config.control.name,
-        "options": asdict(control),
-        "target": config.control.target.model_dump(exclude_none=True) if targeted else None,
-        "feedback": config.control.feedback.model_dump() if targeted else None,
+        "name": of.name,
+        "options": asdict(of.build()),
+        "target": of.target.model_dump(exclude_none=True) if targeted else None,
+        "feedback": of.feedback.model_dump() if targeted else None,
     }

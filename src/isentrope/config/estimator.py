@@ -74,24 +74,16 @@ class EstimatorConfig(Section):
         return rest | {"method": "surprisal"}
 
     @model_validator(mode="after")
-    def _length_needs_its_objective(self) -> EstimatorConfig:
+    def _consistent(self) -> EstimatorConfig:
         if self.max_response_length is not None and self.objective != "dr_grpo":
             raise ValueError(
                 f"max_response_length acts with the objective dr_grpo only, not {self.objective}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _recorded_weights_have_their_ratios(self) -> EstimatorConfig:
         if self.off_policy and self.objective == "recorded":
             raise ValueError(
                 "off_policy computes token weights by an objective, and objective=recorded takes "
                 "them from U_file: choose one"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _settings_are_known(self) -> EstimatorConfig:
         require_known_settings(self.ignore_training_settings)
         return self
 

@@ -6,7 +6,7 @@ run in the same way.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -18,7 +18,7 @@ from isentrope.config.stages import (
     Section,
     TaskConfig,
 )
-from isentrope.config.values import Count, FileName, Name, PathText, Real, Seed, Share
+from isentrope.config.values import Count, FileName, Name, PathText, Real, Seed, Settings, Share
 from isentrope.evaluation.metrics import METRICS, Metric, powers_of_two, require_tries
 
 
@@ -94,7 +94,7 @@ class EvaluateConfig(Section):
     precision: ScoringPrecision = ScoringPrecision()
     sampling: EvaluationSampling = EvaluationSampling()
     output: EvaluationOutput = EvaluationOutput()
-    provenance: dict[str, Any] | None = None
+    provenance: Settings | None = None
     """Written into the folder's config.yaml; a rerun warns where versions differ from it."""
 
     @model_validator(mode="after")

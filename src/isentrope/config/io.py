@@ -5,30 +5,26 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
+from isentrope.config.acting import ELSEWHERE
 from isentrope.config.measure import MeasureConfig
-from isentrope.config.notes import ELSEWHERE
-from isentrope.config.paths import located
 from isentrope.config.strict_yaml import (
     FIRST_LINE,
     LAST_LINE,
     ConfigError,
-    Plain,
-    as_written,
     brief,
     dump,
     parse,
-    require_plain,
-    resolved,
     shortened,
     yaml_text,
 )
-from isentrope.system.secrets import secrets_in
+from isentrope.config.values import as_written, located
+from isentrope.system.outputs import secrets_in
 
 __all__ = ["ConfigError", "all_keys", "dump_config", "load_config", "read_yaml"]
 
@@ -44,7 +40,7 @@ def load_config(
 
     Args:
         source: A YAML file, or its content as a dictionary. Relative paths in the config.yaml of a
-            run are looked for beside it first (`config.paths`).
+            run are looked for beside it first (`config.values`).
         overrides: Settings that win, each "section.key=value" with the value in YAML.
         root: Which configuration: `MeasureConfig`, or that of another verb.
 
@@ -58,11 +54,9 @@ def load_config(
     if isinstance(source, Mapping):
         content = {k: v if k == "provenance" else as_written(v) for k, v in source.items()}
     else:
-        content = located(_settled(_sections(Path(source)), root), Path(source).parent)
+        content = located(read_yaml(Path(source)), Path(source).parent)
     for override in overrides:
         content = _override(content, override)
-    content = _settled(content, root)
-    require_plain(content)
     _require_no_secrets(content)
     try:
         return root.model_validate(content)
@@ -102,42 +96,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: If it is not there, was cut, or is not a mapping in strict YAML.
     """
-    return resolved(_sections(path))
-
-
-def _sections(path: Path) -> dict[str, Any]:
     content = parse(yaml_text(path), str(path))
     if not isinstance(content, dict):
         raise ConfigError(f"{path} holds no sections: it must be a YAML mapping.")
     return content
-
-
-def _settled(content: Any, kind: Any) -> Any:
-    """Content with values for what was written without quotes: 1e5 is a text where one is due."""
-    kinds = _alternatives(kind)
-    if isinstance(content, Plain):
-        is_text = str in kinds and content.value is not None and type(content.value) not in kinds
-        return content.text if is_text else content.value
-    if isinstance(content, Mapping):
-        section = next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
-        fields = section.model_fields if section else {}
-        return {
-            key: _settled(value, fields[key].annotation if key in fields else None)
-            for key, value in content.items()
-        }
-    if isinstance(content, list):
-        items = [typing.get_args(k)[0] for k in kinds if typing.get_origin(k) in (list, tuple)]
-        return [_settled(value, items[0] if items else None) for value in content]
-    return content
-
-
-def _alternatives(kind: Any) -> list[Any]:
-    """The types that an annotation stands for, without what is annotated."""
-    if typing.get_origin(kind) is typing.Annotated:
-        return _alternatives(typing.get_args(kind)[0])
-    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-        return [one for part in typing.get_args(kind) for one in _alternatives(part)]
-    return [kind]
 
 
 def _require_no_secrets(content: Mapping[str, Any]) -> None:
@@ -169,27 +131,21 @@ def _override(content: dict[str, Any], override: str) -> dict[str, Any]:
 def _sentence(error: ValidationError, root: type[BaseModel]) -> str:
     """The first complaint, an unknown key before others, as one sentence."""
     problems = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-    first, more = problems[0], len(problems) - 1
+    first = problems[0]
     path = shortened(".".join(str(part) for part in _keys_of(first["loc"], root)))
-    if first["type"] == "extra_forbidden" and (words := ELSEWHERE.get(str(first["loc"][-1]))):
-        sentence = f"Unknown key {path!r} of the notes: {words} (docs/from_notes.md)"
-    elif first["type"] == "extra_forbidden":
-        sentence = (
-            f"Unknown key {path!r}: the nearest valid key is {_nearest(first['loc'], root)!r}"
-        )
+    if first["type"] == "extra_forbidden":
+        sentence = f"Unknown key {path!r}: the nearest valid key is {_nearest(path, root)!r}"
+        if first["loc"][-1] in ELSEWHERE:
+            sentence = f"Unknown key {path!r}: docs/from_notes.md says what does its work here"
     elif first["type"] == "missing":
         sentence = f"The configuration needs {path!r}"
     elif first["type"] == "value_error":
         words = shortened(first["msg"].removeprefix("Value error, "), 500)
         sentence = f"{path}: {words}".removeprefix(": ")
     else:
-        sentence = f"{path}: {_lower(first['msg'])}, got {brief(first['input'])}"
-    rest = f" ({more} more such complaint{'s' if more > 1 else ''})" if more else ""
-    return f"{sentence.rstrip('.')}{rest}."
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
+        words = first["msg"].removeprefix("Input ")
+        sentence = f"{path}: {words}, got {brief(first['input'])}"
+    return f"{sentence.rstrip('.')}."
 
 
 def _keys_of(loc: tuple[int | str, ...], root: type[BaseModel]) -> list[int | str]:
@@ -203,16 +159,16 @@ def _keys_of(loc: tuple[int | str, ...], root: type[BaseModel]) -> list[int | st
     return keys
 
 
-def _nearest(loc: tuple[int | str, ...], root: type[BaseModel]) -> str:
-    """The valid key most like an unknown one: in its own section, else anywhere, if alike."""
-    *parents, key = [str(part) for part in loc]
-    every = all_keys(root)
-    siblings = [k for k in every if k.split(".")[:-1] == parents]
-    for keys, cutoff in ((siblings, 0.6), (every if parents else [], 0.6), (siblings, 0.0)):
-        by_name = {k.split(".")[-1].lower(): k for k in keys}
-        if near := get_close_matches(key.lower(), list(by_name), n=1, cutoff=cutoff):
-            return by_name[near[0]]
-    return every[0]
+def _nearest(path: str, root: type[BaseModel]) -> str:
+    """The valid key most like an unknown one, in its last part before all."""
+
+    def likeness(key: str) -> float:
+        ends = key.split(".")[-1].lower(), path.split(".")[-1].lower()
+        whole = SequenceMatcher(None, key.lower(), path.lower()).ratio()
+        last = SequenceMatcher(None, *ends, autojunk=False).ratio()
+        return whole + 2 * last
+
+    return max(all_keys(root), key=likeness)
 
 
 def all_keys(model: type[BaseModel] = MeasureConfig, prefix: str = "") -> list[str]:

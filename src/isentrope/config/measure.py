@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from isentrope.config.acting import base_of
 from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig
 from isentrope.config.control import TrialConfig
 from isentrope.config.estimator import EstimatorConfig
-from isentrope.config.notes import base_of
 from isentrope.config.stages import (
     LoggingConfig,
     OutputConfig,
@@ -30,11 +30,12 @@ from isentrope.config.values import (
     Name,
     PathText,
     Seed,
+    Settings,
     Whole,
 )
 from isentrope.sampling.tasks import Task
 from isentrope.trainers.as_trained import ROUNDING, AsTrained, settle
-from isentrope.trainers.given_batch import GivenBatch
+from isentrope.trainers.settings import GivenBatch
 
 
 class PolicyConfig(Section):
@@ -48,8 +49,8 @@ class PolicyConfig(Section):
     """Device: cpu, cuda or cuda:N."""
     shard_base: bool = False
     """Spread the decoder layers over the processes of torchrun (FSDP2), for large models."""
-    quantization: Literal["none", "4bit", "8bit"] = "none"
-    """Precision of a frozen base under an adapter (4bit and 8bit need bitsandbytes)."""
+    quantization: Literal["none", "4bit"] = "none"
+    """Precision of a frozen base under an adapter (4bit needs bitsandbytes)."""
     allow_hub: bool = False
     """Load a base that the adapter itself names from the model hub; base_model needs no leave."""
     verify: bool = True
@@ -131,19 +132,14 @@ class BatchConfig(PromptsConfig):
     """Rounds of redrawing for groups of U without advantage."""
 
     @model_validator(mode="after")
-    def _weights_are_of_random_prompts(self) -> BatchConfig:
-        if self.U_weighting != "uniform" and (
-            self.fixed_prompts is True or self.U_file is not None
-        ):
+    def _one_batch_or_fresh_ones(self) -> BatchConfig:
+        given = self.U_file is not None
+        if self.U_weighting != "uniform" and (self.fixed_prompts is True or given):
             raise ValueError(
                 f"U_weighting={self.U_weighting} draws the prompts of U, and fixed_prompts or "
                 "U_file say which they are: choose one"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _repeats_are_fresh(self) -> BatchConfig:
-        if self.repeats > 1 and self.U_file is not None:
+        if self.repeats > 1 and given:
             raise ValueError(
                 f"repeats={self.repeats} asks for fresh batches U, and U_file is one batch: choose "
                 "one"
@@ -202,7 +198,7 @@ class MeasureConfig(Section):
     entropies: EntropiesConfig = EntropiesConfig()
     detailed_logging: LoggingConfig = LoggingConfig()
     output: OutputConfig = OutputConfig()
-    provenance: dict[str, Any] | None = None
+    provenance: Settings | None = None
     """Written into a run folder's config.yaml; a rerun warns where versions differ from it."""
 
     def as_trained(
@@ -217,21 +213,16 @@ class MeasureConfig(Section):
         Returns:
             The configuration in force, and what became of it; nothing is refused yet.
         """
-        values: dict[str, Any] = {ROUNDING: self.precision.updating.rounding}
-        given: set[str] = set()
-        for name in ("sampling", "batch_config", "estimator"):
-            section = getattr(self, name)
-            values |= {f"{name}.{key}": value for key, value in section}
-            if name in self.model_fields_set:
-                given |= {f"{name}.{key}" for key in section.model_fields_set}
-        values["estimator.clip"] = self.estimator.clip_pair
+        sections = {name: getattr(self, name) for name in ("sampling", "batch_config", "estimator")}
+        values = {f"{name}.{key}": value for name, of in sections.items() for key, value in of}
+        values |= {ROUNDING: self.precision.updating.rounding}
+        values |= {"estimator.clip": self.estimator.clip_pair}
+        given = {f"{name}.{key}" for name, of in sections.items() for key in of.model_fields_set}
         settled = settle(values, given, checkpoint, batch)
-        filled: dict[str, Any] = {}
         for key, value in settled.filled.items():
             name, _, own = key.partition(".")
-            section = filled.get(name, getattr(self, name))
-            filled[name] = section.model_copy(update={own: value})
-        return self.model_copy(update=filled), settled
+            sections[name] = sections[name].model_copy(update={own: value})
+        return self.model_copy(update=sections), settled
 
     @model_validator(mode="after")
     def _micro_batches_act(self) -> MeasureConfig:
@@ -240,17 +231,5 @@ class MeasureConfig(Section):
             raise ValueError(
                 "estimator.micro_batch acts with the objective bnpo, or with "
                 f"a precision.update_vector of 16 bits, not with {estimator.objective}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _quantised_bases_are_not_float64(self) -> MeasureConfig:
-        stages = (self.precision.measuring, self.precision.updating, self.precision.sampling)
-        if self.checkpoint.quantization != "none" and any(
-            stage.runtime_dtype == "float64" for stage in stages
-        ):
-            raise ValueError(
-                f"checkpoint.quantization={self.checkpoint.quantization} cannot run in float64: "
-                "set precision.runtime_dtype=float32"
             )
         return self

@@ -9,10 +9,10 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
-from isentrope.config.values import Count, Name, PathText, Real, Temperature, Text, Whole
+from isentrope.config.values import Count, Name, PathText, Real, Settings, Temperature, Text, Whole
 from isentrope.models.precision import Precision
 from isentrope.sampling.tasks import TASKS, Task, is_task, load_task
-from isentrope.sampling.tasks.chat import Conversations
+from isentrope.sampling.tasks.task import Conversations
 
 log = logging.getLogger("isentrope")
 
@@ -60,9 +60,9 @@ class PromptsConfig(Section):
     """Put each prompt into the tokenizer's chat template, as the user's turn."""
     system_prompt: Text | None = None
     """First message of every conversation (with chat_template); null: none."""
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: Settings = {}
     """Arguments of the chat template, such as enable_thinking: false (with chat_template)."""
-    dataset_options: dict[str, Any] = {}
+    dataset_options: Settings = {}
     """Options of the task of dataset_name, such as digits: 3 of addition."""
 
     @model_validator(mode="before")

@@ -1,7 +1,7 @@
 """Strict YAML: what a configuration file may hold, and text written so that it reads back.
 
-Read: one document of mappings, lists, texts, finite numbers, true, false and null. Tags, merge
-keys, aliases, keys that are not text and keys given twice are refused. A number has one spelling:
+Read: one document of mappings, lists, texts, finite numbers, true, false and null. Tags, aliases,
+keys that are not text and keys given twice are refused. A number has one spelling:
 `010`, `1_000` and `1:30` are texts.
 
 A file that we write begins with `FIRST_LINE` and ends with `LAST_LINE`. A file with the first line
@@ -14,36 +14,33 @@ import math
 import re
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
-from isentrope.system.errors import IsentropeError
-from isentrope.system.secrets import without_secrets
+from isentrope.config.values import written
+from isentrope.system.errors import FileError, IsentropeError
+from isentrope.system.outputs import without_secrets
+from isentrope.system.reading import read_text
 
 FIRST_LINE = "# isentrope configuration"
 LAST_LINE = "# end of configuration"
 
-MAX_BYTES = 1_000_000
+MAX_CHARACTERS = 1_000_000
 MAX_DEPTH = 40
 MAX_INTEGER = 2**63 - 1
 
 _NUMBERS = {
     "tag:yaml.org,2002:int": (r"^[-+]?(0|[1-9][0-9]*)$", "-+0123456789"),
     "tag:yaml.org,2002:float": (
-        r"^[-+]?((\d+\.\d*|\.\d+)([eE][-+]?\d+)?|\d+[eE][-+]?\d+)$|^[-+]?\.(inf|Inf|INF)$"
-        r"|^\.(nan|NaN|NAN)$",
+        r"^[-+]?((\d+\.\d*|\.\d+)([eE][-+]?\d+)?|\d+[eE][-+]?\d+)$",
         "-+.0123456789",
     ),
 }
-_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+\Z")
-"""A number by its exponent, which is a text in YAML 1.1 where it has no dot or no sign."""
 _WORDS = {
     "tag:yaml.org,2002:bool": (r"^(true|True|TRUE|false|False|FALSE)$", "tTfF"),
     "tag:yaml.org,2002:null": (r"^(~|null|Null|NULL|)$", ["~", "n", "N", ""]),
-    "tag:yaml.org,2002:merge": (r"^<<$", "<"),
 }
 
 
@@ -51,21 +48,8 @@ class ConfigError(IsentropeError, ValueError):
     """The configuration is not understood; the message says what to change."""
 
 
-@dataclass(frozen=True)
-class Plain:
-    """A scalar without quotes that is not a text.
-
-    Attributes:
-        text: As it is written.
-        value: The number, truth value or None that it stands for.
-    """
-
-    text: str
-    value: Any
-
-
 class _Loader(yaml.SafeLoader):
-    """YAML without tags, whose plain scalars keep their spelling."""
+    """YAML without tags, in which a number has one spelling."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012  those of `_NUMBERS` and `_WORDS` alone
     where = ""
@@ -97,38 +81,26 @@ class _Loader(yaml.SafeLoader):
         return content
 
     def _key(self, node: Any) -> str:
-        if node.tag == "tag:yaml.org,2002:merge":
-            raise self._refusal(node, "merge keys (<<) are not read: write the keys out")
         if node.tag != "tag:yaml.org,2002:str":
             words = brief(node.value) if isinstance(node.value, str) else "a list or mapping"
             raise self._refusal(node, f"a key must be a text, and {words} is not: quote it")
         return node.value
 
-    def construct_number(self, node: Any) -> Plain:
+    def construct_number(self, node: Any) -> float:
         text = node.value
-        number = float(text.replace(".inf", "inf").replace(".nan", "nan")) if _is_real(node) else 0
-        if not math.isfinite(number):
-            raise self._refusal(node, f"{brief(text)} is not a finite number")
-        if not _is_real(node):
-            number = int(text) if len(text) <= 20 else MAX_INTEGER + 1
-            if abs(number) > MAX_INTEGER:
+        if node.tag == "tag:yaml.org,2002:int":
+            if len(text) > 20 or abs(int(text)) > MAX_INTEGER:
                 raise self._refusal(node, "a number has more than 63 bits")
-        return Plain(text, number)
+        elif not math.isfinite(float(text)):
+            raise self._refusal(node, f"{brief(text)} is not a finite number")
+        return written(text)
 
-    def construct_word(self, node: Any) -> Plain:
-        if node.tag == "tag:yaml.org,2002:null":
-            return Plain(node.value, None)
-        if node.tag == "tag:yaml.org,2002:merge":
-            return cast(Plain, node.value)
-        return Plain(node.value, node.value.lower() == "true")
+    def construct_word(self, node: Any) -> bool | None:
+        return None if node.tag == "tag:yaml.org,2002:null" else node.value.lower() == "true"
 
     def _refusal(self, place: Any, words: str) -> ConfigError:
         line = place.start_mark.line + 1
         return ConfigError(f"{self.where}, near line {line}: {words}.")
-
-
-def _is_real(node: Any) -> bool:
-    return node.tag == "tag:yaml.org,2002:float"
 
 
 class _Dumper(yaml.SafeDumper):
@@ -155,8 +127,7 @@ def parse(text: str, where: str) -> Any:
         where: What it is, the beginning of a complaint.
 
     Returns:
-        Dictionaries, lists, texts, and `Plain` for everything that is written without quotes and
-        is not a text; `resolved` gives their values.
+        Dictionaries, lists and values; a number keeps its spelling.
 
     Raises:
         ConfigError: If it is not one document of strict YAML.
@@ -169,59 +140,9 @@ def parse(text: str, where: str) -> Any:
             loader.dispose()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)  # without the text itself
-        what = ", ".join(
-            filter(None, (getattr(error, "context", ""), getattr(error, "problem", "")))
-        )
-        words = f"{what}, line {mark.line + 1}" if mark else " ".join(str(error).split())
+        what = getattr(error, "problem", None) or " ".join(str(error).split())
+        words = f"{what}, line {mark.line + 1}" if mark else what
         raise ConfigError(f"{where} is not YAML: {shortened(words)}.") from error
-    except RecursionError as error:
-        raise ConfigError(f"{where} is not YAML: it is nested too deeply.") from error
-
-
-def as_written(content: Any) -> Any:
-    """Content of PyYAML, which leaves 1e-5 a text, as `parse` would give it."""
-    if isinstance(content, Mapping):
-        return {key: as_written(value) for key, value in content.items()}
-    if isinstance(content, list):
-        return [as_written(value) for value in content]
-    number = isinstance(content, str) and _EXPONENT.match(content)
-    return Plain(content, float(content)) if number else content
-
-
-def resolved(content: Any) -> Any:
-    """The same content with values for `Plain`."""
-    if isinstance(content, Plain):
-        return content.value
-    if isinstance(content, Mapping):
-        return {key: resolved(value) for key, value in content.items()}
-    return [resolved(value) for value in content] if isinstance(content, list) else content
-
-
-def require_plain(content: Any, where: str = "", depth: int = 0) -> None:
-    """Refuse what a configuration file could not hold: numbers that are not finite, say.
-
-    Args:
-        content: Dictionaries, lists, tuples and values.
-        where: The dotted key of it.
-        depth: How deeply it is nested.
-
-    Raises:
-        ConfigError: Naming the key.
-    """
-    if depth > MAX_DEPTH:
-        raise ConfigError(f"{brief(where)}: more than {MAX_DEPTH} levels are nested.")
-    if isinstance(content, Mapping):
-        for key, value in content.items():
-            if not isinstance(key, str):
-                raise ConfigError(f"{where or 'The configuration'}: {brief(key)} is not a text.")
-            require_plain(value, f"{where}.{key}" if where else key, depth + 1)
-    elif isinstance(content, (list, tuple)):
-        for i, value in enumerate(content):
-            require_plain(value, f"{where}[{i}]", depth + 1)
-    elif isinstance(content, float) and not math.isfinite(content):
-        raise ConfigError(f"{where}: should be a finite number, got {content}.")
-    elif isinstance(content, int) and abs(content) > MAX_INTEGER:
-        raise ConfigError(f"{where}: the number has more than 63 bits.")
 
 
 def yaml_text(path: Path) -> str:
@@ -233,21 +154,12 @@ def yaml_text(path: Path) -> str:
     Raises:
         ConfigError: If it is missing, too large, not UTF-8, or was cut.
     """
-    if not path.is_file():
-        raise ConfigError(f"There is no configuration file {path}.")
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from error
-    if len(content) > MAX_BYTES:
-        raise ConfigError(f"{path} has more than {MAX_BYTES} bytes, too many for a configuration.")
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{path} is not UTF-8 at byte {error.start}: save it as UTF-8 text."
-        ) from error
+        text = read_text(path, "Give a YAML file of at most 1 MB in UTF-8.")
+    except (OSError, FileError) as error:
+        raise ConfigError(str(error)) from error
+    if len(text) > MAX_CHARACTERS:
+        raise ConfigError(f"{path} has {len(text)} characters, too many for a configuration.")
     lines = text.splitlines()
     if lines and lines[0] == FIRST_LINE and LAST_LINE not in lines:
         raise ConfigError(

@@ -18,8 +18,10 @@ from isentrope.config.values import (
     Name,
     NotNegative,
     PathText,
+    Positive,
     Rate,
     Seed,
+    Settings,
     Share,
     Temperature,
     Whole,
@@ -35,7 +37,7 @@ class ModelConfig(Section):
     """Folder of a model or an adapter, a name on the model hub, or toy (random weights)."""
     lora_rank: Whole = 16
     """Rank of a fresh LoRA adapter, at most that of its matrices; 0: train every weight."""
-    lora_alpha: Annotated[float, Field(gt=0, le=1e6)] = 32
+    lora_alpha: Positive = 32
     """The adapter's output is multiplied by lora_alpha / lora_rank."""
     lora_target_modules: Name | list[Name] = "all-linear"
     """Layers that get an adapter."""
@@ -200,10 +202,10 @@ class TrainConfig(Section):
     alarm: AlarmConfig = AlarmConfig()
     noise_scale: NoiseScaleConfig = NoiseScaleConfig()
     control: ControlConfig = ControlConfig()
-    trainer: dict[str, Any] = Field(default_factory=dict)
+    trainer: Settings = Field(default_factory=dict)
     """Any other field of TRL's GRPOConfig."""
     output: RunConfig = RunConfig()
-    provenance: dict[str, Any] | None = None
+    provenance: Settings | None = None
     """Written into a run folder's config.yaml."""
 
     @model_validator(mode="after")
@@ -242,10 +244,10 @@ class SftConfig(Section):
     model: ModelConfig
     data: DataConfig = DataConfig()
     fine_tuning: FineTuningConfig = FineTuningConfig()
-    trainer: dict[str, Any] = Field(default_factory=dict)
+    trainer: Settings = Field(default_factory=dict)
     """Any other field of TRL's SFTConfig."""
     output: TrackedConfig = TrackedConfig()
-    provenance: dict[str, Any] | None = None
+    provenance: Settings | None = None
     """Written into a run folder's config.yaml."""
 
     @model_validator(mode="after")

@@ -4,8 +4,8 @@
 
 With this α_t, m_t is the weighted mean of all g so far with weights (1 − 1/N)^age; N = 1 keeps the
 last g alone. The halves a and b of E have one mean each, so the noise of the two means is
-independent and products across them are unbiased. Where one E is used for several steps, its
-gradients are kept by groups until the next E is drawn.
+independent and products across them are unbiased. The gradients of the last E are kept by groups
+until the next E is drawn.
 
 The gradient of reward is kept in `BLOCKS` means; step t is added to block t mod BLOCKS. Blocks
 share no batch, so <g_J, P g_J> is computed across blocks, like the gain of an isentropic step.
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from isentrope.control.correction import Halves
+from isentrope.control.gradients import summed
 from isentrope.nouns.vectors import Vector, dot
 
 BLOCKS = 4
@@ -63,20 +64,17 @@ class BlockMean:
 class GradientMeans:
     """The gradient means of an isentropic step, with their state."""
 
-    def __init__(
-        self, average: int, reward_average: int | None = None, *, keep: bool = False
-    ) -> None:
+    def __init__(self, average: int, reward_average: int | None = None) -> None:
         """Start empty.
 
         Args:
             average: Number of draws of E over which entropy gradients are averaged; 1 for no mean.
             reward_average: Number of steps over which reward gradients are averaged; None if they
                 are not kept.
-            keep: Whether a draw is used for more than one step.
         """
         names = ("a", "b") if average > 1 else ()
         self._means = {name: BlockMean(average) for name in names}
-        self._keep, self._latest = keep, dict[str, Vector]()
+        self._latest: dict[str, Vector] = {}
         blocks = () if reward_average is None else range(BLOCKS)
         self._reward = [BlockMean(max(reward_average or 0, BLOCKS) / BLOCKS) for _ in blocks]
 
@@ -87,7 +85,9 @@ class GradientMeans:
             a: Entropy gradients of one half by groups, (K, ...) by parameter name.
             b: Those of the other half.
         """
-        self._fold()
+        for name, mean in self._means.items():
+            if name in self._latest:
+                mean.add(summed(self._latest[name]))
         self._latest = {"a": _ordered(a), "b": _ordered(b)}
 
     @property
@@ -102,17 +102,6 @@ class GradientMeans:
             return Halves(a, b)
         means = self._means
         return Halves(a, b, means["a"].value, means["b"].value, means["a"].share)
-
-    def end_step(self) -> None:
-        """Add the draw to the means after a step, unless later steps use it."""
-        if not self._keep:
-            self._fold()
-
-    def _fold(self) -> None:
-        for name, mean in self._means.items():
-            if name in self._latest:
-                mean.add({n: x.sum(0) for n, x in self._latest[name].items()})
-        self._latest = {}
 
     def add_reward(self, step: int, gradient: Vector) -> None:
         """Add a step's gradient of reward."""
@@ -155,9 +144,9 @@ class GradientMeans:
         return project
 
     def state_dict(self) -> dict[str, int]:
-        """The number of vectors of each mean and of stored draws, as plain JSON."""
-        counts = {name: mean.count for name, mean in self._by_name().items()}
-        return counts | ({"kept": len(self._latest)} if self._keep else {})
+        """The number of vectors of each mean that is there, and of stored draws, as plain JSON."""
+        counts = {n: m.count if m.value is not None else 0 for n, m in self._by_name().items()}
+        return counts | ({"kept": len(self._latest)} if self._latest else {})
 
     def tensors(self) -> dict[str, Tensor]:
         """The means, by `mean/parameter`, and the stored draw, by `kept_half/parameter`."""
@@ -166,28 +155,11 @@ class GradientMeans:
         return {f"{name}/{n}": x for name, vector in vectors.items() for n, x in vector.items()}
 
     def load(self, counts: Mapping[str, int], tensors: Mapping[str, Tensor]) -> None:
-        """Resume from a saved state.
-
-        Args:
-            counts: What `state_dict` returned.
-            tensors: What `tensors` returned.
-
-        Raises:
-            ValueError: If the tensors do not match the counts.
-        """
+        """Resume from what `state_dict` and `tensors` returned."""
         for name, mean in self._by_name().items():
-            mean.count = counts[name]
-            mean.value = _tensors_of(name, tensors) or None
-            if (mean.value is None) != (mean.count == 0):
-                raise ValueError(
-                    f"The saved mean {name!r} counts {mean.count} vectors, and "
-                    f"{'has no' if mean.value is None else 'has'} tensors: the file of tensors "
-                    "is not that of this state."
-                )
+            mean.count, mean.value = counts[name], _tensors_of(name, tensors) or None
         draw = {name: _tensors_of(f"kept_{name}", tensors) for name in ("a", "b")}
         self._latest = {name: x for name, x in draw.items() if x}
-        if len(self._latest) != counts.get("kept", 0):
-            raise ValueError("The saved entropy gradients of the last draw are incomplete.")
 
     def _by_name(self) -> dict[str, BlockMean]:
         return self._means | {f"reward_{k}": mean for k, mean in enumerate(self._reward)}

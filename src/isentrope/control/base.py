@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, TypeVar, dataclass_transform
+from typing import Annotated, ClassVar, TypeVar, dataclass_transform
 
 import torch
 from pydantic import ConfigDict, Field
@@ -32,10 +32,6 @@ def options(kind: type[T]) -> type[T]:
     return dataclass(frozen=True, config=OPTIONS)(kind)  # pyright: ignore[reportReturnType]
 
 
-Column = Literal["kept_mass", "influence", "reward_influence"]
-"""Optional columns of `Tokens`, each of which costs a pass over the batch."""
-
-
 class TokenRule:
     """A token control; subclasses are frozen dataclasses whose fields are its options.
 
@@ -43,20 +39,15 @@ class TokenRule:
     negative strength where the control is not two-sided.
 
     Attributes:
-        on_policy: Whether it acts while every ratio of policy to sampler is 1.
         two_sided: Whether a negative strength is the same rule in the other direction.
         targetable: Whether its strength moves entropy one way, so that feedback can set it.
+        needs: The optional column of `Tokens` that it reads, which costs a pass over the batch.
     """
 
-    on_policy: ClassVar[bool] = True
     two_sided: ClassVar[bool] = False
     targetable: ClassVar[bool] = True
+    needs: ClassVar[str | None] = None
     strength: float
-
-    @property
-    def needs(self) -> tuple[Column, ...]:
-        """Optional columns of `Tokens` that it reads."""
-        return ()
 
     def rewrite(self, tokens: Tokens, strength: float) -> Rewritten:
         """Rewrite the weights of a batch.
@@ -71,8 +62,8 @@ class TokenRule:
         Raises:
             ValueError: If a column that the control reads is missing.
         """
-        if missing := [name for name in self.needs if getattr(tokens, name) is None]:
-            raise ValueError(f"{type(self).__name__} needs the {missing[0]} of the batch.")
+        if self.needs is not None and getattr(tokens, self.needs) is None:
+            raise ValueError(f"{type(self).__name__} needs the {self.needs} of the batch.")
         effective = strength if self.two_sided else max(0.0, strength)
         if effective == 0:
             return Rewritten(tokens.weights)

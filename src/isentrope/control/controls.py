@@ -1,7 +1,7 @@
 """The controls by name.
 
-`TOKEN` rewrite the weights of an update batch, `FIELDS` are settings of TRL, and `STEP` add to the
-optimizer's step itself.
+`TOKEN` rewrite the weights of an update batch, `FIELDS` set fields of TRL's configuration, and
+`STEP` add to the optimizer's step itself.
 """
 
 from __future__ import annotations
@@ -14,28 +14,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from isentrope.control.base import TokenRule
-from isentrope.control.bonus import Bonus
-from isentrope.control.clip_b import ClipB
-from isentrope.control.clip_cov import ClipCov
-from isentrope.control.entrocraft import Entrocraft
-from isentrope.control.entropic import EntroPIC
-from isentrope.control.influence_clip import InfluenceClip
-from isentrope.control.kl_cov import KlCov
-from isentrope.control.lp_reg import LpReg
-from isentrope.control.masks import EntropyMask, NegativeScale, RandomMask
-from isentrope.control.options import IsentropicOptions
-from isentrope.control.pass_at_k import PassAtK
-from isentrope.control.qae import QuantileAdvantage
-from isentrope.control.repo_r import RepoR
-from isentrope.control.stare import Stare
-from isentrope.control.trl_fields import (
+from isentrope.control.bonus import (
     AdaptiveBonus,
+    Bonus,
     Cispo,
     ClipHigher,
     Gspo,
     TrainerFields,
 )
-from isentrope.control.w_reinforce import WReinforce
+from isentrope.control.clips import ClipB, ClipCov, InfluenceClip, KlCov
+from isentrope.control.masks import EntropyMask, NegativeScale, RandomMask
+from isentrope.control.requirements import IsentropicOptions
+from isentrope.control.sequence_rules import Entrocraft, PassAtK, QuantileAdvantage, WReinforce
+from isentrope.control.surprisal import EntroPIC, LpReg, RepoR, Stare
 
 NONE = "none"
 
@@ -55,17 +46,17 @@ TOKEN: dict[str, type[TokenRule]] = {
     "lp_reg": LpReg,
     "bonus": Bonus,
     "influence": InfluenceClip,
-    "kl_cov": KlCov,
 }
-"""Token controls; kl_cov acts in the loss of each micro-batch."""
+"""Token controls."""
 
 FIELDS: dict[str, type[TrainerFields]] = {
+    "kl_cov": KlCov,
     "clip_higher": ClipHigher,
     "cispo": Cispo,
     "gspo": Gspo,
     "adaptive": AdaptiveBonus,
 }
-"""Controls that are part of TRL."""
+"""Controls that set fields of TRL; none of them can be tried in one step on an on-policy batch."""
 
 STEP: dict[str, dict[str, Any]] = {
     "isentropic": {"reward_neutral": False},
@@ -103,15 +94,10 @@ def build(
             f"{', '.join(table)}."
         )
     kind, fixed, arguments = table[name], STEP.get(name, {}), dict(options or {})
-    accepted = {field.name for field in fields(kind)}
-    allowed = sorted(accepted - {"strength", *fixed})
+    allowed = {field.name for field in fields(kind)} - {"strength", *fixed}
     if unknown := [option for option in arguments if option not in allowed]:
-        near = get_close_matches(unknown[0], allowed, n=1, cutoff=0.0)
-        words = f"the nearest is {near[0]!r}" if near else "it has none"
-        words = "its strength is control.strength" if unknown[0] == "strength" else words
-        raise ValueError(f"The control {name!r} has no option {unknown[0]!r}: {words}.")
-    if strength is not None and "strength" not in accepted:
-        raise ValueError(f"The control {name!r} has no strength; its options are {allowed}.")
+        words = ", ".join(sorted(allowed)) or "none"
+        raise ValueError(f"The control {name!r} has no option {unknown[0]!r}: it has {words}.")
     given = {} if strength is None else {"strength": strength}
     try:
         return kind(**arguments, **given, **fixed)

@@ -34,9 +34,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from isentrope.control.feedback import Level
 from isentrope.control.gradients import entropy_of, gradient_groups, slope_along, summed
-from isentrope.control.level import Level
-from isentrope.control.options import Limits
+from isentrope.control.requirements import Limits
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm
 from isentrope.policy.language_model import Policy

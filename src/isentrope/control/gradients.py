@@ -1,25 +1,36 @@
-"""Entropy gradients of a sample by groups of its sequences, and its entropy.
+"""Entropy gradients of a control's own sample, by groups of its sequences.
 
     g = Σ_j g_j,     g_j = Σ_{i in group j} Σ_k (a_ik ∂s_ik + b_ik ∂H_ik)
 
 a and b are the cotangents of h on the whole sample, computed from the entropies of its sampler. At
 the policy that drew the sample these are the entropies of the policy, so it is not scored again.
+
+A control's own E: drawn from the live policy, the same for any number of processes.
+
+E is `2K` groups of sequences, K for each half. Group j is differentiated on process j mod W, so the
+sums over groups, and λ, do not depend on the number of processes. The stream of random numbers
+differs from the probe's: measured on the sample that it was computed from, a correction always
+appears to meet its target.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from isentrope.estimators.entropy_gradient import cotangents_of_arrays
+from isentrope.control.measured import HeldOutSample
+from isentrope.estimators.entropy import cotangents_of_arrays
 from isentrope.estimators.functional import Functionals
-from isentrope.models.padding import derivative_of_scores
+from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
+from isentrope.system.processes import rank, together, world_size
 
 GROUPS = 4
 """Number of groups of sequences per sample, over which errors are computed."""
@@ -102,3 +113,51 @@ def summed(groups: Vector) -> Vector:
 def slope_along(groups: Vector, direction: Vector) -> Tensor:
     """(K,) inner products of each group with a vector."""
     return torch.stack([x.flatten(1) @ direction[n].flatten() for n, x in groups.items()]).sum(0)
+
+
+STREAM = 13
+"""Number of the control's random stream, different from the probe's."""
+
+
+@dataclass(frozen=True)
+class EntropyDraw:
+    """E of one step, and its entropy gradients; the same on every process.
+
+    Attributes:
+        a: (K, ...) groups of g_a by parameter name, float64.
+        b: The same of g_b.
+        entropy: h, nats per token.
+        entropy_se: Its standard error.
+        tokens: Tokens of its responses.
+    """
+
+    a: Vector
+    b: Vector
+    entropy: float
+    entropy_se: float
+    tokens: int
+
+
+def draw_entropy(policy: Policy, source: HeldOutSample, step: int) -> EntropyDraw:
+    """Draw E and differentiate h on it; every process must call this.
+
+    Args:
+        policy: The live policy, in evaluation mode.
+        source: What E is drawn from, both halves together.
+        step: The step about to be taken.
+
+    Returns:
+        Gradients and entropy.
+    """
+    E = source.draw(policy, step)
+    first = sum(map(len, torch.arange(len(E)).tensor_split(2 * GROUPS)[:GROUPS]))
+    mine = range(rank(), GROUPS, world_size())
+    halves = []
+    for rows in (range(first), range(first, len(E))):
+        half = E.select(rows)
+        gradients = together(lambda E=half: gradient_groups(policy, E, mine=mine))
+        if world_size() > 1:
+            for part in gradients.values():  # each group is on one process, and 0 on the others
+                dist.all_reduce(part)
+        halves.append(gradients)
+    return EntropyDraw(halves[0], halves[1], *entropy_of(E), int(E.lengths.sum()))

@@ -24,18 +24,19 @@ from transformers import TrainerCallback
 
 from isentrope.control.averages import GradientMeans
 from isentrope.control.correction import Asked, Correction, correct
-from isentrope.control.entropy_draw import STREAM, EntropyDraw, draw_entropy
-from isentrope.control.feedback import Feedback, Target
-from isentrope.control.gradients import entropy_of
-from isentrope.control.level import Level
+from isentrope.control.feedback import Feedback, Level, Target
+from isentrope.control.gradients import STREAM, EntropyDraw, draw_entropy, entropy_of
 from isentrope.control.measured import HeldOutSample
-from isentrope.control.options import IsentropicOptions
-from isentrope.control.requirements import require_correctable, require_long_parameters
+from isentrope.control.requirements import (
+    IsentropicOptions,
+    require_correctable,
+    require_long_parameters,
+)
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep, coming_step
 from isentrope.probe.requirements import LENGTH, setting
-from isentrope.recording.observing import bare_model, evaluating
+from isentrope.recording.observing import add_to_log, bare_model, evaluating
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.system.processes import rank, together
 
@@ -71,8 +72,6 @@ class IsentropicStep(TrainerCallback):
         feedback: Feedback | None = None,
         seed: int = 0,
         batch_size: int = 256,
-        temperature: float | None = None,
-        max_new_tokens: int | None = None,
     ) -> None:
         """Set up the control.
 
@@ -82,22 +81,18 @@ class IsentropicStep(TrainerCallback):
             feedback: The target and its gains; by default no target: each step keeps h constant.
             seed: Fixes prompts and tokens of every E, together with the step.
             batch_size: Sequences sampled at a time, on each process.
-            temperature: Sampling temperature; by default the trainer's.
-            max_new_tokens: Longest response in tokens; by default the trainer's.
         """
         self._prompts = name_prompts(prompts)
         self._options = options or IsentropicOptions()
         self._feedback = feedback or Feedback(Target())
         self._seed, self._batch_size = seed, batch_size
-        self._temperature, self._max_new_tokens = temperature, max_new_tokens
         reward = self._options.reward_average if self._options.reward_neutral else None
-        keep = self._options.every > 1
-        self._means = GradientMeans(self._options.average, reward, keep=keep)
+        self._means = GradientMeans(self._options.average, reward)
         self._level, self._gains = Level(), Level()
         self._policy: Policy | None = None
         self._eta = 0.0
         self._latest: dict[str, float] = {}
-        self._tokens = 0
+        self._tokens, self._seen = 0, {}
         self._warned: set[str] = set()
         self.component: Vector | None = None
         self.seconds = 0.0
@@ -116,15 +111,10 @@ class IsentropicStep(TrainerCallback):
                 does not define the temperature or the longest response.
         """
         require_correctable(trainer)
-        setting(self._temperature, trainer.args, "temperature", "temperature")
-        setting(self._max_new_tokens, trainer.args, *LENGTH)
+        setting(None, trainer.args, "temperature", "temperature")
+        setting(None, trainer.args, *LENGTH)
         trainer.add_callback(self)
-        plain = trainer.log
-
-        def log_with_control(logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-            plain({**logs, **(self.latest() if "loss" in logs else {})}, *args, **kwargs)
-
-        trainer.log = log_with_control
+        add_to_log(trainer, self.latest)
         return self
 
     def latest(self) -> dict[str, float]:
@@ -142,7 +132,7 @@ class IsentropicStep(TrainerCallback):
             coming = together(
                 lambda: coming_step(policy, kwargs["optimizer"], "an isentropic step")
             )
-            length = setting(self._max_new_tokens, args, *LENGTH)
+            length = setting(None, args, *LENGTH)
             self._tokens = 0
             draw = self._draw(policy, step, length)
             if self._feedback.needs_start:
@@ -180,7 +170,6 @@ class IsentropicStep(TrainerCallback):
         self._feedback.observe(step, self._level.value, ahead=0)
         tau = self._feedback.output + self._feedback.scheduled(step)
         correction = self._correction(coming, tau, draw is not None)
-        self._means.end_step()
         if coming.components:
             self._means.add_reward(step, {n: -x for n, x in coming.gradient.items()})
         self._eta = coming.learning_rate
@@ -189,9 +178,8 @@ class IsentropicStep(TrainerCallback):
         if correction.reason is not None:
             self._feedback.forget()
             self._warn(step, correction.reason, bool(correction.weight))
-        of_feedback = {k.removeprefix("control/"): v for k, v in self._feedback.latest().items()}
         self._latest = {
-            **of_feedback,
+            **self._feedback.latest(),
             "entropy_se": level_se,
             "tokens": float(self._tokens),
             **drawn,
@@ -254,7 +242,7 @@ class IsentropicStep(TrainerCallback):
             self._policy = Policy(
                 model,
                 kwargs.get("processing_class"),
-                temperature=setting(self._temperature, args, "temperature", "temperature"),
+                temperature=setting(None, args, "temperature", "temperature"),
                 precision="as_is",
             )
             self._prompts = as_prompts(self._policy, self._prompts)
@@ -275,12 +263,16 @@ class IsentropicStep(TrainerCallback):
         """Means of gradients, by name; empty where nothing is averaged."""
         return self._means.tensors()
 
-    def load_state_dict(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Resume from a saved state."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a saved state, before `load_tensors`."""
         self._feedback.load_state_dict(state["feedback"])
         self._level.load_state_dict(state["level"])
-        self._means.load(state["seen"], tensors)
+        self._seen = state["seen"]
         self._gains.load_state_dict(state.get("gains", Level().state_dict()))
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Resume with saved means."""
+        self._means.load(self._seen, tensors)
 
 
 def _no_correction(reason: str, tau: float) -> Correction:

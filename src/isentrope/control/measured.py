@@ -2,9 +2,8 @@
 
     kept_mass    M_ik = Σ_a π_a 1{π_a ≥ m max π}, 0 where the token itself is below
     influence    δH_ik = c_ik ∂_u s_ik,   u = P g_H,   g_H = ∂h estimated on E
-    reward       δJ_ik = c_ik ∂_u' s_ik,  u' = P g_J,  g_J = 1/|E| Σ_i (R_i − R̄) ∂S_i
 
-`attribution.influence` gives the last two with errors on one process; here all processes share the
+`attribution.influence` gives the last with errors on one process; here all processes share the
 passes, and every process has the result. E must be drawn apart from the update batch.
 """
 
@@ -17,21 +16,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from isentrope.estimators.entropy_gradient import cotangents
+from isentrope.estimators.entropy import cotangents
 from isentrope.estimators.sample import score_batch
 from isentrope.models.batching import micro_batches
-from isentrope.models.padding import DerivativeOfTraining, derivative_of_scores
+from isentrope.models.embeddings import DerivativeOfTraining, derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector, multiply, norm
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.slopes import logprob_jvp
 from isentrope.policy.token_statistics import LOGITS_HELD
-from isentrope.sampling.advantages import RewardFunction, with_rewards
-from isentrope.sampling.generate import sample_responses, texts_of
-from isentrope.sampling.prompts import PromptLike, as_prompts, require_room
-from isentrope.sampling.streams import draw_plan, generator_of
-from isentrope.sampling.tasks import Task
+from isentrope.probe.scoring import draw_share
+from isentrope.sampling.prompts import PromptLike
+from isentrope.sampling.streams import generator_of
 from isentrope.system.processes import gather, rank, together, world_size
 from isentrope.update.optimizer_state import OptimizerLike, load_optimizer_state
 from isentrope.update.step import clip_factor, follow_rule
@@ -99,37 +96,26 @@ def preconditioner(
     return follow_rule(policy, state, loss_gradient, clip)[1]
 
 
-def token_influence(
-    policy: Policy, E: Rollouts, U: Rollouts, weights: Tensor, P: Vector
-) -> tuple[Tensor, Tensor | None]:
-    """δH and δJ of every token of a batch; every process must call this.
+def token_influence(policy: Policy, E: Rollouts, U: Rollouts, weights: Tensor, P: Vector) -> Tensor:
+    """δH of every token of a batch; every process must call this.
 
     Args:
         policy: The policy at the θ of the step, without dropout.
-        E: The whole evaluation batch, drawn apart from U; δJ needs its rewards.
+        E: The whole evaluation batch, drawn apart from U.
         U: The whole update batch.
         weights: (n, t) c of U.
         P: The preconditioner, from `preconditioner`.
 
     Returns:
-        (n, t) float64 each, per unit of the learning rate; None for δJ where E has no rewards.
+        (n, t) float64, per unit of the learning rate.
     """
-    a, b = cotangents(score_batch(policy, E, functional="per_token", method="prefix"))
+    a, b = cotangents(score_batch(policy, E))
     with derivative_of_scores(policy.model):
-        gradients = [_shared_gradient(policy, E, a, b)]
-        if E.rewards is not None:
-            centred = (E.rewards - E.rewards.mean()) / len(E)
-            gradients.append(_shared_gradient(policy, E, centred[:, None] * E.mask))
-    directions = [multiply(P, gradient) for gradient in gradients]
+        gradient = _shared_gradient(policy, E, a, b)
     mine = _rows(len(U))
     with DerivativeOfTraining():
-        _, slopes = logprob_jvp(policy, U.select(mine), directions)
-    everyone = gather((mine, slopes))
-    of_entropy, *rest = [
-        weights * _whole(U, [(rows, parts[k]) for rows, parts in everyone])
-        for k in range(len(directions))
-    ]
-    return of_entropy, rest[0] if rest else None
+        _, (slopes,) = logprob_jvp(policy, U.select(mine), [multiply(P, gradient)])
+    return weights * _whole(U, gather((mine, slopes)))
 
 
 def _whole(rollouts: Rollouts, parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
@@ -171,7 +157,6 @@ class HeldOutSample:
         size: Number of sequences per batch, one response per prompt draw.
         max_new_tokens: Longest response in tokens.
         seed: Fixes prompts and tokens of every batch, together with the step.
-        task: Computes rewards; None for no rewards.
         batch_size: Sequences sampled at a time on this process.
         stream: Number of the stream of random numbers, different from the probe's.
     """
@@ -180,7 +165,6 @@ class HeldOutSample:
     size: int
     max_new_tokens: int
     seed: int
-    task: Task | RewardFunction | None = None
     batch_size: int = 64
     stream: int = 17
 
@@ -195,31 +179,5 @@ class HeldOutSample:
             The whole batch, the same on every process.
         """
         generator = generator_of(self.seed, step, 0, self.stream)
-        plan = len(self.prompts), self.size, self.max_new_tokens
-        draws, uniforms = draw_plan(generator, *plan)
-        mine = _rows(self.size)
-        return concatenate(
-            gather(together(lambda: self._sample(policy, draws[mine], uniforms[mine])))
-        )
-
-    def _sample(self, policy: Policy, draws: Tensor, uniforms: Tensor) -> Rollouts:
-        prompts = as_prompts(policy, [self.prompts[i] for i in draws.tolist()])
-        require_room(policy, prompts, self.max_new_tokens)
-        ids = [torch.tensor(p.token_ids) for p in prompts]
-        draw = sample_responses(
-            policy, ids, uniforms, self.max_new_tokens, batch_size=self.batch_size
-        )
-        rollouts = Rollouts(
-            prompt_ids=ids,
-            response_ids=draw.responses,
-            prompt_index=torch.arange(len(ids)),
-            sampler_logprobs=draw.logprobs,
-            sampler_entropies=draw.entropies,
-            prompt_keys=[p.key for p in prompts],
-            references=[p.reference for p in prompts],
-            max_new_tokens=self.max_new_tokens,
-        )
-        if self.task is None:
-            return rollouts
-        texts = texts_of(policy, draw.responses)
-        return with_rewards(rollouts.with_columns(response_texts=texts), self.task)
+        plan = self.prompts, self.size, self.max_new_tokens, generator, self.batch_size
+        return concatenate(gather(draw_share(policy, *plan)))

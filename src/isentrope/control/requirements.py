@@ -1,15 +1,59 @@
-"""Requirements of controls, and of sampling, on the trainer and its parameters."""
+"""Options of an isentropic step, and what controls require of a trainer.
+
+The options of an isentropic step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import torch
-from torch.distributed.tensor import DTensor
+from pydantic import Field
 
+from isentrope.control.base import Count, Positive, options
+from isentrope.control.gradients import GROUPS
 from isentrope.models.sharding import is_spread
-from isentrope.probe.requirements import require_known_optimizer
+from isentrope.probe.requirements import require_known_optimizer, require_whole_model
+
+
+@options
+class Limits:
+    """Bounds of a correction.
+
+    Attributes:
+        strength: Share of the predicted change of entropy that is cancelled, s.
+        largest: Bound on ‖λu‖ as a multiple of ‖v‖, in the norm √<x, P⁻¹x>.
+        range: Bound on |ηλc|, the change of entropy by the correction, as a share of the entropy.
+    """
+
+    strength: Positive = 1.0
+    largest: Positive = 1.0
+    range: Positive = 0.1
+
+
+@options
+class IsentropicOptions(Limits):
+    """Options of an isentropic step.
+
+    Attributes:
+        size: Number of sequences per draw of the control's own E, both halves together.
+        every: Number of steps per draw of E; the steps between use the last draw's gradients.
+        start_size: Number of sequences on which the entropy before the first step is measured,
+            once, where the target starts at that entropy.
+        average: Number of draws over which the entropy gradient of u is averaged; 1 for the last.
+            The gain of u and <g,v> always come from the last draw alone.
+        reward_neutral: Remove the part of u that changes the mean reward to first order.
+        reward_average: Number of steps over which the reward gradient is averaged for that.
+    """
+
+    targetable: ClassVar[bool] = True
+
+    size: Annotated[int, Field(ge=4 * GROUPS)] = 96
+    every: Count = 2
+    start_size: Annotated[int, Field(ge=2 * GROUPS)] = 1024
+    average: Count = 8
+    reward_neutral: bool = False
+    reward_average: Count = 20
 
 
 def require_whole_parameters_to_sample(trainer: Any) -> None:
@@ -25,12 +69,12 @@ def require_whole_parameters_to_sample(trainer: Any) -> None:
         )
 
 
-def require_controllable(trainer: Any, needs: Sequence[str], sharded: bool = False) -> None:
-    """Refuse a trainer whose tokens cannot be weighted by a control.
+def require_controllable(trainer: Any, needs: str | None, sharded: bool = False) -> None:
+    """Refuse a trainer in which a control cannot act.
 
     Args:
         trainer: TRL's trainer.
-        needs: What the control needs of a batch.
+        needs: What the control computes by passes of its own, or None.
         sharded: Whether the frozen base is spread over the processes.
 
     Raises:
@@ -38,15 +82,15 @@ def require_controllable(trainer: Any, needs: Sequence[str], sharded: bool = Fal
     """
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         raise ValueError(
-            "A control scores batches by itself and needs whole parameters: train without "
-            "FSDP and DeepSpeed, or without control."
+            "A control of entropy needs whole parameters and gradients on every process: train "
+            "without FSDP and DeepSpeed, or without control."
         )
     if sharded and needs:
         raise ValueError(
-            f"This control computes {needs[0]} by passes of its own on each process, which a base "
+            f"This control computes {needs} by passes of its own on each process, which a base "
             "that is spread over the processes does not allow: set model.shard_base=false."
         )
-    if "influence" in needs:
+    if needs == "influence":
         require_known_optimizer(trainer, "The control 'influence'")
 
 
@@ -57,22 +101,13 @@ def require_correctable(trainer: Any) -> None:
         ValueError: If parameters are sharded, or have less precision than float32, or steps may be
             skipped.
     """
-    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        raise ValueError(
-            "An isentropic step needs whole parameters and gradients on every process: train "
-            "without FSDP and DeepSpeed, or choose a control of token weights."
-        )
+    require_controllable(trainer, "entropy gradients", is_spread(trainer.model))
     if getattr(trainer.args, "fp16", False):
         raise ValueError(
             "An isentropic step needs every optimizer step to be taken, and fp16 skips those "
             "whose scaled gradients overflow: set trainer.fp16=false."
         )
     require_long_parameters(trainer.model)
-    if is_spread(trainer.model):
-        raise ValueError(
-            "An isentropic step computes gradients by passes of its own on each process, which a "
-            "base that is spread over the processes does not allow: set model.shard_base=false."
-        )
 
 
 def require_long_parameters(model: Any) -> None:
@@ -81,15 +116,9 @@ def require_long_parameters(model: Any) -> None:
     Raises:
         ValueError: If there is such a parameter; the message names it and its type.
     """
+    require_whole_model(model)
     for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        if isinstance(parameter, DTensor):
-            raise ValueError(
-                f"Parameter {name!r} is sharded, and an isentropic step needs whole parameters on "
-                "every process: choose a control of token weights."
-            )
-        if parameter.dtype not in (torch.float32, torch.float64):
+        if parameter.requires_grad and parameter.dtype not in (torch.float32, torch.float64):
             kind = str(parameter.dtype).removeprefix("torch.")
             raise ValueError(
                 f"Parameter {name!r} is {kind}, which rounds the correction of an isentropic step "

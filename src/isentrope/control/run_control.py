@@ -11,7 +11,6 @@ gradients of the processes are averaged, so the term is multiplied by their numb
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,24 +20,21 @@ import torch
 from torch import Tensor
 
 from isentrope.control.base import TokenRule
+from isentrope.control.clips import InfluenceClip, KlCov
 from isentrope.control.feedback import Feedback
-from isentrope.control.influence_clip import InfluenceClip
-from isentrope.control.kl_cov import KlCov
-from isentrope.control.lp_reg import LpReg
 from isentrope.control.measured import (
     HeldOutSample,
     kept_mass,
     preconditioner,
     token_influence,
 )
+from isentrope.control.surprisal import LpReg
 from isentrope.control.tokens import Rewritten, Tokens, touched
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.recording.observing import evaluating
-from isentrope.system.processes import rank, world_size
+from isentrope.system.processes import world_size
 from isentrope.update.optimizer_state import OptimizerLike
-
-log = logging.getLogger("isentrope")
 
 ENTROPY_WEIGHTS, SEQUENCE_WEIGHTS = "entropy_weights", "sequence_weights"
 PLAIN_ADVANTAGES = "plain_advantages"
@@ -84,7 +80,6 @@ class RunControl:
         self.own_tokens: int | None = None
         self._plain, self._held_out, self._max_grad_norm = plain, held_out, max_grad_norm
         self._touched: dict[str, float] = {}
-        self._warned = False
         self._seconds = 0.0
 
     def observe(self, step: int, entropy: float) -> float:
@@ -145,50 +140,16 @@ class RunControl:
                 E, c = self._held_out.draw(policy, step), tokens.weights
                 self.own_tokens = int(E.lengths.sum())
                 P = preconditioner(policy, rollouts, c, optimizer, self._max_grad_norm)
-                of_entropy, of_reward = token_influence(policy, E, rollouts, c, P)
-            tokens = replace(tokens, influence=of_entropy, reward_influence=of_reward)
+                effect = token_influence(policy, E, rollouts, c, P)
+            tokens = replace(tokens, influence=effect)
         return tokens
 
     def rewrite_tokens(self, tokens: Tokens) -> Rewritten:
-        """Rewrite the weights of a step's batch.
-
-        Returns:
-            c' and d.
-
-        Raises:
-            ValueError: If a weight is not finite.
-        """
-        self._warn_of_partial_rewards(tokens)
+        """Rewrite the weights of a step's batch: c' and d."""
         rewritten = self.rule.rewrite(tokens, self.strength)
-        parts = [x for x in (rewritten.weights, rewritten.entropy_weights) if x is not None]
-        if not all(bool(part.isfinite().all()) for part in parts):
-            raise ValueError(
-                f"{type(self.rule).__name__} returned weights that are not finite at step "
-                f"{tokens.step}, with strength {self.strength:g}."
-            )
-        # a control that acts through ratios leaves c unchanged: its effect is not known here
-        effect = touched(tokens, rewritten) if self.rule.on_policy else {}
-        self._touched = {f"control/{name}": value for name, value in effect.items()}
+        if not isinstance(self.rule, KlCov):  # which leaves c, and acts on each micro-batch
+            self._touched = touched(tokens, rewritten)
         return rewritten
-
-    def _warn_of_partial_rewards(self, tokens: Tokens) -> None:
-        """Warn once where rewards between the lowest and `right` count as incorrect."""
-        right = getattr(self.rule, "right", None)
-        if right is None or self._warned:
-            return
-        rewards = tokens.rewards
-        partial = rewards[(rewards > rewards.min()) & (rewards < right)]
-        if len(partial) == 0:
-            return
-        self._warned = True
-        if rank() == 0:
-            log.warning(
-                "%s counts rewards below control.options.right=%g as incorrect, and %d of the %d "
-                "responses of step %d have a reward below that and above the lowest one (%g, "
-                "for instance): lower control.options.right if they are correct.",
-                *(type(self.rule).__name__, right, len(partial), len(rewards), tokens.step),
-                float(partial[0]),
-            )
 
     def columns(
         self, tokens: Tokens, rewritten: Rewritten, advantages: Tensor, rows: slice, width: int
@@ -231,20 +192,18 @@ class RunControl:
         Returns:
             A scalar, 0 where the control has no such term.
         """
-        term: Tensor | float = 0.0
         if ENTROPY_WEIGHTS in inputs:
-            term = -(inputs[ENTROPY_WEIGHTS] * entropies).sum() * world_size()
-        control = self.rule
-        if isinstance(control, KlCov) and "old_per_token_logps" in inputs:
-            penalty = control.loss_term(
-                logprobs,
-                logprobs - inputs["old_per_token_logps"],
-                inputs[PLAIN_ADVANTAGES],  # those of TRL may contain a normaliser
-                inputs[SEQUENCE_WEIGHTS],
-                inputs["completion_mask"].bool(),
-            )
-            term = term + max(self.strength, 0.0) * penalty * world_size()
-        return term
+            return -(inputs[ENTROPY_WEIGHTS] * entropies).sum() * world_size()
+        if not isinstance(self.rule, KlCov) or "old_per_token_logps" not in inputs:
+            return 0.0
+        penalty = self.rule.loss_term(
+            logprobs,
+            logprobs - inputs["old_per_token_logps"],
+            inputs[PLAIN_ADVANTAGES],  # those of TRL may contain a normaliser
+            inputs[SEQUENCE_WEIGHTS],
+            inputs["completion_mask"].bool(),
+        )
+        return max(self.strength, 0.0) * penalty * world_size()
 
     def times(self) -> dict[str, float]:
         """Wall time of the control on this process since the last call, in seconds."""
@@ -253,8 +212,9 @@ class RunControl:
 
     def latest(self) -> dict[str, float]:
         """Flat numbers of the last batch; none of them depends on the clock."""
-        cost = {} if self.own_tokens is None else {"control/tokens": float(self.own_tokens)}
-        return {"control/strength": self.strength} | self.feedback.latest() | self._touched | cost
+        cost = {} if self.own_tokens is None else {"tokens": float(self.own_tokens)}
+        numbers = {"strength": self.strength} | self.feedback.latest() | self._touched | cost
+        return {f"control/{name}": value for name, value in numbers.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """The feedback's state, as plain JSON."""

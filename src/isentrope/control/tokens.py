@@ -36,7 +36,6 @@ class Tokens:
         kept_mass: (n, t) probability that a min-p filter keeps at each position, 0 where it does
             not keep the token itself; None where it was not computed.
         influence: (n, t) δH_ik of the plain objective's tokens, or None.
-        reward_influence: (n, t) δJ_ik, or None.
     """
 
     logprobs: Tensor
@@ -50,7 +49,6 @@ class Tokens:
     seed: int = 0
     kept_mass: Tensor | None = None
     influence: Tensor | None = None
-    reward_influence: Tensor | None = None
 
     @classmethod
     def of(

@@ -1,4 +1,4 @@
-"""The entropy of a policy, per sequence or per token (T1).
+"""The entropy of a policy (T1), and its gradient by one backward pass over E (T4a).
 
     ℋ = E[ Σ_k H_k ]  (Rao-Blackwell)  =  −E[S]  (surprisal, the simple reference),     h = ℋ/N
 
@@ -7,15 +7,26 @@ therefore a test of the setup (`isentrope check`). Where the sampler's log-proba
 kept, each response has the weight policy over sampler (T2a), which is 1 for the policy's own. A
 sampler at another temperature is judged by its integrated effective sample size; one that differs
 for an unknown reason leaves no interval (`sampler_match`).
+
+The entropy gradient g_H = ∂_θ F by one backward pass over E (T4a).
+
+The cotangents ∂F/∂r_ik and ∂F/∂H_ik of the same F that measures ΔH are taken on the arrays; then
+one backward pass over the model contracts them with ∂s_ik and ∂H_ik. So <g_H, v> equals δH₁ of
+the same samples to rounding, for every method and functional.
 """
 
 from __future__ import annotations
 
-from isentrope.estimators.functional import Functional
+import torch
+
+from isentrope.estimators.functional import Functional, Functionals, Method
 from isentrope.estimators.jackknife import infinitesimal_jackknife
-from isentrope.estimators.sample import score_batch
+from isentrope.estimators.sample import ScoredBatch, score_batch
+from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import Vector
+from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 
 
@@ -57,3 +68,60 @@ def _mean(policy: Policy, rollouts: Rollouts, functional: Functional, method: st
     f, ratios, trust = sample.functional, sample.log_ratios, sample.trust
     result = infinitesimal_jackknife(lambda w: f(w, ratios, terms)[None], rollouts.prompt_index)
     return result.estimate(0, unit=f.unit, **trust.options("sequence") | {"method": method})
+
+
+def entropy_gradient(
+    policy: Policy,
+    rollouts: Rollouts,
+    *,
+    functional: Functional = "per_token",
+    method: Method = "prefix",
+) -> Vector:
+    """Gradient of ℋ or h by the trainable parameters.
+
+    Args:
+        policy: The policy that sampled the rollouts.
+        rollouts: An unfiltered E-batch.
+        functional: "per_token" (h) or "per_sequence" (ℋ).
+        method: The estimator whose derivative this is.
+
+    Returns:
+        g_H by parameter name, float64, nats (per token or sequence) per unit of θ.
+    """
+    sample = score_batch(policy, rollouts, functional=functional, method=method)
+    by_logprob, by_entropy = cotangents(sample)
+    with derivative_of_scores(policy.model):
+        return weighted_gradient(policy, rollouts, by_logprob, by_entropy)
+
+
+def cotangents(sample: ScoredBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """∂F/∂s and ∂F/∂H at θ.
+
+    Args:
+        sample: Scores at θ and the functional.
+
+    Returns:
+        Two (n, t) arrays.
+    """
+    return cotangents_of_arrays(sample.functional, sample.log_ratios, sample.entropies)
+
+
+def cotangents_of_arrays(
+    functional: Functionals, log_ratios: torch.Tensor, entropies: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """∂F/∂r and ∂F/∂H at equal weights.
+
+    Args:
+        functional: F.
+        log_ratios: (n, t) r, nats.
+        entropies: (n, t) H, nats.
+
+    Returns:
+        Two (n, t) arrays.
+    """
+    omega = torch.full((len(entropies),), 1.0, dtype=torch.float64)
+
+    def at_equal_weights(r: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        return functional(omega, r, h)
+
+    return torch.func.grad(at_equal_weights, argnums=(0, 1))(log_ratios, entropies)

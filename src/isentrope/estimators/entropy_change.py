@@ -20,9 +20,10 @@ from isentrope.estimators.functional import EstimatorOptions, Functional, Method
 from isentrope.estimators.importance import Trust, Verdict
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
-from isentrope.estimators.sample import ScoredBatch, score_batch
-from isentrope.estimators.sweep_statistics import (
+from isentrope.estimators.sample import (
     CHANGES,
+    ScoredBatch,
+    score_batch,
     shifted_of,
     statistics_of_sample,
     trust_of_change,
@@ -229,8 +230,7 @@ def change_of_sample(
     still = result.influences.abs().amax(1, keepdim=True) <= rounding
     still[:CHANGES] = False  # F itself and its derivatives
     result = replace(result, influences=result.influences.masked_fill(still, 0.0))
-    base, reason = sample.trust, _ONE_UNIT if result.n_units < 2 else f.withheld
-    base = base.without_interval(reason) if reason else base
+    base = sample.trust.withholding(_ONE_UNIT if result.n_units < 2 else f.withheld)
 
     def options(trust: Trust) -> dict[str, Any]:
         return {"confidence": confidence, **trust.options(f.method)}
@@ -241,7 +241,7 @@ def change_of_sample(
     def point(k: int, eta: float, trusts: tuple[Trust, Trust]) -> Point:
         """ΔH, and its residual where there are two orders, at the k-th learning rate."""
         change, trust = CHANGES + 2 * k, trusts[0].or_worse(base)
-        of_residual = trusts[1].or_worse(trust).or_worse(base)
+        of_residual = trusts[1].or_worse(trust)
         if not math.isfinite(float(result.standard_errors[change])):
             trust, of_residual = trust.without_interval(), of_residual.without_interval()
         moved = estimate(change, trust=trust)

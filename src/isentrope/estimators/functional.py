@@ -27,8 +27,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from isentrope.nouns.differences import derivatives_at_zero
 from isentrope.nouns.estimate import Functional
-from isentrope.nouns.forward_mode import derivatives_at_zero
 
 Method = Literal["sequence", "prefix", "doubly-robust", "surprisal"]
 
@@ -74,12 +74,6 @@ class Functionals:
             raise ValueError(f"functional={self.functional!r}; choose one of {tuple(UNITS)}.")
         if self.method not in METHODS:
             raise ValueError(f"method={self.method!r}; choose one of {METHODS}.")
-        if (self.method == "doubly-robust") != (self.baseline is not None):
-            raise ValueError("A baseline belongs to the doubly-robust method, and only to it.")
-        if (self.method == "surprisal") != (self.sampler_logprobs is not None):
-            raise ValueError(
-                "The sampler's log-probabilities belong to the surprisal method, and only to it."
-            )
 
     @property
     def unit(self) -> str:

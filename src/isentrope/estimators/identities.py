@@ -7,7 +7,8 @@ Each is a z-test on the E-batch. A hidden top-k, another temperature, a masked E
 shifted prompt all break them.
 
 Given its prefix, every term X_ik has mean zero and a variance V_ik that follows from the softmax
-(`policy.spread`), so the terms form one martingale over tokens and sequences, for any groups:
+(`policy.token_statistics`), so the terms form one martingale over tokens and sequences, for any
+groups:
 
     z = Σ X_ik / √( Σ X_ik²/3 + 2 Σ V_ik/3 )
 
@@ -25,6 +26,7 @@ import math
 from torch import Tensor
 
 from isentrope.estimators.sample import ScoredBatch
+from isentrope.policy.token_statistics import Scores
 
 Z_LIMIT = 4.0
 """|z| up to which a batch is called sound."""
@@ -43,7 +45,7 @@ def martingale_z(sample: ScoredBatch) -> float:
     Returns:
         z; NaN with a single sequence, or if the policy leaves the sampler no choice.
     """
-    return _z(sample, sample.series[0].logprobs + sample.entropies, sample.series[0].variances)
+    return _z(sample.series[0], sample.series[0].logprobs + sample.entropies)
 
 
 def score_identity_z(sample: ScoredBatch) -> float:
@@ -54,21 +56,13 @@ def score_identity_z(sample: ScoredBatch) -> float:
 
     Returns:
         z; NaN with a single sequence, or if v moves no log-probability.
-
-    Raises:
-        ValueError: If the sample has no derivatives.
     """
-    if len(sample.series) < 2:
-        raise ValueError("The score identity needs derivatives along v: set order=1 or order=2.")
-    return _z(sample, sample.series[1].logprobs, sample.series[1].variances)
+    return _z(sample.series[1], sample.series[1].logprobs)
 
 
-def _z(sample: ScoredBatch, terms: Tensor, variances: Tensor | None) -> float:
-    if variances is None:
-        raise ValueError(
-            "The sample was scored without conditional variances: make it with score_batch."
-        )
-    return studentised(terms, variances) if len(terms) > 1 else math.nan
+def _z(scores: Scores, terms: Tensor) -> float:
+    assert scores.variances is not None  # `score_batch` computes them
+    return studentised(terms, scores.variances) if len(terms) > 1 else math.nan
 
 
 def studentised(terms: Tensor, variances: Tensor) -> float:

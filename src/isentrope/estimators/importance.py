@@ -160,10 +160,14 @@ class Trust:
         """
         carriers = integrated(log_ratios.cumsum(1) - log_ratios, remainder)[1]
         own = _verdict(self.ess_integrated / len(log_ratios), carriers, RESIDUAL_RULE)
-        worse = max(
+        verdict, reason = max(
             (self.verdict, self.reason), own, key=lambda decided: VERDICTS.index(decided[0])
         )
-        return replace(self, carriers=carriers, verdict=worse[0], reason=worse[1])
+        return replace(self, carriers=carriers, verdict=verdict, reason=reason)
+
+    def withholding(self, reason: str) -> Trust:
+        """The same, without an interval for a reason that is not the weights; "" for none."""
+        return self.without_interval(reason) if reason else self
 
     def without_interval(self, reason: str = "") -> Trust:
         """The same, at best "smooth".

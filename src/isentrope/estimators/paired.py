@@ -21,20 +21,19 @@ A step that is shrunk has price 1 to first order, so a price above 1 is worse th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import EstimatorOptions
-from isentrope.estimators.importance import Trust, Verdict, diagnose, rule_of
+from isentrope.estimators.functional import EstimatorOptions, Functionals
+from isentrope.estimators.importance import Trust, Verdict
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
-from isentrope.estimators.reward_change import REWARD, RewardMean, rare_rewards
-from isentrope.estimators.sample import score_batch
-from isentrope.estimators.sweep_statistics import trust_of_change
+from isentrope.estimators.reward_change import RewardMean
+from isentrope.estimators.sample import ScoredBatch, score_batch, trust_of_change
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -58,7 +57,7 @@ class Change:
     """
 
     entropy: Estimate
-    reward: Estimate | None
+    reward: Estimate | None = None
     price: Estimate | None = None
 
 
@@ -80,12 +79,11 @@ class PairedChanges:
 
 @dataclass(frozen=True)
 class _Moved:
-    """E at θ + ηv: log-ratios to the sampler, entropies, and diagnostics for ΔH and ΔJ."""
+    """E at θ + ηv: log-ratios to the sampler, entropies, and diagnostics of each functional."""
 
     log_ratios: Tensor
     entropies: Tensor
-    of_entropy: Trust
-    of_reward: Trust
+    trusts: tuple[Trust, ...]
 
 
 class PairedSteps:
@@ -116,6 +114,9 @@ class PairedSteps:
         self._sample = score_batch(
             policy, E, functional=estimator.functional, method=estimator.method
         )
+        self._functionals = [self._sample.functional]
+        if E.rewards is not None:
+            self._functionals.append(RewardMean.of(self._sample, E.rewards))
         self._moved: dict[str, _Moved] = {}
 
     def add(self, name: str, direction: Vector) -> None:
@@ -126,26 +127,20 @@ class PairedSteps:
             direction: v = Δθ/η.
 
         Raises:
-            ValueError: If there is a step of that name.
             NotFiniteError: If the scores are not finite there.
         """
-        if name in self._moved:
-            raise ValueError(f"There are two steps called {name!r}.")
         policy, sample = self._policy, self._sample
         policy.require_direction(direction)
         moved = score_moved(policy, self._E, direction, [self.eta], sampler=sample.sampler)[0]
         if moved is None:
             raise NotFiniteError(f"The scores after the step {name!r} are not finite.")
         scores, divergence = moved
-        f, base = sample.functional, sample.trust
-        log_ratios = scores.logprobs - sample.sampler_logprobs
-        trust, _ = trust_of_change(f, log_ratios, divergence)
-        rule = rule_of("per_sequence", "sequence")
-        whole = diagnose(log_ratios, f.tokens, divergence.jumps, rule)
-        if self._E.rewards is not None and (reason := rare_rewards(self._E.rewards)):
-            whole = whole.without_interval(reason)
-        of_both = trust.or_worse(base), whole.or_worse(base)
-        self._moved[name] = _Moved(log_ratios, scores.entropies, *of_both)
+        log_ratios, base = scores.logprobs - sample.sampler_logprobs, sample.trust
+        trusts = (
+            trust_of_change(f, log_ratios, divergence)[0].withholding(f.withheld).or_worse(base)
+            for f in self._functionals
+        )
+        self._moved[name] = _Moved(log_ratios, scores.entropies, tuple(trusts))
 
     def changes(self, pairs: Sequence[Pair] = ()) -> PairedChanges:
         """All changes, and differences between some of them, from one jackknife.
@@ -155,13 +150,8 @@ class PairedSteps:
 
         Returns:
             Changes and differences; without interval where the weights cannot be trusted.
-
-        Raises:
-            ValueError: If a pair names a step that does not exist.
         """
-        one, named = self._moved, {name for first, others in pairs for name in (first, *others)}
-        if unknown := named - set(one):
-            raise ValueError(f"No step is called {min(unknown)!r}.")
+        one = self._moved
         result = infinitesimal_jackknife(
             lambda omega: self._statistics(omega, pairs), self._sample.prompt_index
         )
@@ -176,45 +166,32 @@ class PairedSteps:
                 both = k, list(one).index(plain)
                 found = price(result, both, alone[plain], gained, self._confidence)
                 compared[pair] = replace(gained, price=found)
-        return PairedChanges(alone, compared, {n: x.of_entropy.verdict for n, x in one.items()})
+        return PairedChanges(alone, compared, {n: x.trusts[0].verdict for n, x in one.items()})
 
     def _change(self, result: Jackknifed, k: int, *made_of: _Moved) -> Change:
         """The k-th ΔH and ΔJ, and the weights that they are made with."""
-        f = self._sample.functional
+        several = self._functionals
 
-        def estimate(row: int, trusts: Iterable[Trust], unit: str, method: str) -> Estimate:
-            options = reduce(Trust.or_worse, trusts).options(method)
-            return result.estimate(row, unit=unit, confidence=self._confidence, **options)
+        def estimate(i: int, f: Functionals) -> Estimate:
+            options = reduce(Trust.or_worse, (x.trusts[i] for x in made_of)).options(f.method)
+            row = len(several) * k + i
+            return result.estimate(row, unit=f.unit, confidence=self._confidence, **options)
 
-        entropy = estimate(2 * k, (x.of_entropy for x in made_of), f.unit, f.method)
-        if self._E.rewards is None:
-            return Change(entropy, None)
-        of_reward = (x.of_reward for x in made_of)
-        return Change(entropy, estimate(2 * k + 1, of_reward, REWARD, "sequence"))
+        return Change(*(estimate(i, f) for i, f in enumerate(several)))
 
     def _statistics(self, omega: Tensor, pairs: Sequence[Pair]) -> Tensor:
-        """(ΔH, ΔJ) of every step, then of every pair, flat."""
-        f, sample = self._sample.functional, self._sample
-        entropy = f(omega, sample.log_ratios, sample.entropies)
-        reward = self._reward(omega, sample.log_ratios)
+        """ΔH, with rewards ΔJ after it, of every step, then of every pair, flat."""
 
-        def change(one: _Moved) -> Tensor:
-            moved = f(omega, one.log_ratios, one.entropies)
-            return torch.stack((moved - entropy, self._reward(omega, one.log_ratios) - reward))
+        def values(of: ScoredBatch | _Moved) -> Tensor:
+            return torch.stack([f(omega, of.log_ratios, of.entropies) for f in self._functionals])
 
-        alone = {name: change(one) for name, one in self._moved.items()}
+        base = values(self._sample)
+        alone = {name: values(one) - base for name, one in self._moved.items()}
         compared = [
             alone[name] - torch.stack([alone[other] for other in others]).mean(0)
             for name, others in pairs
         ]
         return torch.stack([*alone.values(), *compared]).flatten()
-
-    def _reward(self, omega: Tensor, log_ratios: Tensor) -> Tensor:
-        if self._E.rewards is None:
-            return omega.sum() * 0
-        tokens = self._sample.functional.tokens
-        of = RewardMean("per_sequence", "sequence", tokens, rewards=self._E.rewards)
-        return of(omega, log_ratios, log_ratios)
 
 
 def price(

@@ -23,9 +23,10 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from isentrope.estimators.bounded import bounded_mean
 from isentrope.estimators.entropy_change import EntropyChange, Point, change_of_sample
 from isentrope.estimators.functional import Functionals, stable_exp
+from isentrope.estimators.sample import ScoredBatch
+from isentrope.estimators.tail import bounded_mean
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.nouns.units import Units
@@ -41,24 +42,6 @@ LEAST_DIFFERENT = 10
 known but their value."""
 
 
-def rare_rewards(rewards: Tensor) -> str:
-    """Why changes of reward have no interval.
-
-    Args:
-        rewards: (n,) the reward of each response.
-
-    Returns:
-        A sentence; empty where enough responses differ.
-    """
-    different = len(rewards) - int(rewards.unique(return_counts=True)[1].max())
-    if different >= LEAST_DIFFERENT:
-        return ""
-    return (
-        f"{different} of {len(rewards)} responses have another reward than the most common one: "
-        f"below {LEAST_DIFFERENT} the batch does not show how a change of reward varies."
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class RewardMean(Functionals):
     """J by one self-normalised weight per response.
@@ -68,6 +51,20 @@ class RewardMean(Functionals):
     """
 
     rewards: Tensor
+
+    @classmethod
+    def of(cls, sample: ScoredBatch, rewards: Tensor) -> RewardMean:
+        """J of the responses of a sample.
+
+        Args:
+            sample: A scored batch.
+            rewards: (n,) the reward of each response.
+
+        Returns:
+            The functional.
+        """
+        tokens = sample.functional.tokens
+        return cls("per_sequence", "sequence", tokens, rewards=rewards.double())
 
     @property
     def unit(self) -> str:
@@ -82,7 +79,14 @@ class RewardMean(Functionals):
     @property
     def withheld(self) -> str:
         """Why no change of reward has an interval, where few responses differ."""
-        return rare_rewards(self.rewards)
+        n = len(self.rewards)
+        different = n - int(self.rewards.unique(return_counts=True)[1].max())
+        if different >= LEAST_DIFFERENT:
+            return ""
+        return (
+            f"{different} of {n} responses have another reward than the most common one: below "
+            f"{LEAST_DIFFERENT} the batch does not show how a change of reward varies."
+        )
 
     def __call__(self, omega: Tensor, log_ratios: Tensor, entropies: Tensor) -> Tensor:
         """J(ω; r).
@@ -144,8 +148,7 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
     Returns:
         ΔJ at the same learning rates.
     """
-    tokens = change.sample.functional.tokens
-    f = RewardMean("per_sequence", "sequence", tokens, rewards=rewards.double())
+    f = RewardMean.of(change.sample, rewards)
     found = change_of_sample(
         replace(change.sample, functional=f),
         [point.eta for point in change.points],

@@ -1,24 +1,35 @@
-"""The input of every estimator: one E-batch, scored at θ, and the function F on it."""
+"""The input of every estimator: one E-batch, scored at θ, and the function F on it.
+
+What a sweep over learning rates estimates, as functions of the samples' weights (T2), (T3).
+
+    ω ↦ (F, δH₁, pathwise, δH₂, then ΔH(η) and ΔH(η) − ηδH₁ − η²δH₂ for each η)
+
+Arrays alone, from which the jackknife takes joint errors (η* is a ratio of two of them: where δH₂
+is zero it has no derivative); and whether the weights at θ + ηv can be
+trusted.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from isentrope.estimators.baseline import cross_fitted_baseline
-from isentrope.estimators.functional import Functional, Functionals, Method
+from isentrope.estimators.functional import Functional, Functionals, Method, along
 from isentrope.estimators.importance import Trust, diagnose, rule_of
 from isentrope.estimators.sampler_match import (
-    TOLERANCES,
+    TOLERANCE,
     SamplerMatch,
     match_sampler,
     root_mean_square,
 )
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
-from isentrope.policy.chi_square import RowSampler, divergence_at_theta
+from isentrope.policy.chi_square import Divergence, RowSampler, divergence_at_theta
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along, score_with_features, score_with_variances
 from isentrope.policy.token_statistics import Scores
@@ -52,8 +63,8 @@ class ScoredBatch:
         f, mask = self.functional, self.series[0].mask
         match = self.match
         if match is None:
-            gap = root_mean_square(self.log_ratios, mask)
-            match = SamplerMatch(gap, None, gap <= min(TOLERANCES.values()))
+            gap = root_mean_square(self.log_ratios[mask])
+            match = SamplerMatch(gap, None, gap <= TOLERANCE)
         same = torch.zeros(*mask.shape, 2, dtype=torch.float64) if match.agrees else None
         moments = same if self.jumps is None else self.jumps
         rule = rule_of(f.functional, f.method)
@@ -90,8 +101,8 @@ def score_batch(
     policy: Policy,
     rollouts: Rollouts,
     *,
-    functional: Functional,
-    method: Method,
+    functional: Functional = "per_token",
+    method: Method = "prefix",
     direction: Vector | None = None,
     order: int = 0,
 ) -> ScoredBatch:
@@ -126,7 +137,9 @@ def score_batch(
         )
     match = match_sampler(policy, rollouts, series[0])
     other = None if match.agrees else match.sampler
-    kept = sampler_logprobs(rollouts, series[0])
+    kept = series[0].logprobs
+    if rollouts.sampler_logprobs is not None:
+        kept = rollouts.padded("sampler_logprobs")
     of_surprisal = kept if method == "surprisal" else None
     return ScoredBatch(
         Functionals(functional, method, tokens, baseline, of_surprisal),
@@ -138,16 +151,76 @@ def score_batch(
     )
 
 
-def sampler_logprobs(rollouts: Rollouts, scores: Scores) -> Tensor:
-    """The sampler's log-probabilities padded to (n, t); the scorer's where none were kept.
+CHANGES = 4
+"""Row of the first ΔH; a learning rate has two rows."""
+
+
+def trust_of_change(
+    f: Functionals, log_ratios: Tensor, divergence: Divergence | None
+) -> tuple[Trust, Trust]:
+    """Judge the weights at θ + ηv, for ΔH and for its residual.
 
     Args:
-        rollouts: n sequences.
-        scores: Scores at θ.
+        f: The functional.
+        log_ratios: (n, t) r at θ + ηv.
+        divergence: How far each distribution has moved; None where it is not known.
 
     Returns:
-        (n, t) nats.
+        Diagnostics for ΔH(η), and for ΔH − ηδH₁ − η²δH₂.
     """
-    if rollouts.sampler_logprobs is None:
-        return scores.logprobs
-    return rollouts.padded("sampler_logprobs")
+    if divergence is None:
+        trust = diagnose(log_ratios, f.tokens)
+        return trust, trust.without_interval()
+    trust = diagnose(log_ratios, f.tokens, divergence.jumps, rule_of(f.functional, f.method))
+    if divergence.remainder is None:
+        return trust, trust.without_interval()
+    return trust, trust.for_residual(log_ratios, divergence.remainder)
+
+
+def shifted_of(sample: ScoredBatch, moved: Sequence[Scores | None]) -> list[tuple[Tensor, Tensor]]:
+    """Log-ratios and entropies at every θ + ηv.
+
+    Args:
+        sample: Scores at θ.
+        moved: Scores at θ + ηv for each η; None where they are not finite.
+
+    Returns:
+        (n, t) each; NaN where they are not finite.
+    """
+    nan = torch.full_like(sample.entropies, math.nan)
+    return [(s.logprobs - sample.sampler_logprobs, s.entropies) if s else (nan, nan) for s in moved]
+
+
+def statistics_of_sample(
+    sample: ScoredBatch, etas: Sequence[float], moved: Sequence[Scores | None]
+) -> Callable[[Tensor], Tensor]:
+    """What a sweep estimates, as a function of the weights of the samples.
+
+    Args:
+        sample: Scores at θ, with derivatives to the order requested.
+        etas: Learning rates.
+        moved: Scores at θ + ηv for each.
+
+    Returns:
+        Maps ω to (F, δH₁, pathwise, δH₂, then ΔH and residual for each η).
+    """
+    f, order = sample.functional, len(sample.series) - 1
+    shifted = shifted_of(sample, moved)
+    fixed = (sample.log_ratios,)
+    one_path = sample.entropy_series[:2]
+
+    def statistics(omega: Tensor) -> Tensor:
+        if order:
+            value, first, second = along(f, omega, sample.log_ratio_series, sample.entropy_series)
+            half = second / 2
+            pathwise = along(f, omega, fixed, one_path)[1]
+        else:
+            value = f(omega, sample.log_ratios, sample.entropies)
+            first = pathwise = half = torch.zeros_like(value)
+        out = [value, first, pathwise, half]
+        for eta, (log_ratios, entropies) in zip(etas, shifted, strict=True):
+            change = f(omega, log_ratios, entropies) - value
+            out += [change, change - eta * (first + eta * half)]
+        return torch.stack(out)
+
+    return statistics

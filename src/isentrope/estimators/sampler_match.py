@@ -23,7 +23,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
@@ -33,7 +32,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.policy.token_statistics import Scores
 
-TOLERANCES = {torch.float64: 1e-3, torch.float32: 1e-3}
+TOLERANCE = 1e-3
 """Root mean square difference of sampler and scorer per token that is rounding, nats."""
 SHORT_TOLERANCE = 0.1
 """The same for a scorer in a type shorter than float32."""
@@ -90,17 +89,9 @@ class SamplerMatch:
         )
 
 
-def root_mean_square(values: Tensor, mask: Tensor) -> float:
-    """√ mean x² over the tokens.
-
-    Args:
-        values: (n, t).
-        mask: (n, t) bool.
-
-    Returns:
-        The root mean square.
-    """
-    return float(values[mask].square().mean().sqrt())
+def root_mean_square(values: Tensor) -> float:
+    """√ mean x²."""
+    return float(values.square().mean().sqrt())
 
 
 def tolerance_of(policy: Policy) -> float:
@@ -112,8 +103,8 @@ def tolerance_of(policy: Policy) -> float:
     Returns:
         The tolerance of the shortest type of its parameters.
     """
-    types = {p.dtype for p in policy.model.parameters() if p.is_floating_point()}
-    return max(TOLERANCES.get(dtype, SHORT_TOLERANCE) for dtype in types)
+    bytes_ = (p.element_size() for p in policy.model.parameters() if p.is_floating_point())
+    return SHORT_TOLERANCE if min(bytes_) < 4 else TOLERANCE
 
 
 def match_sampler(policy: Policy, rollouts: Rollouts, scores: Scores) -> SamplerMatch:
@@ -130,14 +121,14 @@ def match_sampler(policy: Policy, rollouts: Rollouts, scores: Scores) -> Sampler
     own = RowSampler(policy.temperature)
     if rollouts.sampler_logprobs is None:
         return SamplerMatch(None, own, True)
-    difference = _difference(rollouts, scores)
-    tolerance = tolerance_of(policy)
+    ratios = (scores.logprobs - rollouts.padded("sampler_logprobs"))[scores.mask]
+    difference, tolerance = root_mean_square(ratios), tolerance_of(policy)
     if difference <= tolerance:
         return SamplerMatch(difference, own, True)
     other = _other_temperature(policy, rollouts, tolerance)
     if other is not None:
         return SamplerMatch(difference, RowSampler(other), False)
-    noise = noise_of((scores.logprobs - rollouts.padded("sampler_logprobs"))[scores.mask])
+    noise = noise_of(ratios)
     return SamplerMatch(difference, noise and replace(own, noise=noise), False)
 
 
@@ -159,18 +150,14 @@ def noise_of(log_ratios: Tensor) -> tuple[float, float] | None:
     return float(factors.square().mean()), float(factors.pow(4).mean())
 
 
-def _difference(rollouts: Rollouts, scores: Scores) -> float:
-    gap = rollouts.padded("sampler_logprobs") - scores.logprobs
-    return root_mean_square(gap, scores.mask)
-
-
 def _other_temperature(policy: Policy, rollouts: Rollouts, tolerance: float) -> float | None:
     """The temperature at which the scorer agrees with the sampler, if there is one."""
     few = rollouts.select(range(min(16, len(rollouts))))
 
     def disagreement(temperature: float, of: Rollouts = few) -> float:
-        with _at_temperature(policy, temperature):
-            return _difference(of, score(policy, of))
+        with at_temperature(policy, temperature):
+            scores = score(policy, of)
+        return root_mean_square((of.padded("sampler_logprobs") - scores.logprobs)[scores.mask])
 
     near = min((t for t in TEMPERATURES if t != policy.temperature), key=disagreement)
     options: dict[str, Any] = {"bounds": (near / 1.25, near * 1.25), "method": "bounded"}
@@ -182,7 +169,16 @@ def _other_temperature(policy: Policy, rollouts: Rollouts, tolerance: float) -> 
 
 
 @contextmanager
-def _at_temperature(policy: Policy, temperature: float) -> Generator[None]:
+def at_temperature(policy: Policy, temperature: float) -> Generator[None]:
+    """Score and draw at another temperature.
+
+    Args:
+        policy: The policy, whose own temperature is restored.
+        temperature: The other one.
+
+    Yields:
+        Nothing.
+    """
     own = policy.temperature
     policy.temperature = temperature
     try:

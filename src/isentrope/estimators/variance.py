@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -34,8 +35,7 @@ from isentrope.estimators.functional import Method
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import noise_over_square
-from isentrope.estimators.sample import ScoredBatch
-from isentrope.estimators.sweep_statistics import CHANGES, statistics_of_sample, trust_of_change
+from isentrope.estimators.sample import CHANGES, ScoredBatch, statistics_of_sample, trust_of_change
 from isentrope.nouns.estimate import ROUNDING, Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.nouns.units import Units
@@ -133,18 +133,14 @@ def variance_study(
     Raises:
         ValueError: If E has fewer than two prompt draws.
     """
-    reference = samples[REFERENCE]
-    units = Units.of(reference.prompt_index)
-    place = units.place
+    units = Units.of(samples[REFERENCE].prompt_index)
     if units.count < 2:
         raise ValueError("One prompt draw has no standard error: draw two or more prompts.")
-    whole = {m: _jackknife(s, eta, moved) for m, s in samples.items()}
-    alone: dict[Method, Jackknifed] = {}
-    if len(place) > units.count:
-        each = torch.arange(len(place))
-        alone = {
-            m: _jackknife(replace(s, prompt_index=each), eta, moved) for m, s in samples.items()
-        }
+    every = torch.arange(len(units.place))
+    find = partial(_jackknife, eta=eta, moved=moved)
+    whole = {m: find(s, units.place, every) for m, s in samples.items()}
+    grouped = len(every) > units.count
+    alone = {m: find(s, every, every) for m, s in samples.items()} if grouped else {}
     trusts = {m: _trusts(s, moved, divergence) for m, s in samples.items()}
 
     def method(m: Method, quantity: str, row: int) -> MethodVariance:
@@ -166,47 +162,31 @@ def variance_study(
     sizes: list[SizedError] = []
     size = units.count
     while size >= 4 and (size == units.count or units.count // size <= 4 * LEAST_BATCHES):
-        cut = [(place // size == k).nonzero()[:, 0] for k in range(units.count // size)]
+        batches = [(units.place // size == k).nonzero()[:, 0] for k in range(units.count // size)]
         for m, sample in samples.items():
-            parts = [whole[m]]
-            if len(cut) > 1:
-                parts = [_jackknife(_rows(sample, r), eta, _of_rows(moved, r)) for r in cut]
-            sizes += [_sized(q, row, m, size, parts) for q, row in QUANTITIES.items()]
+            parts = [find(sample, units.place, rows) for rows in batches]
+            errors = torch.stack([part.standard_errors for part in parts]).square().mean(0).sqrt()
+            spread = torch.full_like(errors, math.nan)
+            if len(parts) >= LEAST_BATCHES:
+                spread = torch.stack([part.values for part in parts]).std(0)
+            sizes += [
+                SizedError(q, m, size, len(parts), float(errors[row]), float(spread[row]))
+                for q, row in QUANTITIES.items()
+            ]
         size //= 2
     return VarianceStudy(methods, tuple(sizes))
 
 
-def _jackknife(sample: ScoredBatch, eta: float, moved: Scores) -> Jackknifed:
-    found = infinitesimal_jackknife(
-        statistics_of_sample(sample, [eta], [moved]), sample.prompt_index
-    )
-    scale = torch.ones(len(found.values), dtype=torch.float64)
+def _jackknife(
+    sample: ScoredBatch, units: Tensor, rows: Tensor, *, eta: float, moved: Scores
+) -> Jackknifed:
+    """F, ηδH₁ and the rest of a sweep on some of the responses, with the influences of units."""
+    statistics = statistics_of_sample(sample, [eta], [moved])
+    none = torch.zeros(len(units), dtype=torch.float64)
+    scale = torch.ones(CHANGES + 2, dtype=torch.float64)
     scale[QUANTITIES["first_order"]] = eta
-    return Jackknifed(found.values * scale, found.influences * scale[:, None], found.n_units)
-
-
-def _of_rows(scores: Scores, rows: Tensor) -> Scores:
-    return Scores(scores.logprobs[rows], scores.entropies[rows], scores.mask[rows])
-
-
-def _rows(sample: ScoredBatch, rows: Tensor) -> ScoredBatch:
-    def of(x: Tensor | None) -> Tensor | None:
-        return None if x is None else x[rows]
-
-    f = sample.functional
-    part = replace(
-        f,
-        tokens=f.tokens[rows],
-        baseline=of(f.baseline),
-        sampler_logprobs=of(f.sampler_logprobs),
-    )
-    return replace(
-        sample,
-        functional=part,
-        sampler_logprobs=sample.sampler_logprobs[rows],
-        series=tuple(_of_rows(s, rows) for s in sample.series),
-        prompt_index=sample.prompt_index[rows],
-        jumps=of(sample.jumps),
+    return infinitesimal_jackknife(
+        lambda weights: scale * statistics(none.index_copy(0, rows, weights)), units[rows]
     )
 
 
@@ -251,14 +231,3 @@ def _ratio(a: Tensor, b: Tensor, confidence: float) -> Estimate:
         ratio, influences, unit="", method=_PAIRED, confidence=confidence
     )
     return estimate.on_log_scale(confidence)
-
-
-def _sized(
-    quantity: str, row: int, method: str, prompts: int, parts: list[Jackknifed]
-) -> SizedError:
-    errors = torch.stack([p.standard_errors[row] for p in parts])
-    values = torch.stack([p.values[row] for p in parts])
-    spread = float(values.std()) if len(parts) >= LEAST_BATCHES else math.nan
-    return SizedError(
-        quantity, method, prompts, len(parts), float(errors.square().mean().sqrt()), spread
-    )

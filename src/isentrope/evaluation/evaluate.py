@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 
 import pandas as pd
 
-from isentrope.evaluation.long_responses import score_any_length
 from isentrope.evaluation.metrics import (
     METRICS,
     NEED_SCORES,
@@ -21,16 +20,17 @@ from isentrope.evaluation.metrics import (
     powers_of_two,
     require_tries,
 )
-from isentrope.evaluation.records import make_records
 from isentrope.evaluation.responses import (
     Decoding,
     choose_prompts,
     draw_responses,
+    make_records,
     random_numbers,
 )
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score
 from isentrope.sampling.tasks.task import FormattedTask, Task
 
 
@@ -167,7 +167,7 @@ def score_records(
     return make_records(
         rollouts,
         task,
-        score_any_length(policy, rollouts) if needs_scores else None,
+        score(policy, rollouts) if needs_scores else None,
         eos_token_ids=policy.eos_token_ids,
         right_above=right_above,
         decode=policy.tokenizer.decode if policy.tokenizer is not None else None,

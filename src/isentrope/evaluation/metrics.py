@@ -21,6 +21,14 @@ as its derivative by q vanishes (Rockafellar and Uryasev 2000), the jackknife ma
 Entropies are at the sampling temperature, and are expectations over sampled responses: greedy
 responses have none. A metric without meaning (the length of correct responses where none is
 correct, a format that the task does not define) is None.
+
+pass@k: the probability that one of k responses to a prompt is correct.
+
+    pass@k = E_p[ 1 − C(n−c, k)/C(n, k) ]          n responses to the prompt, c of them correct
+
+unbiased for each prompt (Chen et al. 2021, arXiv 2107.03374): it is the share of k-subsets of the n
+responses that contain a correct one. Prompts are the units of the error, and the interval is that
+of `bounded_mean`.
 """
 
 from __future__ import annotations
@@ -33,10 +41,61 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimators.bounded import bounded_mean
 from isentrope.estimators.jackknife import infinitesimal_jackknife
-from isentrope.evaluation.pass_at_k import pass_at_k
+from isentrope.estimators.tail import bounded_mean
 from isentrope.nouns.estimate import Caveats, Estimate
+
+
+def pass_at_k(
+    n: int | Sequence[int] | Tensor,
+    c: int | Sequence[int] | Tensor,
+    k: int,
+    *,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Estimate pass@k from counts.
+
+    Args:
+        n: Responses to each prompt: one number for all, or one per prompt.
+        c: Correct ones among them, one number per prompt.
+        k: Tries; at most the fewest responses of a prompt.
+        confidence: Nominal coverage of the interval.
+
+    Returns:
+        pass@k over the prompts; with one prompt there is no interval.
+
+    Raises:
+        ValueError: If k is below 1 or above n, or c is not in 0..n.
+    """
+    correct = torch.as_tensor(c).reshape(-1)
+    drawn = torch.as_tensor(n).reshape(-1).expand(len(correct))
+    if correct.is_floating_point() or drawn.is_floating_point():
+        raise ValueError("n and c are counts: give whole numbers.")
+    if bool(((correct < 0) | (correct > drawn)).any()):
+        raise ValueError("c counts correct responses among n, so it must lie between 0 and n.")
+    if not 1 <= k <= int(drawn.min()):
+        raise ValueError(
+            f"pass@{k} needs at least {k} responses to every prompt, and one has {int(drawn.min())}"
+            ": draw more, or choose a smaller k (1 or more)."
+        )
+    return bounded_mean(prompt_scores(drawn, correct, k), f"pass@{k}", confidence=confidence)
+
+
+def prompt_scores(n: Tensor, c: Tensor, k: int) -> Tensor:
+    """1 − C(n−c, k)/C(n, k) of every prompt.
+
+    Args:
+        n: (P,) responses.
+        c: (P,) correct ones.
+        k: Tries, at most every n.
+
+    Returns:
+        (P,) float64.
+    """
+    tries = torch.arange(k, dtype=torch.float64)
+    incorrect, drawn = (n - c)[:, None].double(), n[:, None].double()
+    return 1 - ((incorrect - tries).clamp_min(0) / (drawn - tries)).prod(1)
+
 
 Metric = Literal[
     "pass_at_k",

@@ -119,15 +119,11 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
     name = "default" if "default" in adapters else next(iter(adapters))
     loaded = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
     loaded |= _of_the_base(model, set(stored) - set(loaded))
-    if absent := sorted(set(stored) - set(loaded)):
+    if other := sorted(stored.keys() ^ loaded.keys()):
         return (
-            f"{len(absent)} of {len(stored)} tensors on disk are not in the model, the first is "
-            f"{absent[0]!r}: the base model or the adapter's settings differ."
-        )
-    if extra := sorted(set(loaded) - set(stored)):
-        return (
-            f"{len(extra)} tensors of the model's adapter are not on disk, the first is "
-            f"{extra[0]!r}: the file is incomplete, or the adapter's settings differ."
+            f"{len(other)} tensors are on disk or in the model's adapter alone, the first is "
+            f"{other[0]!r}: the file is incomplete, or the base model or the adapter's settings "
+            "differ."
         )
     for key, tensor in stored.items():
         here = loaded[key].cpu().to(tensor.dtype)

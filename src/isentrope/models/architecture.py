@@ -15,7 +15,6 @@ from types import CodeType
 from typing import Any
 
 import torch
-from torch import nn
 
 EAGER = "eager"
 _TORCH, _ISENTROPE = Path(torch.__file__).parent, Path(__file__).parents[1]
@@ -104,7 +103,7 @@ def decoder_of(lm: Any) -> Any:
     return lm.model if decoder is lm else decoder
 
 
-def use_eager_experts(lm: nn.Module) -> None:
+def use_eager_experts(lm: Any) -> dict[str, str | None]:
     """Let a mixture of experts run as plain matrix products, expert by expert.
 
     The grouped kernels that transformers chooses by default have neither float64 nor a
@@ -112,13 +111,20 @@ def use_eager_experts(lm: nn.Module) -> None:
 
     Args:
         lm: The causal LM; one without experts is not changed.
+
+    Returns:
+        How the experts ran before, by part; nothing where nothing was changed.
     """
-    if _experts(lm):
-        _set_experts(lm, EAGER)
+    before = getattr(lm, "get_experts_implementation", dict[str, str | None])()
+    if not set(before.values()) - {None, EAGER}:
+        return {}
+    with refusal_by_name(lm):
+        lm.set_experts_implementation(EAGER)
+    return before
 
 
 @contextmanager
-def eager_experts(lm: nn.Module) -> Generator[None]:
+def eager_experts(lm: Any) -> Generator[None]:
     """The same for a block; a model in training gets its own kernels back afterwards.
 
     Args:
@@ -127,23 +133,9 @@ def eager_experts(lm: nn.Module) -> Generator[None]:
     Yields:
         Nothing.
     """
-    before = _experts(lm)
-    use_eager_experts(lm)
+    before = use_eager_experts(lm)
     try:
         yield
     finally:
         if before:
-            _set_experts(lm, before)
-
-
-def _experts(lm: Any) -> dict[str, str | None]:
-    """How the experts of a model run, by part; nothing where all are plain already."""
-    if not hasattr(lm, "get_experts_implementation"):
-        return {}
-    implementations = lm.get_experts_implementation()
-    return implementations if set(implementations.values()) - {None, EAGER} else {}
-
-
-def _set_experts(lm: Any, implementation: str | dict[str, str | None]) -> None:
-    with refusal_by_name(lm):
-        lm.set_experts_implementation(implementation)
+            lm.set_experts_implementation(before)

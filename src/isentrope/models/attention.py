@@ -25,7 +25,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
-from isentrope.models.limits import at_once
+from isentrope.models.batching import at_once
 
 WEIGHTS_HELD = 2**25
 """Attention weights of a layer that are held at once, at least those of one query."""

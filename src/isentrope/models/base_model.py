@@ -67,10 +67,10 @@ def adapter_base(
     of_folder = moved is not None or _first_is_folder(folder, source)
     if not is_name or (of_folder and not _cached(source)):
         way = f" It is at {moved}." if moved else ""
-        also = ", or that it is a name on the hub," if is_name else ""
         raise FileNotFoundError(
             f"The base model of the adapter, {source} ({key}), does not exist relative to "
-            f"{Path.cwd()}: give its location{also} with base_model (checkpoint.base_model).{way}"
+            f"{Path.cwd()}: give its location, or that it is a name on the hub, with base_model "
+            f"(checkpoint.base_model).{way}"
         )
     if not allow_hub:
         raise ValueError(

@@ -9,18 +9,50 @@ axis.
 
 A pass that is rounded to 16 bits depends on what is read together and where: `as_trained` pads as
 TRL does.
+
+Limits on what a pass holds at once beside its micro-batch, in one place for dry runs.
+
+A dry run reads a small share of a micro-batch. Its limits are the same share of what they are, so
+that what it holds is in proportion to what the whole micro-batch would.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.system.processes import ALONE, Ranks
+
+_SHARE: ContextVar[float] = ContextVar("_SHARE", default=1.0)
+
+
+def at_once(limit: int) -> int:
+    """A limit on numbers held at once: in a dry run a share of it."""
+    return max(1, int(limit * _SHARE.get()))
+
+
+@contextmanager
+def share_of_limits(share: float) -> Generator[None]:
+    """A block of a dry run.
+
+    Args:
+        share: Of the real micro-batch that its own has.
+
+    Yields:
+        Nothing.
+    """
+    token = _SHARE.set(share)
+    try:
+        yield
+    finally:
+        _SHARE.reset(token)
+
 
 PADDING, PADDING_OF_SLOPES, PADDING_ON_ACCELERATOR = 32, 128, 1024
 """Padded tokens that cost as much as one more micro-batch: on a CPU in a plain pass and in forward
@@ -112,10 +144,6 @@ def micro_batches(
     """
     totals = tokens_read(rollouts)
     order = sorted(range(len(totals)), key=lambda i: -totals[i])
-    if ranks.size == 1:
-        return [
-            padded(rollouts, part) for part in cut_by_length(order, totals, max_tokens, padding)
-        ]
     owner = owners(totals, ranks, unit_of)
     parts = [
         cut_by_length([i for i in order if owner[i] == k], totals, max_tokens, padding)
@@ -168,12 +196,12 @@ def owners(totals: list[int], ranks: Ranks, unit_of: Tensor | None) -> Tensor:
     Returns:
         (n,) int64, the process of each sequence.
     """
-    unit = torch.arange(len(totals)) if unit_of is None else unit_of
+    unit = torch.arange(len(totals)) if unit_of is None else unit_of.cpu()
     sizes = [int(total) for total in unit.bincount(torch.tensor(totals))]
     owner_of = torch.empty(len(sizes), dtype=torch.long)
     for k, units in enumerate(ranks.deal(sizes)):
         owner_of[units] = k
-    return owner_of[unit.cpu()]
+    return owner_of[unit]
 
 
 def padded(rollouts: Rollouts, indices: list[int]) -> MicroBatch:
@@ -220,15 +248,11 @@ def as_trained(
     """
     pairs = list(zip(rollouts.prompt_ids, rollouts.response_ids, strict=True))
     left, right = (max(map(len, texts)) for texts in zip(*pairs, strict=True))
-    ids = torch.stack(
-        [F.pad(torch.cat(pair), (left - len(pair[0]), right - len(pair[1]))) for pair in pairs]
-    )
-    seen = torch.stack(
-        [
-            F.pad(torch.ones(len(p) + len(r), dtype=torch.long), (left - len(p), right - len(r)))
-            for p, r in pairs
-        ]
-    )
+    ids = torch.zeros(len(pairs), left + right, dtype=torch.long)
+    seen = torch.zeros_like(ids)
+    for i, (prompt, response) in enumerate(pairs):
+        here = slice(left - len(prompt), left + len(response))
+        ids[i, here], seen[i, here] = torch.cat((prompt, response)), 1
     rows_held = max(1, max_tokens // (left + right))
     size = micro_batch or len(pairs)
     batches: list[MicroBatch] = []

@@ -19,15 +19,12 @@ from torch import nn
 from isentrope.models.adapter import adapter_mismatch, fit_vocabulary, require_tunable
 from isentrope.models.base_model import adapter_base, causal_lm, loading
 from isentrope.models.layouts import foreign_layout
-from isentrope.models.stored_types import base_type
-from isentrope.models.trainable import train_only
+from isentrope.models.trainable import base_type, train_only
 from isentrope.system import manifest
 from isentrope.system.checkpoint_folder import ADAPTER, ADAPTER_CONFIG, CheckpointFolder
 from isentrope.system.errors import FileError
 from isentrope.system.manifest import verification
 from isentrope.system.reading import reading
-
-QUANTIZATIONS = ("4bit", "8bit")
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class LoadOptions:
         base_model: Base of the adapter, where the one its config names is not to be used.
         allow_hub: Whether a base that the adapter's config names may come from the model hub.
         device_map: Device for the model, for example "cuda"; the CPU by default.
-        quantization: "4bit" or "8bit" for a frozen quantised base (needs bitsandbytes).
+        quantization: "4bit" for a frozen quantised base (needs bitsandbytes).
         trainable_patterns: Names (with * and ?) of the parameters that training moved; None for
             the whole adapter, or all weights.
         mapped: Whether to keep a base under LoRA, or a whole model, in the type of its files, from
@@ -88,14 +85,11 @@ def require_checkpoint(path: str | Path) -> Path:
 
     Raises:
         FileNotFoundError: If the folder or a weights file is missing.
-        ValueError: If the weights are pickled only.
         FileError: If a file differs from the manifest, or the folder has another step's name.
     """
     folder = Path(path)
-    if folder.is_file():
-        raise FileNotFoundError(f"{folder} is a file, and a checkpoint is a folder: {_BY_HAND}.")
     if not folder.is_dir():
-        raise FileNotFoundError(f"There is no checkpoint folder {folder}.")
+        raise FileNotFoundError(f"There is no checkpoint folder {folder}: {_BY_HAND}.")
     whole = any((folder / name).exists() for name in ("adapter_config.json", "config.json"))
     weights = any(folder.glob("*.safetensors"))
     if not (whole and weights) and (foreign := foreign_layout(folder)):
@@ -106,12 +100,10 @@ def require_checkpoint(path: str | Path) -> Path:
             f"From a plain loop, {_BY_HAND}."
         )
     if not weights:
-        if any(folder.glob("*.bin")) or any(folder.glob("*.pt")):
-            raise ValueError(
-                f"{folder} holds pickled weights only, which are refused because loading them can "
-                f"run code: {_BY_HAND}."
-            )
-        raise FileNotFoundError(f"{folder} holds no *.safetensors weights.")
+        raise FileNotFoundError(
+            f"{folder} holds no *.safetensors weights, or pickled weights only, which are refused "
+            f"because loading them can run code: {_BY_HAND}."
+        )
     manifest.verify(folder)
     _ = CheckpointFolder(folder).step  # refused where name and files differ
     return folder
@@ -122,16 +114,6 @@ _BY_HAND = (
     "tokenizer.save_pretrained(FOLDER), and torch.save(optimizer.state_dict(), "
     "'FOLDER/optimizer.pt')"
 )
-
-
-def _require_not_compiled(folder: Path) -> None:
-    for file, header in CheckpointFolder(folder).headers.items():
-        if name := next((n for n in header if "_orig_mod." in n), None):
-            raise FileError(
-                file,
-                f"{file} was saved from a compiled model: the key {name!r} has torch.compile's "
-                "prefix. Save the model below it: getattr(model, '_orig_mod').save_pretrained().",
-            )
 
 
 def load_model(folder: Path, options: LoadOptions) -> nn.Module:
@@ -152,7 +134,6 @@ def load_model(folder: Path, options: LoadOptions) -> nn.Module:
     settings = CheckpointFolder(folder).adapter
     if options.quantization is not None and not settings:
         raise ValueError("Only a frozen base under an adapter can be quantised.")
-    _require_not_compiled(folder)
     source: str | Path = folder
     if settings:
         named = settings.get("base_model_name_or_path")
@@ -208,13 +189,11 @@ def with_adapter(model: Any, folder: Path) -> Any:
 def _quantization(quantization: str | None) -> Any:
     if quantization is None:
         return None
-    if quantization not in QUANTIZATIONS:
-        raise ValueError(f"quantization={quantization!r}; choose 4bit, 8bit or none.")
+    if quantization != "4bit":
+        raise ValueError(f"quantization={quantization!r}; choose 4bit or none.")
     from transformers import BitsAndBytesConfig
 
-    return BitsAndBytesConfig(
-        load_in_4bit=quantization == "4bit", load_in_8bit=quantization == "8bit"
-    )
+    return BitsAndBytesConfig(load_in_4bit=True)
 
 
 def load_tokenizer(source: str | Path, **options: Any) -> Any:

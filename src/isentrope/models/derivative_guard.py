@@ -28,13 +28,11 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 
 from isentrope.models.architecture import name_of
-from isentrope.models.layerwise import Moved, layers_at, moved_along
-from isentrope.models.padding import derivative_of_scores
+from isentrope.models.embeddings import derivative_of_scores
 from isentrope.models.precision import Precision
-from isentrope.models.sharding import is_spread
+from isentrope.models.sharding import Moved, is_spread, layers_at, moved_along
 from isentrope.nouns.differences import Function, Gap, Mode, derivative_gap
-from isentrope.nouns.sharded_tensors import is_sharded, sharded_like
-from isentrope.nouns.vectors import Vector, norm
+from isentrope.nouns.vectors import Vector, is_sharded, norm, sharded_like
 from isentrope.system.heap import mapped_blocks
 
 log = logging.getLogger("isentrope")

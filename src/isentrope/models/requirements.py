@@ -1,13 +1,70 @@
-"""Checks that a model can be measured. Each names the cause of a refusal in one sentence."""
+"""Checks that a model can be measured. Each names the cause of a refusal in one sentence.
+
+The tokens that end a response, and the one that pads prompts.
+"""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any, cast
+
 from torch import nn
 
-from isentrope.nouns.sharded_tensors import local_part
+from isentrope.nouns.vectors import local_part
+
+
+def end_tokens(chosen: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> tuple[int, ...]:
+    """Every token that ends a response, each once.
+
+    Args:
+        chosen: One token or several; None: those of the tokenizer and of the model's generation
+            config, else of its config.
+        tokenizer: A tokenizer, or None.
+        lm: The causal LM.
+
+    Returns:
+        The tokenizer's own first; empty for none.
+
+    Raises:
+        ValueError: If it is no token id.
+    """
+
+    def listed(value: Any) -> list[int]:
+        if value is None:
+            return []
+        values = cast("Iterable[Any]", value) if isinstance(value, Iterable) else (value,)
+        try:
+            return [int(x) for x in values]
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"eos_token_id is {value!r}, not one token id or several.") from error
+
+    if chosen is not None:
+        return tuple(dict.fromkeys(listed(chosen)))
+    generation = getattr(lm, "generation_config", None)
+    ends = [getattr(source, "eos_token_id", None) for source in (tokenizer, generation)]
+    named = [token for value in ends for token in listed(value)]
+    return tuple(dict.fromkeys(named or listed(getattr(lm.config, "eos_token_id", None))))
+
+
+def padding_token(chosen: int | None, tokenizer: Any, config: Any) -> int | None:
+    """The token that pads prompts.
+
+    Args:
+        chosen: A token; None: the tokenizer's, else that of the model's config.
+        tokenizer: A tokenizer, or None.
+        config: The model's configuration.
+
+    Returns:
+        The token, the first where several are named; None for none.
+    """
+    for value in (chosen, *(getattr(x, "pad_token_id", None) for x in (tokenizer, config))):
+        if value is not None:
+            return cast("list[int]", value)[0] if isinstance(value, list) else value
+    return None
+
 
 _DROPOUT = (
     nn.Dropout,
@@ -142,15 +199,11 @@ def require_plain_embeddings(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if not isinstance(module, nn.Embedding):
             continue
-        if module.max_norm is not None:
+        by_frequency = module.scale_grad_by_freq and module.weight.requires_grad
+        if module.max_norm is not None or by_frequency:
             raise ValueError(
-                f"The embedding {name!r} has max_norm={module.max_norm}, which rescales its rows "
-                "whenever they are looked up, so the policy is not a function of its parameters: "
-                "set max_norm to None."
-            )
-        if module.scale_grad_by_freq and module.weight.requires_grad:
-            raise ValueError(
-                f"The trainable embedding {name!r} has scale_grad_by_freq=True, which divides its "
-                "gradient by how often a token is in the micro-batch: freeze it, or train with "
-                "scale_grad_by_freq=False."
+                f"The embedding {name!r} has max_norm={module.max_norm} and scale_grad_by_freq="
+                f"{module.scale_grad_by_freq}: the one rescales rows when they are looked up, the "
+                "other their gradient by the micro-batch, so no gradient is a derivative. Set both "
+                "off."
             )

@@ -6,22 +6,35 @@ are those of the whole model. Every process must run equally many forward passes
 `models.batching` and `sampling.generate` see to where `Policy.ranks` are all processes. In
 training each process has equally many sequences of its own.
 
-Where there is no adapter, trained layers are spread too (`models.layerwise`).
+Where there is no adapter, trained layers are spread too (`models.sharding`).
+
+θ that is spread over processes: layers evaluated at θ + ηv, and gradients of layers.
+
+torch has no forward mode through sharded weights. So a layer's parameters are replaced when they
+have been gathered for its forward pass: by θ + ηv, of which v is gathered with them. η may be a
+dual number, and derivatives along v are then those of the whole model, exactly. A gradient of θ is
+added up over the processes parameter by parameter, as backward passes find it, in float64; each
+process keeps its part.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from isentrope.models.architecture import UnsupportedModelError, decoder_of, name_of
+from isentrope.nouns.vectors import Vector, is_sharded, summed_in_parts, whole
 from isentrope.system.processes import Ranks
 
 
@@ -113,3 +126,119 @@ def layers_of(lm: Any) -> nn.ModuleList:
             "sharded: leave shard_base false."
         )
     return found
+
+
+@dataclass(frozen=True)
+class Moved:
+    """θ + ηv of one spread parameter, added up when its layer is gathered.
+
+    Attributes:
+        direction: v, sharded as the parameter.
+        eta: η, which may be a dual number.
+    """
+
+    direction: Tensor
+    eta: Tensor | float
+
+    def at(self, here: Tensor) -> Tensor:
+        """The whole of θ + ηv, from the whole of θ."""
+        return moved_along(here.detach(), whole(self.direction), self.eta)
+
+
+def moved_along(here: Tensor, direction: Tensor, eta: Tensor | float) -> Tensor:
+    """θ + ηv of one parameter, added in float64 and rounded to the parameter's type."""
+    return (here.double() + eta * direction.to(here.device, torch.float64)).to(here.dtype)
+
+
+Point = Mapping[str, Tensor | Moved]
+"""Parameters to use in place of θ, by name; a sharded tensor stands for the model's own."""
+
+
+@contextmanager
+def layers_at(model: nn.Module, point: Point) -> Generator[None]:
+    """A block in which the layers that are spread have other parameters.
+
+    Args:
+        model: Whose layers they are.
+        point: The parameters; those that are not `Moved` are left to the caller.
+
+    Yields:
+        Nothing.
+    """
+    moved = {n: x for n, x in point.items() if isinstance(x, Moved)}
+
+    def replace(name: str, owner: nn.Module, leaf: str, here: Tensor) -> None:
+        if name in moved:
+            owner._parameters[leaf] = moved[name].at(here)  # type: ignore[assignment]
+
+    with _when_gathered(model, replace) if moved else ExitStack():
+        yield
+
+
+@contextmanager
+def layer_gradients(theta: Vector, model: nn.Module) -> Generator[Vector]:
+    """A block of one forward and one backward pass, which gives the gradients of what is spread.
+
+    Args:
+        theta: The trainable parameters.
+        model: Whose layers they are in.
+
+    Yields:
+        The gradients by name, filled by the backward pass: sums over processes, float64.
+    """
+    found: Vector = {}
+    handles: list[Any] = []
+
+    def watch(name: str, owner: nn.Module, leaf: str, here: Tensor) -> None:
+        def add_up(parameter: Tensor) -> None:
+            if parameter.grad is None:  # a layer that ran twice calls this twice
+                return
+            sums = summed_in_parts(parameter.grad.double(), theta[name])
+            found[name] = found[name] + sums if name in found else sums
+            parameter.grad = None  # FSDP2 then has nothing to reduce
+
+        if here.requires_grad:
+            handles.append(here.register_post_accumulate_grad_hook(add_up))
+
+    try:
+        with _when_gathered(model, watch):
+            yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _when_gathered(
+    model: nn.Module, visit: Callable[[str, nn.Module, str, Tensor], None]
+) -> Generator[None]:
+    """A block in which a function is called with each parameter of a layer that was gathered.
+
+    If the block fails, every layer is θ's part again, ready for a next pass.
+    """
+    layers = [(prefix, x) for prefix, x in model.named_modules() if isinstance(x, FSDPModule)]
+    with ExitStack() as stack:
+        for prefix, module in layers:
+            layer: Any = module
+            places = list(_places(prefix, layer))
+
+            def visit_all(*_: object, places: list[tuple[str, nn.Module, str]] = places) -> None:
+                for name, owner, leaf in places:
+                    visit(name, owner, leaf, owner._parameters[leaf])  # type: ignore[arg-type]
+
+            stack.callback(layer.register_forward_pre_hook(visit_all).remove)
+        try:
+            yield
+        except BaseException:
+            ran = [x for _, x in layers if x._get_fsdp_state()._is_root is not None]
+            for layer in ran:
+                getattr(layer, "reset_iter_state", layer.reshard)()  # newer torch resets more
+            raise
+
+
+def _places(prefix: str, layer: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """Name, module and attribute of each sharded parameter of a layer that is not gathered."""
+    for path, module in layer.named_modules(prefix=prefix):
+        for leaf, parameter in module._parameters.items():
+            if is_sharded(parameter):
+                yield f"{path}.{leaf}", module, leaf

@@ -1,65 +1,57 @@
-"""Columns of a rollouts file, read and checked: their types, no nulls, values in range."""
+"""Columns of a rollouts file, read and checked: their types, no nulls, values in range.
+
+Columns of rollouts as a caller gives them, converted to tensors and checked.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
+import torch
+from pyarrow import compute
+from torch import Tensor
 
 from isentrope.system.errors import FileError
 from isentrope.system.reading import read_arrow, reading
 
-_LARGEST_ID = 2**31
+_FLATTEN: Any = vars(compute)["list_flatten"]  # made when the module is imported
+_IDS, _NUMBERS = pa.list_(pa.int64()), pa.list_(pa.float64())
+TYPES = {
+    "prompt_ids": _IDS,
+    "response_ids": _IDS,
+    "prompt_index": pa.int64(),
+    "sampler_logprobs": _NUMBERS,
+    "sampler_entropies": _NUMBERS,
+    "rewards": pa.float64(),
+    "advantages": pa.float64(),
+    "prompt_keys": pa.string(),
+    "references": pa.string(),
+    "response_texts": pa.string(),
+    "token_weights": _NUMBERS,
+    "entropy_weights": _NUMBERS,
+    "response_mask": pa.list_(pa.bool_()),
+}
+"""Every column, and what it holds."""
+
 _ROUNDING = 1e-3
 """By which a log-probability may exceed 0, and an entropy be below it."""
-_KINDS = {
-    "prompt_index": "integers",
-    "rewards": "numbers",
-    "advantages": "numbers",
-    "prompt_keys": "texts",
-    "references": "texts",
-    "response_texts": "texts",
-}
-"""Columns with one value per sequence; all others hold lists."""
-_LIST_KINDS = {"prompt_ids": "integers", "response_ids": "integers", "response_mask": "booleans"}
-"""What lists hold; those of other columns hold numbers."""
 _BOUNDS = {
-    "prompt_ids": (0, _LARGEST_ID),
-    "response_ids": (0, _LARGEST_ID),
+    "prompt_ids": (0, 2**31),
+    "response_ids": (0, 2**31),
     "prompt_index": (0, 2**53),
-    "sampler_logprobs": (-math.inf, _ROUNDING),
-    "sampler_entropies": (-_ROUNDING, math.inf),
+    "sampler_logprobs": (-1e300, _ROUNDING),
+    "sampler_entropies": (-_ROUNDING, 1e300),
 }
 
 
-def _is_number(kind: Any) -> bool:
-    return pa.types.is_floating(kind) or pa.types.is_integer(kind)
-
-
-def _is_text(kind: Any) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-_IS: dict[str, Callable[[Any], bool]] = {
-    "integers": pa.types.is_integer,
-    "numbers": _is_number,
-    "texts": _is_text,
-    "booleans": pa.types.is_boolean,
-}
-
-
-def read_rollout_columns(
-    path: str | Path, known: Collection[str], cure: str
-) -> tuple[dict[str, Any], dict[bytes, bytes]]:
+def read_rollout_columns(path: str | Path, cure: str) -> tuple[dict[str, Any], dict[bytes, bytes]]:
     """The columns of a rollouts file.
 
     Args:
         path: A parquet file.
-        known: The columns that it may have.
         cure: What to do if it cannot be read, a sentence.
 
     Returns:
@@ -70,50 +62,142 @@ def read_rollout_columns(
     """
     table = read_arrow(path, cure)
     missing = {"prompt_ids", "response_ids", "prompt_index"} - set(table.column_names)
-    unknown = set(table.column_names) - set(known)
+    unknown = set(table.column_names) - set(TYPES)
     if missing or unknown:
         raise FileError(
             path,
             f"{path} is not a rollouts file: missing {sorted(missing)}, unknown {sorted(unknown)}.",
         )
     with reading(path, cure):
-        for name in table.column_names:
-            require_column(name, table.column(name))
-        return table.to_pydict(), table.schema.metadata or {}
+        return {n: _values(n, table.column(n)) for n in table.column_names}, (
+            table.schema.metadata or {}
+        )
 
 
-def require_column(name: str, column: Any) -> None:
-    """Refuse a column of a file by its type, its nulls and its range.
+def _values(name: str, column: Any) -> list[Any]:
+    kind: Any = TYPES[name]
+    given = column
+    try:
+        column = given.cast(kind)
+    except pa.ArrowException as error:
+        raise ValueError(f"{name} holds {given.type}, not {kind}") from error
+    if name == "response_mask" and column.cast(given.type) != given:
+        raise ValueError(f"{name} holds numbers besides 0 and 1")  # which would be true
+    entries = _FLATTEN(column) if pa.types.is_list(kind) else column
+    if name != "references" and column.null_count + entries.null_count:
+        raise ValueError(f"{name} has empty entries")
+    if kind != pa.string():
+        (low, high), numbers = _BOUNDS.get(name, (-1e300, 1e300)), entries.to_numpy()
+        if not ((numbers >= low) & (numbers <= high)).all():
+            raise ValueError(f"{name} holds a number that is not finite, or out of range")
+    return column.to_pylist()
+
+
+def token_ids(values: Tensor | Sequence[int], what: str) -> Tensor:
+    """The ids of one text.
+
+    Args:
+        values: At least one integer, 0 or more.
+        what: Of what, for messages.
+
+    Returns:
+        (l,) int64.
+
+    Raises:
+        ValueError: If they are anything else.
+    """
+    ids = torch.as_tensor(values)
+    if ids.ndim != 1 or ids.numel() == 0 or ids.is_floating_point():
+        raise ValueError(
+            f"{what} must be a non-empty 1-D tensor of token ids, got shape {tuple(ids.shape)} "
+            f"and dtype {ids.dtype}."
+        )
+    if int(ids.min()) < 0:
+        raise ValueError(f"{what} has the token id {int(ids.min())}: ids are 0 or more.")
+    return ids.to(torch.int64)
+
+
+def prompt_of_each(prompts: Sequence[Any], index: Tensor) -> list[Tensor]:
+    """The prompt of each sequence.
+
+    Args:
+        prompts: Ids of the prompt of each sequence, or of each prompt that `index` names.
+        index: (n,) int64, the prompt draw of each sequence.
+
+    Returns:
+        n tensors; sequences of a draw have the same.
+
+    Raises:
+        ValueError: If a prompt is missing, or two sequences of a draw have different ones.
+    """
+    found = [token_ids(p, f"prompt {i}") for i, p in enumerate(prompts)]
+    if len(found) != len(index):
+        top = int(index.max())
+        if top >= len(found) or int(index.min()) < 0:
+            raise ValueError(
+                f"prompt_index points to prompt {top}, but there are {len(found)} prompts."
+            )
+        found = [found[int(p)] for p in index]
+    first: dict[int, int] = {}
+    for i, group in enumerate(index.tolist()):
+        j = first.setdefault(group, i)
+        if not torch.equal(found[i], found[j]):
+            raise ValueError(
+                f"Sequences {j} and {i} share prompt_index {group} but have different prompts."
+            )
+    return found
+
+
+def of_tokens(name: str, column: Sequence[Any], responses: Sequence[Tensor]) -> list[Tensor]:
+    """A column with one entry per token.
 
     Args:
         name: Of the column.
-        column: An arrow column.
+        column: One list per response.
+        responses: Their ids.
+
+    Returns:
+        One tensor per response, bool for `response_mask` and else float64.
 
     Raises:
-        ValueError: Saying what it holds.
+        ValueError: If a list is not as long as its response, or the policy drew none of a
+            response's tokens.
     """
-    if name != "references" and column.null_count:
-        raise ValueError(f"{name} has {column.null_count} empty entries")
-    if name not in _KINDS:
-        column = _flattened(name, column)
-    kind = _KINDS.get(name) or _LIST_KINDS.get(name, "numbers")
-    empty = pa.types.is_null(column.type) and name == "references"
-    if not (empty or _IS[kind](column.type)):
-        raise ValueError(f"{name} holds {column.type}, not {kind}")
-    if kind in ("integers", "numbers") and len(column):
-        values = column.to_numpy()
-        if not np.isfinite(values).all():
-            raise ValueError(f"{name} holds a number that is not finite")
-        low, high = _BOUNDS.get(name, (-math.inf, math.inf))
-        if values.min() < low or values.max() > high:
-            raise ValueError(f"{name} holds values from {values.min()} to {values.max()}")
+    is_mask = name == "response_mask"
+    tensors: list[Tensor] = []
+    for i, (values, response) in enumerate(zip(column, responses, strict=True)):
+        x = torch.as_tensor(values, dtype=torch.bool if is_mask else torch.float64)
+        if x.shape != response.shape:
+            raise ValueError(
+                f"{name}[{i}] has {len(x)} values for a response of {len(response)} tokens."
+            )
+        if is_mask and not bool(x.any()):
+            raise ValueError(
+                f"response_mask[{i}] is False throughout: the policy drew none of its tokens, "
+                "so the response is no sample of it. Omit the response."
+            )
+        tensors.append(x)
+    return tensors
 
 
-def _flattened(name: str, column: Any) -> Any:
-    """The entries of all lists."""
-    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
-        raise ValueError(f"{name} holds {column.type}, not lists")
-    entries = pa.chunked_array([part.flatten() for part in column.chunks], column.type.value_type)
-    if entries.null_count:
-        raise ValueError(f"{name} has {entries.null_count} empty entries in its lists")
-    return entries
+def numbers(name: str, column: Any, n: int) -> Tensor:
+    """A column with one number per sequence.
+
+    Args:
+        name: Of the column.
+        column: n finite numbers.
+        n: How many sequences there are.
+
+    Returns:
+        (n,) float64.
+
+    Raises:
+        ValueError: If they are anything else.
+    """
+    tensor = torch.as_tensor(column, dtype=torch.float64)
+    if tensor.shape != (n,) or not bool(tensor.isfinite().all()):
+        raise ValueError(
+            f"{name} must be {n} finite numbers, got {tuple(tensor.shape)} "
+            f"with {int((~tensor.isfinite()).sum())} not finite."
+        )
+    return tensor

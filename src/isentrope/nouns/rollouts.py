@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from isentrope.nouns.rollout_columns import read_rollout_columns
-from isentrope.nouns.rollout_input import (
-    masks,
+from isentrope.nouns.rollout_columns import (
+    TYPES,
     numbers,
-    numbers_of_tokens,
+    of_tokens,
     prompt_of_each,
+    read_rollout_columns,
     token_ids,
 )
 from isentrope.nouns.vectors import tensor_bytes
@@ -97,22 +97,17 @@ class Rollouts:
         for name in _LISTS:
             if (column := getattr(self, name)) is not None and len(column) != n:
                 raise ValueError(f"{name} has {len(column)} entries for {n} responses.")
-        if self.response_mask is not None:
-            self.response_mask = masks(self.response_mask, self.response_ids)
-        for name in _PER_TOKEN:
+        for name in ("response_mask", *_PER_TOKEN):
             if (column := getattr(self, name)) is not None:
-                setattr(self, name, self._of_drawn_tokens(name, column))
+                tensors = of_tokens(name, column, self.response_ids)
+                if self.response_mask is not None:  # 0 where the policy did not draw a token
+                    pairs = zip(tensors, self.response_mask, strict=True)
+                    masked = ((x, torch.as_tensor(own, dtype=torch.bool)) for x, own in pairs)
+                    tensors = [x.masked_fill(~own, 0) for x, own in masked]
+                setattr(self, name, tensors)
         for name in ("rewards", "advantages"):
             if (column := getattr(self, name)) is not None:
                 setattr(self, name, numbers(name, column, n))
-
-    def _of_drawn_tokens(self, name: str, column: Any) -> list[Tensor]:
-        """A column with one number per token, 0 where the policy did not draw it."""
-        tensors = numbers_of_tokens(name, column, self.response_ids)
-        if self.response_mask is None:
-            return tensors
-        pairs = zip(tensors, self.response_mask, strict=True)
-        return [x.masked_fill(~own, 0.0) for x, own in pairs]
 
     def __len__(self) -> int:
         return len(self.response_ids)
@@ -248,13 +243,13 @@ class Rollouts:
         Raises:
             FileError: If a column is missing, unknown, or holds something else than it should.
         """
-        columns, metadata = read_rollout_columns(path, _COLUMNS, _CURE)
+        columns, metadata = read_rollout_columns(path, _CURE)
         with reading(path, _CURE):
             limit = int(metadata[_LENGTH]) if _LENGTH in metadata else None
             return cls(**columns, max_new_tokens=limit)
 
 
-_COLUMNS = tuple(name for name in Rollouts.__dataclass_fields__ if name != "max_new_tokens")
+_COLUMNS = tuple(TYPES)
 _LISTS = ("prompt_keys", "references", "response_texts", "response_mask", *_PER_TOKEN)
 _LENGTH = b"max_new_tokens"
 

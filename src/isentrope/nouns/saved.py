@@ -1,7 +1,7 @@
 """Types of fields of dataclasses that results.json holds, where the type alone does not say how.
 
 A result is written as its dataclasses are: a field is a key. NaN is null in the file, and null is
-NaN again wherever a number is wanted (`results.coding`).
+NaN again wherever a number is wanted (`results.result`).
 """
 
 from __future__ import annotations

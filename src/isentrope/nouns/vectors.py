@@ -3,7 +3,14 @@
 A direction v, a gradient g_H, a preconditioner P and the parameters θ themselves all have this
 form, so their products are sums over names. Arithmetic is float64. Where θ is spread over processes
 all of them are (`sharded_tensors`), and every process must ask for an inner product.
+
+Tensors of which every process holds a part: rows, as FSDP2 deals them (DTensor, Shard(0)).
+
+Arithmetic on them is elementwise, each process on its part. A sum over all entries is exchanged,
+so every process must ask for it.
 """
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
@@ -11,9 +18,114 @@ import math
 from collections.abc import Mapping
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial
 
-from isentrope.nouns.sharded_tensors import local_part, total
+
+def is_sharded(tensor: object) -> bool:
+    """Whether a tensor is held in parts."""
+    return isinstance(tensor, DTensor)
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """What this process holds of a tensor that may be sharded; without a gradient, where it is."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    with torch.no_grad():  # an identity that functional transforms could not trace
+        return tensor.to_local()
+
+
+def largest_part(tensor: Tensor) -> int:
+    """Numbers of a tensor that one process holds at most; the same on every process."""
+    if not isinstance(tensor, DTensor):
+        return tensor.numel()
+    rows = tensor.shape[0]
+    return -(-rows // tensor.device_mesh.size()) * (tensor.numel() // max(rows, 1))
+
+
+def with_part(part: Tensor, like: Tensor) -> Tensor:
+    """A tensor sharded as another, from this process's part; the part itself where it is not.
+
+    Args:
+        part: Of the shape of `local_part(like)`.
+        like: What it is sharded like.
+
+    Returns:
+        A tensor of the shape of `like`, and the type of `part`.
+    """
+    if not isinstance(like, DTensor):
+        return part
+    mesh, placed = like.device_mesh, like.placements
+    shape, stride = like.shape, like.stride()
+    return DTensor.from_local(part, mesh, placed, run_check=False, shape=shape, stride=stride)
+
+
+def sharded_like(whole: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor, the same on every process, as one that is held like another.
+
+    Args:
+        whole: The tensor.
+        like: One of the same shape that may be sharded.
+
+    Returns:
+        On the device of `like`; a copy of this process's part where it is sharded.
+    """
+    if not isinstance(like, DTensor):
+        return whole.to(like.device)
+    size, own = like.device_mesh.size(), like.device_mesh.get_local_rank()
+    parts = whole.chunk(size)
+    part = parts[own] if own < len(parts) else whole[:0]
+    return with_part(part.to(like.device, copy=True).contiguous(), like)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor with the parts of all processes, on each of them; also inside of jvp."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    part, mesh, shape = local_part(tensor), tensor.device_mesh, tensor.shape
+    rows = -(-shape[0] // mesh.size())
+    padded = part.new_zeros(rows, *shape[1:])
+    padded[: len(part)] = part
+    found = part.new_empty(rows * mesh.size(), *shape[1:])
+    dist.all_gather(list(found.chunk(mesh.size())), padded, group=mesh.get_group())
+    return found[: shape[0]]
+
+
+def summed_in_parts(own: Tensor, like: Tensor) -> Tensor:
+    """The sum over processes of whole tensors, held like another one.
+
+    Args:
+        own: What this process adds, whole.
+        like: A sharded tensor of the same shape.
+
+    Returns:
+        Of the type of `own`.
+    """
+    assert isinstance(like, DTensor)
+    sums = DTensor.from_local(own, like.device_mesh, [Partial()], run_check=False)
+    return sums.redistribute(like.device_mesh, like.placements)
+
+
+def total(values: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> list[float]:
+    """Numbers by name, added up over processes where the tensors of these names are sharded.
+
+    Args:
+        values: A scalar of each, of what this process holds.
+        like: The tensors, or others held like them.
+
+    Returns:
+        In the order of `values`.
+    """
+    sharded = [n for n in values if isinstance(like[n], DTensor)]
+    if sharded:
+        here = torch.stack([values[n].double() for n in sharded])
+        first = like[sharded[0]]
+        assert isinstance(first, DTensor)
+        dist.all_reduce(here, group=first.device_mesh.get_group())
+        values = {**values, **dict(zip(sharded, here, strict=True))}
+    return [float(x) for x in values.values()]
+
 
 Vector = dict[str, Tensor]
 """Parameter name → tensor of the parameter's shape."""

@@ -1,28 +1,23 @@
 """A plan: the stages of a verb, what they hold, whether that fits, and if not what would.
 
-What is held without any pass (weights, moments, the step, stored gradients) is exact arithmetic on
-the shapes of a checkpoint: N parameters, d of them trainable.
+What is held without any pass (weights, the step, stored gradients) is exact arithmetic on the
+shapes of a checkpoint: N parameters, d of them trainable.
 """
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
 from isentrope.models.precision import Precision
 from isentrope.planning.shapes import Shapes
 from isentrope.system.errors import IsentropeError
 
-_UNITS = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
-_BINARY = {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-
 STEP_VECTORS = 5
-"""v, P, and the components momentum, decay and gradient."""
-
-UPDATE_VECTORS = 5
-"""Twice two moments of Adam, and the gradient; an optimizer that keeps fewer takes less."""
+"""v, P, and the components momentum, decay and gradient; computing them takes as much: twice two
+moments of Adam, and the gradient."""
 
 
 class DoesNotFitError(IsentropeError, ValueError):
@@ -45,40 +40,12 @@ def on_line(shares: Sequence[float], found: Sequence[float]) -> Callable[[float]
 
 
 @dataclass(frozen=True)
-class Term:
-    """A part of what is held.
-
-    Attributes:
-        name: What it is.
-        size: Bytes.
-        formula: Where they come from.
-    """
-
-    name: str
-    size: int
-    formula: str
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Gradients that a verb stores.
-
-    Attributes:
-        groups: Those of error groups.
-        sides: Rows of the left and right side of each block of a kernel; None: with itself.
-    """
-
-    groups: int = 0
-    sides: tuple[tuple[int, int | None], ...] = ()
-
-
-@dataclass(frozen=True)
 class Stage:
     """One stage of a verb.
 
     Attributes:
         name: As the verb's own clock calls it.
-        seconds: Of one process; None where nothing was run.
+        seconds: Of one process.
         peak: Bytes at once.
         fixed: Those of them that no smaller micro-batch would save.
         setting: What the others are in proportion to.
@@ -86,7 +53,7 @@ class Stage:
     """
 
     name: str
-    seconds: float | None
+    seconds: float
     peak: int
     fixed: int
     setting: str = "sampling.max_tokens"
@@ -100,30 +67,31 @@ class Plan:
     Attributes:
         verb: Its name.
         checkpoint: Name of the checkpoint.
-        stages: In the order in which they run.
-        held: What is held without any pass, which is in the stages too.
+        held: Bytes that are held without any pass, by what they are; they are in the stages too.
         libraries: Bytes of Python and its libraries, without any model.
         memory: Bytes that there are.
+        stages: In the order in which they run; none where nothing was run.
         not_run: Why no stage was run; None where they were.
     """
 
     verb: str
     checkpoint: str
-    stages: tuple[Stage, ...]
-    held: tuple[Term, ...]
+    held: dict[str, int]
     libraries: int
     memory: int
+    stages: tuple[Stage, ...] = ()
     not_run: str | None = None
 
     @property
-    def largest(self) -> Stage:
-        """The stage that takes most."""
-        return max(self.stages, key=lambda stage: stage.peak)
+    def largest(self) -> tuple[int, str]:
+        """Bytes of the stage that takes most, and its name."""
+        least = (sum(self.held.values()), "held without any pass")
+        return max(((stage.peak, stage.name) for stage in self.stages), default=least)
 
     @property
     def peak(self) -> int:
         """Bytes at once, libraries included."""
-        return self.largest.peak + self.libraries
+        return self.largest[0] + self.libraries
 
     @property
     def fits(self) -> bool:
@@ -133,99 +101,54 @@ class Plan:
     @property
     def seconds(self) -> float | None:
         """Of all stages."""
-        known = [stage.seconds for stage in self.stages if stage.seconds is not None]
-        return sum(known) if known else None
-
-    def less(self, spared: int) -> Plan:
-        """The same where every stage holds so much less: what a spread base has elsewhere."""
-        stages = [
-            replace(stage, peak=stage.peak - spared, fixed=stage.fixed - spared)
-            for stage in self.stages
-        ]
-        return replace(self, stages=tuple(stages))
+        return sum(stage.seconds for stage in self.stages) if self.stages else None
 
     @property
     def cure(self) -> str:
         """The change that would fit, by the straight line of each stage."""
         room = self.memory - self.libraries
         wanted: dict[str, int] = {}
-        for stage in self.stages:
-            if stage.peak <= room:
-                continue
+        for stage in (stage for stage in self.stages if stage.peak > room):
             share = (room - stage.fixed) / max(1, stage.peak - stage.fixed)
-            value = int(share * stage.value)
-            if value < 1:
-                return (
-                    f"{gigabytes(stage.fixed)} are held in {stage.name} whatever is read at a "
-                    "time: fisher_kernel.where=disk, fewer analysis.groups, "
-                    "precision.runtime_dtype=float32 or a machine with more memory."
-                )
-            power = 1 << (value.bit_length() - 1)
+            power = 2 ** (max(0, int(share * stage.value)).bit_length() - 1)
             wanted[stage.setting] = min(power, wanted.get(stage.setting, power))
-        return " ".join(f"--set {name}={value}" for name, value in wanted.items()) + " would fit."
-
-
-def weights(shapes: Shapes, precision: Precision, spread_over: int = 1) -> list[Term]:
-    """The weights in float32, and a copy at another precision for as long as it is used.
-
-    Args:
-        shapes: Of the checkpoint.
-        precision: Of the measurement.
-        spread_over: Processes over which the base is spread.
-
-    Returns:
-        The terms.
-    """
-    n = shapes.of_a_process(shapes.parameters, shapes.spread, spread_over)
-    size = _element(precision)
-    terms = [Term("weights", 4 * n, f"{n:,} parameters x 4 bytes (float32)")]
-    if size != 4:
-        name = f"weights in {precision.runtime_dtype}"
-        terms.append(Term(name, size * n, f"{n:,} parameters x {size} bytes"))
-    if spread_over > 1:
-        layer = shapes.spread // shapes.layers
-        terms.append(Term("a gathered layer", size * layer, f"{layer:,} parameters x {size} bytes"))
-    return terms
+        if wanted and min(wanted.values()) >= 1:
+            changes = " ".join(f"--set {name}={value}" for name, value in wanted.items())
+            return f"{changes} would fit."
+        return (
+            "Most of it is held whatever is read at a time: fisher_kernel.where=disk, fewer "
+            "analysis.groups, precision.runtime_dtype=float32 or a machine with more memory."
+        )
 
 
 def held(
-    shapes: Shapes, precision: Precision, rows: Rows | None, storage: Storage, spread_over: int = 1
-) -> list[Term]:
-    """All that is held at once, where it is most.
+    shapes: Shapes,
+    precision: Precision,
+    storage: Storage,
+    groups: int = 0,
+    sides: Sequence[tuple[int, int | None]] = (),
+) -> dict[str, int]:
+    """What is held at once without any pass, where it is most.
 
     Args:
         shapes: Of the checkpoint.
         precision: Of the measurement.
-        rows: Gradients that are stored; None where there is no step either.
-        storage: How.
-        spread_over: Processes over which the base is spread.
+        storage: How gradients are stored.
+        groups: Gradients of error groups that are.
+        sides: Rows of the left and right side of each block of a kernel; None: with itself.
 
     Returns:
-        The terms: of the update, or of what comes after it.
+        Bytes by what they are.
     """
-    if rows is None:
-        return weights(shapes, precision, spread_over)
-    d = shapes.of_a_process(shapes.trainable, shapes.spread_trainable, spread_over)
-    size = _element(precision)
-
-    def vectors(name: str, count: int) -> Term:
-        return Term(name, 8 * count * d, f"{count} x {d:,} trainable x 8 bytes (float64)")
-
-    stored = 0 if storage.where == "disk" else rows.groups * max(4, size) * d
-    after = [vectors("step", STEP_VECTORS)]
-    after.append(Term("stored gradient groups", stored, f"{rows.groups} groups x {d:,} trainable"))
-    blocks = [plan_storage(*sides, d, size, storage) for sides in rows.sides]
-    kept = 0 if storage.where == "disk" else max((b.held_bytes for b in blocks), default=0)
-    after.append(Term("stored gradients", kept, f"rows x {d:,} trainable ({storage.kept})"))
-    update = [vectors("moments and gradient", UPDATE_VECTORS)]
-    larger = max(update, after, key=lambda terms: sum(term.size for term in terms))
-    every = [*weights(shapes, precision, spread_over), *larger]
-    return [term for term in every if term.size]
-
-
-def _element(precision: Precision) -> int:
-    """Bytes of a number at a precision."""
-    return {"float64": 8, "bfloat16": 2}.get(precision.runtime_dtype, 4)
+    n, d, kind = shapes.parameters, shapes.trainable, precision.runtime_dtype
+    size = {"float64": 8, "bfloat16": 2}.get(kind, 4)
+    terms = {"weights": 4 * n, f"weights in {kind}": size * n if size != 4 else 0}
+    terms["step"] = STEP_VECTORS * 8 * d
+    if storage.where != "disk":
+        blocks = [plan_storage(*rows, d, size, storage) for rows in sides]
+        terms["stored gradient groups"] = groups * max(4, size) * d
+        terms["stored gradients"] = max((block.held_bytes for block in blocks), default=0)
+    return {name: term for name, term in terms.items() if term}
 
 
 def libraries_bytes() -> int:
@@ -235,26 +158,19 @@ def libraries_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def memory_of(device: str, processes: int = 1) -> int:
-    """Memory that is free now for each of the processes on this machine.
-
-    Args:
-        device: cpu, cuda or cuda:N; each process has a GPU of its own.
-        processes: How many there are.
-
-    Returns:
-        Bytes.
-    """
+def memory_of(device: str) -> int:
+    """Bytes that are free on cpu, cuda or cuda:N; processes of torchrun share those of a CPU."""
     import psutil
     import torch
 
     if device.startswith("cuda") and torch.cuda.is_available():
         return int(torch.cuda.mem_get_info(device)[0])
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return int(psutil.virtual_memory().available) // processes + libraries_bytes()
 
 
 def bytes_of(text: str) -> int:
-    """A size with its unit, in bytes.
+    """A size with its unit in bytes.
 
     Args:
         text: Such as "16GB" or "24 GiB".
@@ -265,10 +181,15 @@ def bytes_of(text: str) -> int:
     Raises:
         ValueError: If it is no such size.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B)\s*", text, re.IGNORECASE)
-    if found is None or not float(found[1]) > 0:
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    try:
+        size = int(TypeAdapter(ByteSize).validate_python(text))
+    except ValidationError:
+        size = 0
+    if size < 1e6:
         raise ValueError(f"--memory {text!r} is not a size: write 16GB, 24GiB or 500MB.")
-    return int(float(found[1]) * (_UNITS | _BINARY)[found[2].upper()])
+    return size
 
 
 def gigabytes(size: float) -> str:

@@ -23,8 +23,7 @@ from isentrope.policy.divergence import Reference
 from isentrope.policy.language_model import Policy
 from isentrope.policy.own_logits import OWN_TOKENS, first_tokens_of, rounding_of
 from isentrope.policy.scoring import score
-from isentrope.policy.scoring_batches import scoring_batches
-from isentrope.policy.short_memory import smaller_where_memory_is_short
+from isentrope.policy.scoring_batches import scoring_batches, smaller_where_memory_is_short
 from isentrope.policy.token_statistics import NotFiniteError, Scores, require_finite
 
 

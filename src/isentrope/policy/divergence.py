@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from isentrope.models.batching import MicroBatch
-from isentrope.models.limits import at_once
-from isentrope.policy.scorer import Scorer
+from isentrope.models.batching import MicroBatch, at_once
+from isentrope.policy.head import Scorer
 from isentrope.policy.token_statistics import logit_chunks
 
 LOGITS_HELD = 2**22

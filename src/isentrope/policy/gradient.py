@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from isentrope.models.architecture import refusal_by_name
 from isentrope.models.batching import MicroBatch, as_trained, micro_batches
-from isentrope.models.layerwise import layer_gradients
 from isentrope.models.requirements import require_no_checkpointing
+from isentrope.models.sharding import layer_gradients
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.sharded_tensors import is_sharded
-from isentrope.nouns.vectors import Vector
+from isentrope.nouns.vectors import Vector, is_sharded
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, weight_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.short_memory import smaller_where_memory_is_short
+from isentrope.policy.scoring_batches import smaller_where_memory_is_short
 from isentrope.system.heap import mapped_blocks
 from isentrope.system.processes import Ranks
 

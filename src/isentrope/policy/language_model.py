@@ -21,24 +21,25 @@ from isentrope.models.architecture import refusal_by_name
 from isentrope.models.attention import attention_in_blocks
 from isentrope.models.batching import PADDING, PADDING_ON_ACCELERATOR, MicroBatch
 from isentrope.models.checkpoint import LoadOptions, load_checkpoint
-from isentrope.models.layerwise import Point, layers_at
 from isentrope.models.precision import Precision
 from isentrope.models.quantised import convert_model
 from isentrope.models.requirements import (
+    end_tokens,
+    padding_token,
     require_finite_weights,
     require_no_dropout,
     require_one_device,
     require_plain_embeddings,
 )
-from isentrope.models.special_tokens import end_tokens, padding_token
+from isentrope.models.sharding import Point, layers_at
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.sharded_tensors import is_sharded
+from isentrope.nouns.vectors import is_sharded
 from isentrope.policy.divergence import DivergentScorer, Reference
+from isentrope.policy.head import HiddenStates, Scorer
 from isentrope.policy.own_logits import (
     require_float64,
     require_own_logits,
 )
-from isentrope.policy.scorer import HiddenStates, Scorer
 from isentrope.policy.theta import Theta
 from isentrope.policy.token_statistics import Scores
 from isentrope.system.processes import ALONE, Ranks

@@ -18,7 +18,7 @@ from isentrope.models.attention import attention_in_blocks
 from isentrope.models.batching import micro_batches
 from isentrope.models.precision import Precision, RoundingOperations
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.scorer import Scorer
+from isentrope.policy.head import Scorer
 from isentrope.policy.token_statistics import LOGITS_HELD, Scores
 from isentrope.system.heap import mapped_blocks
 
@@ -73,22 +73,19 @@ def require_own_logits(
         theirs = log_p.gather(1, targets)[:, 0], -(log_p.exp() * log_p).sum(-1)
         for ours, own in zip((s, entropy), theirs, strict=True):
             gap = (ours.to(own.device).double() - own.double())[drawn.to(own.device)]
-            _require_equal(scorer, float(gap.square().mean().sqrt()), logits.dtype)
+            size = float(gap.square().mean().sqrt())
+            if not size < OWN_LOGITS.get(logits.dtype, 0.3):
+                raise UnsupportedModelError(
+                    f"isentrope does not support {name_of(scorer.lm)}: its own logits are not "
+                    "those of its output embedding with the scale and the soft cap that its "
+                    f"configuration declares (scores differ by {size:.2g} nats)."
+                )
 
 
 def rounding_of(model: nn.Module) -> float:
     """Root mean square difference of two scores of a token that rounding explains, nats."""
     types = {p.dtype for p in model.parameters() if p.is_floating_point()}
     return max(OWN_LOGITS.get(dtype, 0.3) for dtype in types)
-
-
-def _require_equal(scorer: Scorer, gap: float, dtype: torch.dtype) -> None:
-    if not gap < OWN_LOGITS.get(dtype, 0.3):
-        raise UnsupportedModelError(
-            f"isentrope does not support {name_of(scorer.lm)}: its own logits are not those of its "
-            "output embedding with the scale and the soft cap that its configuration declares "
-            f"(scores differ by {gap:.2g} nats)."
-        )
 
 
 def first_tokens_of(sequences: Rollouts, row: int, most: int = OWN_TOKENS) -> Rollouts:

@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch
-from isentrope.models.layerwise import Point
-from isentrope.nouns.forward_mode import derivatives_at_zero
+from isentrope.models.sharding import Point
+from isentrope.nouns.differences import derivatives_at_zero
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring_batches import scoring_batches
-from isentrope.policy.short_memory import smaller_where_memory_is_short
+from isentrope.policy.scoring_batches import scoring_batches, smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, require_finite
 
 PackedScores = Callable[[MicroBatch], Sequence[Tensor]]

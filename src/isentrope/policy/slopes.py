@@ -9,7 +9,7 @@ layer is differentiated like the rest of the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
@@ -19,7 +19,7 @@ from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.derivatives import require_derivatives
-from isentrope.policy.head import entropy_grad_hidden, is_frozen_linear, logprob_grad_hidden
+from isentrope.policy.head import hidden_gradient, is_frozen_linear
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import collect, score_along_each, stack_directions
 from isentrope.policy.token_statistics import Scores, token_statistics
@@ -29,11 +29,6 @@ DIRECTIONS_OF_A_BATCH = 4
 
 More directions in smaller micro-batches share the pass at θ, and are faster on a CPU.
 """
-
-
-def smaller_batches(directions: int) -> int:
-    """How many times fewer tokens a micro-batch has with so many directions."""
-    return -(-directions // DIRECTIONS_OF_A_BATCH)
 
 
 def logprob_jvp(
@@ -49,21 +44,12 @@ def logprob_jvp(
     Returns:
         Scores, and for each direction (n, t) ∂_v s in nats per unit η, 0 where there is no token.
     """
-    head = policy.head
-    if policy.spreads_theta or not is_frozen_linear(head):
-        scores, *slopes = score_along_each(policy, rollouts, directions)
-        return scores, [slope.logprobs for slope in slopes]
-
-    def along(hidden: Tensor, targets: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-        s = (slopes * logprob_grad_hidden(hidden, head, targets, policy.temperature)).sum(-1)
-        return s, torch.zeros_like(s)
-
-    scores, derivatives = _through_hidden(policy, rollouts, directions, along)
-    return scores, [slope.logprobs for slope in derivatives]
+    scores, slopes = score_jvp(policy, rollouts, directions, entropies=False)
+    return scores, [slope.logprobs for slope in slopes]
 
 
 def score_jvp(
-    policy: Policy, rollouts: Rollouts, directions: Iterable[Vector]
+    policy: Policy, rollouts: Rollouts, directions: Iterable[Vector], *, entropies: bool = True
 ) -> tuple[Scores, list[Scores]]:
     """Scores at θ, and the first derivative of every log-probability and entropy.
 
@@ -71,6 +57,7 @@ def score_jvp(
         policy: The policy.
         rollouts: n sequences.
         directions: v_1 … v_m, at least one.
+        entropies: Whether the derivatives of entropies are needed; else they may be 0.
 
     Returns:
         Scores, and for each direction scores that hold ∂_v s and ∂_v H, in nats per unit η.
@@ -79,43 +66,32 @@ def score_jvp(
     if policy.spreads_theta or not is_frozen_linear(head):
         scores, *slopes = score_along_each(policy, rollouts, directions)
         return scores, slopes
-
-    def along(hidden: Tensor, targets: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-        of_s = logprob_grad_hidden(hidden, head, targets, policy.temperature)
-        of_entropy = entropy_grad_hidden(hidden, head, targets, policy.temperature)
-        return (slopes * of_s).sum(-1), (slopes * of_entropy).sum(-1)
-
-    return _through_hidden(policy, rollouts, directions, along)
-
-
-def _through_hidden(
-    policy: Policy,
-    rollouts: Rollouts,
-    directions: Iterable[Vector],
-    along: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
-) -> tuple[Scores, list[Scores]]:
-    """Scores, and (directions, m) slopes of s and H by the slopes of the hidden states."""
     require_derivatives(policy, rollouts)
     stacked = stack_directions(policy, directions)
     count = len(next(iter(stacked.values())))
 
     def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
-        hidden, slopes = _hidden_slopes(policy, batch, stacked)
+        hidden, slopes = _hidden_slopes(policy, batch, stacked)  # (m, d), (directions, m, d)
+        one = hidden.new_ones(len(hidden))
         with torch.no_grad(), policy.precision.active():
             scores = token_statistics(
                 hidden,
-                policy.head,
+                head,
                 batch.targets,
                 temperature=policy.temperature,
                 vocab_chunk=policy.vocab_chunk,
                 dtype=policy.precision.entropy,
             )
-            pairs = zip(*along(hidden, batch.targets, slopes), strict=True)
-        return (*scores, *(x for pair in pairs for x in pair))
+            of = hidden, head, batch.targets
+            of_s = (slopes * hidden_gradient(*of, one, None, policy.temperature)).sum(-1)
+            of_entropy = torch.zeros_like(of_s)
+            if entropies:
+                of_entropy = hidden_gradient(*of, 0 * one, one, policy.temperature)
+                of_entropy = (slopes * of_entropy).sum(-1)
+        return (*scores, *(x for pair in zip(of_s, of_entropy, strict=True) for x in pair))
 
-    scores, *derivatives = collect(
-        policy, rollouts, packed, PADDING_OF_SLOPES, smaller_batches(count)
-    )
+    share = -(-count // DIRECTIONS_OF_A_BATCH)
+    scores, *derivatives = collect(policy, rollouts, packed, PADDING_OF_SLOPES, share)
     return scores, derivatives
 
 

@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.models.layerwise import Moved, Point, moved_along
-from isentrope.models.sharding import is_spread
-from isentrope.nouns.sharded_tensors import is_sharded, local_part, total
-from isentrope.nouns.vectors import Vector, require_same_names
+from isentrope.models.sharding import Moved, Point, is_spread, moved_along
+from isentrope.nouns.vectors import Vector, is_sharded, local_part, require_same_names, total
 
 
 class Theta:
@@ -46,7 +44,7 @@ class Theta:
 
     @property
     def spreads_theta(self) -> bool:
-        """Whether trained parameters are spread over processes (`models.layerwise`)."""
+        """Whether trained parameters are spread over processes (`models.sharding`)."""
         return any(is_sharded(p) for p in self.model.parameters() if p.requires_grad)
 
     def parameters_along(self, direction: Vector, eta: Tensor | float) -> Point:

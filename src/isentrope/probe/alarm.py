@@ -1,14 +1,18 @@
 """The alarm: warns when entropy begins to fall faster, or when half of it will soon be gone.
 
 A reading of the probe gives the rate of a step, r = ΔH/H, the relative change of entropy with its
-standard error. Two things raise the alarm, each with probability α/2 at most per reading if nothing
-changed (`change_point`):
+standard error σ. The present rate is the mean of the readings x_j since the last change, with the
+weights w_j = 1/σ_j². Its error is scaled by their spread, where that is larger than their errors:
 
-    a change of the rate: entropy now falls faster than before, or rises faster
-    half of the entropy will be gone within `half_life` steps, (ln 2)/(−r), at the present rate
+    m = Σ w_j x_j / W,     W = Σ w_j,     SE² = max(1, Σ w_j (x_j − m)²/(n − 1)) / W
 
-The present rate is the mean since the last change. Each change is reported once, and the half-life
-once between two changes. Steps between two readings are assumed to be like those with a reading.
+Two things raise the alarm, each with probability α/2 at most per reading if readings are normal:
+
+    a change of the rate (`change_point`): entropy now falls faster than before, or rises faster
+    (ln 2)/(−m) is below `half_life` steps beyond the error of m, by a t-test
+
+Each change is reported once, and the half-life once between two changes. Steps between two readings
+are assumed to be like those with a reading.
 """
 
 from __future__ import annotations
@@ -22,8 +26,9 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from isentrope.nouns.estimate import t_quantile
 from isentrope.probe.callback import EntropyProbe
-from isentrope.probe.change_point import SegmentMean, find_change_point, mean_of
+from isentrope.probe.change_point import find_change_point
 from isentrope.system.processes import rank
 
 log = logging.getLogger("isentrope")
@@ -31,9 +36,7 @@ log = logging.getLogger("isentrope")
 CONFIDENCE = 0.95
 """Coverage of the reported intervals."""
 MIN_READINGS = 3
-"""Readings before a rate is reported."""
-CONFIRMING_READINGS = 3
-"""Readings after a change before it is reported: one outlier is not a change."""
+"""Readings of a rate before its half-life, or a change to it, is reported."""
 MAX_READINGS = 256
 """Readings of one rate that are kept."""
 ENTROPY_SHARE = 0.9
@@ -44,7 +47,7 @@ class Alarm(TrainerCallback):
     """A callback, behind the probe, that watches its readings.
 
     Attributes:
-        sentences: The alarms raised in this process.
+        batch_entropies: Gives the entropies of the last batch's tokens, where they are known.
     """
 
     def __init__(
@@ -54,7 +57,6 @@ class Alarm(TrainerCallback):
         false_alarms: float = 0.005,
         half_life: int = 50,
         stop: bool = False,
-        control: str | None = None,
     ) -> None:
         """Start without readings.
 
@@ -64,7 +66,6 @@ class Alarm(TrainerCallback):
             half_life: Steps; the alarm is raised where half of the entropy would be gone within
                 fewer.
             stop: Save a checkpoint and stop training at an alarm.
-            control: Name of the control of entropy that the run has; None for none.
 
         Raises:
             ValueError: If α is not between 0 and 1, or the half-life is not positive.
@@ -76,11 +77,9 @@ class Alarm(TrainerCallback):
             )
         self._probe, self._entropy = probe, f"probe/entropy_{probe.options.functional}"
         self._level, self._half_life, self._stop = false_alarms / 2, half_life, stop
-        self._control = control
         self._readings: list[tuple[int, float, float]] = []
         self._announced = self._stopping = False
         self._latest: dict[str, float] = {}
-        self.sentences: list[str] = []
         self.batch_entropies: Callable[[], Sequence[Tensor] | None] = lambda: None
 
     def latest(self) -> dict[str, float]:
@@ -88,7 +87,7 @@ class Alarm(TrainerCallback):
         return dict(self._latest)
 
     def state_dict(self) -> dict[str, Any]:
-        """The readings since the last change, as plain JSON."""
+        """The readings of the present rate, as plain JSON."""
         return {"readings": [list(x) for x in self._readings], "told": self._announced}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -129,95 +128,63 @@ class Alarm(TrainerCallback):
         Args:
             step: The step, from 1.
             rate: Relative change of entropy in it.
-            se: Its standard error.
+            se: Its standard error, positive.
 
         Returns:
             The alarm, or None.
         """
         self._readings = [*self._readings, (step, rate, se)][-MAX_READINGS:]
-        sentence = self._change(step) or self._spent(step)
-        now = mean_of(*self._rates())
-        self._latest = {"alarm/rate": now.value, "alarm/raised": float(sentence is not None)}
-        if math.isfinite(now.se):
-            self._latest["alarm/rate_se"] = now.se
-        if len(self._readings) >= MIN_READINGS:
-            value, low, high = half_life(now)
-            ends = {"": value, "_ci_low": low, "_ci_high": high}
-            self._latest |= {
-                f"alarm/half_life{end}": x for end, x in ends.items() if math.isfinite(x)
-            }
-        if sentence is not None:
-            self.sentences.append(sentence)
-        return sentence
-
-    def _rates(self) -> tuple[list[float], list[float]]:
-        """Relative changes, and their standard errors."""
-        return [rate for _, rate, _ in self._readings], [se for _, _, se in self._readings]
-
-    def _change(self, step: int) -> str | None:
-        split = find_change_point(*self._rates(), self._level)
-        if split is None or split.p_value > self._level:
+        faster = self._faster()
+        n = len(self._readings)
+        mean, error = weighted_mean(self._readings)
+        self._latest = {"alarm/rate": mean, "alarm/raised": 0.0}
+        if n > 1:
+            self._latest["alarm/rate_se"] = error
+        if n < MIN_READINGS:
             return None
-        if len(self._readings) - split.place < CONFIRMING_READINGS:
+
+        def interval(confidence: float) -> tuple[float, float]:
+            half = t_quantile(n - 1, confidence) * error
+            return mean - half, mean + half
+
+        low, high = interval(CONFIDENCE)
+        lives = {"": _half_life(mean), "_ci_low": _half_life(low), "_ci_high": _half_life(high)}
+        self._latest |= {f"alarm/half_life{end}": x for end, x in lives.items() if x < math.inf}
+        soon = _half_life(interval(1 - 2 * self._level)[1]) < self._half_life
+        if not faster and (self._announced or not soon):
             return None
-        del self._readings[: split.place]
-        self._announced, before, now = False, split.before.value, split.after
-        if min(before, 0) <= now.value <= max(before, 0):
-            return None  # slower than before: no alarm
-        self._announced = now.value < 0  # the sentence gives the half-life
+        self._announced = mean < 0  # the sentence gives the half-life
+        self._latest["alarm/raised"] = 1.0
         return (
-            f"Entropy alarm at step {step}: from step {self._readings[0][0]} on entropy changes by "
-            f"{_per_step(now)}, before by {100 * before:+.2g} % (p = {split.p_value:.1g}). "
-            f"{self._advice(now)}"
+            f"Entropy alarm at step {step}: entropy changes by {100 * mean:+.2g} % per step (95 % "
+            f"interval {100 * low:+.2g} to {100 * high:+.2g}){faster}.{_left(*lives.values())}"
+            f"{self._holding()} Candidates: a control of entropy (the section control), or other "
+            "settings of the one that is on, a lower training.learning_rate, or a stop here."
         )
 
-    def _spent(self, step: int) -> str | None:
-        if self._announced or len(self._readings) < MIN_READINGS:
-            return None
-        now = mean_of(*self._rates())
-        _, high = now.interval(1 - 2 * self._level)
-        if not high < -math.log(2) / self._half_life:
-            return None
-        self._announced = True
-        rate = _per_step(now)
-        return f"Entropy alarm at step {step}: entropy changes by {rate}. {self._advice(now)}"
+    def _faster(self) -> str:
+        """Begin again at a change of the rate; the change in words if entropy now moves faster."""
+        readings = self._readings
+        found = find_change_point(
+            [x for _, x, _ in readings], [se for *_, se in readings], self._level
+        )
+        if found is None or found[1] > self._level or len(readings) - found[0] < MIN_READINGS:
+            return ""
+        place, p = found
+        self._readings, self._announced = readings[place:], False
+        before, now = (weighted_mean(part)[0] for part in (readings[:place], self._readings))
+        if min(before, 0) <= now <= max(before, 0):
+            return ""
+        return f" from step {readings[place][0]} on, before by {100 * before:+.2g} % (p = {p:.1g})"
 
-    def _advice(self, now: SegmentMean) -> str:
-        parts = []
-        if now.value < 0:
-            value, low, high = half_life(now)
-            ends = f"{low:.0f} to {high:.0f}" if math.isfinite(high) else f"{low:.0f} or more"
-            parts.append(
-                f"At this rate half of the entropy is gone in about {value:.0f} steps ({ends})."
-            )
+    def _holding(self) -> str:
         entropies = self.batch_entropies()
-        if entropies is not None:
-            share = holding(torch.cat(list(entropies)), ENTROPY_SHARE)
-            parts.append(
-                f"In the last batch {100 * share:.2g} % of the tokens hold "
-                f"{100 * ENTROPY_SHARE:.0f} % of "
-                "the entropy."
-            )
-        first = (
-            "a control of entropy (the section control)"
-            if self._control is None
-            else f"other settings of the control {self._control}"
+        if entropies is None:
+            return ""
+        return (
+            f" In the last batch {100 * holding(torch.cat(list(entropies)), ENTROPY_SHARE):.2g} % "
+            f"of the tokens hold {100 * ENTROPY_SHARE:.0f} % of the entropy."
         )
-        parts.append(f"Candidates: {first}, a lower training.learning_rate, or a stop here.")
-        return " ".join(parts)
-
-
-def half_life(rate: SegmentMean) -> tuple[float, float, float]:
-    """Steps until half of the entropy is gone at a rate, with its interval.
-
-    Args:
-        rate: Mean relative change per step.
-
-    Returns:
-        (ln 2)/(−r) and its ends at 95 %; infinite where entropy may not fall.
-    """
-    low, high = rate.interval(CONFIDENCE)
-    return _steps(rate.value), _steps(low), _steps(high)
 
 
 def holding(entropies: Tensor, share: float) -> float:
@@ -230,16 +197,38 @@ def holding(entropies: Tensor, share: float) -> float:
     Returns:
         Between 0 and 1; 1 where all entropies are 0.
     """
-    ordered = entropies.double().sort(descending=True).values.cumsum(0)
-    if not float(ordered[-1]) > 0:
+    held = entropies.double().sort(descending=True).values.cumsum(0)
+    if not float(held[-1]) > 0:
         return 1.0
-    return (int((ordered < share * ordered[-1] * (1 - 1e-12)).sum()) + 1) / len(ordered)
+    return (int((held < share * held[-1] * (1 - 1e-12)).sum()) + 1) / len(held)
 
 
-def _steps(rate: float) -> float:
+def weighted_mean(readings: list[tuple[int, float, float]]) -> tuple[float, float]:
+    """The mean rate of readings, and its error: infinite with one reading.
+
+    Args:
+        readings: At least one: step, rate and its standard error.
+
+    Returns:
+        m and SE.
+    """
+    weights = [1 / se**2 for *_, se in readings]
+    total, n = sum(weights), len(readings)
+    mean = sum(w * rate for w, (_, rate, _) in zip(weights, readings, strict=True)) / total
+    if n == 1:
+        return mean, math.inf
+    spread = sum(w * (x - mean) ** 2 for w, (_, x, _) in zip(weights, readings, strict=True))
+    return mean, math.sqrt(max(1.0, spread / (n - 1)) / total)
+
+
+def _half_life(rate: float) -> float:
+    """Steps until half of the entropy is gone; infinite where it does not fall."""
     return math.log(2) / -rate if rate < 0 else math.inf
 
 
-def _per_step(rate: SegmentMean) -> str:
-    low, high = (100 * x for x in rate.interval(CONFIDENCE))
-    return f"{100 * rate.value:+.2g} % per step (95 % interval {low:+.2g} to {high:+.2g})"
+def _left(value: float, low: float, high: float) -> str:
+    """The half-life in words, where entropy falls."""
+    if value == math.inf:
+        return ""
+    ends = f"{low:.0f} to {high:.0f}" if high < math.inf else f"{low:.0f} or more"
+    return f" At this rate half of it is gone in about {value:.0f} steps ({ends})."

@@ -14,13 +14,11 @@ error is logged, and the probe is off from then on (one exception: `guard`).
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 from torch import Tensor
@@ -33,25 +31,22 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import StepControl, moving_parts
 from isentrope.probe.guard import never_raising, on_every_process
-from isentrope.probe.kept_gradient import KeptGradient, gradient_of_reading
-from isentrope.probe.options import ProbeOptions
+from isentrope.probe.kept_gradient import KeptGradient, RunningMean, gradient_of_reading
 from isentrope.probe.reading import ProbeReading, read
 from isentrope.probe.requirements import (
+    ProbeOptions,
     require_known_optimizer,
     require_recordable,
     require_unfiltered,
     require_whole_model,
     require_whole_parameters,
 )
-from isentrope.probe.running_mean import RunningMean
 from isentrope.probe.scoring import ScoredBefore, draw_share, look_ahead, look_back
 from isentrope.probe.zero_step import ZeroStep, zero_optimizer
-from isentrope.recording.observing import bare_model, evaluating
+from isentrope.recording.observing import add_to_log, bare_model, evaluating
 from isentrope.recording.step_record import StepRecorder
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.sampling.streams import generator_of
-from isentrope.system.file_contents import finite
-from isentrope.system.files import append_line
 from isentrope.system.processes import all_ranks, rank, together
 
 log = logging.getLogger("isentrope")
@@ -73,7 +68,6 @@ class EntropyProbe(TrainerCallback):
         *,
         every: int = 20,
         size: int = 32,
-        path: str | Path | None = None,
         record: bool = False,
         control: StepControl | None = None,
         options: ProbeOptions = ProbeOptions(),
@@ -84,7 +78,6 @@ class EntropyProbe(TrainerCallback):
             prompts: Held-out prompts; the run must not train on them.
             every: Steps from one reading to the next; the first step has one.
             size: Prompts per reading, drawn with replacement, one response each.
-            path: A jsonl file to which each reading is appended, null for NaN.
             record: Also write the step taken from each checkpoint that the trainer saves into its
                 `next_update/`, which `objective="recorded"` replays; it needs `attach`.
             control: The step control, if there is one: its λu is a part of the step. It
@@ -98,7 +91,6 @@ class EntropyProbe(TrainerCallback):
             raise ValueError(f"The probe needs every >= 1 and size >= 2, got {every} and {size}.")
         self._prompts = name_prompts(prompts)
         self._every, self._size, self.options = every, size, options
-        self._path = Path(path) if path else None
         self._record, self._recorder = record, cast(StepRecorder | None, None)
         self._control = control
         self.off = False
@@ -134,12 +126,7 @@ class EntropyProbe(TrainerCallback):
             require_recordable(trainer)
             self._recorder = StepRecorder(trainer)
         trainer.add_callback(self)
-        plain = trainer.log
-
-        def log_with_probe(logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-            plain({**logs, **(self.latest() if "loss" in logs else {})}, *args, **kwargs)
-
-        trainer.log = log_with_probe
+        add_to_log(trainer, self.latest)
         return self
 
     def latest(self) -> dict[str, float]:
@@ -247,7 +234,6 @@ class EntropyProbe(TrainerCallback):
             if math.isfinite(estimate.ci_low):  # no interval where the weights cannot be trusted
                 mean.update(estimate.value, estimate.se)
                 self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
-        together(lambda: self._append(step))
 
     def _functionals(self, before: ScoredBefore) -> Functionals:
         tokens = before.base.mask.double()
@@ -258,10 +244,6 @@ class EntropyProbe(TrainerCallback):
 
     def _due(self, step: int) -> bool:
         return self._reads(step) or (self.kept is not None and self.kept.due(step))
-
-    def _append(self, step: int) -> None:
-        if self._path and rank() == 0:
-            append_line(self._path, json.dumps(finite({"step": step, **self._latest})))
 
     def switch_off(self, step: int, error: Exception) -> None:
         """Log once why there are no more readings; training continues unchanged."""

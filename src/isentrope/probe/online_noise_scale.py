@@ -60,20 +60,12 @@ def micro_batch_moments(
     Args:
         mean_square: S, the mean of |g_m|².
         square_of_mean: |ḡ|².
-        n: Micro-batches of the step, over all processes.
+        n: Micro-batches of the step, over all processes, at least two.
         groups: Prompt groups per micro-batch.
 
     Returns:
         (tr Σ of one prompt group's gradient, |G|²).
-
-    Raises:
-        ValueError: If there is one micro-batch only.
     """
-    if n < 2:
-        raise ValueError(
-            "The noise scale compares the micro-batches of a step, and there is one: set "
-            "training.micro_batch to half of the step's prompts or less."
-        )
     trace = groups * n * (mean_square - square_of_mean) / (n - 1)
     return trace, (n * square_of_mean - mean_square) / (n - 1)
 
@@ -115,19 +107,14 @@ class OnlineNoiseScale:
         effective = s["w"] ** 2 / (s["ww"] or 1.0)
         if self._steps < 3 or effective < 2 or s["den"] == 0:
             return None
-        if effective < MIN_EFFECTIVE_STEPS:
-            low, high, warnings = math.nan, math.nan, (_FEW,)
-        elif len(self._recent) < min(self._steps, self._recent.maxlen or 0):
-            low, high, warnings = math.nan, math.nan, (_RESUMED,)
-        else:
-            low, high = self._fieller(effective)
-            warnings = () if math.isfinite(high) else (_BLURRED,)
+        known = len(self._recent) >= min(self._steps, self._recent.maxlen or 0)
+        enough = known and effective >= MIN_EFFECTIVE_STEPS
+        low, high = self._fieller(effective) if enough else (math.nan, math.nan)
         ratio = s["num"] / s["den"]
         spread = s["nn"] - 2 * ratio * s["nd"] + ratio**2 * s["dd"]
         small_sample = effective / (effective - 1)
         error = (small_sample * max(spread, 0.0)) ** 0.5 / abs(s["den"])
-        n, method = round(effective), "running ratio"
-        return Estimate(ratio, error, low, high, n, UNIT, method, warnings=warnings)
+        return Estimate(ratio, error, low, high, round(effective), UNIT, "running ratio")
 
     def _fieller(self, effective: float) -> tuple[float, float]:
         """The ends of the interval; NaN where |G|² may be zero."""
@@ -161,37 +148,10 @@ class OnlineNoiseScale:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from saved sums.
-
-        Args:
-            state: What `state_dict` returned.
-
-        Raises:
-            ValueError: If it is of another decay.
-        """
-        if state["memory"] != self._ema_decay:
-            raise ValueError(
-                f"The noise scale's state has memory {state['memory']!r}, this run "
-                f"{self._ema_decay!r}: set noise_scale.memory to what it was."
-            )
+        """Continue from saved sums, of the same decay."""
         self._steps, self._sums = state["steps"], dict(state["sums"])
         self._recent.clear()  # a state of version 0.1 has none: no interval until there are enough
         self._recent.extend((x, y) for x, y in state.get("recent", []))
-
-
-_BLURRED = (
-    "|G|² is not distinguishable from zero over these steps, so the ratio has no finite interval: "
-    "the noise scale is large. More micro-batches or a larger noise_scale.memory narrow it."
-)
-
-
-_FEW = (
-    f"Fewer than {MIN_EFFECTIVE_STEPS} steps are in the running means, too few for an interval: "
-    "it needs "
-    "more steps, or a larger noise_scale.memory (0.9 or more)."
-)
-
-_RESUMED = "The steps behind the interval were not saved: it returns after new ones."
 
 
 class NoiseScaleMonitor(OnlineNoiseScale):

@@ -17,8 +17,7 @@ from isentrope.estimators.functional import Functionals, along
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
-from isentrope.estimators.sample import ScoredBatch
-from isentrope.estimators.sweep_statistics import trust_of_change
+from isentrope.estimators.sample import ScoredBatch, trust_of_change
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.scoring import ScoredBefore, sum_of_scores

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isentrope.attribution.influence.closure import require_agreement
+from isentrope.attribution.influence.quantities import require_agreement
 from isentrope.estimators.sampler_match import SamplerMatch, root_mean_square, tolerance_of
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -27,7 +27,7 @@ from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.guard import on_every_process
 from isentrope.sampling.generate import sample_responses
-from isentrope.sampling.prompts import Prompt, require_room
+from isentrope.sampling.prompts import PromptLike, as_prompts, require_room
 from isentrope.sampling.streams import draw_plan
 from isentrope.system.processes import gather, rank, world_size
 
@@ -43,7 +43,7 @@ class ScoredBefore:
         base: Scores at θ.
         slopes: Derivatives of the scores by component of v, those that are not zero.
         curvature: (∂_v, ∂²_v) of the scores along v, with the second order; else None.
-        divergence: How far θ + ηv moves each distribution, where η was given.
+        divergence: How far θ + ηv moves each distribution.
         match: How the sampler compares with the scorer.
     """
 
@@ -53,8 +53,8 @@ class ScoredBefore:
     base: Scores
     slopes: dict[str, Scores]
     curvature: Scores | None
-    divergence: Divergence | None = None
-    match: SamplerMatch | None = None
+    divergence: Divergence
+    match: SamplerMatch
 
 
 def own_rows(policy: Policy, size: int) -> Tensor:
@@ -65,10 +65,11 @@ def own_rows(policy: Policy, size: int) -> Tensor:
 
 def draw_share(
     policy: Policy,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[PromptLike],
     size: int,
     max_new_tokens: int,
     generator: torch.Generator,
+    batch_size: int = 64,
 ) -> Rollouts:
     """Draw this process's part of an E mini-batch, which is the same however it is shared.
 
@@ -78,6 +79,7 @@ def draw_share(
         size: Prompts of the whole mini-batch.
         max_new_tokens: Longest response in tokens.
         generator: Fixes prompts and tokens.
+        batch_size: Sequences sampled at a time on this process.
 
     Returns:
         The rows `own_rows`, one response per prompt.
@@ -87,16 +89,20 @@ def draw_share(
     """
     draws, uniforms = draw_plan(generator, len(prompts), size, max_new_tokens)
     if size < world_size():
-        raise ValueError(f"A probe of {size} prompts cannot be shared by {world_size()}.")
-    chosen = [prompts[i] for i in draws.tolist()]
+        raise ValueError(f"{size} sequences cannot be shared by {world_size()} processes.")
+    chosen = as_prompts(policy, [prompts[i] for i in draws.tolist()])
     require_room(policy, chosen, max_new_tokens)
     mine = own_rows(policy, size)
     ids = [torch.tensor(chosen[i].token_ids) for i in mine.tolist()]
     drawn = on_every_process(
-        policy.sharded, lambda: sample_responses(policy, ids, uniforms[mine], max_new_tokens)
+        policy.sharded,
+        lambda: sample_responses(policy, ids, uniforms[mine], max_new_tokens, batch_size),
     )
-    index = torch.arange(len(ids))
-    return Rollouts(ids, drawn.responses, index, sampler_logprobs=drawn.logprobs)
+    return Rollouts(
+        *(ids, drawn.responses, torch.arange(len(ids))),
+        sampler_logprobs=drawn.logprobs,
+        sampler_entropies=drawn.entropies,
+    )
 
 
 def look_ahead(
@@ -104,7 +110,7 @@ def look_ahead(
     mine: Rollouts,
     components: Mapping[str, Vector],
     second_order: bool,
-    eta: float | None = None,
+    eta: float,
 ) -> ScoredBefore:
     """Score an E mini-batch at θ, and its derivatives along the step; every process must call this.
 
@@ -128,8 +134,6 @@ def look_ahead(
         if second_order:
             parts += score_along(policy, mine, v, 2)[1:]
         policy.require_own_logits(mine, parts[0])
-        if eta is None:
-            return parts
         first = sum_of_scores(parts[1 : 1 + len(components)])
         series = [parts[0], first, *parts[2 + len(components) :]]
         return parts + _moments(policy, mine, v, eta, series)
@@ -142,7 +146,7 @@ def look_ahead(
     sampler = torch.zeros_like(base.logprobs)
     drawn = _all_rows(policy, mine.sampler_logprobs or [])
     sampler[base.mask] = torch.cat(drawn)
-    difference = root_mean_square(base.logprobs - sampler, base.mask)
+    difference = root_mean_square((base.logprobs - sampler)[base.mask])
     agrees = difference <= tolerance_of(policy)
     return ScoredBefore(
         mine=mine,
@@ -151,9 +155,7 @@ def look_ahead(
         base=base,
         slopes=dict(zip(components, slopes, strict=True)),
         curvature=along_v[1] if along_v else None,
-        divergence=Divergence(*(torch.stack((x.logprobs, x.entropies), 2) for x in moments))
-        if moments
-        else None,
+        divergence=Divergence(*(torch.stack((x.logprobs, x.entropies), 2) for x in moments)),
         match=SamplerMatch(difference, RowSampler(policy.temperature) if agrees else None, agrees),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,16 @@ from isentrope.system.processes import world_size
 def bare_model(model: Any) -> Any:
     """The model below the wrapper of distributed training."""
     return getattr(model, "module", model) if world_size() > 1 else model
+
+
+def add_to_log(trainer: Any, latest: Callable[[], dict[str, float]]) -> None:
+    """Add numbers of the step just taken to each line of a trainer's log that has a loss."""
+    plain = trainer.log
+
+    def log_with_more(logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        plain({**logs, **(latest() if "loss" in logs else {})}, *args, **kwargs)
+
+    trainer.log = log_with_more
 
 
 @contextmanager

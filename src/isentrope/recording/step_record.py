@@ -24,15 +24,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from isentrope.models.logits import head_of
-from isentrope.nouns.rollouts import Rollouts
+from isentrope.models.embeddings import head_of
+from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.recording.contract import optimizer_names, write_names
-from isentrope.recording.loss_weights import ForwardPass, TrainedSequence, sequences_of
 from isentrope.recording.next_update import NEXT_UPDATE, write_next_update
 from isentrope.recording.observing import evaluating
 from isentrope.recording.replay_error import precision_of, replay_error, replay_tolerance
+from isentrope.recording.token_record import ForwardPass, TrainedSequence, sequences_of
 from isentrope.sampling.generate import texts_of
 from isentrope.sampling.prompts import name_prompts
 from isentrope.system.processes import gather, rank, together, world_size
@@ -272,23 +272,11 @@ def _joined(shares: list[Rollouts], policy: Policy) -> Rollouts:
     """The batch of all processes, with keys and, where there is a tokenizer, texts."""
     if not shares:
         raise ValueError("No sequence was recorded of which the loss of this trainer was computed.")
-    prompts = [ids for share in shares for ids in share.prompt_ids]
-    named = name_prompts([ids.tolist() for ids in prompts])
+    whole = concatenate(shares)
+    keys = [prompt.key for prompt in name_prompts([ids.tolist() for ids in whole.prompt_ids])]
     groups: dict[str, int] = {}
-    keys = [prompt.key for prompt in named]
-    advantages = [share.advantages for share in shares]
-    responses = [ids for share in shares for ids in share.response_ids]
-    return Rollouts(
-        prompt_ids=prompts,
-        response_ids=responses,
+    return whole.with_columns(
         prompt_index=torch.tensor([groups.setdefault(key, len(groups)) for key in keys]),
-        advantages=torch.cat([x for x in advantages if x is not None])
-        if all(x is not None for x in advantages)
-        else None,
         prompt_keys=keys,
-        response_texts=texts_of(policy, responses),
-        token_weights=[x for share in shares for x in share.token_weights or ()],
-        entropy_weights=None
-        if shares[0].entropy_weights is None
-        else [x for share in shares for x in share.entropy_weights or ()],
+        response_texts=texts_of(policy, whole.response_ids),
     )

@@ -6,19 +6,61 @@ and d_high likewise (MOVER; Zou & Donner 2008), from both intervals as they are,
 Fieller's or on a logarithm. ρ is the correlation of the two numbers: that of the influences of the
 prompts, where both runs were measured on the same prompts, else 0. Where either has no interval of
 its own, its error is not to be trusted and no difference is given.
+
+Figures of results as files of their own.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.panel import Panel
-from isentrope.reports.sentences import has_interval, number, with_interval
+from isentrope.reports.drawing import canvas, chart, fill, points
+from isentrope.reports.panel import Panel, bare, has_interval, with_error, with_interval
+from isentrope.reports.panels.change import change_marks
+from isentrope.results.results import MeasureResult, TrialResult
+
+MARKERS = "osD^v<>PX*hd8p"
+
+
+def entropy_change_figure(result: MeasureResult) -> Figure:
+    """ΔH(η) as measured and as predicted; below it ΔH/η, which is level where ΔH is linear."""
+    figure, panels = canvas(500, rows=2, sharex=True, height_ratios=(3, 2))
+    for power, (axes, label) in enumerate(zip(panels, ("ΔH", "ΔH/η"), strict=True)):
+        marks, x = change_marks(result, power), "learning rate η" if power else ""
+        fill(axes, x, f"{label} ({result.unit})", *marks, zero="y", columns=2)
+    panels[1].get_legend().remove()  # pyright: ignore[reportOptionalMemberAccess]
+    title = f"{result.policy.name}: H = {with_error(result.at_theta)} {result.unit}"
+    figure.suptitle(title, fontsize=11.5)
+    return figure
+
+
+def trial_figure(result: TrialResult) -> Figure:
+    """Entropy gained over vanilla against reward gained (or tokens touched), by control."""
+    rewarded, marks = "delta_j" in result.vanilla["step"], []
+    order = sorted(result.tried.values(), key=lambda entry: (entry.control, entry.strength))
+    for k, (control, entries) in enumerate(groupby(order, lambda entry: entry.control)):
+        tried = list(entries)
+        gained = [entry.step["gained_delta_h"] for entry in tried]
+        against = [bare(entry.did.get("touched", 0.0)) for entry in tried]
+        if rewarded:
+            against = [entry.step["gained_delta_j"] for entry in tried]
+        style = {"fmt": f"-{MARKERS[k % len(MARKERS)]}", "linewidth": 1, "capsize": 0}
+        marks.append(points(against, gained, f"C{k}", control, **style))
+    x = "ΔJ gained (reward)" if rewarded else "share of tokens touched"
+    y = f"ΔH gained ({result.vanilla['step']['delta_h'].unit})"
+    figure = chart(x, y, *marks, height=480, zero="xy", grid="both")
+    title = f"{result.policy.name}: gained over vanilla in one step of η = {result.eta:.3g}"
+    figure.suptitle(title, fontsize=11.5)
+    return figure
+
 
 PAIRED = ", paired by prompt"
 SAME_SEEDS = ", as if the runs were independent, although they share their seeds"
@@ -29,45 +71,32 @@ class Difference:
     """What two runs say of one quantity.
 
     Attributes:
-        name: The quantity.
-        first: As the first run has it.
-        second: As the second has it.
         difference: Second less first; None where an error is not known.
-        note: What the interval counts of the draws that the runs share.
+        sentence: In words, with what the interval counts of the draws that the runs share.
     """
 
-    name: str
-    first: Estimate
-    second: Estimate
     difference: Estimate | None
-    note: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """The difference in words."""
-        start = f"{self.name}: {with_interval(self.first)} and {with_interval(self.second)}"
-        difference = self.difference
-        if difference is None:
-            return f"{start}; an error is not known, so the difference has no interval."
-        verdict = f"{'higher' if difference.value > 0 else 'lower'} in B"
-        if difference.ci_low <= 0 <= difference.ci_high:
-            verdict = "which may be chance"
-        interval = f"[{number(difference.ci_low)}, {number(difference.ci_high)}]"
-        return f"{start}; difference {number(difference.value)} {interval}{self.note}, {verdict}."
+    sentence: str
 
 
-def differences(first: Panel, second: Panel) -> list[Difference]:
-    """The differences of what two panels have in common."""
-    seeds = first.source.made_with.seeds
-    unpaired = SAME_SEEDS if seeds and seeds == second.source.made_with.seeds else ""
-    found = []
+def differences(first: Panel, second: Panel | None = None) -> Iterator[Difference]:
+    """The differences of what two panels have in common; none where there is one panel."""
     for name, one in first.numbers.items():
-        two = second.numbers.get(name)
-        if two is not None and math.isfinite(one.value) and math.isfinite(two.value):
-            rho = _correlation(first.influences.get(name), second.influences.get(name))
-            note = unpaired if rho is None else PAIRED
-            found.append(Difference(name, one, two, difference(one, two, rho or 0.0), note))
-    return found
+        two = None if second is None else second.numbers.get(name)
+        if second is None or two is None or not math.isfinite(one.value + two.value):
+            continue
+        seeds = first.source.made_with.seeds
+        note = SAME_SEEDS if seeds and seeds == second.source.made_with.seeds else ""
+        rho = _correlation(first.influences.get(name), second.influences.get(name))
+        apart = difference(one, two, rho or 0.0)
+        words = "an error is not known, so the difference has no interval"
+        if apart is not None:
+            verdict = f"{'higher' if apart.value > 0 else 'lower'} in B"
+            if apart.covers(0.0):
+                verdict = "which may be chance"
+            note = note if rho is None else PAIRED
+            words = f"difference {with_interval(apart)}{note}, {verdict}"
+        yield Difference(apart, f"{name}: {with_interval(one)} and {with_interval(two)}; {words}.")
 
 
 def _correlation(first: pd.Series | None, second: pd.Series | None) -> float | None:

@@ -1,12 +1,12 @@
 """Evaluations that belong to a run: their configuration names one of its checkpoints.
 
-Numbers are those of the checkpoints' metrics.json, which a manifest covers; the consolidated table
-is read where only that was copied.
+Numbers are those of the checkpoints' metrics.json, which a manifest covers, and not those of the
+consolidated table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,24 +15,16 @@ import pandas as pd
 import torch
 
 from isentrope.config.io import ConfigError, read_yaml
-from isentrope.evaluation.pass_at_k import prompt_scores
+from isentrope.evaluation.metrics import prompt_scores
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.panel import Source
-from isentrope.reports.sentences import estimate_in
-from isentrope.results.columns import RECORDS
+from isentrope.reports.panel import Source, estimates_in
 from isentrope.results.header import Provenance
-from isentrope.runs.evaluation_folder import (
-    HEAD,
-    NEW_TABLE,
-    TABLE,
-    evaluation_columns,
-    finished,
-    rows_of,
-)
+from isentrope.results.verbs import RECORDS
+from isentrope.runs.evaluation_folder import TABLE, finished, table_of
 from isentrope.runs.origin import require_of_run
 from isentrope.system.errors import IsentropeError
 from isentrope.system.manifest import NOT_VERIFIED
-from isentrope.system.reading import read_csv, read_table
+from isentrope.system.reading import read_table
 
 Sections = Mapping[str, Mapping[str, Any]]
 """Keys and values of a config.yaml by section."""
@@ -59,19 +51,17 @@ def provenance_of(config: Sections) -> Provenance:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The table of one evaluation.
+    """The numbers of one evaluation.
 
     Attributes:
         folder: Where it is.
         table: One row per step and decoding; each metric M with M_se, M_ci_low, M_ci_high.
         config: The content of its config.yaml.
-        file: The table's name.
     """
 
     folder: Path
     table: pd.DataFrame
     config: Sections
-    file: str
 
     def sampled(self) -> pd.DataFrame:
         """Rows of sampled responses, by step; those of any decoding where there are none."""
@@ -79,11 +69,8 @@ class Evaluation:
         return (rows if len(rows) else self.table).sort_values("step")
 
     def along(self, metric: str) -> list[Estimate]:
-        """A metric of the sampled responses, by step; empty where it was not evaluated."""
-        rows = self.sampled()
-        prompts = rows["n_prompts"] if "n_prompts" in rows else [0] * len(rows)
-        pairs = zip(rows.iterrows(), prompts, strict=True)
-        return [estimate_in(row, metric, n=int(n)) for (_, row), n in pairs if metric in row]
+        """A metric of the sampled responses, by step."""
+        return estimates_in(self.sampled(), metric)
 
     def scores(self, step: float, ks: Sequence[int]) -> dict[int, pd.Series]:
         """pass@k of each prompt by its key, of sampled responses; empty where keys are unknown."""
@@ -95,16 +82,15 @@ class Evaluation:
             records = records[records["decoding"] == "sampled"]
         if not len(records) or records["key"].isna().any():
             return {}
-        right = records.groupby("key", sort=True)["right"]
-        drawn, correct = (torch.tensor(x.tolist()) for x in (right.size(), right.sum()))
-        names = right.size().index
+        right = records.groupby("key", sort=True)["right"].agg(["size", "sum"])
+        drawn, correct = (torch.tensor(right[name].tolist()) for name in right)
         known = [k for k in ks if k <= int(drawn.min())]
-        return {k: pd.Series(prompt_scores(drawn, correct, k).numpy(), names) for k in known}
+        return {k: pd.Series(prompt_scores(drawn, correct, k).numpy(), right.index) for k in known}
 
     def source(self) -> Source:
         """Where a panel of it comes from."""
         command = f"isentrope evaluate {self.folder / 'config.yaml'} --out NEW_FOLDER"
-        return Source(command, (str(self.folder / self.file),), provenance_of(self.config))
+        return Source(command, (str(self.folder / TABLE),), provenance_of(self.config))
 
 
 def find_evaluations(
@@ -118,29 +104,17 @@ def find_evaluations(
     Raises:
         FileNotFoundError: If a folder that was named has no table.
     """
-    folders = [Path(folder) for folder in named]
-    for folder in folders:
-        if _table_file(folder) is None:
+    folders = {Path(folder).resolve(): Path(folder) for folder in named}
+    for folder in folders.values():
+        if not (folder / TABLE).exists():
             raise FileNotFoundError(f"{folder} has no {TABLE}: give a folder of eval_runs/.")
-    beside = {base / "eval_runs" for base in (Path(), run.resolve().parent.parent)}
-    others = sorted({path.resolve() for base in beside for path in base.glob("*")})
-    of_run = [_short(p) for p in others if _table_file(p) and _names(read_sections(p), run)]
+    beside = (Path(), run.resolve().parent.parent)
+    others = [path for base in beside for path in sorted((base / "eval_runs").glob("*"))]
+    of_run = [path for path in others if _names(read_sections(path), run)]
     for folder in [run / "evaluation", *of_run]:
-        known = {other.resolve() for other in folders}
-        if _table_file(folder) and folder.resolve() not in known:
-            folders.append(folder)
-    read = (_read(run, folder, missing) for folder in folders)
-    return [evaluation for evaluation in read if evaluation is not None]
-
-
-def _table_file(folder: Path) -> Path | None:
-    """The newer table is there where another program held the older one open."""
-    return next((folder / name for name in (NEW_TABLE, TABLE) if (folder / name).exists()), None)
-
-
-def _short(folder: Path) -> Path:
-    here = Path().resolve()
-    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+        if (folder / TABLE).exists():
+            folders.setdefault(folder.resolve(), folder)
+    return [found for folder in folders.values() for found in _read(run, folder, missing)]
 
 
 def _names(config: Sections, run: Path) -> bool:
@@ -151,26 +125,20 @@ def _names(config: Sections, run: Path) -> bool:
     )
 
 
-def _read(run: Path, folder: Path, missing: list[str]) -> Evaluation | None:
-    path = _table_file(folder)
-    assert path is not None
+def _read(run: Path, folder: Path, missing: list[str]) -> Iterator[Evaluation]:
     try:
         results = finished(folder)
         for result in results:
             name = result.checkpoint
             require_of_run(run, folder / name, name, result.made_from)
-        if results:
-            names = list(results[0].rows[0].metrics)
-            table = pd.DataFrame(rows_of(results, names), columns=evaluation_columns(names))
-            table = table.astype(dict.fromkeys(set(table.columns) - set(HEAD), float))
-        else:
-            table = read_csv(path)
+        names = list(results[0].rows[0].metrics) if results else []
+        table = table_of(results, names).infer_objects()
     except (OSError, IsentropeError) as error:
         missing.append(f"{error} The evaluation is left out.")
-        return None
-    if not {"step", "decoding"} <= set(table.columns) or not len(table):
-        missing.append(f"{path} has no rows yet: the evaluation is left out.")
-        return None
+        return
+    if not len(table):
+        missing.append(f"{folder} has no finished checkpoint yet: the evaluation is left out.")
+        return
     if unverified := [result.checkpoint for result in results if not result.verified]:
         missing.append(f"{folder}, {', '.join(unverified)}: {NOT_VERIFIED}")
-    return Evaluation(folder, table, read_sections(folder), path.name)
+    yield Evaluation(folder, table, read_sections(folder))

@@ -3,28 +3,79 @@
 Style, script and figures are inside it, and its content security policy forbids every connection.
 A panel's data are in it too, as a table and as CSV to be saved; those of more than LARGEST bytes
 are only begun in the page, and whole in the folder beside it.
+
+Figures as files, and inside a page, where their text stays text and colours follow the page.
+
+Identifiers carry the figure's name, so that two figures in one page do not draw each other's
+shapes.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+import io
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import matplotlib as mpl
 import pandas as pd
-from markupsafe import Markup
+from markupsafe import Markup, escape
+from matplotlib.figure import Figure
 
-from isentrope.reports import palette
 from isentrope.reports.compare import Difference, differences
-from isentrope.reports.panel import Panel, Section, markup, templates
-from isentrope.reports.sentences import number
-from isentrope.reports.svg import inline
+from isentrope.reports.drawing import COLOURS, DOTS, STYLE, stylesheet
+from isentrope.reports.panel import Panel, Section, markup, number, templates
 from isentrope.reports.verdict import Claim
 from isentrope.system.file_contents import csv
-from isentrope.system.files import sha256
+from isentrope.system.files import sha256, write_bytes
+
+
+def svg_file(figure: Figure, name: str) -> bytes:
+    """A figure as SVG; the same name gives the same bytes."""
+    buffer = io.BytesIO()
+    with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
+
+
+def png_file(figure: Figure) -> bytes:
+    """A figure as pixels, for slides."""
+    buffer = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(buffer, format="png", dpi=2 * DOTS)
+    return buffer.getvalue()
+
+
+def inline(svg: bytes, name: str, caption: str) -> str:
+    """A figure for the body of a page.
+
+    Args:
+        svg: The file.
+        name: Prefix of its identifiers, used once in a page.
+        caption: What is seen, for those who hear the page.
+
+    Returns:
+        An svg element whose colours are those of the page's scheme, and whose width the page
+        decides.
+    """
+    text = svg.decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r'(\sid="|"#|url\(#)', rf"\g<1>{name}-", text)
+    opening, _, rest = text.partition(">")
+    (box,) = re.findall(r'viewBox="[^"]*"', opening)
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    text = f'<svg {names} {box} role="img" aria-label="{escape(caption)}">{rest}'
+    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
+    for variable, (light, _) in COLOURS.items():
+        text = text.replace(light, f"var(--{variable})")
+    return text
+
 
 LARGEST = 150_000
 """Bytes of CSV that a page carries for one panel."""
@@ -58,6 +109,10 @@ class Column:
         """The panels of all sections by their keys."""
         return {panel.key: panel for section in self.sections for panel in section.panels}
 
+    def of(self, sentence: str) -> str:
+        """A sentence, with the label of its run if it has one."""
+        return f"{self.label}: {sentence}" if self.label else sentence
+
 
 @dataclass(frozen=True)
 class RenderedPanel:
@@ -71,7 +126,6 @@ class RenderedPanel:
         table: The first rows of its data.
         csv: A link that holds its data; None where they are too large.
         note: On rows that are not shown, and where they are.
-        folder: Where its files are.
     """
 
     panel: Panel
@@ -81,100 +135,81 @@ class RenderedPanel:
     table: Markup
     csv: str | None
     note: str
-    folder: str
 
 
-def identifier(column: Column, panel: Panel) -> str:
-    """What a panel is called in page and files: "delta_h", or "a_delta_h" of two runs."""
-    return f"{column.label.lower()}_{panel.key}" if column.label else panel.key
-
-
-def render(columns: Sequence[Column], folder: str, drawn: Mapping[str, bytes]) -> str:
-    """The page.
+def write_page(columns: Sequence[Column], folder: Path) -> str:
+    """Write the files of all panels into a folder.
 
     Args:
         columns: One run, or two.
-        folder: Where the files of the panels are, relative to the page.
-        drawn: The SVG files of the panels that have a figure, by identifier.
+        folder: Of figures and data, beside the page.
 
     Returns:
-        HTML.
+        The page, HTML.
     """
-    light, dark = palette.stylesheet(dark=False), palette.stylesheet(dark=True)
+    light, dark = stylesheet(dark=False), stylesheet(dark=True)
     schemes = (
         f":root{{color-scheme:light dark;{light}}}"
         f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
     )
-    script = _resource("report.js")
-    digest = base64.b64encode(bytes.fromhex(sha256([script.encode()]))).decode()
-    return (
-        templates()
-        .get_template("report.html.j2")
-        .render(
-            columns=columns,
-            sections=list(_sections(columns, folder, drawn)),
-            alone=_alone(columns),
-            style=Markup(schemes + _resource("report.css")),
-            script=Markup(script),
-            policy=(
-                "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-                f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-            ),
-        )
+    style, script = (
+        (files("isentrope.reports") / "templates" / name).read_text(encoding="utf-8")
+        for name in ("report.css", "report.js")
     )
-
-
-def _resource(name: str) -> str:
-    return (files("isentrope.reports") / "templates" / name).read_text(encoding="utf-8")
+    digest = base64.b64encode(bytes.fromhex(sha256([script.encode()]))).decode()
+    page = templates().get_template("report.html.j2")
+    return page.render(
+        columns=columns,
+        sections=list(_sections(columns, folder)),
+        folder=folder.name,
+        style=Markup(schemes + style),
+        script=Markup(script),
+        policy=(
+            "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+            f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+        ),
+    )
 
 
 Rows = list[tuple[list[RenderedPanel], list[Difference]]]
 """Panels that stand together, one per run, and the differences between two runs."""
 
 
-def _sections(
-    columns: Sequence[Column], folder: str, drawn: Mapping[str, bytes]
-) -> Iterator[tuple[Section, Rows]]:
-    """What every run has."""
+def _sections(columns: Sequence[Column], folder: Path) -> Iterator[tuple[Section, Rows]]:
+    """What every run has; the files of the other panels are written too."""
+    shown = {
+        column.label: {key: _show(column, panel, folder) for key, panel in column.panels.items()}
+        for column in columns
+    }
     for section in columns[0].sections:
-        keys = [p.key for p in section.panels if all(p.key in c.panels for c in columns)]
-        rows: Rows = []
-        for key in keys:
-            panels = [column.panels[key] for column in columns]
-            shown = [_show(c, c.panels[key], folder, drawn) for c in columns]
-            rows.append((shown, differences(*panels) if len(panels) == 2 else []))
+        together = [[panels.get(p.key) for panels in shown.values()] for p in section.panels]
+        rows = [[x for x in panels if x is not None] for panels in together if None not in panels]
         if rows:
-            yield section, rows
+            yield section, [(row, list(differences(*(x.panel for x in row)))) for row in rows]
 
 
-def _alone(columns: Sequence[Column]) -> list[str]:
-    """Sentences on panels that one of two runs has alone."""
-    sentences = []
-    for column, other in (columns, columns[::-1]) if len(columns) == 2 else ():
-        titles = [p.title for key, p in column.panels.items() if key not in other.panels]
-        if titles:
-            sentences.append(f"Only {column.label} ({column.name}) has: {'; '.join(titles)}.")
-    return sentences
-
-
-def _show(column: Column, panel: Panel, folder: str, drawn: Mapping[str, bytes]) -> RenderedPanel:
-    name, data = identifier(column, panel), panel.data
-    svg = inline(drawn[name], name, panel.caption) if name in drawn else ""
-    text, note = csv(data), ""
+def _show(column: Column, panel: Panel, folder: Path) -> RenderedPanel:
+    name = f"{column.label.lower()}_{panel.key}" if column.label else panel.key
+    data, text, note, figure = panel.data, csv(panel.data), "", ""
+    write_bytes(folder / f"{name}.csv", text)
+    if panel.figure is not None:
+        svg = svg_file(panel.figure, name)
+        write_bytes(folder / f"{name}.svg", svg)
+        write_bytes(folder / f"{name}.png", png_file(panel.figure))
+        figure = inline(svg, name, panel.caption)
     fits = len(text) <= LARGEST
     if len(data) > ROWS:
-        place = "the CSV" if fits else f"{folder}/{name}.csv"
+        place = "the CSV" if fits else f"{folder.name}/{name}.csv"
         note = f"{ROWS} of {len(data):,} rows; all of them in {place}.".replace(",", "\u202f")
     cells = [[_cell(x) for x in row] for row in data.head(ROWS).itertuples(index=False)]
     return RenderedPanel(
-        panel=panel,
-        id=name,
-        label=column.label,
-        figure=Markup(svg),
-        table=markup("data", list(data.columns), cells),
-        csv=f"data:text/csv;charset=utf-8,{quote(text.decode())}" if fits else None,
-        note=note,
-        folder=folder,
+        panel,
+        name,
+        column.label,
+        Markup(figure),
+        markup("data", list(data.columns), cells),
+        f"data:text/csv;charset=utf-8,{quote(text.decode())}" if fits else None,
+        note,
     )
 
 

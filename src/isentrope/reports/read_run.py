@@ -26,7 +26,7 @@ from isentrope.reports.evaluations import (
     provenance_of,
     read_sections,
 )
-from isentrope.reports.panel import Source
+from isentrope.reports.panel import Row, Source
 from isentrope.results.result import Result
 from isentrope.results.verbs import VERBS
 from isentrope.runs.origin import require_of_run
@@ -177,17 +177,17 @@ def read_run(
             f"{folder} holds no training log, measurement or evaluation: make one first, for "
             f"example with isentrope measure CONFIG --out {folder}."
         )
-    missing += [f"{KINDS[k]}: run isentrope {k.verb}." for k, of in measurements.items() if not of]
+    focus = _focus(measurements, checkpoint, folder)
+    for kind, of in measurements.items():
+        if not of:
+            missing.append(f"{KINDS[kind]}: run isentrope {kind.verb}.")
+        elif focus not in of:
+            on = f"{', '.join(of)}, and not on {focus}, which is shown here"
+            missing.append(f"{kind.verb} was run on {on}.")
     if metrics is None:
         missing.append("There is no training log: the run was not made by isentrope train.")
     if not evaluated:
         missing.append("There is no evaluation of this run: run isentrope evaluate.")
-    focus = _focus(measurements, checkpoint, folder)
-    missing += [
-        f"{kind.verb} was run on {', '.join(of)}, and not on {focus}, which is shown here."
-        for kind, of in measurements.items()
-        if of and focus not in of
-    ]
     sections = read_sections(folder, missing)
     return Reading(folder, sections, measurements, metrics, evaluated, focus, missing)
 
@@ -210,12 +210,10 @@ def _measurements(folder: Path, missing: list[str]) -> Measurements:
             missing.append(f"{error} {verb} is left out.")
             continue
         by_kind[kinds[verb]][name] = Measurement(name, path, result)
-    return {kind: {n: of[n] for n in sorted(of, key=_order)} for kind, of in by_kind.items()}
-
-
-def _order(name: str) -> tuple[int, str]:
-    step = step_within(name)
-    return (-1 if step is None else step, name)
+    return {
+        kind: dict(sorted(of.items(), key=lambda item: (item[1].step or 0, item[0])))
+        for kind, of in by_kind.items()
+    }
 
 
 def _metrics(folder: Path, missing: list[str]) -> pd.DataFrame | None:
@@ -236,31 +234,24 @@ def _focus(measurements: Measurements, asked: str | None, folder: Path) -> str |
         raise ValueError(f"{folder} has no measurement of {asked!r}; it has {every}.")
     if asked is not None or not names:
         return asked
-    return max(names, key=lambda n: (names.count(n), _order(n)[0], "_repeat_" not in n, n))
+    return max(names, key=lambda n: (names.count(n), step_within(n) or 0, "_repeat_" not in n, n))
 
 
-def read_log(path: str | Path) -> tuple[list[dict[str, Any]], int]:
+def read_log(path: str | Path) -> tuple[list[Row], int]:
     """The lines of a log that have a step and numbers alone, and how many others there are."""
-    rows, lost = [], 0
     with reading(path) as file:
         lines = file.read_bytes().decode(errors="replace").split("\n")
-    for line in lines:
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-        except (ValueError, RecursionError):
-            row = None
-        if isinstance(row, dict) and _is_count(row.get("step")) and all(map(_plain, row.values())):
-            rows.append(row)
-        else:
-            lost += 1
-    return rows, lost
+    read = [_numbers(line) for line in lines if line.strip()]
+    rows = [row for row in read if row is not None]
+    return rows, len(read) - len(rows)
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
-
-
-def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, (int, float))
+def _numbers(line: str) -> Row | None:
+    try:
+        row = parse_json(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        return None
+    plain = all(x is None or isinstance(x, (int, float)) for x in row.values())
+    return row if plain and 0 <= row["step"] < 2**53 else None

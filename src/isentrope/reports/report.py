@@ -11,23 +11,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from isentrope._lazy import load
-from isentrope.reports.page import Column, identifier, render
+from isentrope.reports.page import Column, write_page
 from isentrope.reports.panel import Panel, Section
 from isentrope.reports.panels import budget, plane, training
+from isentrope.reports.panels.audit import audit_panels
 from isentrope.reports.panels.change import delta_h_panels
-from isentrope.reports.panels.checks import checks_panel
-from isentrope.reports.panels.classes import class_panel
-from isentrope.reports.panels.control import control_panels
-from isentrope.reports.panels.provenance import provenance
+from isentrope.reports.panels.checks import checks_panel, provenance
+from isentrope.reports.panels.kernel import moved_panels, own_panels
 from isentrope.reports.panels.study import study_panels
-from isentrope.reports.panels.tokens import token_map
+from isentrope.reports.panels.tokens import class_panel, token_map
 from isentrope.reports.read_run import Reading, as_far_as_readable, read_run
-from isentrope.reports.svg import png_file, svg_file
 from isentrope.reports.verdict import verdict
-from isentrope.results.verbs import AUDIT, KERNEL, Verb
+from isentrope.results.results import AuditResult, KernelResult
 from isentrope.runs.one_writer import one_writer
-from isentrope.system.file_contents import csv
 from isentrope.system.files import write_bytes
 
 Draw = Callable[[Reading], Iterator[Panel]]
@@ -35,12 +31,6 @@ Draw = Callable[[Reading], Iterator[Panel]]
 
 Drawn = tuple[str, str, str, tuple[Draw, ...]]
 """Key, heading, lead and panels of a section."""
-
-
-def of_verb(verb: Verb) -> Drawn:
-    """The section that is of one verb alone."""
-    assert verb.shown is not None
-    return verb.name, verb.shown.heading, verb.shown.lead, tuple(map(load, verb.shown.panels))
 
 
 SECTIONS: tuple[Drawn, ...] = (
@@ -55,7 +45,7 @@ SECTIONS: tuple[Drawn, ...] = (
         "budget",
         "What is the change made of?",
         "Momentum and decay were decided before this batch was drawn; the gradient is its part.",
-        (budget.waterfall, budget.shares, budget.past_updates),
+        (budget.waterfall, budget.shares),
     ),
     (
         "tokens",
@@ -69,19 +59,29 @@ SECTIONS: tuple[Drawn, ...] = (
         "Entropy is what exploration lives on; reward is what it buys.",
         (plane.trade_off, plane.along_training, plane.within_step),
     ),
-    of_verb(KERNEL),
-    of_verb(AUDIT),
+    (
+        KernelResult.verb,
+        "How do responses move each other?",
+        "The Fisher kernel: how far a step on one response moves the probability of another.",
+        (moved_panels, own_panels),
+    ),
+    (
+        AuditResult.verb,
+        "Would a proxy have seen it?",
+        "Published shortcuts, compared with the measured influence.",
+        (audit_panels,),
+    ),
     (
         "training",
         "How did training go?",
         "",
-        (training.reward, training.entropy, training.probe, training.noise, training.passes),
+        (training.training_panels, training.passes),
     ),
     (
         "control",
         "What did the control do?",
         "Entropy wanted and attained, what was changed for it, and the time it took.",
-        (control_panels,),
+        (training.control_panels,),
     ),
     ("checks", "Is the instrument sound?", "", (checks_panel,)),
     (
@@ -131,62 +131,34 @@ def write_report(
         The files.
     """
     readings = [read_run(run, checkpoint=checkpoint, evaluations=evaluations)]
-    name, labels = "report", ("",)
+    name, labels = "report", [""]
     if other is not None:
         readings.append(read_run(other, checkpoint=checkpoint))
-        name, labels = f"report_and_{readings[1].folder.resolve().name}", ("A", "B")
+        name, labels = f"report_and_{readings[1].folder.resolve().name}", ["A", "B"]
     columns = [_column(*pair) for pair in zip(labels, readings, strict=True)]
     folder, page = readings[0].folder / name, readings[0].folder / f"{name}.html"
-    drawn: dict[str, bytes] = {}
     with one_writer(readings[0].folder):
-        for column in columns:
-            for panel in column.panels.values():
-                drawn |= _save(panel, folder, identifier(column, panel))
-        write_bytes(page, render(columns, name, drawn).encode())
-    claims = [_labelled(column, claim.text) for column in columns for claim in column.claims]
-    missing = [_labelled(column, sentence) for column in columns for sentence in column.missing]
+        write_bytes(page, write_page(columns, folder).encode())
+    claims = [c.of(claim.text) for c in columns for claim in c.claims]
+    missing = [c.of(sentence) for c in columns for sentence in c.missing]
     return Report(page, folder, claims, missing)
 
 
-def _labelled(column: Column, sentence: str) -> str:
-    return f"{column.label}: {sentence}" if column.label else sentence
-
-
-def _save(panel: Panel, folder: Path, stem: str) -> dict[str, bytes]:
-    """Write the files of a panel; returns its figure by its name, if it has one."""
-    write_bytes(folder / f"{stem}.csv", csv(panel.data))
-    if panel.figure is None:
-        return {}
-    svg = svg_file(panel.figure, stem)
-    write_bytes(folder / f"{stem}.svg", svg)
-    write_bytes(folder / f"{stem}.png", png_file(panel.figure))
-    return {stem: svg}
-
-
 def _column(label: str, reading: Reading) -> Column:
-    about = []
-    if reading.focus is not None:
-        names = {name for of in reading.measurements.values() for name in of}
-        more = f", the last of {len(names)} measured" if len(names) > 1 else ""
-        about.append(f"{reading.focus}{more}")
-    if reading.metrics is not None:
-        about.append(f"{len(reading.metrics)} training steps")
     data = reading.config.get("data") or reading.config.get("batch_config") or {}
-    if data.get("dataset_name"):
-        about.append(str(data["dataset_name"]))
+    about = [reading.focus, data.get("dataset_name")]
+    if reading.metrics is not None:
+        about.insert(1, f"{len(reading.metrics)} training steps")
+    sections = [
+        Section(key, title, tuple(panels), lead)
+        for key, title, lead, draws in SECTIONS
+        if (panels := as_far_as_readable(reading, title, *draws))
+    ]
     return Column(
-        label=label,
-        name=reading.folder.resolve().name,
-        about=" · ".join(about),
-        claims=verdict(reading),
-        missing=reading.missing,
-        sections=list(sections_of(reading)),
+        label,
+        reading.folder.resolve().name,
+        " · ".join(str(words) for words in about if words),
+        verdict(reading),
+        reading.missing,
+        sections,
     )
-
-
-def sections_of(reading: Reading) -> Iterator[Section]:
-    """Every section that the run's results allow, in the order of the page."""
-    for key, title, lead, draws in SECTIONS:
-        panels = as_far_as_readable(reading, title, *draws)
-        if panels:
-            yield Section(key, title, tuple(panels), lead)

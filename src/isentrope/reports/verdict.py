@@ -7,16 +7,12 @@ there, its sentence is not there either.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from isentrope.attribution.noise.best_rate import BestRate, Range, averaged_batches
+from isentrope.attribution.noise.consequences import BestRate, Range, averaged_batches
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.panels.budget import parts_of, shares_sentence
-from isentrope.reports.panels.checks import checks_of
-from isentrope.reports.panels.classes import classified
-from isentrope.reports.read_run import Reading, as_far_as_readable
-from isentrope.reports.sentences import (
+from isentrope.reports.panel import (
     bare,
     from_to,
     has_interval,
@@ -25,7 +21,11 @@ from isentrope.reports.sentences import (
     with_interval,
     without_error,
 )
-from isentrope.results.criterion import is_it_all
+from isentrope.reports.panels.budget import parts_of, shares_of
+from isentrope.reports.panels.checks import checks_of, checks_sentence
+from isentrope.reports.panels.tokens import classified
+from isentrope.reports.read_run import Reading, as_far_as_readable
+from isentrope.results.attributions import is_it_all
 from isentrope.results.results import MeasureResult, NoiseResult
 from isentrope.system.formatting import PAGE, listed, percent
 
@@ -35,7 +35,7 @@ class Claim:
     """One sentence of the verdict.
 
     Attributes:
-        text: The sentence; empty where a run does not answer the question.
+        text: The sentence.
         tone: "fact", "sound" or "doubt".
         question: What it answers, in a word or two.
     """
@@ -47,68 +47,65 @@ class Claim:
 
 def verdict(reading: Reading) -> list[Claim]:
     """Sentences: what happens, how first order compares, who did it, and whether to believe it."""
-    claims = [
+    return [
         replace(claim, question=question)
         for question, answer in QUESTIONS.items()
-        for claim in as_far_as_readable(reading, question, lambda run, answer=answer: [answer(run)])
+        for claim in as_far_as_readable(reading, question, answer)
+        if claim.text
     ]
-    return [claim for claim in claims if claim.text]
 
 
-def _change(reading: Reading) -> Claim:
+def _change(reading: Reading) -> Iterator[Claim]:
     measured = reading.shown(MeasureResult)
     if measured is None or measured.result.rate is None:
-        return Claim("")
+        return
     result, row, rate = measured.result, measured.result.at_rate(), number(measured.result.rate)
     if row is None or math.isnan(row.delta_h):
-        return Claim(f"ΔH at the training rate η = {rate} was not measured.", "doubt")
+        yield Claim(f"ΔH at the training rate η = {rate} was not measured.", "doubt")
+        return
     change, entropy = result.change_at(row), result.at_theta.value
-    start = f"One step at the training rate η = {rate} from {measured.name}"
-    size = (
-        f"ΔH = {with_interval(change)} {result.unit}, {percent(abs(change.value / entropy))} of "
-        f"{number(entropy)}."
-    )
-    verb = "lower" if change.value < 0 else "raise"
+    verb, tone, caveat = "lowers" if change.value < 0 else "raises", "fact", ""
     if not has_interval(change):
-        doubt = "The weights are too uneven for an interval."
-        return Claim(f"{start} seems to {verb} entropy: {size} {doubt}", "doubt")
-    if change.ci_low <= 0 <= change.ci_high:
-        return Claim(f"{start} may raise or lower entropy: {size}", "doubt")
-    return Claim(f"{start} {verb}s entropy: {size}")
+        verb, tone = f"seems to {verb[:-1]}", "doubt"
+        caveat = " The weights are too uneven for an interval."
+    elif change.covers(0.0):
+        verb, tone = "may raise or lower", "doubt"
+    yield Claim(
+        f"One step at the training rate η = {rate} from {measured.name} {verb} entropy: ΔH = "
+        f"{with_interval(change)} {result.unit}, {percent(abs(change.value / entropy))} of "
+        f"{number(entropy)}.{caveat}",
+        tone,
+    )
 
 
-def _first_order(reading: Reading) -> Claim:
+def _first_order(reading: Reading) -> Iterator[Claim]:
     measured = reading.shown(MeasureResult)
     result = None if measured is None else measured.result
     row = None if result is None else result.at_rate()
     if result is None or row is None or result.first_order is None or not abs(row.delta_h) > 0:
-        return Claim("")
+        return
     ratio = row.first_order / result.change_at(row).value
-    if ratio < 0:
-        how = "has the sign wrong"
-    elif abs(ratio - 1) < 0.02:
+    how = f"{'over' if ratio > 1 else 'under'}states the change by {percent(abs(ratio - 1))}"
+    if abs(ratio - 1) < 0.02:
         how = "agrees to 2 %"
-    else:
-        how = f"{'over' if ratio > 1 else 'under'}states the change by {percent(abs(ratio - 1))}"
+    elif ratio < 0:
+        how = "has the sign wrong"
     text = f"First order says {with_error(bare(row.first_order, row.first_order_se))} and {how}"
     reach = result.linear_range
-    if reach is None or reach.rate_over_range is None:
-        return Claim(f"{text}.")
-    part = f"{number(reach.rate_over_range, 2)} of the linear range"
-    return Claim(f"{text}; the training rate is {part} η* = {without_error(reach)}.")
+    if reach is not None and reach.rate_over_range is not None:
+        part = f"{number(reach.rate_over_range, 2)} of the linear range"
+        text += f"; the training rate is {part} η* = {without_error(reach)}"
+    yield Claim(f"{text}.")
 
 
-def _parts(reading: Reading) -> Claim:
+def _parts(reading: Reading) -> Iterator[Claim]:
     """Shares of δH₁, or amounts where parts pull against each other; less than 1 % is no part."""
-    found = parts_of(reading)
-    if found is None:
-        return Claim("")
-    parts = dict(found[1])
-    total = parts.pop("total").value
+    parts = parts_of(reading)
+    total = parts.pop("total").value if parts else 0.0
     gross = sum(abs(part.value) for part in parts.values())
     acting = {name: part for name, part in parts.items() if abs(part.value) > 0.01 * gross}
     if not acting or not total:
-        return Claim("")
+        return
     words = {
         "momentum": "momentum, decided by earlier batches,",
         "decay": "weight decay",
@@ -117,20 +114,22 @@ def _parts(reading: Reading) -> Claim:
     }
     if all(part.value * total > 0 for part in acting.values()):
         terms = [f"{words[k]} {percent(p.value / total)}" for k, p in acting.items()]
-        return Claim(f"Of the first order, {listed(terms)}.")
+        yield Claim(f"Of the first order, {listed(terms)}.")
+        return
     terms = [f"{words[k]} {with_error(p)}" for k, p in acting.items()]
-    return Claim(f"The parts of the first order pull apart: {listed(terms)} per unit η.")
+    yield Claim(f"The parts of the first order pull apart: {listed(terms)} per unit η.")
 
 
-def _best_rate(reading: Reading) -> Claim:
+def _best_rate(reading: Reading) -> Iterator[Claim]:
     """Could the rate be raised, and is the batch large enough? Empty where ΔJ is not there."""
     measured = reading.shown(MeasureResult)
     reward = None if measured is None else measured.result.reward
     if measured is None or reward is None:
-        return Claim("")
+        return
     top, rate = reward.top, measured.result.rate
     if top is None:
-        return Claim(f"No best rate follows. {reward.no_top}" if reward.no_top else "")
+        yield Claim(f"No best rate follows. {reward.no_top}" if reward.no_top else "")
+        return
     text = f"Along this step reward is highest at η = {without_error(top)}"
     trusted = [row.eta for row in reward.sweep if row.verdict == "trust"]
     if trusted and top.value > max(trusted):
@@ -142,7 +141,7 @@ def _best_rate(reading: Reading) -> Claim:
         elif rate > top.ci_high:
             could = "is above that, so it should be lowered"
         text += f"; the training rate {number(rate)} {could}"
-    return Claim(f"{text}. {_batch(measured.result, top, reading)}")
+    yield Claim(f"{text}. {_batch(measured.result, top, reading)}")
 
 
 def _batch(result: MeasureResult, top: Estimate, reading: Reading) -> str:
@@ -171,39 +170,41 @@ def _with_range(found: Range) -> str:
     return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
 
 
-def _classes(reading: Reading) -> Claim:
-    found = classified(reading)
-    return Claim("" if found is None else is_it_all(found.result.classes["tokens"], PAGE))
-
-
-def _training(reading: Reading) -> Claim:
+def _training(reading: Reading) -> Iterator[Claim]:
     names = {"pass_at_1": "pass@1", "entropy_per_token": "entropy per token"}
-    for evaluation in reading.evaluations:
+    for evaluation in reading.evaluations[:1]:
         steps = evaluation.sampled()["step"]
-        along = {words: evaluation.along(metric) for metric, words in names.items()}
-        if len(steps) > 1 and all(along.values()):
-            parts = [f"{words} went {from_to(estimates)}" for words, estimates in along.items()]
-            start = f"From step {steps.iloc[0]:.0f} to {steps.iloc[-1]:.0f}"
-            return Claim(f"{start}, {listed(parts)}.")
-    return Claim("")
+        parts = [
+            f"{words} went {from_to(evaluation.along(metric))}"
+            for metric, words in names.items()
+            if metric in evaluation.table
+        ]
+        if len(steps) > 1 and parts:
+            yield Claim(f"From step {steps.iloc[0]:.0f} to {steps.iloc[-1]:.0f}, {listed(parts)}.")
 
 
-def _soundness(reading: Reading) -> Claim:
+def _soundness(reading: Reading) -> Iterator[Claim]:
     checks = checks_of(reading)
-    failed = [check.name for check in checks if check.passed is False]
-    if failed:
-        verb = "are not as they should be" if len(failed) > 1 else "is not as it should be"
-        return Claim(f"With care: {listed(failed)} {verb}; see the checks below.", "doubt")
-    passed = f"{sum(check.passed is True for check in checks)} of {len(checks)} checks passed"
-    return Claim(f"The instrument is sound: {passed}, none failed." if checks else "", "sound")
+    failed = any(check.passed is False for check in checks)
+    yield Claim(checks_sentence(checks), "doubt" if failed else "sound")
 
 
-QUESTIONS: dict[str, Callable[[Reading], Claim]] = {
+def _classes(reading: Reading) -> Iterator[Claim]:
+    found = classified(reading)
+    if found is not None:
+        yield Claim(is_it_all(found.result.classes["tokens"], PAGE))
+
+
+def _shares(reading: Reading) -> Iterator[Claim]:
+    yield Claim(shares_of(reading)[1])
+
+
+QUESTIONS: dict[str, Callable[[Reading], Iterator[Claim]]] = {
     "What happens": _change,
     "First order": _first_order,
     "Who did it": _parts,
     "Could the rate be higher?": _best_rate,
-    "Whose prompts": lambda reading: Claim(shares_sentence(reading)),
+    "Whose prompts": _shares,
     "Which tokens": _classes,
     "Training": _training,
     "Are the checks passed?": _soundness,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from isentrope.attribution.fisher.clusters import Clustering
+from isentrope.attribution.fisher.null_spectra import SingularValues
 from isentrope.attribution.fisher.pair_classes import PairClass
-from isentrope.attribution.fisher.singular import SingularValues
 from isentrope.attribution.fisher.spectrum import Eigenvalues
 from isentrope.attribution.fisher.structure import Relation
 from isentrope.attribution.fisher.truncation import Prediction

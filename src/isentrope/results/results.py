@@ -182,12 +182,6 @@ class NoiseResult(Result):
     entropy: dict[str, Estimate]
     supervised: Absent[dict[str, Estimate]] = None
 
-    @property
-    def scales(self) -> dict[str, dict[str, Estimate]]:
-        """All of them by name, those that were asked for."""
-        names = ("gradient", "preconditioned", "entropy", "supervised")
-        return {name: scale for name in names if (scale := getattr(self, name)) is not None}
-
 
 @dataclass(frozen=True, kw_only=True)
 class VarianceResult(Result):

@@ -10,7 +10,7 @@ from pydantic import FiniteFloat
 
 from isentrope.estimators.reward_change import RewardOrders
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.coding import also_as
+from isentrope.results.result import also_as
 
 NAN = math.nan
 

@@ -3,6 +3,8 @@
 Functions are given by dotted names and imported when their verb is called, so that the command line
 loads no torch to print its help. A new verb is a module of `isentrope.verbs` with its analysis and
 what it prints, a result in `results.results`, and a row here.
+
+The tables of results: their columns and types, as the verbs write them.
 """
 
 from __future__ import annotations
@@ -10,23 +12,89 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from isentrope.system.file_contents import TableSchema
+
+_TYPES = {
+    name: kind
+    for kind, names in {
+        "string": "checkpoint verdict reward_verdict method quantity relation block truncation of "
+        "proxy statistic warnings control part batch definition unit decoding",
+        "string?": "residual_verdict key text reference prompt_text",
+        "int64": "prompt sequence length step back position token_id entries prompts n batches "
+        "items sample",
+        "bool": "frontier truncated right",
+        "list<int64>": "response_ids",
+        "list<double>?": "logprobs entropies",
+    }.items()
+    for name in names.split()
+}
+"""Of the columns that are not "double"."""
+
+
+def _columns(text: str) -> TableSchema:
+    """A table with these columns.
+
+    Args:
+        text: Names; x± is x with x_se, x_ci_low and x_ci_high, one that ends in ? may be absent,
+            and name:type has a type of its own.
+
+    Returns:
+        Their types.
+    """
+    columns: dict[str, str] = {}
+    optional: set[str] = set()
+    for word in text.split():
+        name, _, kind = word.partition(":")
+        stem = name.rstrip("±?")
+        ends = ("", "_se", "_ci_low", "_ci_high") if "±" in name else ("",)
+        names = [f"{stem}{end}" for end in ends]
+        columns |= {name: kind or _TYPES.get(name, "double") for name in names}
+        optional |= {*names} if name.endswith("?") else set()
+    return TableSchema(columns, frozenset(optional))
+
+
+_ESTIMATE = "value se ci_low ci_high"
+_OF_SEQUENCE = "key length reward advantage {} delta_h delta_h_se delta_j? delta_j_se? text"
+_DID = (  # numbers that some controls have
+    "touched? changed? touched_negative? touched_unlikely? touched_entropy? candidates? "
+    "influence? influence_damped? pulled? entropy? entropy_se? predicted? predicted_se? asked? "
+    "gain? gain_se? lambda? no_correction? clamped? step_share?"
+)
+
+SCHEMAS = {
+    name: _columns(text)
+    for name, text in {
+        "sweep": "checkpoint eta delta_h± first_order first_order_se second_order second_order_se "
+        "residual residual_se residual_ci_low? residual_ci_high? residual_verdict? ess ess_whole "
+        "ess_integrated? carriers? khat verdict method delta_j±? reward_verdict?",
+        "influences": "quantity prompt key influence",
+        "sequences": f"sequence prompt {_OF_SEQUENCE.format('S? H?')}",
+        "momentum": f"step back sequence prompt {_OF_SEQUENCE.format('')}",
+        "tokens": "sequence prompt position length token_id s H coefficient entropy_coefficient? "
+        "reward advantage delta_h delta_h_se delta_j? delta_j_se? text",
+        "structure": f"relation quantity entries {_ESTIMATE} prompts block",
+        "block_model": f"quantity {_ESTIMATE} prompts block",
+        "truncations": f"truncation quantity {_ESTIMATE} prompts",
+        "noise": f"of quantity {_ESTIMATE} n unit:string?",
+        "variance": "quantity method prompts batches se spread",
+        "audit": f"proxy statistic top items {_ESTIMATE} prompts warnings of",
+        "trial": f"control strength {_DID} part eta verdict delta_h± gained_delta_h± "
+        "over_random_delta_h±? delta_j±? gained_delta_j±? over_random_delta_j±? price±? frontier",
+        "entropies": f"batch definition unit {_ESTIMATE} difference±",
+    }.items()
+}
+"""By the name of the file, without suffix. What may be absent is so in tables of former versions,
+of batches without rewards, or of some controls."""
+
+RECORDS = _columns(
+    "decoding? prompt sample key reference prompt_text text:string length truncated reward right "
+    "format response_ids? entropy? surprisal? logprobs? entropies?"
+)
+"""The responses of an evaluation."""
+
+
 Kind = Literal["measure", "evaluate", "sft", "train"]
 """Verbs whose configurations have roots of their own."""
-
-
-@dataclass(frozen=True)
-class Shown:
-    """The section of a report that is of one verb alone.
-
-    Attributes:
-        heading: A question.
-        lead: A sentence on how to read it.
-        panels: Dotted names of the functions from a reading to its panels.
-    """
-
-    heading: str
-    lead: str
-    panels: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -52,7 +120,6 @@ class Verb:
         gradients: What it holds gradients of: groups of E's prompts, those of each prompt of U too,
             or the responses of blocks.
         absent: What a report says where there is no result; empty for a verb that it leaves out.
-        shown: Its section of a report, where it has one alone.
     """
 
     name: str
@@ -72,7 +139,6 @@ class Verb:
     least_groups: int = 1
     gradients: Literal["groups", "prompts", "blocks"] | None = None
     absent: str = ""
-    shown: Shown | None = None
 
 
 MEASURE = Verb(
@@ -80,10 +146,10 @@ MEASURE = Verb(
     "Measure how much one optimizer step changes the entropy of a checkpoint, or of a list.",
     analyse="isentrope.verbs.measure:find_change",
     result="isentrope.results.results:MeasureResult",
-    printed="isentrope.verbs.measure_text:printed_measurements",
+    printed="isentrope.verbs.measure:printed_measurements",
     table="sweep",
     joined="all",
-    figure=("isentrope.reports.figures:entropy_change_figure", "entropy_change.png"),
+    figure=("isentrope.reports.compare:entropy_change_figure", "entropy_change.png"),
     together=True,
     errors_over_E=True,
     rounded=True,
@@ -95,7 +161,7 @@ INFLUENCE = Verb(
     "Attribute the entropy change of a step to the sequences and tokens of its batch.",
     analyse="isentrope.verbs.influence:find_influence",
     result="isentrope.results.results:InfluenceResult",
-    printed="isentrope.verbs.influence_text:printed_influence",
+    printed="isentrope.verbs.influence:printed_influence",
     table="sequences",
     errors_over_E=True,
     gradients="groups",
@@ -110,14 +176,6 @@ KERNEL = Verb(
     table="structure",
     gradients="blocks",
     absent="There is no Fisher kernel",
-    shown=Shown(
-        "How do responses move each other?",
-        "The Fisher kernel: how far a step on one response moves the probability of another.",
-        (
-            "isentrope.reports.panels.kernel:moved_panels",
-            "isentrope.reports.panels.kernel:own_panels",
-        ),
-    ),
 )
 NOISE = Verb(
     "noise",
@@ -147,20 +205,15 @@ AUDIT = Verb(
     table="audit",
     gradients="groups",
     absent="There is no audit of proxies",
-    shown=Shown(
-        "Would a proxy have seen it?",
-        "Published shortcuts, compared with the measured influence.",
-        ("isentrope.reports.panels.audit:audit_panels",),
-    ),
 )
 TRY = Verb(
     "try",
     "Try controls on the step of a checkpoint: entropy and reward gained, before a run.",
     analyse="isentrope.verbs.trial:find_trial",
     result="isentrope.results.results:TrialResult",
-    printed="isentrope.verbs.trial_text:printed_trial",
+    printed="isentrope.verbs.trial_strengths:printed_trial",
     table="trial",
-    figure=("isentrope.reports.figures:trial_figure", "trial.png"),
+    figure=("isentrope.reports.compare:trial_figure", "trial.png"),
     errors_over_E=True,
     planned=False,
     processes=False,

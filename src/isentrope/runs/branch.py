@@ -114,7 +114,7 @@ def require_branch_steps(step: int, last: int, trainer: Mapping[str, Any]) -> No
             f"training.steps={last} is no later than step {step}, where the branch begins: set "
             "training.steps to the last step that it should take."
         )
-    if isinstance(uses, int) and uses > 1 and step % uses:
+    if isinstance(uses, int) and uses > 0 and step % uses:
         raise ConfigError(
             f"trainer.num_iterations={uses} cannot begin at step {step}, which is not a multiple "
             "of it: a checkpoint would be in the middle of a batch's uses."

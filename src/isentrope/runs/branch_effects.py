@@ -23,10 +23,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
+from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.ratio import mean_over_repeats
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.columns import RECORDS
+from isentrope.results.verbs import RECORDS
 from isentrope.runs.branch_study import UNCHANGED
 from isentrope.system.reading import read_table
 
@@ -100,21 +100,29 @@ def effects(
     found = infinitesimal_jackknife(
         lambda w: _statistics(w, policies), torch.arange(len(start.reward))
     )
-    rows, first = {}, 1
-    for setting, group in ends.items():
-        rows[setting] = torch.arange(first, first + len(group))
-        first += len(group)
+    shape, rows = (len(QUANTITIES), len(policies)), torch.arange(1, len(policies))
+    values, influences = found.values.view(shape), found.influences.view(*shape, -1)
+    sizes = [len(group) for group in ends.values()]
+    places = dict(zip(ends, rows.split(sizes), strict=True))
     made = []
-    for setting, mine in rows.items():
-        for k, quantity in enumerate(QUANTITIES):
-            shift = k * len(policies)
-            pairs = {START: torch.zeros_like(mine), UNCHANGED: rows[UNCHANGED]}
-            for against, other in pairs.items():
+    for setting, mine in places.items():
+        for k, (quantity, unit) in enumerate(QUANTITIES.items()):
+            for against, other in ((START, mine * 0), (UNCHANGED, places[UNCHANGED])):
                 if setting == against:
                     continue
-                estimate, *errors = _mean_difference(found, mine + shift, other + shift, quantity)
+                change = values[k, mine] - values[k, other]
+                phi = (influences[k, mine] - influences[k, other]).mean(0)
+                method = "mean over repeats"
+                known = Estimate.from_influences(
+                    float(change.mean()), phi, unit=unit, method=method
+                )
+                value, se, half, of_repeats = mean_over_repeats(
+                    change.tolist(), known.se, known.degrees_of_freedom or 1.0
+                )
+                ends_at = value - half, value + half
+                estimate = Estimate(value, se, *ends_at, len(change), unit, method)
                 place = (checkpoint, step, setting, quantity, against)
-                made.append(Effect(*place, estimate, *errors))
+                made.append(Effect(*place, estimate, of_repeats, known.se))
     return made
 
 
@@ -136,18 +144,3 @@ def _statistics(omega: Tensor, policies: Sequence[EffectSums]) -> Tensor:
         for name in ("entropy", "length", "reward")
     )
     return torch.cat([(entropy @ omega) / (length @ omega), (reward @ omega) / omega.sum()])
-
-
-def _mean_difference(
-    found: Jackknifed, ours: Tensor, theirs: Tensor, quantity: str
-) -> tuple[Estimate, float, float]:
-    """Mean over repeats of one statistic less another, and the two parts of its error."""
-    values = found.values[ours] - found.values[theirs]
-    influence = (found.influences[ours] - found.influences[theirs]).mean(0)
-    unit, method = QUANTITIES[quantity], "mean over repeats"
-    known = Estimate.from_influences(float(values.mean()), influence, unit=unit, method=method)
-    value, se, half, of_repeats = mean_over_repeats(
-        values.tolist(), known.se, known.degrees_of_freedom or 1.0
-    )
-    estimate = Estimate(value, se, value - half, value + half, len(values), unit, method)
-    return estimate, of_repeats, known.se

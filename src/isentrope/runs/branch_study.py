@@ -25,6 +25,7 @@ from isentrope.runs.branch import (
     settings_of,
 )
 from isentrope.runs.checkpoints import find_checkpoints
+from isentrope.runs.folder import folder_name
 from isentrope.runs.identity import (
     BY_CONTENT,
     changed_settings,
@@ -32,10 +33,9 @@ from isentrope.runs.identity import (
     require_same,
     schedule_has_end,
 )
-from isentrope.runs.room import folder_name
 from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.checkpoint_names import step_of_folder
-from isentrope.system.files import sha256, sha256_of_file
+from isentrope.system.files import sha256_of_file
 from isentrope.training.run_files import RunFiles
 
 UNCHANGED = "unchanged"
@@ -46,7 +46,6 @@ _BY_OPTION = {
     "training.repeat": "--repeats",
     "output.directory": "--out",
 }
-_LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,7 @@ def _start(asked: BranchStudy, settings: list[tuple[str, ...]], name: str, path:
             continue
         known.append(flat)
         words = " ".join(setting) or UNCHANGED
-        folder = asked.folder / "branches" / name / _folder(words)
+        folder = asked.folder / "branches" / name / folder_name(words.replace(" ", ","))
         for repeat in range(asked.repeats):
             draw = f"training.repeat={plain.training.repeat + repeat}"
             files = RunFiles(folder / f"repeat_{repeat}")
@@ -218,11 +217,3 @@ def _require_same_branch(branch: Planned, checkpoint: Path, parent: RunFiles) ->
     then = flat_settings(load_config(file, root=TrainConfig))
     now = flat_settings(settings_of(parent, list(branch.overrides))[1])
     require_same(branch.files.folder, then, now, ("training.steps", *BY_CONTENT))
-
-
-def _folder(setting: str) -> str:
-    """A name of a folder for a setting."""
-    name = folder_name(setting.replace(" ", ","))
-    if len(name) <= _LONGEST_NAME:
-        return name
-    return f"{name[:_LONGEST_NAME]}_{sha256([setting.encode()])[:8]}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,9 +106,9 @@ def find_checkpoints(where: PolicyConfig) -> list[Checkpoint]:
     Raises:
         FileNotFoundError: If nothing matches, or a checkpoint is missing.
     """
-    given = [where.checkpoint_path] if isinstance(where.checkpoint_path, str) else None
-    folders = [p for entry in given or where.checkpoint_path for p in _matches(entry)]
-    paths = [require_checkpoint(path) for path in folders]
+    given = where.checkpoint_path
+    entries = [given] if isinstance(given, str) else given
+    paths = [require_checkpoint(path) for entry in entries for path in _matches(entry)]
     return [Checkpoint(*pair) for pair in zip(paths, _names(paths), strict=True)]
 
 
@@ -153,11 +152,10 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _in_natural_order(paths: list[Path]) -> list[Path]:
-    return sorted(paths, key=lambda p: [int(x) if x.isdigit() else x for x in _pieces(str(p))])
+    def pieces(path: Path) -> list[int | str]:
+        return [int(x) if x.isdigit() else x for x in re.split(r"(\d+)", str(path))]
 
-
-def _pieces(text: str) -> list[str]:
-    return re.split(r"(\d+)", text)
+    return sorted(paths, key=pieces)
 
 
 def _optimizer(checkpoint: Path, given: str | None) -> Path:
@@ -168,17 +166,9 @@ def _optimizer(checkpoint: Path, given: str | None) -> Path:
             raise FileNotFoundError(f"There is no optimizer state at {file}: {foreign}")
         raise FileNotFoundError(
             f"There is no optimizer state at {file}, so the step is not known: save optimizer.pt "
-            f"with the checkpoint, or set checkpoint.optimizer_path{_elsewhere(file)}."
+            f"with the checkpoint, or set checkpoint.optimizer_path."
         )
     return file
-
-
-def _elsewhere(file: Path) -> str:
-    """Where an optimizer's state lies that was not asked for."""
-    folder = file.parent
-    places = [folder / "optimizer.bin", folder.parent / file.name, folder.parent / "optimizer.bin"]
-    place = next((path for path in places if path.is_file()), None)
-    return f"={place}, which is there" if place else ""
 
 
 def _names(paths: list[Path]) -> list[str]:
@@ -187,8 +177,6 @@ def _names(paths: list[Path]) -> list[str]:
     short = [
         p.resolve().name if s is None else step_name(s) for s, p in zip(steps, paths, strict=True)
     ]
-    shared = {name for name, times in Counter(short).items() if times > 1}
     full = [f"{p.resolve().parent.name}_{n}" for p, n in zip(paths, short, strict=True)]
-    names = [f if n in shared else n for n, f in zip(short, full, strict=True)]
-    repeated = {name for name, times in Counter(names).items() if times > 1}
-    return [f"{n}_{i}" if n in repeated else n for i, n in enumerate(names)]
+    names = [f if short.count(n) > 1 else n for n, f in zip(short, full, strict=True)]
+    return [f"{n}_{i}" if names.count(n) > 1 else n for i, n in enumerate(names)]

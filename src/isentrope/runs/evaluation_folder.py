@@ -10,28 +10,29 @@ eval_runs/<name>_<dataset>/
                                  has a digest of its content, its number and `made_from`
 
 Every file is written under another name and renamed, so a reader never sees half of one.
+
+What `isentrope evaluate` finds at one checkpoint, written as metrics.json and read back.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import logging
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import pandas as pd
+from pydantic import ConfigDict, Field, TypeAdapter
 
-from isentrope.results.coding import ResultsError
-from isentrope.results.columns import RECORDS
-from isentrope.runs.evaluation_result import EvaluationResult
+from isentrope.nouns.estimate import COLUMNS, Estimate
+from isentrope.results.result import ResultsError, decode, encode
+from isentrope.results.verbs import RECORDS
 from isentrope.runs.identity import require_same_origin
 from isentrope.system.errors import FileError
-from isentrope.system.file_contents import csv_cell, parquet
+from isentrope.system.file_contents import csv, parquet
 from isentrope.system.files import (
     MANIFEST,
     sha256,
@@ -45,18 +46,93 @@ from isentrope.system.manifest import verify
 from isentrope.system.reading import read_json, read_table
 from isentrope.system.stated_steps import require_own_name
 
-log = logging.getLogger("isentrope")
 
-TABLE, NEW_TABLE = "consolidated_metrics.csv", "consolidated_metrics.new.csv"
+@dataclass(frozen=True)
+class RewardCounts:
+    """How rewards are distributed.
+
+    Attributes:
+        edges: Of the bins, one more than there are bins.
+        counts: Responses in each bin.
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EvaluatedRow:
+    """The numbers of one decoding.
+
+    Attributes:
+        decoding: "sampled" or "greedy".
+        n_prompts: Prompts.
+        samples_per_prompt: Responses per prompt.
+        metrics: By name; None where a metric has no value for this decoding.
+        rewards: Of all responses.
+    """
+
+    decoding: str
+    n_prompts: int
+    samples_per_prompt: int
+    metrics: dict[str, Estimate | None]
+    rewards: RewardCounts
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """The evaluation of one checkpoint.
+
+    Attributes:
+        schema: Of the file.
+        checkpoint: Its name.
+        path: Its folder.
+        step: Its training step; None where its name has none.
+        dataset: Name of the task.
+        split: Of its prompts.
+        temperature: Of sampling.
+        max_new_tokens: Of a response.
+        rows: One per decoding.
+        made_from: Digests of what the numbers depend on (`runs.origin`).
+        verified: Whether what it was made from was compared with its manifests (`--no-verify`).
+    """
+
+    __pydantic_config__: ClassVar = ConfigDict(strict=True)
+
+    schema: str
+    checkpoint: str
+    path: str
+    step: int | None
+    dataset: str
+    split: str
+    temperature: float
+    max_new_tokens: int
+    rows: tuple[EvaluatedRow, ...]
+    made_from: dict[str, str] = field(default_factory=dict)
+    verified: Annotated[bool, Field(exclude_if=bool)] = True
+
+    def save(self, file: Path) -> None:
+        """Write metrics.json."""
+        write_json(file, encode(_adapter(), self))
+
+    @classmethod
+    def load(cls, file: Path) -> EvaluationResult:
+        """Read metrics.json."""
+        return decode(_adapter(), read_json(file, "Remove the folder to evaluate it again."), file)
+
+
+@cache
+def _adapter() -> TypeAdapter[EvaluationResult]:
+    return TypeAdapter(EvaluationResult)
+
+
+TABLE = "consolidated_metrics.csv"
 
 METRICS = "metrics.json"
 _CURE = "Remove the folder to evaluate this checkpoint again."
 
 HEAD = ("checkpoint", "step", "decoding", "n_prompts", "samples_per_prompt")
 """Columns before those of the metrics."""
-
-FIELDS = {"": "value", "_se": "se", "_ci_low": "ci_low", "_ci_high": "ci_high"}
-"""Endings of a metric's columns, and the field of the Estimate in each."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +145,7 @@ class StepFolder:
     """
 
     path: Path
-    made_from: Mapping[str, str]
+    made_from: dict[str, str]
 
     @property
     def _chunks(self) -> Path:
@@ -145,20 +221,14 @@ class StepFolder:
 
     def _load(self, decoding: str, number: int) -> pd.DataFrame:
         paths = self._files(decoding, number)
-        if len(paths) != 1:
+        digests = [self._digest(decoding, number, sha256_of_file(path)) for path in paths]
+        if len(paths) != 1 or paths[0].stem.rpartition("_")[2] != digests[0]:
             raise FileError(
                 self._chunks,
-                f"{self._chunks} has {len(paths)} files of chunk {number} ({decoding}) in place of "
-                "one: remove the folder, and the same command makes its chunks again.",
+                f"{self._chunks} does not have the chunk {number} ({decoding}) that was written: "
+                f"remove its files {decoding}_{number:06d}_*, and the same command makes it again.",
             )
-        path = paths[0]
-        if self._digest(decoding, number, sha256_of_file(path)) != path.stem.rpartition("_")[2]:
-            raise FileError(
-                path,
-                f"{path} is not the chunk that was written under this name: remove it, and the "
-                "same command makes it again.",
-            )
-        return read_table(path, schema=RECORDS)
+        return read_table(paths[0], schema=RECORDS)
 
     def _digest(self, decoding: str, number: int, content: str) -> str:
         """Which chunk of which evaluation the content of this digest is."""
@@ -191,21 +261,16 @@ def finished(folder: Path) -> list[EvaluationResult]:
     return sorted(done, key=lambda result: -1 if result.step is None else result.step)
 
 
-def evaluation_columns(names: Sequence[str]) -> list[str]:
-    """The columns `HEAD`, then four a metric."""
-    return [*HEAD, *(f"{name}{end}" for name in names for end in FIELDS)]
-
-
-def rows_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> list[list[Any]]:
-    """The rows of the consolidated table.
+def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> pd.DataFrame:
+    """The consolidated table: a row per checkpoint and decoding, with `HEAD` and four a metric.
 
     Returns:
-        A row per checkpoint and decoding; None where there is no number.
+        The table; a cell is empty where there is no number.
 
     Raises:
         ResultsError: If a result lacks a metric.
     """
-    rows = []
+    rows: list[list[Any]] = []
     for result in results:
         for row in result.rows:
             if missing := [name for name in names if name not in row.metrics]:
@@ -213,40 +278,19 @@ def rows_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> list[l
                     f"{METRICS} of {result.checkpoint} has no {missing[0]} ({row.decoding}): "
                     "remove its folder, and the same command evaluates it again."
                 )
+            head = (result.checkpoint, result.step, row.decoding, row.n_prompts)
             numbers = [
                 None if (estimate := row.metrics[name]) is None else known(getattr(estimate, field))
                 for name in names
-                for field in FIELDS.values()
+                for field in COLUMNS
             ]
-            head = (result.checkpoint, result.step, row.decoding, row.n_prompts)
             rows.append([*head, row.samples_per_prompt, *numbers])
-    return rows
-
-
-def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> str:
-    """The consolidated table as CSV; a cell is empty where there is no number."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(evaluation_columns(names))
-    writer.writerows([csv_cell(cell) for cell in row] for row in rows_of(results, names))
-    return text.getvalue()
+    columns = [*HEAD, *(name + end for name in names for end in COLUMNS.values())]
+    return pd.DataFrame(rows, columns=columns, dtype=object)
 
 
 def write_evaluations(
     folder: Path, results: Sequence[EvaluationResult], names: Sequence[str]
 ) -> Path:
-    """Write the consolidated table; where another program holds it open, beside it."""
-    content = table_of(results, names).encode()
-    try:
-        written = write_bytes(folder / TABLE, content)
-    except PermissionError as error:
-        written = write_bytes(folder / NEW_TABLE, content)
-        log.warning(
-            "%s cannot be replaced (%s), another program may have it open: the numbers are in %s.",
-            folder / TABLE,
-            error.strerror or error,
-            written,
-        )
-        return written
-    (folder / NEW_TABLE).unlink(missing_ok=True)
-    return written
+    """Write the consolidated table."""
+    return write_bytes(folder / TABLE, csv(table_of(results, names)))

@@ -14,13 +14,13 @@ from typing import Any
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import ConfigError, load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
-from isentrope.config.paths import relative_to_run
 from isentrope.config.train import TrainConfig
-from isentrope.results.result import RESULTS
+from isentrope.config.values import relative_to_run
 from isentrope.results.results import load_result
 from isentrope.runs.folder import content_differences
 from isentrope.runs.origin import (
     PATHS,
+    Digests,
     changed_parts,
     known_parts,
     of_evaluation,
@@ -29,6 +29,9 @@ from isentrope.runs.origin import (
 from isentrope.system.checkpoint_folder import CONTRACT
 
 log = logging.getLogger("isentrope")
+
+Content = Mapping[str, Any]
+"""Settings by dotted key, or the entries of a contract."""
 
 CONFIG = "config.yaml"
 
@@ -65,9 +68,7 @@ RESUMED = (
 )
 
 
-def changed(
-    before: Mapping[str, Any], now: Mapping[str, Any], may_change: Collection[str] = ()
-) -> list[str]:
+def changed(before: Content, now: Content, may_change: Collection[str] = ()) -> list[str]:
     """Keys of either whose values differ, but for those that begin with what may change."""
     allowed = tuple(may_change)
     keys = (key for key in sorted({*before, *now}) if not key.startswith(allowed))
@@ -76,8 +77,8 @@ def changed(
 
 def require_same(
     what: object,
-    before: Mapping[str, Any],
-    now: Mapping[str, Any],
+    before: Content,
+    now: Content,
     may_change: Collection[str] = (),
     cure: str = "choose another --out, or remove it.",
 ) -> None:
@@ -102,8 +103,8 @@ def require_same(
 
 def require_same_origin(
     what: object,
-    before: Mapping[str, str],
-    now: Mapping[str, str],
+    before: Digests,
+    now: Digests,
     cure: str = "remove that folder to have it made anew, or choose another --out.",
 ) -> None:
     """Refuse to continue from what was made from other files.
@@ -146,9 +147,9 @@ def contract_config(config: TrainConfig, run: Path) -> dict[str, Any]:
 
 def require_same_training(
     checkpoint: Path,
-    contract: Mapping[str, Any],
+    contract: Content,
     config: TrainConfig,
-    made_from: Mapping[str, str],
+    made_from: Digests,
     may_change: Collection[str] = (),
 ) -> None:
     """Refuse to resume a run with a configuration, a base model or data other than it had.
@@ -187,7 +188,7 @@ def require_same_training(
     require_same_origin(checkpoint, before, made_from, "or start a new run with another --out.")
 
 
-def schedule_has_end(given: Mapping[str, Any]) -> bool:
+def schedule_has_end(given: Content) -> bool:
     """Whether the rates of a run's steps depend on how many steps there will be.
 
     Args:
@@ -202,7 +203,7 @@ def schedule_has_end(given: Mapping[str, Any]) -> bool:
 
 
 def require_same_run(
-    checkpoint: Path, saved: Mapping[str, Any], now: Mapping[str, Any], *, branched: bool = False
+    checkpoint: Path, saved: Content, now: Content, *, branched: bool = False
 ) -> None:
     """Refuse to resume from a checkpoint whose states are of other parameters, prompts or settings.
 
@@ -217,7 +218,7 @@ def require_same_run(
     require_same(checkpoint, then, here, cure=RESUMED)
 
 
-def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
+def changed_settings(then: Content, now: Content) -> dict[str, list[Any]]:
     """What a branch changes.
 
     Args:
@@ -242,9 +243,7 @@ def changed_settings(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[st
 # ------------------------------------------------------------------ studies and evaluations
 
 
-def require_same_measurement(
-    target: Path, config: MeasureConfig, made_from: Mapping[str, str]
-) -> None:
+def require_same_measurement(target: Path, config: MeasureConfig, made_from: Digests) -> None:
     """Refuse results of a study's item that were made with other settings or from other files.
 
     Args:
@@ -256,15 +255,11 @@ def require_same_measurement(
         FileNotFoundError: If a file of the results is missing.
         ConfigError: Naming the setting, or what changed.
     """
-    for needed in (RESULTS, CONFIG):
-        if not (target / needed).is_file():
-            raise FileNotFoundError(f"{target} has no {needed}: remove it, or choose --out.")
     made_with = load_result(target).provenance
-    before = made_with.made_from
     then, now = of_measurement(load_config(target / CONFIG)), of_measurement(config)
-    require_same(target, then, now, PATHS if before else ())
-    require_same_origin(target, before, made_from)
-    if not before:
+    require_same(target, then, now, PATHS if made_with.made_from else ())
+    require_same_origin(target, made_with.made_from, made_from)
+    if not made_with.made_from:
         log.warning("%s holds no digests of what it was made from, so files may differ.", target)
     for difference in content_differences(vars(made_with)):
         log.warning("%s was made with %s.", target, difference)
@@ -274,21 +269,10 @@ def require_same_evaluation(folder: Path, config: EvaluateConfig) -> None:
     """Refuse to go on in a folder with other settings than it was begun with.
 
     Raises:
-        ConfigError: Naming the key and both values; or if the folder is of another kind, or holds
-            results and no configuration.
+        ConfigError: Naming the key and both values; or if the folder is of another kind.
     """
-    file = folder / CONFIG
-    if not file.is_file():
-        if any((*folder.glob("*/metrics.json"), *folder.glob("*/.chunks"))):
-            raise ConfigError(
-                f"{folder} holds results and no {CONFIG} that says what they are of: restore it, "
-                "or choose another --out."
-            )
-        return
-    content = read_yaml(file)
-    if "evaluation" not in content:
-        raise ConfigError(
-            f"{folder} holds something other than an evaluation: choose another --out."
-        )
-    then = of_evaluation(load_config(content, root=EvaluateConfig))
-    require_same(folder, then, of_evaluation(config))
+    if (file := folder / CONFIG).is_file():
+        if "evaluation" not in read_yaml(file):
+            raise ConfigError(f"{folder} holds something other than an evaluation: choose another.")
+        then = of_evaluation(load_config(file, root=EvaluateConfig))
+        require_same(folder, then, of_evaluation(config))

@@ -8,23 +8,23 @@ be measured together if their contracts agree in all that makes the measured ste
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from isentrope.config.io import ConfigError
 from isentrope.recording.contract import read_contract
 from isentrope.runs.checkpoints import Checkpoint
-from isentrope.runs.identity import OF_THE_STEP, changed
-from isentrope.runs.origin import changed_parts
+from isentrope.runs.identity import OF_THE_STEP, Content, changed
+from isentrope.runs.origin import Digests, changed_parts
 from isentrope.system.checkpoint_folder import ADAPTER, CONTRACT, CheckpointFolder
 from isentrope.system.manifest import file_digest
 from isentrope.system.reading import read_json
 from isentrope.trainers.fields import FIELDS
 from isentrope.trainers.rules import Obstacle
 
-_ACTING = {name for name, field in FIELDS.items() if field.treatment != "harmless"}
-"""Fields of the trainer that may change the step, beside those of the optimizer."""
+_HARMLESS = [name for name, field in FIELDS.items() if field.treatment == "harmless"]
+"""Fields of the trainer that do not change the step, or only through the optimizer."""
 
 _RATES = ("lr", "initial_lr")
 """Settings of a param group that a schedule changes along a run."""
@@ -48,19 +48,19 @@ def require_one_model(checkpoints: Sequence[Checkpoint], base_model: str | None)
     for other in others:
         here = _description(other.path, base_model)
         both = [aspect for aspect in known if known[aspect] and here[aspect]]
-        differing = next((x for x in both if known[x] != here[x]), None)
-        if differing is not None:
-            a, b = known[differing], here[differing]
+        differing = [aspect for aspect in both if known[aspect] != here[aspect]]
+        if differing:
+            a, b = known[differing[0]], here[differing[0]]
             key = changed(a, b)[0]
-            words = f"{differing} ({key}: {a.get(key)} and {b.get(key)})"
+            words = f"differ in their {differing[0]} ({key}: {a.get(key)} and {b.get(key)})"
         elif both in ([], ["tokenizer"]):
-            words = "kind (one is an adapter whose base model is not here to be compared)"
+            words = "cannot be compared, as one is an adapter whose base model is not here"
         else:
             continue
         raise ValueError(
             f"The checkpoints {first.name} ({first.path}) and {other.name} ({other.path}) are not "
-            f"of one model: they differ in their {words}. Evaluate them in studies of their own, "
-            "each with its own --out."
+            f"of one model: they {words}. Evaluate them in studies of their own, each with its own "
+            "--out."
         )
 
 
@@ -79,7 +79,7 @@ def _description(path: Path, base_model: str | None) -> dict[str, dict[str, Any]
     return {
         "base model": named,
         "adapter": shapes,
-        "architecture": {k: v for k, v in content.items() if k not in _VOLATILE},
+        "architecture": _without(content, _VOLATILE),
         "tokenizer": {"tokenizer.json": tokenizer} if tokenizer else {},
     }
 
@@ -96,17 +96,16 @@ def require_one_contract(checkpoints: Sequence[Checkpoint]) -> None:
     known = [(c.path, _of_the_step(x)) for c in checkpoints if (x := _contract(c.path))]
     for path, own in known[1:]:
         first, settings = known[0]
-        both = own.keys() & settings.keys()
-        if keys := changed({k: settings[k] for k in both}, {k: own[k] for k in both}):
-            key = keys[0]
-            raise ConfigError(
-                f"The checkpoints {first} and {path} are of runs that trained differently: {key} "
-                f"was {settings[key]!r} and {own[key]!r}. Measure them in studies of their own, "
-                "each with its own --out, or set checkpoint.allow_mixed=true."
-            )
+        for key in sorted(own.keys() & settings.keys()):
+            if own[key] != settings[key]:
+                raise ConfigError(
+                    f"The checkpoints {first} and {path} are of runs that trained differently: "
+                    f"{key} was {settings[key]!r} and {own[key]!r}. Measure them in studies of "
+                    "their own, each with its own --out, or set checkpoint.allow_mixed=true."
+                )
 
 
-def other_base(checkpoint: Path, made_from: Mapping[str, str]) -> list[Obstacle]:
+def other_base(checkpoint: Path, made_from: Digests) -> list[Obstacle]:
     """Whether the base model under an adapter is another than training had.
 
     Returns:
@@ -120,17 +119,17 @@ def other_base(checkpoint: Path, made_from: Mapping[str, str]) -> list[Obstacle]
     return [Obstacle("base_model", words)]
 
 
-def _of_the_step(contract: Mapping[str, Any]) -> dict[str, Any]:
+def _of_the_step(contract: Content) -> dict[str, Any]:
     settings = {key: contract[key] for key in OF_THE_STEP if key in contract}
     if "param_groups" in contract:
-        settings["param_groups"] = [
-            {k: v for k, v in group.items() if k not in _RATES}
-            for group in contract["param_groups"]
-        ]
+        settings["param_groups"] = [_without(group, _RATES) for group in contract["param_groups"]]
     if "config" in contract:
-        given = contract["config"].get("trainer", {})
-        settings["trainer"] = {k: v for k, v in given.items() if k in _ACTING}
+        settings["trainer"] = _without(contract["config"].get("trainer", {}), _HARMLESS)
     return settings
+
+
+def _without(content: Content, names: Collection[str]) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if key not in names}
 
 
 def _contract(checkpoint: Path) -> dict[str, Any]:

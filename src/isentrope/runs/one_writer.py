@@ -8,7 +8,6 @@ The file alone locks nothing. A file left by a process that was killed does no h
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import socket
@@ -17,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -79,8 +77,8 @@ def _acquire(folder: Path) -> FileLock | None:
         lock.acquire()
     except Timeout:
         raise BlockingIOError(
-            f"{folder} is being written by {_holder(folder)}: wait until it has ended, or choose "
-            "another folder."
+            f"{folder} is being written by another process{_holder(folder / LOCK)}: wait until it "
+            "has ended, or choose another folder."
         ) from None
     except OSError as error:
         if error.errno in _NO_LOCKS:
@@ -94,9 +92,21 @@ def _acquire(folder: Path) -> FileLock | None:
             "folder, or change its permissions."
         ) from error
     if lock.lock_counter == 1:
+        command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:2]])
+        since = datetime.now().isoformat(sep=" ", timespec="seconds")
+        note = f"process {os.getpid()} on {socket.gethostname()}, {command}, since {since}"
         with suppress(OSError):  # the lock holds without its note
-            (folder / LOCK).write_text(json.dumps(_note()) + "\n", encoding="utf-8")
+            (folder / LOCK).write_text(note, encoding="utf-8")
     return lock
+
+
+def _holder(lock: Path) -> str:
+    """What the holder of a lock wrote of itself, in brackets; nothing where that cannot be read."""
+    try:
+        note = lock.read_text(encoding="utf-8") if lock.is_file() else ""
+    except (OSError, ValueError):
+        return ""
+    return f" ({note})" if 0 < len(note) < 500 and note.isprintable() else ""
 
 
 def _release(lock: FileLock) -> None:
@@ -104,24 +114,3 @@ def _release(lock: FileLock) -> None:
         with suppress(OSError):  # who waits with the old file open finds that it has no name
             Path(lock.lock_file).unlink()
     lock.release()
-
-
-def _note() -> dict[str, Any]:
-    return {
-        "process": os.getpid(),
-        "host": socket.gethostname(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:2]]),
-        "since": datetime.now().isoformat(sep=" ", timespec="seconds"),
-    }
-
-
-def _holder(folder: Path) -> str:
-    try:
-        text = (folder / LOCK).read_text(encoding="utf-8") if (folder / LOCK).is_file() else ""
-        note = json.loads(text)
-        return (
-            f"process {note['process']} on {note['host']} ({note['command']}, since "
-            f"{note['since']})"
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process"

@@ -18,6 +18,7 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import all_keys
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.config.values import PATHS as OF_SECTIONS
 from isentrope.models.base_model import adapter_base
 from isentrope.sampling.tasks.python_file import NAME
 from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
@@ -26,6 +27,9 @@ from isentrope.system.files import sha256
 from isentrope.system.manifest import file_digest
 from isentrope.training.models import TOY, find_model
 from isentrope.update.parameter_names import SIDECAR
+
+Digests = dict[str, str]
+"""Digest of each part."""
 
 UNKNOWN = "unknown"
 """Begins the digest of files that are not on this machine; a name on the hub may follow."""
@@ -39,10 +43,7 @@ DATA_OF_MEASURE = {
     "E_file": "batch_config.E_file",
     "U_file": "batch_config.U_file",
 }
-PATHS = (
-    *("checkpoint.checkpoint_path", "checkpoint.optimizer_path", "checkpoint.base_model"),
-    *("data.dataset_path", *DATA_OF_MEASURE.values()),
-)
+PATHS = tuple(f"{section}.{key}" for section, keys in OF_SECTIONS.items() for key in keys)
 """Settings that are paths, whose content is compared instead."""
 
 _NO_NUMBER = (
@@ -61,7 +62,7 @@ _MODEL = ("config.json", "generation_config.json")
 
 def checkpoint_digests(
     folder: Path, base_model: str | None = None, *, allow_hub: bool = False
-) -> dict[str, str]:
+) -> Digests:
     """Digests of the policy in a checkpoint folder.
 
     Args:
@@ -83,12 +84,12 @@ def checkpoint_digests(
     else:
         parts["model settings"] = _of_names(folder, _MODEL)
     speaks = folder if (folder / "tokenizer_config.json").is_file() else base
-    parts["tokenizer"] = tokenizer_digest(speaks) if speaks else UNKNOWN
+    parts["tokenizer"] = _of_names(speaks, _TOKENIZER)
     contract = folder / CONTRACT
     return parts | {"contract": _of_files([contract]) if contract.is_file() else NOTHING}
 
 
-def require_of_run(run: Path, what: Path, checkpoint: str, made_from: Mapping[str, str]) -> None:
+def require_of_run(run: Path, what: Path, checkpoint: str, made_from: Digests) -> None:
     """Refuse results in a run's folder that are of a checkpoint of another run.
 
     Args:
@@ -110,7 +111,7 @@ def require_of_run(run: Path, what: Path, checkpoint: str, made_from: Mapping[st
         )
 
 
-def base_digests(folder: Path | None, name: str) -> dict[str, str]:
+def base_digests(folder: Path | None, name: str) -> Digests:
     """Digests of a base model: its weights, and its settings.
 
     Args:
@@ -126,18 +127,13 @@ def base_digests(folder: Path | None, name: str) -> dict[str, str]:
     return {"base weights": _of_files(weights), "base settings": _of_names(folder, _MODEL)}
 
 
-def tokenizer_digest(folder: Path) -> str:
-    """Digest of the files of a tokenizer."""
-    return _of_names(folder, _TOKENIZER)
-
-
-def known_parts(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def known_parts(before: Digests, now: Digests) -> list[str]:
     """Parts that both know, or that both do not know and call by a name."""
     both = [part for part in now if part in before]
     return [p for p in both if before[p].startswith(UNKNOWN) == now[p].startswith(UNKNOWN)]
 
 
-def changed_parts(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def changed_parts(before: Digests, now: Digests) -> list[str]:
     """Parts that are not what they were; those that one of both does not know are not compared."""
     return [part for part in known_parts(before, now) if before[part] != now[part]]
 
@@ -170,10 +166,9 @@ def _present(path: str | Path) -> Path:
     """A file or folder of data; one that is missing is no other data."""
     where = Path(path).expanduser()
     if not where.exists():
-        here = "" if where.is_absolute() else f" in {Path.cwd()}"
         raise FileNotFoundError(
-            f"There is no {path}{here}, from which data or a task is read: run the command where "
-            "it was first run, restore the file, or give its path anew (dataset_path)."
+            f"There is no {where.absolute()}, from which data or a task is read: run the command "
+            "where it was first run, restore the file, or give its path anew (dataset_path)."
         )
     return where
 
@@ -193,7 +188,9 @@ def local_folder(source: str) -> Path | None:
     return Path(file).parent if isinstance(file, str) else None
 
 
-def _of_names(folder: Path, names: Iterable[str]) -> str:
+def _of_names(folder: Path | None, names: Iterable[str]) -> str:
+    if folder is None:
+        return UNKNOWN
     files = [folder / name for name in names if (folder / name).is_file()]
     return _of_files(files) if files else NOTHING
 
@@ -202,7 +199,7 @@ def _of_files(files: Iterable[Path]) -> str:
     return sha256(bytes.fromhex(file_digest(file)) for file in files)
 
 
-def measurement_origin(config: MeasureConfig, checkpoint: Path, optimizer: Path) -> dict[str, str]:
+def measurement_origin(config: MeasureConfig, checkpoint: Path, optimizer: Path) -> Digests:
     """Digests, by part, of what the results of one item of a study are made from."""
     settings, batch, where = of_measurement(config), config.batch_config, config.checkpoint
     parts = checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub)
@@ -212,7 +209,7 @@ def measurement_origin(config: MeasureConfig, checkpoint: Path, optimizer: Path)
     return parts | {"settings": _settings_digest(config, settings)}
 
 
-def evaluation_origin(config: EvaluateConfig, checkpoint: Path) -> dict[str, str]:
+def evaluation_origin(config: EvaluateConfig, checkpoint: Path) -> Digests:
     """Digests, by part, of what the evaluation of one checkpoint is made from."""
     where = config.checkpoint
     return checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub) | {
@@ -222,7 +219,7 @@ def evaluation_origin(config: EvaluateConfig, checkpoint: Path) -> dict[str, str
     }
 
 
-def training_origin(config: TrainConfig | SftConfig) -> dict[str, str]:
+def training_origin(config: TrainConfig | SftConfig) -> Digests:
     """Digests of what a run is made from: first model, tokenizer, data and the task's file."""
     data = config.data
     parts = {"data": data_digest(data.dataset_path), "task": task_digest(data.dataset_name)}
@@ -233,8 +230,8 @@ def training_origin(config: TrainConfig | SftConfig) -> dict[str, str]:
         adapter = checkpoint_digests(folder, allow_hub=config.model.allow_hub)
         del adapter["contract"]
         return parts | adapter
-    tokenizer = UNKNOWN if folder is None else tokenizer_digest(folder)
-    return parts | base_digests(folder, config.model.path) | {"tokenizer": tokenizer}
+    tokenizer = {"tokenizer": _of_names(folder, _TOKENIZER)}
+    return parts | base_digests(folder, config.model.path) | tokenizer
 
 
 def of_measurement(config: MeasureConfig) -> dict[str, Any]:

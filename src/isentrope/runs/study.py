@@ -18,16 +18,21 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from isentrope.config.measure import MeasureConfig
-from isentrope.config.paths import inputs_of
+from isentrope.config.values import inputs_of
 from isentrope.results.result import Result, item_name
 from isentrope.results.results import load_result
 from isentrope.runs.checkpoints import Subject, find_subjects
-from isentrope.runs.folder import noted_if_interrupted, require_new, resolved_content, run_directory
+from isentrope.runs.folder import (
+    noted_if_interrupted,
+    require_new,
+    require_writable,
+    resolved_content,
+    run_directory,
+)
 from isentrope.runs.identity import require_same_measurement
 from isentrope.runs.one_study import other_base, require_one_contract, require_one_model
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.origin import measurement_origin
-from isentrope.runs.room import require_writable
 from isentrope.system.files import write_bytes
 from isentrope.system.outputs import require_apart
 from isentrope.system.processes import from_first

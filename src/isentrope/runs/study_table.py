@@ -70,18 +70,18 @@ def study_table(verb: Verb, study: Study) -> pd.DataFrame:
     means: list[Row] = []
     confidence = study.items[0].config.estimator.confidence
     for _, group in groupby(study.items, key=lambda item: item.subject.name):
-        items = list(group)
-        results = [item.result() for item in items]
-        mine = [
-            {**_place(item), "quantity": quantity, **numbers, "freedom": _freedom(result, numbers)}
-            for item, result in zip(items, results, strict=True)
-            for quantity, numbers in numbers_in(vars(result))
-        ]
+        items, mine = list(group), []
+        for item in items:
+            result = item.result()
+            at_most = max(result.batches.E.prompt_draws - 1, 1)
+            for quantity, numbers in numbers_in(vars(result)):
+                own = numbers["degrees_of_freedom"]
+                freedom = at_most if own is None else max(own, 1)
+                mine.append({**_place(item), "quantity": quantity, **numbers, "freedom": freedom})
         rows += mine
         shared = _influences(items) if verb.errors_over_E else None
         means += means_over_repeats(mine, shared, confidence)
-    table = pd.DataFrame(rows + means)
-    return table.drop(columns=["freedom", "degrees_of_freedom", "withheld"])
+    return pd.DataFrame(rows + means).drop(columns=["freedom", "degrees_of_freedom"])
 
 
 def write_study(verb: Verb, study: Study) -> None:
@@ -104,13 +104,12 @@ def numbers_in(content: Mapping[str, object], path: str = "") -> Iterator[tuple[
 
     Yields:
         Path and value, se, ci_low, ci_high, n, unit: of an Estimate, or of k with k_se beside it;
-        degrees_of_freedom, and whether an interval was withheld.
+        degrees_of_freedom.
     """
     for key, value in content.items():
         here = f"{path}.{IN_FILE.get(key, key)}" if path else key
         if isinstance(value, Estimate):
-            about = {key: getattr(value, key) for key in _ABOUT}
-            yield here, value.columns() | about | {"withheld": _withheld(value.ci_low)}
+            yield here, value.columns() | {name: getattr(value, name) for name in _ABOUT}
         elif here in _NOT_NUMBERS:
             continue
         elif isinstance(value, tuple):
@@ -121,12 +120,7 @@ def numbers_in(content: Mapping[str, object], path: str = "") -> Iterator[tuple[
             yield from numbers_in(value if isinstance(value, Mapping) else vars(value), here)
         elif f"{key}_se" in content:
             numbers = {column: content.get(key + end) for column, end in COLUMNS.items()}
-            withheld = f"{key}_ci_low" in content and _withheld(numbers["ci_low"])
-            yield here, numbers | dict.fromkeys(_ABOUT) | {"withheld": withheld}
-
-
-def _withheld(end: object) -> bool:
-    return isinstance(end, float) and not math.isfinite(end)
+            yield here, numbers | dict.fromkeys(_ABOUT)
 
 
 _ABOUT = ("n", "unit", "degrees_of_freedom")
@@ -134,12 +128,6 @@ _ABOUT = ("n", "unit", "degrees_of_freedom")
 
 def _place(item: Item) -> Row:
     return {"checkpoint": item.subject.name, "step": item.subject.step, "repeat": item.repeat}
-
-
-def _freedom(result: Result, numbers: Row) -> float:
-    """Degrees of freedom of an error over E: its own, or E's prompts less one."""
-    own = numbers["degrees_of_freedom"]
-    return max(result.batches.E.prompt_draws - 1 if own is None else own, 1)
 
 
 def _influences(items: list[Item]) -> dict[str, Tensor]:
@@ -181,13 +169,27 @@ def means_over_repeats(
             continue
         covariance = _covariance(made_of, shared)
         freedom = min(_freedom_of_mean(part, shared) for part in made_of)
+        update, evaluation = math.nan, math.nan
         if parts is None:
-            numbers = _mean(group, float(covariance[0, 0]), freedom, confidence)
+            evaluation = math.sqrt(max(float(covariance[0, 0]), 0.0))
+            about = evaluation, freedom, confidence
+            value, se, half, update = mean_over_repeats(_column(group, "value"), *about)
+            low, high = value - half, value + half
         else:
-            numbers = _ratio(quantity, made_of, covariance, freedom, confidence)
-        withheld = any(row["withheld"] for part in made_of for row in part)
-        means.append(_row(group[0], len(group), numbers, withheld))
+            value, se, low, high = _ratio(quantity, made_of, covariance, freedom, confidence)
+        if any(_withheld(row["ci_low"]) for part in made_of for row in part):
+            low, high = math.nan, math.nan
+        low, high = within_bounds(low, high, group[0]["unit"])
+        means.append(
+            {key: group[0][key] for key in ("checkpoint", "step", "quantity", "unit")}
+            | {"value": value, "se": se, "ci_low": low, "ci_high": high, "repeat": MEAN}
+            | {"se_update": update, "se_evaluation": evaluation, "n": len(group)}
+        )
     return means
+
+
+def _withheld(end: object) -> bool:
+    return isinstance(end, float) and not math.isfinite(end)
 
 
 def parts_of_ratio(quantity: str) -> tuple[str, ...] | None:
@@ -198,30 +200,22 @@ def parts_of_ratio(quantity: str) -> tuple[str, ...] | None:
     return None
 
 
-def _column(group: Sequence[Row], name: str) -> pd.Series:
-    return pd.Series([row[name] for row in group], dtype=float)
-
-
-def _mean(group: list[Row], variance: float, freedom: float, confidence: float) -> Row:
-    evaluation = math.sqrt(max(variance, 0.0))
-    values = _column(group, "value").tolist()
-    value, se, half, update = mean_over_repeats(values, evaluation, freedom, confidence)
-    numbers = {"value": value, "se": se, "ci_low": value - half, "ci_high": value + half}
-    return numbers | {"se_update": update, "se_evaluation": evaluation}
+def _column(group: Sequence[Row], name: str) -> list[float]:
+    return [math.nan if row[name] is None else row[name] for row in group]
 
 
 def _ratio(
     quantity: str, parts: list[list[Row]], covariance: Tensor, freedom: float, confidence: float
-) -> Row:
-    tops, bottoms = (_column(part, "value").tolist() for part in parts)
+) -> tuple[float, float, float, float]:
+    """Value, error and interval."""
+    tops, bottoms = (_column(part, "value") for part in parts)
     value, se, *found = ratio_of_means(
         tops, bottoms, covariance, freedom=freedom, confidence=confidence
     )
     sign = "any" if "share" in quantity else "none" if quantity == "linear_range" else "plus"
     low, high = (math.nan, math.nan) if math.isnan(se) else ends_of_ratio(*found, sign=sign)
     value = abs(value) if sign == "none" else value if sign == "any" or value > 0 else math.inf
-    numbers = {"value": value, "se": se, "ci_low": low, "ci_high": high}
-    return numbers | {"se_update": math.nan, "se_evaluation": math.nan}
+    return value, se, low, high
 
 
 def _freedom_of_mean(group: list[Row], shared: Mapping[str, Tensor] | None) -> float:
@@ -239,8 +233,8 @@ def _covariance(groups: list[list[Row]], shared: Mapping[str, Tensor] | None) ->
         return torch.zeros(m, m, dtype=torch.float64)
     names = [group[0]["quantity"] for group in groups]
     if any(name not in shared for name in names):
-        squares = [float((_column(of, "se") ** 2).mean(skipna=False)) for of in groups]
-        return torch.tensor(squares, dtype=torch.float64).diag()
+        errors = torch.tensor([_column(of, "se") for of in groups], dtype=torch.float64)
+        return errors.square().mean(1).diag()
     phi = torch.stack([shared[name] for name in names])  # (m, N, P)
     n, prompts = phi.shape[1:]
     total = phi.sum(1)
@@ -250,10 +244,3 @@ def _covariance(groups: list[list[Row]], shared: Mapping[str, Tensor] | None) ->
         return torch.full_like(found, math.nan)
     values, vectors = torch.linalg.eigh((found + found.T) / 2)
     return vectors * values.clamp_min(0) @ vectors.T  # no error is less than none
-
-
-def _row(first: Row, n: int, numbers: Row, withheld: bool) -> Row:
-    row = {key: first[key] for key in ("checkpoint", "step", "quantity", "unit")}
-    ends = within_bounds(numbers["ci_low"], numbers["ci_high"], first["unit"])
-    low, high = (math.nan, math.nan) if withheld else ends
-    return row | numbers | {"repeat": MEAN, "n": n, "ci_low": low, "ci_high": high}

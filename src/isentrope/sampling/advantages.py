@@ -12,7 +12,6 @@ A group is the sequences of one prompt draw (`prompt_index`); std is the unbiase
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 import torch
@@ -24,10 +23,11 @@ from isentrope.sampling.tasks import Task
 ADVANTAGES = ("dr_grpo", "grpo", "rloo")
 """Names of the advantage rules."""
 
-_SMALLEST = 1e-30
-"""Below this, a gradient is nothing in float32."""
 GRPO_EPSILON = 1e-4
 """Added to the group's standard deviation, as TRL does."""
+
+LARGEST = 1e100
+"""A larger reward may overflow in an advantage."""
 
 RewardFunction = Callable[[Rollouts], Sequence[float] | Tensor]
 """n rewards for n rollouts."""
@@ -45,7 +45,7 @@ def with_rewards(rollouts: Rollouts, task: Task | RewardFunction) -> Rollouts:
         A copy with `rewards` (n,) float64.
 
     Raises:
-        ValueError: If texts are missing, or the rewards are not n finite numbers.
+        ValueError: If texts are missing, or the rewards are not n numbers below `LARGEST`.
     """
     if isinstance(task, Task):
         if rollouts.response_texts is None:
@@ -64,9 +64,12 @@ def with_rewards(rollouts: Rollouts, task: Task | RewardFunction) -> Rollouts:
             f"The reward function returned shape {tuple(rewards.shape)} for {len(rollouts)} "
             "responses; one number per response is needed."
         )
-    if not bool(rewards.isfinite().all()):
-        first = int((~rewards.isfinite()).nonzero()[0])
-        raise ValueError(f"The reward of response {first} is {float(rewards[first])}, not finite.")
+    if bool((wrong := ~(rewards.abs() < LARGEST)).any()):
+        first = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"The reward of response {first} is {float(rewards[first])}, not a number between "
+            f"±{LARGEST:g}."
+        )
     return rollouts.with_columns(rewards=rewards)
 
 
@@ -81,8 +84,7 @@ def with_advantages(rollouts: Rollouts, rule: str) -> Rollouts:
         A copy with `advantages` (n,) float64; exactly 0 throughout a group of equal rewards.
 
     Raises:
-        ValueError: If the rule is unknown, rewards are missing or so large that the rule
-            overflows, or a group has one response.
+        ValueError: If the rule is unknown, rewards are missing, or a group has one response.
     """
     if rule not in ADVANTAGES:
         raise ValueError(f"Unknown advantages {rule!r}; choose one of {', '.join(ADVANTAGES)}.")
@@ -102,11 +104,9 @@ def with_advantages(rollouts: Rollouts, rule: str) -> Rollouts:
     centred = rewards - mean[group]
     if rule == "grpo":
         variance = _group_sum(centred**2, group, len(draws)) / (counts - 1)
-        _require_range(rewards, variance[group], rule)
         centred = centred / (variance.sqrt() + GRPO_EPSILON)[group]
     elif rule == "rloo":
         centred = centred * (counts / (counts - 1))[group]
-    _require_range(rewards, centred, rule)
     return rollouts.with_columns(advantages=centred)
 
 
@@ -118,20 +118,6 @@ def rules_of_advantages(rollouts: Rollouts) -> list[str]:
         return []
     anew = {rule: with_advantages(rollouts, rule).advantages for rule in ADVANTAGES}
     return [r for r, x in anew.items() if x is not None and torch.allclose(x, given, 1e-5, 1e-7)]
-
-
-def _require_range(rewards: Tensor, values: Tensor, rule: str) -> None:
-    """Refuse rewards too large for the rule; warn of differences too small for any gradient."""
-    if not bool(values.isfinite().all()):
-        first = int((~values.isfinite()).nonzero()[0])
-        raise ValueError(
-            f"The advantages of {rule} overflow at response {first}: scale rewards down."
-        )
-    if bool(rewards.any()) and float(values.abs().max()) < _SMALLEST:
-        logging.getLogger("isentrope").warning(
-            "Rewards differ by %.3g at most, and their gradient vanishes: scale the rewards up.",
-            float(rewards.abs().max()),
-        )
 
 
 def _group_sum(values: Tensor, group: Tensor, groups: int) -> Tensor:

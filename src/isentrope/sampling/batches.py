@@ -89,20 +89,10 @@ def update_batch(
 
     Returns:
         Its sequences with rewards and advantages, and the report.
-
-    Raises:
-        ValueError: If there are too few groups or responses, or weights are not positive or not
-            one per prompt.
     """
-    if groups.n < 1:
-        raise ValueError(
-            f"An update batch needs at least one prompt group, got n={groups.n} (B_U)."
-        )
-    if groups.size < 2:
-        raise ValueError(f"An advantage needs group_size >= 2, got {groups.size} (G).")
     generator = torch.Generator().manual_seed(seed)
     named = name_prompts(prompts)
-    queue = _passes(named, generator, _checked_weights(weights, len(named)))
+    queue = _passes(named, generator, weights)
 
     def draw(number: int, _round: int) -> Rollouts:
         batch = respond(
@@ -135,53 +125,44 @@ def draw_until_full(
         ValueError: If n groups are not found within the limit.
     """
     kept: list[Rollouts] = []
-    n = groups.n
-    useful_groups = drawn = all_right = all_wrong = 0
-    total = 0.0
+    rewards = torch.empty(0, groups.size, dtype=torch.float64)
     entropies: list[torch.Tensor] = []
+    found = 0
     for round_ in range(groups.redraw_limit + 1):
-        missing = n - useful_groups
-        batch = with_advantages(draw(missing, round_), groups.advantages)
+        batch = with_advantages(draw(groups.n - found, round_), groups.advantages)
         assert batch.rewards is not None
-        rewards = batch.rewards.view(missing, -1)
-        useful = rewards.amax(1) > rewards.amin(1)
-        drawn += missing
-        all_right += int((rewards == 1).all(1).sum())
-        all_wrong += int((rewards == 0).all(1).sum())
-        total += float(rewards.mean(1).sum())
+        here = batch.rewards.view(-1, groups.size)
+        useful = here.amax(1) > here.amin(1)
+        rewards = torch.cat((rewards, here))
         entropies += batch.sampler_entropies or ()
         if bool(useful.any()):
-            rows = useful.repeat_interleave(rewards.shape[1]).nonzero()[:, 0]
-            kept.append(batch.select(rows))
-            useful_groups += int(useful.sum())
-        (progress or silent)(useful_groups * rewards.shape[1], n * rewards.shape[1])
-        if useful_groups == n:
-            h = float(torch.cat(entropies).mean()) if entropies else None
-            counts = drawn, drawn - useful_groups, all_right, all_wrong, total / drawn, h
-            return concatenate(kept), UpdateBatchReport(*counts)
+            kept.append(batch.select(useful.repeat_interleave(groups.size).nonzero()[:, 0]))
+        found += int(useful.sum())
+        (progress or silent)(found * groups.size, groups.n * groups.size)
+        if found == groups.n:
+            break
+    drawn = len(rewards)
+    report = UpdateBatchReport(
+        drawn=drawn,
+        rejected=drawn - found,
+        all_right=int((rewards == 1).all(1).sum()),
+        all_wrong=int((rewards == 0).all(1).sum()),
+        mean_reward=float(rewards.mean(1).sum()) / drawn,
+        entropy_drawn=float(torch.cat(entropies).mean()) if entropies else None,
+    )
+    if found == groups.n:
+        return concatenate(kept), report
     raise ValueError(
-        f"After {groups.redraw_limit} redraws only {useful_groups} of {n} prompt groups have an "
-        f"advantage: of {drawn} groups drawn, {all_right} were all correct and {all_wrong} all "
-        "incorrect. Use prompts that the policy solves sometimes, more responses per group "
-        "(batch_config.G, or "
-        "training.group_size in training), or a higher redraw_limit of the same section."
+        f"After {groups.redraw_limit} redraws only {found} of {groups.n} prompt groups have "
+        f"an advantage: of {drawn} groups drawn, {report.all_right} were all correct and "
+        f"{report.all_wrong} all incorrect. Use prompts that the policy solves sometimes, "
+        "more responses per group (batch_config.G, training.group_size in training), or a higher "
+        "redraw_limit of the same section."
     )
 
 
-def _checked_weights(weights: Sequence[float] | None, prompts: int) -> torch.Tensor | None:
-    if weights is None:
-        return None
-    given = torch.tensor(list(weights), dtype=torch.float64)
-    if given.shape != (prompts,) or not bool(((given > 0) & given.isfinite()).all()):
-        raise ValueError(
-            f"weights must be one positive number for each of the {prompts} prompts, got "
-            f"{len(given)}."
-        )
-    return given
-
-
 def _passes(
-    prompts: list[Prompt], generator: torch.Generator, weights: torch.Tensor | None
+    prompts: list[Prompt], generator: torch.Generator, weights: Sequence[float] | None
 ) -> Iterator[Prompt]:
     """Endless passes over the prompts, each in a new random order."""
     while True:
@@ -189,6 +170,7 @@ def _passes(
             order = torch.randperm(len(prompts), generator=generator)
         else:
             uniform = torch.rand(len(prompts), generator=generator, dtype=torch.float64)
-            order = (uniform.log() / weights).argsort(descending=True)  # Efraimidis and Spirakis
+            # Efraimidis and Spirakis
+            order = (uniform.log() / torch.tensor(weights).double()).argsort(descending=True)
         for i in order:
             yield prompts[int(i)]

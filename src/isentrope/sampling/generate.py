@@ -202,19 +202,12 @@ def sample_responses(
         The responses, on the CPU.
 
     Raises:
-        ValueError: If the uniforms have the wrong shape or type, `batch_size` is < 1, dropout is
-            active, or the logits are not finite.
+        ValueError: If `batch_size` is < 1, dropout is active, or the logits are not finite.
     """
     policy.require_no_dropout()
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
     n = len(prompt_ids)
-    wide_enough = uniforms.ndim == 2 and uniforms.shape[1] >= max_new_tokens
-    if not wide_enough or len(uniforms) != n or uniforms.dtype != torch.float64:
-        raise ValueError(
-            f"uniforms must be ({n}, {max_new_tokens}) float64, got {tuple(uniforms.shape)} "
-            f"{uniforms.dtype}."
-        )
     sequences: list[tuple[Tensor, ...]] = [()] * n
     order = sorted(range(n), key=lambda i: -len(prompt_ids[i]))  # similar lengths share a batch
     ranks = policy.ranks

@@ -83,8 +83,9 @@ def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
         Prompts with `token_ids` set.
 
     Raises:
-        ValueError: If there is no prompt, one is not understood, is empty or out of vocabulary,
-            or text is given to a policy without tokenizer.
+        ValueError: If there is no prompt, one is not understood, is empty, out of vocabulary or
+            longer than the model's positions can hold, or text is given to a policy without
+            tokenizer.
     """
     named = name_prompts(prompts)
     missing = [i for i, p in enumerate(named) if p.token_ids is None]
@@ -104,7 +105,7 @@ def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
 def _encode(policy: Policy, prompt: Prompt) -> tuple[int, ...]:
     tokenizer = policy.tokenizer
     if prompt.messages is None:
-        _require_encodable(policy, prompt)
+        _require_encodable(policy, prompt.key, prompt.text or "")
         return tuple(tokenizer(prompt.text)["input_ids"])
     if not getattr(tokenizer, "chat_template", None):
         raise ValueError(
@@ -112,19 +113,19 @@ def _encode(policy: Policy, prompt: Prompt) -> tuple[int, ...]:
             "give texts, or save the checkpoint with a tokenizer that has one."
         )
     text = render_chat(tokenizer, prompt.messages, prompt.template)
+    _require_encodable(policy, prompt.key, text)
     return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])  # the template has its own
 
 
-def _require_encodable(policy: Policy, prompt: Prompt) -> None:
+def _require_encodable(policy: Policy, key: str, text: str) -> None:
     """Refuse a text that cannot fit the model before it is encoded, which takes much memory."""
     positions = getattr(policy.model.config, "max_position_embeddings", None)
-    length = len(prompt.text or "")
-    if positions is None or length <= _SHORT * positions:
+    if positions is None or len(text) <= _SHORT * positions:
         return
     longest = max(map(len, policy.tokenizer.get_vocab()))
-    if length > longest * positions:
+    if len(text) > longest * positions:
         raise ValueError(
-            f"Prompt {prompt.key!r} has {length} characters, more than the model's {positions} "
+            f"Prompt {key!r} has {len(text)} characters, more than the model's {positions} "
             f"positions can hold at {longest} characters per token. Omit the prompt."
         )
 

@@ -1,4 +1,10 @@
-"""What is written into files: tables as bytes, and plain values as JSON can hold them."""
+"""What is written into files: tables as bytes, their columns, and plain values.
+
+Which columns a parquet file has, and of which types: a table of another form is refused by name.
+
+A type is the name of an arrow type. Where it ends in "?", values may be missing. Those of "double"
+may be anyway: NaN and null are the same there. A column without any value is of arrow's null type.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +12,12 @@ import io
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from pyarrow import ChunkedArray, Table
 
 
 def parquet(table: Any, compression: Literal["gzip"] | None = None) -> bytes:
@@ -54,3 +64,59 @@ def finite(content: Any) -> Any:
     if isinstance(content, float) and not math.isfinite(content):
         return None
     return content
+
+
+_SAME = {"large_string": "string"}
+_ALSO: dict[str, tuple[str, ...]] = {"double": ("int64", "null")}
+_INDEX = "__index_level_0__"
+"""Row numbers that pandas writes beside joined tables."""
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """Columns of a table.
+
+    Attributes:
+        columns: Type by name.
+        optional: Columns that may be absent.
+    """
+
+    columns: Mapping[str, str]
+    optional: frozenset[str] = frozenset()
+
+    def fault(self, table: Table) -> str | None:
+        """What is wrong with a table.
+
+        Args:
+            table: As it was read.
+
+        Returns:
+            A clause that names the first column; None where nothing is wrong.
+        """
+        found: list[str] = table.column_names
+        if not table.num_rows:
+            return "it has no rows"
+        for name in self.columns:
+            if name not in found and name not in self.optional:
+                return f"it has no column {name!r}"
+        for name in found:
+            if found.count(name) > 1:
+                return f"it has two columns {name!r}"
+            if name not in self.columns and name != _INDEX:
+                return f"it has a column {name!r}, which is none of such a table"
+            if clause := _fault(table.column(name), self.columns.get(name, "int64")):
+                return f"its column {name!r} {clause}"
+        return None
+
+
+def _fault(column: ChunkedArray, wanted: str) -> str | None:
+    """What is wrong with a column, as the end of a sentence."""
+    plain, optional = wanted.removesuffix("?"), wanted.endswith("?") or wanted == "double"
+    name = str(column.type)
+    kind = _SAME.get(name, name).replace("element: ", "").replace("item: ", "")
+    known = (plain, *_ALSO.get(wanted, ()), *(("null",) if optional else ()))
+    if kind not in known:
+        return f"holds {name}, not {plain}"
+    if column.null_count and not optional:
+        return "has empty entries"
+    return None

@@ -41,7 +41,6 @@ _MARKER_TEXT = f'{{"schema": "isentrope/folder/1", "manifest": "{MANIFEST}"}}\n'
 _FULL = 2**16
 """Free bytes below which a disk is full."""
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _RUN: ContextVar[Path | None] = ContextVar("run", default=None)
 
 
@@ -72,7 +71,7 @@ def write_file(path: Path, write: Callable[[Path], object]) -> Path:
     partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
     try:
         with _named(path):
-            os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o666))
+            os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
             write(partial)
             _sync(partial)
         os.replace(partial, path)
@@ -102,7 +101,7 @@ def append_line(path: Path, line: str) -> None:
     """
     _require_inside(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NO_LINK
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     with _named(path), open(os.open(path, flags, 0o666), "ab") as file:
         file.write(f"{line}\n".encode())
         file.flush()
@@ -267,11 +266,6 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sha256_of_files(paths: Iterable[Path]) -> str:
-    """SHA-256 over the digests of files, in this order."""
-    return sha256(bytes.fromhex(sha256_of_file(path)) for path in paths)
-
-
 def short_digest(text: str, size: int) -> bytes:
     """BLAKE2b of a text, for keys and for splits that depend on nothing else."""
     return hashlib.blake2b(text.encode(), digest_size=size).digest()
@@ -307,14 +301,11 @@ def _named(path: Path) -> Iterator[None]:
 
 def _sync(path: Path) -> None:
     """Flush a file or a folder to the disk."""
-    folder = path.is_dir()
-    if folder and os.name == "nt":  # Windows flushes renames itself and cannot open folders
-        return
-    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:  # some network file systems cannot flush folders
-        if not (folder and error.errno in _NO_FOLDER_SYNC):
+        if not path.is_dir() or error.errno not in _NO_FOLDER_SYNC:
             raise
     finally:
         os.close(handle)

@@ -5,8 +5,8 @@ its size and SHA-256, and no other file beside them; inner folders with a manife
 (`next_update` of a checkpoint) are verified too.
 
 A folder that has isentrope.json and no manifest has lost it, and is refused. One that has neither
-was made elsewhere, or by an earlier version, and is read. Where a file in it is one that isentrope
-writes, a warning says so, once.
+was made elsewhere, or by an earlier version, and is read; that it is not verified is said once per
+place, and only at the level of debugging where no file in it is one that isentrope writes.
 
 A file is hashed once per process: digests are kept by path, size, times and inode.
 """
@@ -35,8 +35,6 @@ from isentrope.system.files import (
     sha256_of_file,
 )
 
-log = logging.getLogger("isentrope")
-
 NOT_VERIFIED = (
     "READ WITHOUT VERIFICATION, as --no-verify (checkpoint.verify=false) allows: files that were "
     "changed after they were written are not detected."
@@ -47,7 +45,6 @@ _CURE = "restore it, or read the folder as it is with --no-verify (verify=False 
 _LARGEST = 64 * 2**20
 _OURS = ("contract.json", "results.json", "metrics.json", "update.json")
 """Names that isentrope gives; few folders of other tools have one of them."""
-_LINE_ENDS = " (its line ends alone: git does so where core.autocrlf is not false)"
 _VERIFYING: ContextVar[bool] = ContextVar("verifying", default=True)
 
 Stamp = tuple[int, int, int, int]
@@ -158,14 +155,17 @@ def _require_unchanged(folder: Path, name: str, entry: Mapping[str, Any]) -> Non
     if not path.is_file():
         raise FileError(path, f"{path} is missing, which {MANIFEST} lists: {_CURE}.")
     if path.stat().st_size != entry["size"] or file_digest(path) != entry["sha256"]:
-        how = _LINE_ENDS if _as_written(path) == entry["sha256"] else ""
+        how = _line_ends(path, entry["sha256"])
         raise FileError(path, f"{path} was changed after it was written{how}: {_CURE}.")
 
 
-def _as_written(path: Path) -> str | None:
-    """Digest of a file with the line ends that isentrope writes; None if it has no others."""
-    content = path.read_bytes() if path.stat().st_size <= _LARGEST else b""
-    return sha256([content.replace(b"\r\n", b"\n")]) if b"\r\n" in content else None
+def _line_ends(path: Path, written: str | None = None) -> str:
+    """Words that git changed the line ends of a file, and nothing else of what was written."""
+    content = path.read_bytes() if path.is_file() and path.stat().st_size <= _LARGEST else b""
+    plain = content.replace(b"\r\n", b"\n")
+    if plain == content or written not in (None, sha256([plain])):
+        return ""
+    return " (its line ends alone: git does so where core.autocrlf is not false)"
 
 
 def file_digest(path: Path) -> str:
@@ -197,11 +197,10 @@ def _listed(path: Path) -> dict[str, dict[str, Any]]:
     try:
         return _parsed(path, stamp_of(path))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        how = _LINE_ENDS if path.is_file() and _as_written(path) else ""
         raise FileError(
             path,
-            f"{path} is damaged{how}, or is not a manifest of isentrope, so the folder cannot be "
-            f"verified: {_CURE}.",
+            f"{path} is damaged{_line_ends(path)}, or is not a manifest of isentrope, so the "
+            f"folder cannot be verified: {_CURE}.",
         ) from error
 
 
@@ -221,16 +220,13 @@ def _parsed(path: Path, stamp: Stamp) -> dict[str, dict[str, Any]]:
 
 
 def _say_unverified(folder: Path) -> None:
-    ours = next((name for name in _OURS if (folder / name).is_file()), None)
+    ours = any((folder / name).is_file() for name in _OURS)
     place = folder.parent if ours else folder  # an old run has many such folders side by side
-    if place in _noted:
-        return
-    _noted.add(place)
-    if ours is None:
-        log.debug("%s has no %s, so its files are not verified.", folder, MANIFEST)
-    else:
-        log.warning(
-            "%s has no %s, so its files are not verified. If its %s is isentrope's, an earlier "
-            "version wrote it, or the manifest was lost. More such folders in %s are not named.",
-            *(folder, MANIFEST, ours, folder.parent),
+    if place not in _noted:
+        _noted.add(place)
+        logging.getLogger("isentrope").log(
+            logging.WARNING if ours else logging.DEBUG,
+            "%s has no %s, so its files are not verified: an earlier version or another tool wrote "
+            "it, or the manifest was lost. More such folders in %s are not named.",
+            *(folder, MANIFEST, place),
         )

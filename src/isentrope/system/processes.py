@@ -241,11 +241,7 @@ def from_first(work: Callable[[], T]) -> T:
     if world_size() == 1:
         return work()
     result = together(lambda: work() if rank() == 0 else None)
-    return cast(T, _from_first(result))
-
-
-def _from_first(content: T) -> T:
-    everyone = [content]
+    everyone = [cast(T, result)]
     dist.broadcast_object_list(everyone, src=0)
     return everyone[0]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isentrope.system.errors import FileError, IsentropeError
+from isentrope.system.file_contents import TableSchema
 from isentrope.system.files import require_regular
 from isentrope.system.manifest import verify_file
 from isentrope.system.strict_json import parse_json
-from isentrope.system.table_schema import TableSchema
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from isentrope.system.inert import Inert, load_torch
-from isentrope.system.secrets import secrets_in
+from isentrope.system.outputs import secrets_in
 
 TRAINING_ARGS = "training_args.bin"
 _LARGEST = 16 * 2**20
@@ -83,23 +83,19 @@ def read_training_arguments(path: Path) -> SavedArguments:
         if (size := path.stat().st_size) > _LARGEST:
             raise ValueError(f"{size} bytes are too many")
         loaded = load_torch(path)
+        if unknown := sorted(call for call in loaded.calls if not _occurs(*call)):
+            called = ".".join(unknown[0])
+            raise ValueError(
+                f"it calls {called}, which training arguments never do, so it may be meant to run "
+                "code"
+            )
+        if not isinstance(content := loaded.value, Inert):
+            raise ValueError(f"it holds a {type(content).__name__}, not training arguments")
     except Exception as error:  # a truncated or foreign file fails in many ways
         raise ValueError(
             f"{path} cannot be read as training arguments ({type(error).__name__}: {error}): "
             "remove the file, and set the training settings in the configuration."
         ) from error
-    if unknown := sorted(call for call in loaded.calls if not _occurs(*call)):
-        raise ValueError(
-            f"{path} is not read: it calls {'.'.join(unknown[0])}, which training arguments never "
-            "do, so it may be meant to run code. Remove the file, and set the training settings in "
-            "the configuration."
-        )
-    content = loaded.value
-    if not isinstance(content, Inert):
-        raise ValueError(
-            f"{path} holds a {type(content).__name__}, not training arguments: remove the file, "
-            "and set the training settings in the configuration."
-        )
     state = content.attributes()
     fields = {key: _plain(value) for key, value in state.items()}
     fields = {k: v for k, v in fields.items() if v is not _OPAQUE and not any(secrets_in({k: v}))}

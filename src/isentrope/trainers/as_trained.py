@@ -9,6 +9,7 @@ The command line and `ise.optimizer_step` both go through `settle`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +18,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from isentrope.trainers.fields import KEYS
-from isentrope.trainers.given_batch import GivenBatch, batch_in_file, of_another_step
 from isentrope.trainers.rules import Obstacle
-from isentrope.trainers.settings import TrainingSettings, read_training_settings
+from isentrope.trainers.settings import (
+    GivenBatch,
+    TrainingSettings,
+    batch_in_file,
+    of_another_step,
+    read_training_settings,
+)
 from isentrope.trainers.step import Use
 from isentrope.update.objective import ADVANTAGES_OF, RECORDED, SFT
 
@@ -27,7 +33,7 @@ ASSUMED = "assumed"
 OURS = ("configuration", "default", ASSUMED)
 """Sources that are not a file of the checkpoint."""
 
-ROUNDING = "precision.rounding"
+ROUNDING = "rounding"
 """Among the values: the type that the step's products are rounded to; None for none."""
 _OBJECTIVE = "estimator.objective"
 _NULL_IS_UNSET = ("estimator.advantages", "estimator.max_response_length", "estimator.micro_batch")
@@ -120,8 +126,7 @@ def settle(
     off_policy = values["estimator.off_policy"]
     use = Use(objective, off_policy, advantages, entropies, values[ROUNDING])
     sampled = batch.drawn or values["batch_config.E_file"] is None
-    acting = _acting_keys(training, use, batch, given, sampled=sampled)
-    assumed = _assumable_keys(use, batch, given | set(training.keys)) & acting
+    acting, assumed = _acting_keys(training, use, batch, given, sampled=sampled)
     origins: dict[str, Origin] = {}
     obstacles = [*missing, *of_another_step(file, training, batch)]
     for key in KEYS:
@@ -233,8 +238,8 @@ def _acting_keys(
     given: Collection[str],
     *,
     sampled: bool,
-) -> set[str]:
-    """Keys that act on the step in question, or on the batches that it is measured on."""
+) -> tuple[set[str], set[str]]:
+    """Keys that act on the step in question or on its batches, and those that are assumed."""
     objective, trained = use.objective, training.keys.get(_OBJECTIVE)
     same, recorded = trained in (None, objective), objective == RECORDED
     weighted = objective not in (RECORDED, SFT)
@@ -251,20 +256,15 @@ def _acting_keys(
         "estimator.clip": weighted and same and (use.off_policy or objective == "cispo"),
         "estimator.micro_batch": (same and objective == "bnpo") or use.rounding is not None,
     }
-    return {key for key, does in acts.items() if does}
-
-
-def _assumable_keys(use: Use, batch: GivenBatch, known: set[str]) -> set[str]:
-    """Keys whose default would act on the step; G and the length of E's responses do not."""
-    constant = use.objective == "dr_grpo" and "estimator.max_response_length" not in known
-    cut = "sampling.max_new_tokens" in known or batch.max_new_tokens
-    keys = {"sampling.temperature", "estimator.objective", "estimator.advantages"}
-    keys |= {"estimator.max_grad_norm", "estimator.clip"}
-    if use.objective == "bnpo":
-        keys.add("estimator.micro_batch")
-    if (batch.drawn or constant) and not cut:
-        keys.add("sampling.max_new_tokens")
-    return keys
+    # the number of responses of a group and the length of those of E make no other step
+    of_step = {key: key != "batch_config.G" for key in acts}
+    known = {*given, *training.keys}
+    constant = objective == "dr_grpo" and "estimator.max_response_length" not in known
+    of_step["estimator.max_response_length"] = False
+    of_step["estimator.micro_batch"] = objective == "bnpo"
+    of_step["sampling.max_new_tokens"] = (batch.drawn or constant) and not batch.max_new_tokens
+    acting = {key for key, does in acts.items() if does}
+    return acting, {key for key in acting - known if of_step[key]}
 
 
 def _text(value: Any) -> str:
@@ -275,5 +275,5 @@ def _same(own: Any, trained: Any) -> bool:
     if isinstance(own, (tuple, list)) and isinstance(trained, (tuple, list)):
         return len(own) == len(trained) and all(map(_same, own, trained))
     if isinstance(own, (int, float)) and isinstance(trained, (int, float)):
-        return abs(own - trained) <= 1e-9 * max(abs(own), abs(trained))
+        return math.isclose(own, trained, rel_tol=1e-9)
     return own == trained

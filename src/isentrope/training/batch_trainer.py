@@ -10,6 +10,8 @@ TRL asks for a batch in pieces; these methods answer from the one batch of the s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -21,6 +23,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
+from isentrope.control.isentropic import IsentropicStep
 from isentrope.control.requirements import (
     require_controllable,
     require_whole_parameters_to_sample,
@@ -33,6 +36,29 @@ from isentrope.recording.observing import evaluating
 from isentrope.sampling.generate import DrawnResponses, sample_responses
 from isentrope.training.models import SpreadBase
 from isentrope.training.update_batches import UpdateBatch, UpdateBatches
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run samples and divides, and what its checkpoints hold.
+
+    Attributes:
+        sampling_batch: Sequences sampled at a time on this process.
+        longest_normaliser: Divide the loss by the longest response of each group instead of
+            `max_completion_length`.
+        contract: Content of every checkpoint's contract.
+        stateful: Parts with state_dict(), by name, saved with each checkpoint; the prompt sampler
+            is always one of them.
+        step_control: Step control; it is attached, and its state saved with each checkpoint.
+        keep: `keep_last` and `keep_every` of the checkpoints.
+    """
+
+    sampling_batch: int = 128
+    longest_normaliser: bool = False
+    contract: Mapping[str, Any] = field(default_factory=dict)
+    stateful: Mapping[str, Any] = field(default_factory=dict)
+    step_control: IsentropicStep | None = None
+    keep: tuple[int | None, int | None] = (None, None)
 
 
 class BatchTrainer(SpreadBase, GRPOTrainer):
@@ -54,12 +80,11 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
         tokenizer: Any,
         args: GRPOConfig,
         batches: UpdateBatches,
+        options: RunOptions,
         *,
-        sampling_batch: int = 128,
-        longest_normaliser: bool = False,
         control: RunControl | None = None,
     ) -> None:
-        """Set up the trainer; arguments are those of `EntropyGRPOTrainer` and its options."""
+        """Set up the trainer; arguments are those of `EntropyGRPOTrainer`."""
         super().__init__(
             model=model,
             reward_funcs=cast(Any, _never_called),
@@ -73,7 +98,7 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
         if control is not None:
             require_controllable(self, control.rule.needs, self.policy.sharded)
         self.batches, self.run_control = batches, control
-        self.sampling_batch, self.longest_normaliser = sampling_batch, longest_normaliser
+        self.options, self.sampling_batch = options, options.sampling_batch
         self.batch: UpdateBatch | None = None
 
     def get_train_dataloader(self) -> DataLoader:
@@ -94,7 +119,7 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
         outputs = super()._generate_and_score_completions([{"prompt": key} for key in keys])
         if self.run_control is not None:
             outputs |= self._controlled(self.run_control, outputs)
-        if self.longest_normaliser:
+        if self.options.longest_normaliser:
             factor = self._longest_factor(outputs)
             whole = outputs["advantages"].dim() == 1
             outputs["advantages"] = outputs["advantages"] * (factor if whole else factor[:, None])

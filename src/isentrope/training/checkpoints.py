@@ -22,18 +22,16 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import TrainerCallback
 
-from isentrope.control.isentropic import IsentropicStep
 from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
 from isentrope.system.checkpoint_names import step_name
 from isentrope.system.files import fresh_folder, publish_folder
 from isentrope.system.processes import barrier, rank
 from isentrope.system.reading import read_json, read_tensors, reading
 from isentrope.trainers.convert.distributed import METADATA, require_inert
-from isentrope.training.divergence import require_finite_state
 from isentrope.training.run_files import WRITING, RunFiles
+from isentrope.training.stops import require_finite_state
 
 STATE = "isentrope_state.json"
-CONTROL_STATE = "step_control.safetensors"
 _REMEDY = (
     "Restore the file that the run saved there, or remove the folder to resume from the checkpoint "
     "before it."
@@ -139,14 +137,9 @@ class StopAt(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
 
-def write_state(
-    folder: Path, parts: Mapping[str, Any], control: IsentropicStep | None, step: int
-) -> None:
-    """Write the step, and state_dict() of all parts and of the step control, by name."""
+def write_state(folder: Path, parts: Mapping[str, Any], step: int) -> None:
+    """Write the step, and state_dict() and tensors() of all parts, by name."""
     state = {"step": step} | {name: part.state_dict() for name, part in parts.items()}
-    if control is not None:
-        state["step_control"] = control.state_dict()
-        save_file(control.tensors(), folder / CONTROL_STATE)
     for name, part in parts.items():
         if tensors := getattr(part, "tensors", dict)():
             save_file(tensors, folder / f"{name}.safetensors")
@@ -154,17 +147,13 @@ def write_state(
 
 
 def restore_state(
-    checkpoint: Path,
-    parts: Mapping[str, Any],
-    control: IsentropicStep | None,
-    changed: Collection[str] | None = None,
+    checkpoint: Path, parts: Mapping[str, Any], changed: Collection[str] | None = None
 ) -> None:
     """Restore the state of all parts from a checkpoint.
 
     Args:
         checkpoint: The folder.
         parts: Objects with load_state_dict(), by name.
-        control: The step control.
         changed: Settings that another run which begins there changes: its parts may be others, and
             those with other settings begin anew. None for the same run.
 
@@ -172,9 +161,8 @@ def restore_state(
         ValueError: If the checkpoint was saved with other parts; those of `_LATER_PARTS` may be
             missing in it.
     """
-    state = read_json(checkpoint / STATE, finite=False)
+    state, names = read_json(checkpoint / STATE, finite=False), set(parts)
     state.pop("step", None)  # compared with the checkpoint's before
-    names = set(parts) | ({"step_control"} if control else set())
     if changed is not None:
         begin_anew = {n for n, s in _SECTIONS.items() if any(k.startswith(s) for k in changed)}
         state = {name: x for name, x in state.items() if name in names - begin_anew}
@@ -184,16 +172,13 @@ def restore_state(
             "entropy_probe.enabled, alarm.enabled, noise_scale.enabled and control must be as "
             "when it was saved."
         )
-    if control is not None and "step_control" in state:
-        tensors = read_tensors(checkpoint / CONTROL_STATE)
+    for name in set(state) & names:
+        part, file = parts[name], checkpoint / f"{name}.safetensors"
         with reading(checkpoint / STATE):
-            control.load_state_dict(state["step_control"], tensors)
-    for name in set(state) & set(parts):
-        with reading(checkpoint / STATE):
-            parts[name].load_state_dict(state[name])
-            _require_same_state(name, state[name], parts[name].state_dict())
-        if (file := checkpoint / f"{name}.safetensors").is_file():
-            parts[name].load_tensors(read_tensors(file))
+            part.load_state_dict(state[name])
+            if hasattr(part, "load_tensors"):
+                part.load_tensors(read_tensors(file) if file.is_file() else {})
+            _require_same_state(name, state[name], part.state_dict())
 
 
 def _require_same_state(name: str, saved: Mapping[str, Any], restored: Mapping[str, Any]) -> None:

@@ -214,21 +214,10 @@ class PromptSampler:
             state: What `state_dict` returned.
 
         Raises:
-            ValueError: If its seed, weighting, memory or prompts differ from those of this sampler.
+            KeyError: If it knows a prompt that is not in the training set.
         """
         require_types(STATE, state, _StateTypes)
         places = {key: i for i, key in enumerate(self.keys)}
-        if unknown := [key for key in [*state["seen"], *state["put_off"]] if key not in places]:
-            raise ValueError(
-                f"The sampler's state knows {len(unknown)} prompts that are not in the training "
-                f"set; the first is {unknown[0]!r}."
-            )
-        own = self.state_dict()
-        for name in ("seed", "weighting", "memory", "prompts"):
-            if state[name] != own[name]:
-                raise ValueError(
-                    f"The sampler's state has {name} {state[name]!r}, this run {own[name]!r}."
-                )
         self._position, self._step = int(state["drawn"]), -1
         self._deferred = [places[key] for key in state["put_off"]]
         self._reward[:], self._count[:] = 0.0, 0.0

@@ -110,20 +110,18 @@ class RunFiles:
             step: The checkpoint's step.
 
         Raises:
-            ValueError: Naming the first step without a line, and damaged lines by their numbers.
+            ValueError: Naming the first step without one line, and damaged lines by their numbers.
         """
         lines, damaged = _readable(self.metrics)
         steps = [saved for saved, _ in lines if saved <= step]
         if steps == list(range(1, step + 1)):
             return
-        wrong = next((i for i, saved in enumerate(steps, 1) if saved != i), len(steps) + 1)
-        twice = wrong <= len(steps) and steps[wrong - 1] < wrong
-        at, what = (steps[wrong - 1], "two lines") if twice else (wrong, "no line")
+        wrong = next((i for i in range(1, step + 1) if steps[: i + 1].count(i) != 1), 1)
         noted = f" (damaged: line {', '.join(map(str, damaged))})" if damaged else ""
         raise ValueError(
-            f"{self.metrics} has {what} of step {at}{noted}, and the newest checkpoint is of step "
-            f"{step}: restore the file, or remove the checkpoints from step {at} on to take these "
-            "steps again."
+            f"{self.metrics} has not one line of step {wrong}{noted}, and the newest checkpoint is "
+            f"of step {step}: restore the file, or remove the checkpoints from step {wrong} on to "
+            "take these steps again."
         )
 
     def rewind(self, step: int) -> None:

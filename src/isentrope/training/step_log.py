@@ -173,13 +173,17 @@ def write_rollouts(path: Path, step: int, batch: UpdateBatch, record: TokenRecor
         "reward": cast(Tensor, U.rewards).tolist(),
         "advantage": cast(Tensor, U.advantages).tolist(),
         "length": U.lengths.tolist(),
-        "prompt_ids": [x.tolist() for x in U.prompt_ids],
-        "response_ids": [x.tolist() for x in U.response_ids],
-        "sampler_logprobs": [x.tolist() for x in cast(list[Tensor], U.sampler_logprobs)],
-        "logprobs": [x.tolist() for x in record.logprobs],
-        "entropies": [x.tolist() for x in record.entropies],
-        "token_weights": [x.tolist() for x in record.weights],
     }
-    if record.entropy_weights is not None:
-        columns["entropy_weights"] = [x.tolist() for x in record.entropy_weights]
+    of_tokens = {
+        "prompt_ids": U.prompt_ids,
+        "response_ids": U.response_ids,
+        "sampler_logprobs": U.sampler_logprobs,
+        "logprobs": record.logprobs,
+        "entropies": record.entropies,
+        "token_weights": record.weights,
+        "entropy_weights": record.entropy_weights,
+    }
+    for name, rows in of_tokens.items():
+        if rows is not None:
+            columns[name] = [row.tolist() for row in rows]
     return write_file(path, pd.DataFrame(columns).to_parquet)

@@ -13,8 +13,7 @@ gradient and step. This class records what comes of a batch, by overriding:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,40 +21,16 @@ import torch
 from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 
-from isentrope.control.isentropic import IsentropicStep
 from isentrope.control.run_control import RunControl
 from isentrope.recording.contract import hyper_parameters, optimizer_names, write_contract
 from isentrope.recording.token_record import TokenRecorder
 from isentrope.system.stated_steps import require_own_states
-from isentrope.training.batch_trainer import BatchTrainer
+from isentrope.training.batch_trainer import BatchTrainer, RunOptions
 from isentrope.training.checkpoints import SaveStart, WholeCheckpoints, restore_state, write_state
-from isentrope.training.divergence import require_finite_numbers, require_finite_state
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
+from isentrope.training.stops import require_finite_numbers, require_finite_state
 from isentrope.training.update_batches import UpdateBatch, UpdateBatches
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How a run samples and divides, and what its checkpoints hold.
-
-    Attributes:
-        sampling_batch: Sequences sampled at a time on this process.
-        longest_normaliser: Divide the loss by the longest response of each group instead of
-            `max_completion_length`.
-        contract: Content of every checkpoint's contract.
-        stateful: Parts with state_dict(), by name, saved with each checkpoint; the prompt sampler
-            is always one of them.
-        step_control: Step control; it is attached, and its state saved with each checkpoint.
-        keep: `keep_last` and `keep_every` of the checkpoints.
-    """
-
-    sampling_batch: int = 128
-    longest_normaliser: bool = False
-    contract: Mapping[str, Any] = field(default_factory=dict)
-    stateful: Mapping[str, Any] = field(default_factory=dict)
-    step_control: IsentropicStep | None = None
-    keep: tuple[int | None, int | None] = (None, None)
 
 
 class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
@@ -73,7 +48,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         batches: UpdateBatches,
         files: RunFiles,
         *,
-        options: RunOptions = RunOptions(),
+        options: RunOptions,
         step_log: StepLog | None = None,
         control: RunControl | None = None,
     ) -> None:
@@ -94,9 +69,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
                 control; or a control that measures influence does not support the optimizer.
         """
         super().__init__(
-            *(model, tokenizer, args, batches),
-            sampling_batch=options.sampling_batch,
-            longest_normaliser=options.longest_normaliser,
+            *(model, tokenizer, args, batches, options),
             control=control,
         )
         self.files = files
@@ -104,7 +77,9 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         self.gradient_norm = float("nan")
         self.contract = dict(options.contract)
         self._scored: tuple[Tensor, Tensor] | None = None
-        parts = {} if control is None else {"control": control}
+        self._adaptive_strength: dict[str, float] = {}
+        parts = {"control": control, "step_control": options.step_control}
+        parts = {name: part for name, part in parts.items() if part is not None}
         self.stateful = {"prompt_sampler": batches.sampler, **options.stateful, **parts}
         self.branched = False
         self.keep, self.step_log = options.keep, step_log or StepLog(files)
@@ -125,6 +100,9 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         return logprobs, entropies, auxiliary
 
     def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
+        if self.use_adaptive_entropy:  # the coefficient of this step; TRL then moves it
+            acts = self._last_world_entropy <= self.args.entropy_target
+            self._adaptive_strength = {"control/strength": self.entropy_coef if acts else 0.0}
         loss = super()._compute_loss(model, inputs)
         scored, self._scored = self._scored, None
         if self.run_control is None or scored is None:
@@ -169,10 +147,10 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         }
         ends = self.policy.eos_token_ids
         parts = [part.latest() for n, part in self.stateful.items() if n != "prompt_sampler"]
+        parts.append(self._adaptive_strength)
         step_control, component = self.step_control, None
         times = {} if self.run_control is None else self.run_control.times()
         if step_control is not None:
-            parts.append(step_control.latest())
             times, component = {"control/seconds": step_control.seconds}, step_control.component
         line = self.step_log.finish(
             *(summary, batch, record, ends, {k: v for p in parts for k, v in p.items()}),
@@ -199,7 +177,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
             "param_groups": hyper_parameters(optimizer),
         }
         write_contract(partial, contract, optimizer_names(self.policy.model, optimizer))
-        write_state(partial, self.stateful, self.step_control, self.state.global_step)
+        write_state(partial, self.stateful, self.state.global_step)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Load the states; a branch then has its own rates and hyper-parameters."""
@@ -234,4 +212,4 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
             ValueError: If the checkpoint was saved with other parts.
         """
         self.branched = changed is not None
-        restore_state(checkpoint, self.stateful, self.step_control, changed)
+        restore_state(checkpoint, self.stateful, changed)

@@ -138,15 +138,13 @@ class UpdateBatches:
             response_texts=texts_of(policy, responses.responses),
             max_new_tokens=self.groups.max_new_tokens,
         )
-        whole = concatenate(gather(self._reward(rollouts)))
-        return whole.select(range(len(indices) * self.groups.size))
-
-    def _reward(self, rollouts: Rollouts) -> Rollouts:
         try:
-            return with_rewards(rollouts, self.task)
+            rewarded = with_rewards(rollouts, self.task)
         except ValueError:
             raise  # already a clear message
         except Exception as error:  # the task may be the user's own code
             raise RuntimeError(
                 f"The reward function failed with {type(error).__name__}: {error}."
             ) from error
+        whole = concatenate(gather(rewarded))
+        return whole.select(range(len(indices) * self.groups.size))

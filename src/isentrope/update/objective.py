@@ -52,20 +52,11 @@ OBJECTIVES: tuple[str, ...] = get_args(Objective)
 SFT = "sft"
 RECORDED = "recorded"
 
-ADVANTAGES_OF = {
-    "dr_grpo": "dr_grpo",
-    "dr_grpo_longest": "dr_grpo",
-    "grpo": "grpo",
-    "rloo": "rloo",
-    "dapo": "grpo",
-    "bnpo": "grpo",
-    "cispo": "grpo",
-    "sapo": "grpo",
-    "luspo": "grpo",
-    "vespo": "grpo",
-    "sft": "dr_grpo",
-    "recorded": "dr_grpo",
-}
+ADVANTAGES_OF = (
+    dict.fromkeys(OBJECTIVES, "grpo")
+    | dict.fromkeys(("dr_grpo", "dr_grpo_longest", SFT, RECORDED), "dr_grpo")
+    | {"rloo": "rloo"}
+)
 """The advantages that go with an objective."""
 
 
@@ -160,10 +151,14 @@ def sequence_weights(
     lengths = rollouts.token_counts.double()
     match objective:
         case "dr_grpo":
-            longest = (
-                rollouts.max_new_tokens if max_response_length is None else max_response_length
-            )
-            return torch.full_like(lengths, 1 / (n * _normaliser(longest)))
+            length = rollouts.max_new_tokens if max_response_length is None else max_response_length
+            if length is None or length <= 0:
+                raise ValueError(
+                    "The objective 'dr_grpo' divides by a constant length L > 0: pass "
+                    "max_response_length (in tokens, the value that training used) where the "
+                    f"rollouts do not record where their sampler cut responses; got {length}."
+                )
+            return torch.full_like(lengths, 1 / (n * length))
         case "dr_grpo_longest":
             groups, index = rollouts.prompt_index.unique(return_inverse=True)
             longest = torch.zeros(len(groups), dtype=torch.float64)
@@ -199,15 +194,3 @@ def _mean_of_micro_batches(lengths: Tensor, size: int) -> Tensor:
         )
     tokens = lengths.view(passes, size).sum(1)
     return 1 / (passes * tokens.repeat_interleave(size))
-
-
-def _normaliser(max_response_length: int | None) -> int:
-    if max_response_length is None:
-        raise ValueError(
-            "The objective 'dr_grpo' divides by a constant length L, and the rollouts do not "
-            "record where their sampler cut responses: pass max_response_length "
-            "(in tokens, the value that training used)."
-        )
-    if max_response_length <= 0:
-        raise ValueError(f"max_response_length must be positive, got {max_response_length}.")
-    return max_response_length

@@ -18,9 +18,9 @@ step. At r = 1 they are those of the first update on a fresh batch.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
@@ -113,10 +113,9 @@ def importance_ratios(
         Ratios and clipped tokens.
 
     Raises:
-        ValueError: If advantages or the sampler's log-probabilities are missing, the clip is no
-            pair of positive numbers, or a ratio is not finite.
+        ValueError: If advantages or the sampler's log-probabilities are missing, or a ratio is not
+            finite.
     """
-    _require_clip(clip)
     if rollouts.advantages is None:
         raise ValueError("The rollouts have no advantages, whose sign decides what is clipped.")
     if rollouts.sampler_logprobs is None:
@@ -131,7 +130,9 @@ def importance_ratios(
             f"{int((~ratios.isfinite()).sum())} importance ratios are not finite: the sampler's "
             "log-probabilities are not those of these responses."
         )
-    clipped = _clipped(ratios, rollouts.advantages[:, None], clip) & scores.mask
+    lo, hi = clip or (math.inf, math.inf)
+    gains, losses = rollouts.advantages[:, None] > 0, rollouts.advantages[:, None] < 0
+    clipped = ((gains & (ratios > 1 + hi)) | (losses & (ratios < 1 - lo))) & scores.mask
     here, dropped = ratios[scores.mask], int(clipped.sum())
     warnings: list[str] = []
     if dropped:
@@ -162,18 +163,3 @@ def sampler_gap(policy: Policy, rollouts: Rollouts) -> float:
     scores = score(policy, rollouts)
     gap = scores.logprobs - rollouts.padded("sampler_logprobs")
     return float(gap[scores.mask].square().mean().sqrt())
-
-
-def _clipped(ratios: Tensor, advantages: Tensor, clip: Clip | None) -> Tensor:
-    if clip is None:
-        return torch.zeros_like(ratios, dtype=torch.bool)
-    lo, hi = clip
-    return ((advantages > 0) & (ratios > 1 + hi)) | ((advantages < 0) & (ratios < 1 - lo))
-
-
-def _require_clip(clip: Clip | None) -> None:
-    pair = isinstance(clip, (tuple, list)) and len(clip) == 2
-    if clip is not None and not (pair and 0 < clip[0] <= 1 and clip[1] > 0):
-        raise ValueError(
-            f"clip must be (lo, hi) with 0 < lo ≤ 1 and hi > 0, got {clip}; None means no clip."
-        )

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-_NON_NEGATIVE = ("lr", "eps", "weight_decay", "momentum", "dampening", "alpha")
-_FLAGS = ("amsgrad", "decoupled_weight_decay", "differentiable", "maximize", "nesterov")
 _SQUARES = ("exp_avg_sq", "square_avg", "max_exp_avg_sq")
-_DAMAGED = "the file was damaged, or is of another program"
 
 
 def require_plausible(group: Mapping[str, Any], what: str) -> None:
@@ -25,21 +22,12 @@ def require_plausible(group: Mapping[str, Any], what: str) -> None:
     Raises:
         ValueError: Naming the setting.
     """
-    if not isinstance(group.get("params"), (list, tuple)):
-        raise ValueError(f"The {what} has no list of parameters: {_DAMAGED}.")
     if "lr" not in group:
-        raise ValueError(f"The {what} has no learning rate (lr): {_DAMAGED}.")
-    for key in _NON_NEGATIVE:
-        if key in group and not _number(group[key]) >= 0:
-            raise ValueError(f"{key} of {what} is {group[key]!r}, not a number of 0 or more.")
-    for key in _FLAGS:
-        if not isinstance(group.get(key, False), bool):
-            raise ValueError(f"{key} of {what} is {group[key]!r}, not true or false.")
-    if "betas" in group:
-        betas: Any = group["betas"]
-        pair = list(cast("list[Any]", betas)) if isinstance(betas, (list, tuple)) else []
-        if len(pair) != 2 or not all(0 <= _number(x) < 1 for x in pair):
-            raise ValueError(f"betas of {what} are {betas!r}, not two numbers from 0 to below 1.")
+        raise ValueError(f"The {what} has no learning rate (lr).")
+    for keys, (fits, words) in _SETTINGS.items():
+        for key in keys:
+            if key in group and not fits(group[key]):
+                raise ValueError(f"{key} of {what} is {group[key]!r}, not {words}.")
 
 
 def require_moment(key: str, moment: Tensor, what: str) -> None:
@@ -88,3 +76,22 @@ def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan
     return float(value) if math.isfinite(value) else math.nan
+
+
+def _are_betas(value: Any) -> bool:
+    pair = isinstance(value, (list, tuple)) and len(cast("list[Any]", value)) == 2
+    return pair and all(0 <= _number(x) < 1 for x in cast("list[Any]", value))
+
+
+_SETTINGS: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
+    ("lr", "eps", "weight_decay", "momentum", "dampening", "alpha"): (
+        lambda value: _number(value) >= 0,
+        "a number of 0 or more",
+    ),
+    ("amsgrad", "decoupled_weight_decay", "differentiable", "maximize", "nesterov"): (
+        lambda value: isinstance(value, bool),
+        "true or false",
+    ),
+    ("betas",): (_are_betas, "two numbers from 0 to below 1"),
+}
+"""Settings, the values that they can have, and what these are in words."""

@@ -29,9 +29,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from isentrope.nouns.sharded_tensors import local_part, total
+from isentrope.nouns.vectors import local_part, total
 from isentrope.policy.language_model import Policy
-from isentrope.update.other_optimizers import optimizer_name
 
 State = Mapping[str, Any]
 """What an optimizer remembers of one parameter."""
@@ -248,8 +247,9 @@ def choose_rule(groups: Sequence[Group], rule: str | None = None) -> str:
 
 def _infer(groups: Sequence[Group]) -> str:
     keys = set[str].intersection(*(set(group) for group in groups))
-    if {"betas", "eps", "amsgrad"} <= keys and "momentum_decay" not in keys:
-        decoupled = {g.get("decoupled_weight_decay") for g in groups if g.get("weight_decay")}
+    fitting = [rule for rule, needed in _HYPERPARAMETERS.items() if keys.issuperset(needed)]
+    if "adamw" in fitting and "amsgrad" in keys and "momentum_decay" not in keys:
+        decoupled = {g.get("decoupled_weight_decay") for g in groups if g["weight_decay"]}
         if len(decoupled) > 1 or None in decoupled:
             raise ValueError(
                 "The param groups do not say whether their weight decay is decoupled: in Python, "
@@ -257,16 +257,12 @@ def _infer(groups: Sequence[Group]) -> str:
                 "(AdamW) or False (Adam) into each group."
             )
         return "adam" if decoupled == {False} else "adamw"
-    if {"momentum", "dampening", "nesterov"} <= keys:
-        return "sgd"
-    if {"alpha", "eps", "centered"} <= keys:
-        return "rmsprop"
-    name = optimizer_name(keys)
-    description = f"look like {name}'s" if name else "are of no known optimizer"
+    if fitting in (["sgd"], ["rmsprop"]):
+        return fitting[0]
     raise ValueError(
-        f"No step can be computed: the param groups {description} (keys "
-        f"{sorted(keys - {'params'})}), "
-        f"and the rules that are followed exactly are {', '.join(RULES)} of torch.optim."
+        "No step can be computed: the param groups are of another optimizer (keys "
+        f"{sorted(keys - {'params'})}) than those that are followed exactly: {', '.join(RULES)} of "
+        "torch.optim."
     )
 
 
@@ -278,7 +274,7 @@ def short_types(
     Args:
         policy: The policy at θ.
         moments: Type of each parameter's stored moments (`OptimizerState.types`).
-        stored: Type of each parameter on disk (`models.stored_types`).
+        stored: Type of each parameter on disk (`models.trainable`).
 
     Returns:
         bfloat16 or float16 by name; empty where training rounds nothing that is kept.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.models.layouts import foreign_file
-from isentrope.nouns.sharded_tensors import is_sharded, sharded_like
+from isentrope.nouns.vectors import is_sharded, sharded_like
 from isentrope.policy.language_model import Policy
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.heap import mapped_blocks
@@ -26,18 +26,8 @@ from isentrope.system.reading import read_json, read_torch, reading
 from isentrope.system.stated_steps import require_own_states
 from isentrope.update.optimizer_checks import require_moment, require_plausible, require_steps
 from isentrope.update.optimizer_rules import choose_rule, state_keys
-from isentrope.update.parameter_names import (
-    PARTLY_FROZEN,
-    SIDECAR,
-    Names,
-    names_of_states,
-)
-from isentrope.update.saved_state import (
-    GATHER,
-    SHARDED,
-    before_first_step,
-    groups_and_states,
-)
+from isentrope.update.parameter_names import PARTLY_FROZEN, SIDECAR, Names, names_of_states
+from isentrope.update.saved_state import GATHER, before_first_step, groups_and_states
 
 OptimizerLike = str | Path | Mapping[str, Any] | torch.optim.Optimizer
 """A path to optimizer.pt (or to its folder), a state_dict, or a torch optimizer."""
@@ -72,16 +62,11 @@ class OptimizerState:
     @property
     def distinct_groups(self) -> list[dict[str, Any]]:
         """Settings of the param groups, the one of η first; `tensors` says how many hold them."""
-        rows: list[dict[str, Any]] = []
+        rows: dict[str, dict[str, Any]] = {}
         for group in self.groups.values():
             settings = {k: v for k, v in group.items() if k in SETTINGS}
-            for row in rows:
-                if {k: v for k, v in row.items() if k != "tensors"} == settings:
-                    row["tensors"] += 1
-                    break
-            else:
-                rows.append(settings | {"tensors": 1})
-        return sorted(rows, key=lambda g: float(g["lr"]) != self.learning_rate)
+            rows.setdefault(repr(settings), settings | {"tensors": 0})["tensors"] += 1
+        return sorted(rows.values(), key=lambda g: float(g["lr"]) != self.learning_rate)
 
     @property
     def without_momentum(self) -> OptimizerState:
@@ -175,15 +160,23 @@ def _by_name(
         )
     if file is not None:
         _require_own_step(file.parent, saved_states)
+    kept = {} if fresh else _kept(rule, held, saved_states)
+    tensors = {
+        name: [x for key, x in of.items() if key != "step" and isinstance(x, Tensor)]
+        for name, of in kept.items()
+    }
     numbers = {id(group): i for i, group in enumerate(groups)}
     return OptimizerState(
         rule=rule,
         groups=held,
-        moments={n: {} for n in held} if fresh else _moments(policy, rule, held, saved_states),
+        moments={
+            name: {key: _entry(policy, name, key, x) for key, x in kept.get(name, {}).items()}
+            for name in held
+        },
         learning_rate=_learning_rate(groups, held),
         matched_by=source,
         warnings=(_FRESH,) if fresh else (),
-        types={} if fresh else _types(rule, held, saved_states),
+        types={name: found[0].dtype for name, found in tensors.items() if found},
         group_index={name: numbers[id(group)] for name, group in held.items()},
     )
 
@@ -204,31 +197,15 @@ def _read(file: Path) -> tuple[Any, Names | None]:
     if not file.is_file():
         raise FileNotFoundError(f"There is no optimizer state at {file}.")
     verify(file.parent)
-    try:
-        saved = read_torch(file)
-    except FileError as error:
-        cause = error.__cause__ or error
-        raise FileError(
-            file,
-            f"{file} is refused: it is not an optimizer state of tensors and plain values "
-            f"({type(cause).__name__}). {_origin(file, str(cause))}".rstrip(),
-        ) from error
     sidecar = file.with_name(SIDECAR)
-    return saved, read_names(sidecar) if sidecar.is_file() else None
+    names = read_names(sidecar) if sidecar.is_file() else None
+    return read_torch(file, foreign_file(file) or _CURE), names
 
 
-def _origin(file: Path, reason: str) -> str:
-    """What such a file may be, and what to do."""
-    if foreign := foreign_file(file):
-        return foreign
-    if any(kind in reason for kind in SHARDED):
-        return f"It holds sharded tensors (DTensor), of which this is one part: {GATHER}."
-    if "Unsupported global" in reason:
-        return (
-            "It is a pickle of a framework's own classes, which could run code: save the plain "
-            "state_dict of the torch optimizer instead."
-        )
-    return "Save optimizer.state_dict() with torch.save."
+_CURE = (
+    "It should hold tensors and plain values alone: save optimizer.state_dict() by torch.save; "
+    f"where its tensors are sharded (DTensor), {GATHER}."
+)
 
 
 def _require_own_step(checkpoint: Path, states: Mapping[str, Mapping[str, Any] | None]) -> None:
@@ -254,13 +231,12 @@ def read_names(sidecar: Path) -> Names:
     return names
 
 
-def _moments(
-    policy: Policy,
+def _kept(
     rule: str,
     held: Mapping[str, Mapping[str, Any]],
     states: Mapping[str, Mapping[str, Any] | None],
 ) -> dict[str, dict[str, Any]]:
-    """What the rule reads of each parameter's state, checked, tensors in float64."""
+    """What the rule reads of each parameter's state, as it is stored."""
     for name, state in states.items():
         if state and name not in held:
             raise ValueError(
@@ -275,26 +251,9 @@ def _moments(
             )
     require_steps({name: (state or {}).get("step") for name, state in states.items()})
     return {
-        name: {
-            key: _entry(policy, name, key, (states[name] or {}).get(key))
-            for key in state_keys(rule, group)
-        }
+        name: {key: (states[name] or {}).get(key) for key in state_keys(rule, group)}
         for name, group in held.items()
     }
-
-
-def _types(
-    rule: str,
-    held: Mapping[str, Mapping[str, Any]],
-    states: Mapping[str, Mapping[str, Any] | None],
-) -> dict[str, torch.dtype]:
-    """Type of each parameter's moments."""
-    content: dict[str, torch.dtype] = {}
-    for name, group in held.items():
-        kept = [(states[name] or {}).get(key) for key in state_keys(rule, group) if key != "step"]
-        if tensors := [x for x in kept if isinstance(x, Tensor)]:
-            content[name] = tensors[0].dtype
-    return content
 
 
 def _entry(policy: Policy, name: str, key: str, value: Any) -> Tensor | float:

@@ -11,19 +11,142 @@ In this order, the first that applies:
 Names are compared without what wrappers of training add to them (`name_spelling`). A mismatch is
 an error: a list that contradicts the state's own names is refused, and no state is ever matched by
 position across another number of parameters, or where it has names.
+
+Spellings of a parameter's name: what wrappers of training add to it, and PEFT's adapter infix.
+
+    FSDP                      _fsdp_wrapped_module.    anywhere
+    activation checkpointing  _checkpoint_wrapped_module.    anywhere
+    torch.compile             _orig_mod.               anywhere
+    DDP, DeepSpeed            module.                  in front
+    PEFT                      base_model.model.        in front, and .default after a tensor's kind
+
+Two names mean one parameter where they are equal without these. A name that then fits two
+parameters, or none, is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import chain, pairwise
 from typing import Any, cast
 
 from torch import nn
 
 from isentrope.policy.language_model import Policy
-from isentrope.update.name_spelling import model_spelling
-from isentrope.update.saved_state import stored_names
+
+WRAPPERS = frozenset(
+    {"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "_forward_module"}
+)
+FLAT_PARAMETER = "_flat_param"
+"""What FSDP calls the parameters of a module that it has laid into one vector."""
+
+
+def unwrapped(name: str) -> str:
+    """A name without what FSDP, DDP, DeepSpeed and torch.compile add.
+
+    Args:
+        name: A name, such as "module._orig_mod.lm_head.weight".
+
+    Returns:
+        For example "lm_head.weight".
+    """
+    parts = [part for part in name.split(".") if part not in WRAPPERS]
+    while len(parts) > 1 and parts[0] == "module":
+        parts = parts[1:]
+    return ".".join(parts)
+
+
+def plain_name(name: str, adapters: Collection[str] = ("default",)) -> str:
+    """A parameter's name without what wrappers and PEFT add to it.
+
+    Args:
+        name: A name, such as "module._orig_mod.base_model.model.lm_head.lora_A.default.weight".
+        adapters: Names of PEFT's adapters, which are a component of a dotted name.
+
+    Returns:
+        For example "lm_head.lora_A.weight".
+    """
+    parts = unwrapped(name).split(".")
+    while len(parts) > 1 and (parts[0] == "module" or parts[:2] == ["base_model", "model"]):
+        parts = parts[1:] if parts[0] == "module" else parts[2:]
+    return ".".join(part for part in parts if part not in adapters)
+
+
+def adapters_of(model: Any) -> tuple[str, ...]:
+    """Names of a model's adapters, and PEFT's default one.
+
+    Args:
+        model: Any model.
+
+    Returns:
+        "default" first.
+    """
+    return ("default", *getattr(model, "peft_config", {}))
+
+
+def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
+    """The model's own spelling of each name.
+
+    A parameter that two modules share has the name that `named_parameters` gives it.
+
+    Args:
+        model: The model.
+        names: Names as an optimizer's state has them.
+
+    Returns:
+        One name each, in the same order.
+
+    Raises:
+        ValueError: If a name fits no parameter, or more than one.
+    """
+    names = list(names)
+    own = {id(p): name for name, p in model.named_parameters()}
+    every = list(model.named_parameters(remove_duplicate=False))
+    exact = {name: own[id(p)] for name, p in every}
+    adapters = adapters_of(model)
+    plain: dict[str, dict[str, None]] = {}
+    for alias, name in exact.items():
+        plain.setdefault(plain_name(alias, adapters), {})[name] = None
+    kinds = {kind for kind, adapter in _neighbours(exact) if adapter in adapters}
+    other = {adapter for kind, adapter in _neighbours(names) if kind in kinds}
+    # the one adapter that all names are of, under another name than the model has for it
+    theirs = (*adapters, *other) if len(other - {"weight", "bias"}) == len(other) == 1 else adapters
+    spelt: list[str] = []
+    for name in names:
+        fitting = [exact[name]] if name in exact else [*plain.get(plain_name(name, theirs), {})]
+        if len(fitting) != 1:
+            raise ValueError(_refusal(name, fitting, list(own.values())))
+        spelt += fitting
+    return spelt
+
+
+def _neighbours(names: Iterable[str]) -> set[tuple[str, str]]:
+    """Each two components that stand beside each other in a name, such as lora_A and default."""
+    return set(chain.from_iterable(pairwise(name.split(".")) for name in names))
+
+
+def _refusal(name: str, fitting: Sequence[str], names: Sequence[str]) -> str:
+    if fitting:
+        return (
+            f"The optimizer's parameter {name!r} is ambiguous: without the prefixes of wrappers it "
+            f"is {fitting[0]!r} and {fitting[1]!r}. Give the model's own names in "
+            "parameter_names.json, in the optimizer's order."
+        )
+    if FLAT_PARAMETER in name:
+        return (
+            f"The optimizer's parameter {name!r} is a flattened one of FSDP, which has no name of "
+            "the model: save the state by FSDP.optim_state_dict or by "
+            "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict, with "
+            "full_state_dict."
+        )
+    near = get_close_matches(name, names, n=1, cutoff=0.0)
+    return (
+        f"The optimizer's parameter {name!r} is not one of the policy's; the nearest name is "
+        f"{near[0]!r}. Prefixes of FSDP, DDP, PEFT and torch.compile are known: the model, or its "
+        "adapter, is another."
+    )
+
 
 SIDECAR = "parameter_names.json"
 Names = Sequence[str] | Sequence[Sequence[str]]
@@ -60,7 +183,15 @@ def names_of_states(
     """
     sizes = [len(group["params"]) for group in groups]
     own = None if chosen is not None else _own_names(policy, parameters)
-    stored, source = _stored(groups, sizes)
+    held = [index for group in groups for index in group["params"]]
+    stored, source = None, ""
+    if all(isinstance(index, str) for index in held):
+        stored, source = held, "names"
+    elif all("param_names" in group for group in groups if group["params"]):
+        stored, source = (
+            _flat([list(g.get("param_names") or ()) for g in groups], sizes),
+            ("param_names"),
+        )
     listed = chosen if chosen is not None else sidecar
     if own is not None:
         names, source = own, "identity"
@@ -76,24 +207,12 @@ def names_of_states(
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise ValueError(f"Parameter {twice!r} is listed twice in the optimizer's names.")
-    held = set(names)
-    if missing := [name for name in policy.names if name not in held]:
+    if missing := [name for name in policy.names if name not in set(names)]:
         raise ValueError(
             f"The optimizer does not hold parameter {missing[0]!r}, which the policy trains "
             f"({len(missing)} of {len(policy.names)} are not there). {PARTLY_FROZEN}"
         )
     return names, source
-
-
-def _stored(
-    groups: Sequence[Mapping[str, Any]], sizes: Sequence[int]
-) -> tuple[list[str] | None, str]:
-    """Names that the state itself has, and where."""
-    if (keys := stored_names(list(groups))) is not None:
-        return keys, "names"
-    if all("param_names" in group for group in groups if group["params"]):
-        return _flat([list(g.get("param_names") or ()) for g in groups], sizes), "param_names"
-    return None, ""
 
 
 def _require_agreement(policy: Policy, stored: Sequence[str], listed: Sequence[str]) -> None:
@@ -136,11 +255,8 @@ def _flat(names: Names, sizes: Sequence[int]) -> list[str]:
         return list(chain.from_iterable(lists))
     flat = [str(name) for name in names]
     if len(flat) != sum(sizes):
-        extra = (
-            f", the first without a state is {flat[sum(sizes)]!r}" if len(flat) > sum(sizes) else ""
-        )
         raise ValueError(
-            f"There are {len(flat)} names for the {sum(sizes)} parameters of the optimizer{extra}."
+            f"There are {len(flat)} names for the {sum(sizes)} parameters of the optimizer."
         )
     return flat
 
@@ -173,11 +289,8 @@ def _hugging_face_order(
 
 def _sized(names: list[str], size: int, group: int) -> list[str]:
     if len(names) != size:
-        what = "without names they cannot be matched"
-        if names and len(names) < size:
-            what = f"nothing is left to match after {names[-1]!r}"
         raise ValueError(
             f"Param group {group} holds {size} parameters where the policy has {len(names)}: "
-            f"{what}. {PARTLY_FROZEN}"
+            f"without names they cannot be matched. {PARTLY_FROZEN}"
         )
     return names

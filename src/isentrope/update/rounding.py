@@ -20,8 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.nouns.sharded_tensors import local_part, total, with_part
-from isentrope.nouns.vectors import Vector, axpy, norm
+from isentrope.nouns.vectors import Vector, axpy, local_part, norm, total, with_part
 from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import OptimizerState
 from isentrope.update.step import Step

@@ -3,14 +3,16 @@
 {"state": {0: ...}, "param_groups": [{"params": [0, ...]}]}            torch: by position
 {"state": {"name": ...}, "param_groups": [{"params": ["name", ...]}]}  FSDP, DCP, verl: by name
 {"state.name.exp_avg": ..., "param_groups.name.lr": ...}               DCP, flattened
-{"optimizer": one of these}                                            one level deeper
+{"optimizer": one of these, ...}, under any key                        one level deeper
 """
+
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from isentrope.system.reading import read_json
 
@@ -25,6 +27,7 @@ GATHER = (
     "cpu_offload=True)) and save that as optimizer.pt"
 )
 """How a sharded state becomes a whole one."""
+_PARTS = {"state", "param_groups"}
 
 
 def groups_and_states(saved: Any) -> tuple[Groups, States]:
@@ -40,23 +43,27 @@ def groups_and_states(saved: Any) -> tuple[Groups, States]:
         ValueError: If it is in none of these forms, holds nothing, or its tensors are shards.
     """
     saved = _inner(saved)
-    groups, states = _with_params(list(saved["param_groups"]), saved["state"])
-    if not any(group["params"] for group in groups):
+    states: States = saved["state"]
+    groups = _with_params(list(saved["param_groups"]), states)
+    held = [index for group in groups for index in group["params"]]
+    if not held:
         raise ValueError("The optimizer holds no parameters.")
-    held = {index for group in groups for index in group["params"]}
-    if strangers := [index for index in states if index not in held]:
-        raise ValueError(
-            f"The optimizer has a state for parameter {strangers[0]!r}, which is in no group."
-        )
-    kinds = {type(index) is str for index in held}
-    if len(kinds) > 1:
+    if len({isinstance(index, str) for index in held}) > 1:
         raise ValueError(
             "The optimizer's param groups hold names and numbers side by side: save a state_dict "
             "of one optimizer."
         )
+    if strangers := states.keys() - set(held):
+        raise ValueError(
+            f"The optimizer has a state for parameter {strangers.pop()!r}, which is in no group."
+        )
     for name, state in states.items():
-        if state:
-            _require_whole(name, state.values())
+        kinds = {kind.__name__ for x in (state or {}).values() for kind in type(x).__mro__}
+        if sharded := kinds & SHARDED:
+            raise ValueError(
+                f"The optimizer's state of {name!r} is a sharded tensor ({sharded.pop()}), of "
+                f"which one process has one part: {GATHER}."
+            )
     return groups, states
 
 
@@ -73,50 +80,23 @@ def before_first_step(file: Path) -> bool:
     return beside.is_file() and read_json(beside, finite=False).get("global_step") == 0
 
 
-def stored_names(groups: Groups) -> list[str] | None:
-    """The names that param groups hold in place of positions.
-
-    Args:
-        groups: The optimizer's param_groups.
-
-    Returns:
-        All of them in the groups' order; None where the groups hold positions.
-    """
-    held = [index for group in groups for index in group["params"]]
-    return held if held and all(isinstance(index, str) for index in held) else None
-
-
 def _inner(saved: Any) -> Mapping[str, Any]:
     """The state_dict itself, one level deeper or laid out flat."""
-    if _is_mapping(saved):
-        if {"state", "param_groups"} <= set(saved):
-            return saved
-        if any(str(key).startswith("state.") for key in saved):
-            return _nested(saved)
-        deeper = [value for value in saved.values() if _is_state_dict(value)]
-        if len(deeper) == 1:
-            return _inner(deeper[0])
-    raise ValueError(
-        "The optimizer must be a path, a torch optimizer or its state_dict with the keys "
-        f"'state' and 'param_groups'; got {_words(saved)}."
-    )
-
-
-def _is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(value, Mapping)
+    within = saved.values() if isinstance(saved, Mapping) else ()
+    found = [saved] if _is_state_dict(saved) else [x for x in within if _is_state_dict(x)]
+    if len(found) != 1:
+        keys = [str(key) for key in saved][:4] if within else type(saved).__name__
+        raise ValueError(
+            "The optimizer must be a path, a torch optimizer or its state_dict with the keys "
+            f"'state' and 'param_groups', at most one level deeper; got {keys}."
+        )
+    (state,) = found
+    return state if _PARTS.issubset(state) else _nested(state)
 
 
 def _is_state_dict(value: Any) -> bool:
-    if not _is_mapping(value):
-        return False
-    flat = any(str(key).startswith("state.") for key in value)
-    return flat or {"state", "param_groups"} <= set(value)
-
-
-def _words(saved: Any) -> str:
-    if _is_mapping(saved):
-        return f"a dictionary with the keys {[str(key) for key in list(saved)[:4]]}"
-    return type(saved).__name__
+    parts = {str(key).partition(".")[0] for key in value} if isinstance(value, Mapping) else set()
+    return _PARTS.issubset(parts)
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,42 +114,33 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
         (states if part == "state" else settings).setdefault(name, {})[entry] = value
     groups: list[dict[str, Any]] = []
     for name, setting in settings.items():
-        for group in groups:
-            if {k: v for k, v in group.items() if k != "params"} == setting:
-                group["params"].append(name)
-                break
+        equal = [g for g in groups if {**g, "params": None} == {**setting, "params": None}]
+        if equal:
+            equal[0]["params"].append(name)
         else:
             groups.append({**setting, "params": [name]})
     return {"state": states, "param_groups": groups}
 
 
-def _with_params(groups: Groups, states: States) -> tuple[Groups, States]:
+def _with_params(groups: Groups, states: States) -> Groups:
     """Groups whose parameters are named by the keys of the states where those are names."""
-    named = bool(states) and all(isinstance(key, str) for key in states)
     listed = [index for group in groups for index in group.get("params", ())]
-    if not named or any(isinstance(index, str) for index in listed):
-        if missing := [i for i, group in enumerate(groups) if "params" not in group]:
-            raise ValueError(f"Param group {missing[0]} of the optimizer has no 'params'.")
-        return groups, states
-    names_of = [group.get("param_names") for group in groups]
-    if all(names is not None for names in names_of):
-        return [
-            {**g, "params": [*(n or ())]} for g, n in zip(groups, names_of, strict=True)
-        ], states
-    if len(groups) != 1 or len(listed) not in (0, len(states)):
-        raise ValueError(
-            f"The optimizer's states have names, the first is {next(iter(states))!r}, but its "
-            f"{len(groups)} param groups hold {len(listed)} numbers: which parameter belongs to "
-            "which group is unknown. Save the names in param_groups[...]['params'] too."
-        )
-    return [{**groups[0], "params": list(states)}], states
-
-
-def _require_whole(name: Any, values: Iterable[Any]) -> None:
-    for value in values:
-        kinds = {kind.__name__ for kind in type(value).__mro__}
-        if sharded := kinds & SHARDED:
+    if (
+        states
+        and all(isinstance(index, str) for index in states)
+        and not any(isinstance(index, str) for index in listed)
+    ):
+        if all(group.get("param_names") for group in groups):
+            groups = [{**group, "params": group["param_names"]} for group in groups]
+        elif len(groups) == 1 and len(listed) in (0, len(states)):
+            groups = [{**groups[0], "params": list(states)}]
+        else:
             raise ValueError(
-                f"The optimizer's state of {name!r} is a sharded tensor ({sharded.pop()}), of "
-                f"which one process has one part: {GATHER}."
+                f"The optimizer's states have names, the first is {next(iter(states))!r}, but its "
+                f"{len(groups)} param groups hold {len(listed)} numbers: which parameter belongs "
+                "to which group is unknown. Save the names in param_groups[...]['params'] too."
             )
+    for i, group in enumerate(groups):
+        if not isinstance(group.get("params"), (list, tuple)):
+            raise ValueError(f"Param group {i} of the optimizer has no list of parameters.")
+    return groups

@@ -39,7 +39,7 @@ def find_audit(ready: Prepared, progress: Progress) -> AuditResult:
     Raises:
         ValueError: If U has no advantages, which every proxy needs.
     """
-    if ready.batches.U.advantages is None:
+    if ready.U.advantages is None:
         raise ValueError("U has no advantages, and the proxies are made of them.")
     table = influence_of(ready, progress, tokens=True, reward=False)
     audits = audits_of(ready, table)
@@ -114,10 +114,7 @@ def printed_audit(result: AuditResult, _: Path) -> Printed:
         statistics = dict.fromkeys(name for row in record.proxies.values() for name in row)
         names = [name for name in statistics if name.split("@")[0] in _PRINTED]
         columns = [Column("proxy", left=True)]
-        columns += [
-            Column(name.replace("_", " "), lambda row, name=name: row.get(name), rank)
-            for rank, name in enumerate(names)
-        ]
+        columns += [Column(name.replace("_", " "), name, rank) for rank, name in enumerate(names)]
         title = f"{result.policy.name}: {record.items} {of}, proxies against influence"
         yield Table(title, record.proxies, columns)
     yield from classes_table(result.policy.name, result.classes)

@@ -20,9 +20,10 @@ from isentrope.sampling.advantages import with_advantages, with_rewards
 from isentrope.sampling.batches import Groups, UpdateBatchReport, update_batch
 from isentrope.sampling.generate import respond, sample
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
+from isentrope.sampling.tasks import Task
 from isentrope.sampling.tasks.custom import read_responses
 from isentrope.system.progress import Progress
-from isentrope.trainers.trl_completions import is_trl_completions, read_trl_completions
+from isentrope.trainers.passed import is_trl_completions, read_trl_completions
 from isentrope.training.prompt_sampler import difficulty_weights
 from isentrope.update.objective import RECORDED, SFT
 from isentrope.verbs.precision_stages import at_precision
@@ -162,9 +163,8 @@ class Sampler:
         """
         if E.rewards is not None:
             return E
-        task = self.data.evaluation_task()
         try:
-            return self.policy.ranks.from_first(lambda: with_rewards(E, task))
+            return self._with_rewards(E, self.data.evaluation_task())
         except ValueError as error:
             raise ValueError(
                 f"E cannot be rewarded ({error}): set analysis.reward=false to attribute entropy "
@@ -202,9 +202,11 @@ class Sampler:
         if U.advantages is not None and (U.rewards is None or estimator.advantages is None):
             return U
         if U.rewards is None:
-            task, given = self.data.update_task(), U
-            U = self.policy.ranks.from_first(lambda: with_rewards(given, task))
+            U = self._with_rewards(U, self.data.update_task())
         return with_advantages(U, estimator.advantage_rule)
+
+    def _with_rewards(self, batch: Rollouts, task: Task) -> Rollouts:
+        return self.policy.ranks.from_first(lambda: with_rewards(batch, task))
 
     def _taken(self, other: Rollouts | None) -> set[PromptIds]:
         """Token ids of prompts that the other batch has, if they may not be shared."""

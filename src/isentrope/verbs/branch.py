@@ -26,9 +26,9 @@ from isentrope.config.evaluate import (
 )
 from isentrope.config.io import load_config
 from isentrope.config.measure import PolicyConfig
-from isentrope.config.paths import existing, inputs_of
 from isentrope.config.stages import ScoringPrecision
 from isentrope.config.train import TrainConfig
+from isentrope.config.values import existing, inputs_of
 from isentrope.runs.branch_effects import Effect, EffectSums, effects, table
 from isentrope.runs.branch_study import BranchStudy, Planned, Start, plan_branches
 from isentrope.runs.folder import noted_if_interrupted

@@ -25,9 +25,9 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Subject
+from isentrope.runs.folder import require_writable
 from isentrope.runs.one_study import other_base
 from isentrope.runs.origin import checkpoint_digests
-from isentrope.runs.room import require_writable
 from isentrope.runs.study import require_inputs
 from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.manifest import verification
@@ -38,10 +38,14 @@ from isentrope.trainers.as_trained import AsTrained
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_state import OptimizerState, load_optimizer_state
 from isentrope.verbs.batches import Sampler
-from isentrope.verbs.check_batches import check_batches
+from isentrope.verbs.check_batches import (
+    check_batches,
+    model_obstacles,
+    stale_batch,
+    training_dropout,
+)
 from isentrope.verbs.precision_stages import at_precision
-from isentrope.verbs.real_step import Rounding, check_rounding
-from isentrope.verbs.replayable import model_obstacles, stale_batch, training_dropout
+from isentrope.verbs.real_step import OptimizerOf, check_rounding
 from isentrope.verbs.training_step import update_step
 
 
@@ -101,9 +105,9 @@ def check_subject(
         if (state := _readable_state(policy, subject)) is not None:
             findings.append(check_rates(state, subject.path))
             longest = sampler.longest(batches.U)
-            step = update_step(policy, batches.U, subject.optimizer, direct, longest)
-            rounding = Rounding.of(policy, subject, state, master_weights=master_weights)
-            findings.append(check_rounding(subject, rounding, step, estimator))
+            _, step = update_step(policy, batches.U, state, direct, longest)
+            of = OptimizerOf(policy, subject, state, master_weights)
+            findings.append(check_rounding(of, step, estimator))
     dropped = {}
     if "dropout" not in settled.ignored:
         dropped = training_dropout(policy.model, settled.arguments)

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import dataclass
+import math
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 from safetensors.torch import save
 from torch import Tensor
 
@@ -34,74 +33,68 @@ from isentrope.system.files import write_bytes
 from isentrope.verbs.measurement import Measurement
 
 TIME = "%Y-%m-%d_%H-%M-%S"
+_OF_BATCH = ("lengths", "prompt_index", "prompt_keys", "rewards", "advantages")
+_OF_WEIGHTS = ("ess_whole", "ess_integrated", "carriers", "khat", "verdict")
 
 
 class DetailedLog:
     """What is to be logged of one measurement, collected while the policy is at hand.
 
     Attributes:
+        measured: The measurement.
         tables: Tables by name.
         tensors: Tensors by name.
     """
 
-    def __init__(self, section: LoggingConfig, measured: Measurement, repeat: int) -> None:
-        self.section = section
-        self.measured = measured
-        self.repeat = repeat
-        self.tables: dict[str, pd.DataFrame] = {}
-        self.tensors: dict[str, Tensor] = {}
-
-    def observe(self, policy: Policy) -> None:
+    def __init__(self, measured: Measurement) -> None:
         """Collect what needs the model: tables of sequences and tokens, raw tensors."""
-        measured, wants = self.measured, self.section.wants
-        E, U = measured.batches.E, measured.batches.U
+        self.measured = measured
+        self.tables: dict[str, pd.DataFrame] = {}
+        wants = measured.ready.logging.wants
         if wants("sequences") or wants("tokens"):
-            series = measured.change.sample.series
-            of_E = _Scored("E", E, series[0], series[1] if len(series) > 1 else None)
-            of_U = _Scored("U", U, score(policy, U))
+            E, U, policy = measured.ready.E, measured.ready.U, measured.ready.policy
+            at_theta, *derivatives = measured.change.sample.series
+            scored = {
+                "E": (E, at_theta, derivatives[0] if derivatives else None),
+                "U": (U, score(policy, U), None),
+            }
             if wants("sequences"):
-                weights = {"log_weight": log_weights(policy, measured).tolist()}
-                of_step = {"objective_weight": measured.step.token_weights[:, 0].tolist()}
-                self.tables["sequences"] = pd.concat(
-                    [of_E.sequences(policy, weights), of_U.sequences(policy, of_step)],
-                    ignore_index=True,
-                )
+                of_step = measured.ready.step.token_weights[:, 0].tolist()
+                own = {"E": _log_weights(measured), "U": {"objective_weight": of_step}}
+                of = {name: _sequences(policy, *one) | own[name] for name, one in scored.items()}
+                self.tables["sequences"] = _stacked(of)
             if wants("tokens"):
-                tables = [one.tokens(policy) for one in (of_E, of_U)]
-                self.tables["tokens"] = pd.concat(tables, ignore_index=True)
-        if wants("raw_tensors"):
-            self.tensors = raw_tensors(measured)
+                of = {name: _tokens(policy, *one) for name, one in scored.items()}
+                self.tables["tokens"] = _stacked(of)
+        self.tensors = _raw_tensors(measured) if wants("raw_tensors") else {}
 
-    def write(self, result: MeasureResult, directory: Path) -> Path | None:
-        """Write the log and remove logs beyond `max_files`.
+    def write(self, result: MeasureResult, directory: Path) -> None:
+        """Write the log and remove logs beyond `max_files`; nothing where logging is off.
 
         Args:
             result: What is written of the measurement.
             directory: Where, if the configuration names no directory.
-
-        Returns:
-            The log's JSON file, or None where logging is off.
         """
-        logging = self.section
+        ready = self.measured.ready
+        logging, repeat = ready.logging, ready.sampler.data.first_repeat
         if not logging.enabled:
-            return None
+            return
         folder = Path(logging.output_directory) if logging.output_directory else directory
-        name = result.policy.name
-        which = f"{name}_repeat_{self.repeat}" if self.repeat else name
+        which = f"{result.policy.name}_repeat_{repeat}" if repeat else result.policy.name
         stem = f"measure_{which}_{datetime.now():{TIME}}"
-        files: dict[str, bytes] = {}
-        for name, table in self.tables.items():
-            files[f"{stem}.{name}.parquet"] = parquet(table, "gzip" if logging.compress else None)
+        zipped = "gzip" if logging.compress else None
+        files = {f"{stem}.{k}.parquet": parquet(x, zipped) for k, x in self.tables.items()}
         if self.tensors:
             files[f"{stem}.tensors.safetensors"] = save(self.tensors)
-        content = finite(_content(logging, result, self.measured))
-        text = json.dumps(content, indent=1, ensure_ascii=False).encode()
-        last = f"{stem}.log.json.gz" if logging.compress else f"{stem}.log.json"
-        files[last] = gzip.compress(text) if logging.compress else text
+        content: dict[str, Any] = {"results": result.to_dict()}
+        if logging.wants("statistics"):
+            content |= _statistics(self.measured)
+        text = json.dumps(finite(content), indent=1, ensure_ascii=False).encode()
+        last = f"{stem}.log.json.gz" if zipped else f"{stem}.log.json"
+        files[last] = gzip.compress(text) if zipped else text
         for name, body in files.items():  # all at hand before the first is written
             write_bytes(folder / name, body)
         rotate(folder, logging)
-        return folder / last
 
 
 def rotate(folder: Path, logging: LoggingConfig) -> None:
@@ -116,122 +109,95 @@ def rotate(folder: Path, logging: LoggingConfig) -> None:
             path.unlink(missing_ok=True)
 
 
-@dataclass(frozen=True)
-class _Scored:
-    """A batch with what is known of its tokens.
-
-    Attributes:
-        name: "E" or "U".
-        rollouts: The batch.
-        scores: At θ.
-        slopes: Derivatives along v; None where they are not known.
-    """
-
-    name: str
-    rollouts: Rollouts
-    scores: Scores
-    slopes: Scores | None = None
-
-    def sequences(self, policy: Policy, weights: dict[str, list[float]]) -> pd.DataFrame:
-        """One row per sequence; logprob and entropy in nats, summed; logprob_slope is ∂_v S."""
-        of, tokenizer = self.rollouts, policy.tokenizer
-        known = columns_of_responses(of)
-        decode = None if tokenizer is None else tokenizer.decode
-        columns = {
-            "batch": self.name,
-            "sequence": range(len(of)),
-            "prompt_index": known["prompt"],
-            "prompt_key": known["key"],
-            "prompt": decode and [decode(ids.tolist()) for ids in of.prompt_ids],
-            "response": of.response_texts,
-            "length": known["length"],
-            "logprob": self.scores.logprobs.sum(1).tolist(),
-            "entropy": self.scores.entropies.sum(1).tolist(),
-            "logprob_slope": self.slopes and self.slopes.logprobs.sum(1).tolist(),
-            "reward": known["reward"],
-            "advantage": known["advantage"],
-        }
-        return pd.DataFrame(columns | weights)
-
-    def tokens(self, policy: Policy) -> pd.DataFrame:
-        """One row per token; logprob and entropy in nats, and their derivatives along v."""
-        of, mask, slopes = self.rollouts, self.scores.mask, self.slopes
-        known = columns_of_tokens(of, policy.tokenizer)
-        text = known.pop("text")
-        columns = {
-            "batch": self.name,
-            **known,
-            "token": text,
-            "logprob": self.scores.logprobs[mask].tolist(),
-            "entropy": self.scores.entropies[mask].tolist(),
-            "sampler_logprob": of.sampler_logprobs and of.padded("sampler_logprobs")[mask].tolist(),
-            "logprob_slope": slopes and slopes.logprobs[mask].tolist(),
-            "entropy_slope": slopes and slopes.entropies[mask].tolist(),
-        }
-        return pd.DataFrame(columns)
+def _stacked(columns: dict[str, dict[str, Any]]) -> pd.DataFrame:
+    """One table of both batches, with the name of the batch first."""
+    parts = [pd.DataFrame({"batch": name} | of) for name, of in columns.items()]
+    return pd.concat(parts, ignore_index=True)
 
 
-def _content(
-    section: LoggingConfig, result: MeasureResult, measured: Measurement
+def _sequences(
+    policy: Policy, of: Rollouts, scores: Scores, slopes: Scores | None
 ) -> dict[str, Any]:
-    content: dict[str, Any] = {"results": result.to_dict()}
-    if section.wants("statistics"):
-        content["batches"] = {
-            name: {
-                "lengths": rollouts.lengths.tolist(),
-                "prompt_index": rollouts.prompt_index.tolist(),
-                "prompt_keys": rollouts.prompt_keys,
-                "rewards": None if rollouts.rewards is None else rollouts.rewards.tolist(),
-                "advantages": None if rollouts.advantages is None else rollouts.advantages.tolist(),
-            }
-            for name, rollouts in (("E", measured.batches.E), ("U", measured.batches.U))
-        }
-        content["weights"] = [
+    """Columns of sequences; logprob and entropy in nats, summed; logprob_slope is ∂_v S."""
+    known = columns_of_responses(of)
+    decode = policy.tokenizer and policy.tokenizer.decode
+    return {
+        "sequence": range(len(of)),
+        "prompt_index": known["prompt"],
+        "prompt_key": known["key"],
+        "prompt": decode and [decode(ids.tolist()) for ids in of.prompt_ids],
+        "response": of.response_texts,
+        "length": known["length"],
+        "logprob": scores.logprobs.sum(1).tolist(),
+        "entropy": scores.entropies.sum(1).tolist(),
+        "logprob_slope": slopes and slopes.logprobs.sum(1).tolist(),
+        "reward": known["reward"],
+        "advantage": known["advantage"],
+    }
+
+
+def _tokens(policy: Policy, of: Rollouts, scores: Scores, slopes: Scores | None) -> dict[str, Any]:
+    """Columns of tokens; logprob and entropy in nats, and their derivatives along v."""
+    mask, known = scores.mask, columns_of_tokens(of, policy.tokenizer)
+    text = known.pop("text")
+    return {
+        **known,
+        "token": text,
+        "logprob": scores.logprobs[mask].tolist(),
+        "entropy": scores.entropies[mask].tolist(),
+        "sampler_logprob": of.sampler_logprobs and of.padded("sampler_logprobs")[mask].tolist(),
+        "logprob_slope": slopes and slopes.logprobs[mask].tolist(),
+        "entropy_slope": slopes and slopes.entropies[mask].tolist(),
+    }
+
+
+def _statistics(measured: Measurement) -> dict[str, Any]:
+    ready = measured.ready
+    return {
+        "batches": {
+            name: {column: _plain(getattr(batch, column)) for column in _OF_BATCH}
+            for name, batch in (("E", ready.E), ("U", ready.U))
+        },
+        "weights": [
             {
                 "eta": point.eta,
                 "ess": point.ess,
-                "ess_whole": point.trust.ess_whole,
-                "ess_integrated": point.ess_integrated,
-                "carriers": point.trust.carriers,
                 "ess_by_position": point.trust.ess_by_position.tolist(),
-                "khat": point.khat,
                 "khat_bound": point.trust.bound,
-                "verdict": point.verdict,
+                **{name: getattr(point.trust, name) for name in _OF_WEIGHTS},
             }
             for point in measured.change.points
-        ]
-    return content
+        ],
+    }
 
 
-def log_weights(policy: Policy, measurement: Measurement) -> Tensor:
-    """Log-weight of each sequence of E at the rate of interest, by one more evaluation.
+def _plain(column: Any) -> Any:
+    return column.tolist() if isinstance(column, Tensor) else column
 
-    Args:
-        policy: The policy at θ.
-        measurement: What was found.
 
-    Returns:
-        (n,) S(θ + ηv) − S(sampler), nats; NaN where the moved policy cannot be scored.
-    """
-    rate, E = measurement.rate, measurement.batches.E
+def _log_weights(measured: Measurement) -> dict[str, Any]:
+    """S(θ + ηv) − S(sampler) of E at the rate of interest; NaN where it cannot be scored."""
+    ready = measured.ready
+    policy, E = ready.policy, ready.E
     try:
-        moved = score(policy, E, policy.parameters_along(measurement.step.direction, rate))
+        moved = score(policy, E, policy.parameters_along(ready.step.direction, ready.rate))
     except NotFiniteError:
-        return torch.full((len(E),), torch.nan, dtype=torch.float64)
-    return (moved.logprobs - measurement.change.sample.sampler_logprobs).sum(1)
+        return {"log_weight": math.nan}
+    apart = moved.logprobs - measured.change.sample.sampler_logprobs
+    return {"log_weight": apart.sum(1).tolist()}
 
 
-def raw_tensors(measurement: Measurement) -> dict[str, Tensor]:
+def _raw_tensors(measured: Measurement) -> dict[str, Tensor]:
     """The step and the scores of E as named tensors.
 
     Args:
-        measurement: What was found.
+        measured: What was found.
 
     Returns:
         "direction.<parameter>", "preconditioner.…", "momentum.…", "decay.…", "gradient.…", and
         "E.logprobs", "E.entropies" and their derivatives along v as "E.d1_…", "E.d2_…".
     """
-    step = measurement.step
+    step = measured.ready.step
     vectors = {"direction": step.direction, "preconditioner": step.preconditioner}
     vectors |= step.components
     tensors = {
@@ -239,7 +205,7 @@ def raw_tensors(measurement: Measurement) -> dict[str, Tensor]:
         for kind, vector in vectors.items()
         for name, tensor in vector.items()
     }
-    for order, scores in enumerate(measurement.change.sample.series):
+    for order, scores in enumerate(measured.change.sample.series):
         prefix = f"E.d{order}_" if order else "E."
         tensors[f"{prefix}logprobs"] = scores.logprobs.clone()
         tensors[f"{prefix}entropies"] = scores.entropies.clone()

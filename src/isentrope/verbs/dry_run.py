@@ -7,7 +7,7 @@ is the rest. Nothing is drawn for them; decoding is timed by a few steps of its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,19 @@ from typing import Any
 import torch
 
 from isentrope._lazy import load
-from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import MeasureConfig
-from isentrope.models.limits import share_of_limits
+from isentrope.models.batching import share_of_limits
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.planning.gauge import Alive, Meter
-from isentrope.planning.plan import Stage, on_line
+from isentrope.planning.plan import Plan, Stage, on_line
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
 from isentrope.results.verbs import VERBS
 from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.generate import sample_responses
+from isentrope.sampling.prompts import as_prompts, name_prompts
+from isentrope.sampling.tasks import Task
 from isentrope.system.progress import Progress
+from isentrope.verbs.batches import read_rollouts
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import prepare_checkpoint
 
@@ -38,6 +39,9 @@ PROMPTS_E, PROMPTS_U = 16, 4
 
 STEPS = 4
 """Steps of decoding that are timed."""
+
+PROMPTS_READ = 256
+"""Prompts of a data set that are encoded to know how long they are."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +67,6 @@ class Batch:
         """Padded tokens of the largest micro-batch."""
         longest = max(p + r for p, r in self.lengths)
         return longest * max(1, min(len(self.lengths), max_tokens // longest))
-
-    def of_a_process(self, processes: int) -> Batch:
-        """What one of several processes has of it."""
-        return replace(self, lengths=self.lengths[::processes])
 
     def shares(self, fewest: int) -> tuple[Batch, Batch]:
         """The same few sequences twice: cut to a quarter, and as long as the share allows."""
@@ -101,6 +101,25 @@ class Batch:
         )
 
 
+def batches_of(config: MeasureConfig, policy: Policy) -> tuple[Batch, Batch]:
+    """E and U as far as they are known: read, or responses as long as they may be."""
+    data, longest = config.batch_config, config.sampling.max_new_tokens
+
+    def batch(file: str | None, task: Callable[[], Task], prompts: int, group: int) -> Batch:
+        if file is None:
+            some = as_prompts(policy, name_prompts(task().prompts[:PROMPTS_READ]))
+            prompt = max(len(p.token_ids or ()) for p in some)
+            return Batch([(prompt, longest)] * prompts * group, group, True)
+        read = read_rollouts(policy, file, longest)
+        pairs = zip(read.prompt_ids, read.response_ids, strict=True)
+        return Batch([(len(p), len(r)) for p, r in pairs], len(read) // read.n_prompts, False)
+
+    return (
+        batch(data.E_file, data.evaluation_task, data.B_E, data.G_E),
+        batch(data.U_file, data.update_task, data.B_U, data.G),
+    )
+
+
 @dataclass(frozen=True)
 class _Loaded(Subject):
     """A subject whose policy is there already."""
@@ -114,167 +133,112 @@ class _Loaded(Subject):
         return self.policy
 
 
-@dataclass(frozen=True)
-class _Run:
-    """One dry run.
+def stages_of(
+    plans: Sequence[Plan], config: MeasureConfig, subject: Subject, folder: Path
+) -> list[Plan]:
+    """Run the verbs of plans on two shares of their batches.
+
+    Args:
+        plans: A plan a verb, without stages.
+        config: In force.
+        subject: The checkpoint.
+        folder: Where files may be written.
+
+    Returns:
+        The plans, each with the stages of the whole batches, or with why its verb stopped.
+    """
+    loading = Meter(Alive("cpu", ()))
+    with loading.stage("load"):
+        policy = subject.load(config.checkpoint, config.sampling)
+    alive = Alive(policy.device.type, [*policy.model.parameters(), *policy.model.buffers()])
+    first = [Stage("load", loading.seconds["load"], alive.now, alive.now)]
+    whole, most = batches_of(config, policy), config.sampling.max_tokens
+    if drawn := [pair for batch in whole if batch.drawn for pair in batch.lengths]:
+        first.append(_sampling(policy, alive, config, drawn))
+    tokens, reads = (sum(b.tokens for b in whole), sum(b.largest(most) for b in whole))
+    dry = _DryRun(config, _Loaded(**vars(subject), policy=policy), folder, alive)
+    shares, parts = [], []
+    for of in zip(whole[0].shares(PROMPTS_E), whole[1].shares(PROMPTS_U), strict=True):
+        shares.append(sum(b.tokens for b in of) / tokens)
+        parts.append(min(1.0, sum(b.largest(most) for b in of) / reads))
+        dry.run([p.verb for p in plans], of, parts[-1])
+    largest = max(b.largest(most) for b in whole)
+
+    def stage(name: str, p: Plan) -> Stage:
+        seconds = on_line(shares, [meter.seconds[name] for meter in dry.meters])(1)
+        memory = on_line(parts, [meter.peaks[name] for meter in dry.meters])
+        rows = p.held.get("stored gradients", 0) if name == p.verb else 0  # of which it had fewer
+        peak, fixed = (rows + size for size in alive.resident(memory))
+        return Stage(name, seconds, peak, fixed, value=largest)
+
+    return [
+        replace(p, not_run=dry.stopped[p.verb])
+        if p.verb in dry.stopped
+        else replace(p, stages=(*first, *(stage(n, p) for n in ("update", *dry.names[p.verb]))))
+        for p in plans
+    ]
+
+
+class _DryRun:
+    """Verbs run on shares of their batches.
 
     Attributes:
-        meter: Its seconds and bytes.
+        meters: Seconds and bytes of each run.
         names: The stages of each verb.
         stopped: Why a verb did not end.
     """
 
-    meter: Meter
-    names: dict[str, list[str]]
-    stopped: dict[str, str]
+    def __init__(self, config: MeasureConfig, subject: _Loaded, folder: Path, alive: Alive) -> None:
+        self.meters: list[Meter] = []
+        self.names: dict[str, list[str]] = {}
+        self.stopped: dict[str, str] = {}
+        self._config, self._subject, self._folder, self._alive = config, subject, folder, alive
 
-
-@dataclass(frozen=True)
-class DryRun:
-    """What is needed to run the verbs of a configuration on shares of its batches.
-
-    Attributes:
-        policy: Loaded as the configuration says.
-        config: In force.
-        subject: The checkpoint.
-        folder: Where files may be written.
-        E: The evaluation batch of one process.
-        U: The update batch.
-        alive: Counts bytes.
-    """
-
-    policy: Policy
-    config: MeasureConfig
-    subject: Subject
-    folder: Path
-    E: Batch
-    U: Batch
-    alive: Alive
-
-    def stages(self, verbs: Sequence[str]) -> dict[str, list[Stage] | str]:
-        """Run the verbs twice.
-
-        Returns:
-            Of each verb its stages after sampling, with the whole batches' time and memory, or why
-            it stopped.
-        """
-        small, large = zip(self.E.shares(PROMPTS_E), self.U.shares(PROMPTS_U), strict=True)
-        whole, most = (self.E, self.U), self.config.sampling.max_tokens
-        tokens, reads = (sum(b.tokens for b in whole), sum(b.largest(most) for b in whole))
-        shares, parts, runs = [], [], []
-        for of in (small, large):
-            shares.append(sum(b.tokens for b in of) / tokens)
-            parts.append(min(1.0, sum(b.largest(most) for b in of) / reads))
-            runs.append(self._run(verbs, *of, parts[-1]))
-        largest = max(b.largest(most) for b in whole)
-
-        def stage(name: str) -> Stage:
-            seconds = on_line(shares, [run.meter.seconds[name] for run in runs])
-            memory = on_line(parts, [run.meter.peaks[name] for run in runs])
-            return Stage(name, seconds(1), *self.alive.resident(memory), value=largest)
-
-        stopped, names = runs[0].stopped | runs[1].stopped, runs[1].names
-        return {
-            verb: stopped.get(verb) or [stage(name) for name in ("update", *names[verb])]
-            for verb in verbs
-        }
-
-    def _run(self, verbs: Sequence[str], E: Batch, U: Batch, part: float) -> _Run:
+    def run(self, verbs: Sequence[str], batches: tuple[Batch, Batch], part: float) -> None:
+        """Run every verb on these E and U, a part of whole micro-batches."""
+        policy = self._subject.load(None, None)
         files = {}
-        for name, batch in (("E", E), ("U", U)):
-            file = self.folder / f"{name}.parquet"
-            batch.sequences(name, self.policy.vocabulary).save(file)
-            files[f"{name}_file"] = str(file)
-        data = self.config.batch_config.model_copy(update={**files, "allow_overlap": True})
-        config = self.config.model_copy(update={"batch_config": data})
-        subject = _Loaded(**vars(self.subject), policy=self.policy)
-        run = _Run(Meter(self.alive), {}, {})
-        seconds = run.meter.seconds
-        with share_of_limits(part), self.alive:
-            ready = prepare_checkpoint(config, subject, Progress(), run.meter)
+        for name, batch in zip("EU", batches, strict=True):
+            files[f"{name}_file"] = str(self._folder / f"{name}.parquet")
+            batch.sequences(name, policy.vocabulary).save(files[f"{name}_file"])
+        data = self._config.batch_config.model_copy(update={**files, "allow_overlap": True})
+        config = self._config.model_copy(update={"batch_config": data})
+        meter = Meter(self._alive)
+        self.meters.append(meter)
+        with share_of_limits(part), self._alive:
+            ready = prepare_checkpoint(config, self._subject, Progress(), meter)
             for verb in verbs:
-                before = set(seconds)
+                before = set(meter.seconds)
                 try:
-                    with (
-                        at_precision(self.policy, config.precision.measuring),
-                        run.meter.stage(verb),
-                    ):
+                    with at_precision(policy, config.precision.measuring), meter.stage(verb):
                         load(VERBS[verb].analyse)(ready, Progress())
                 except (ValueError, RuntimeError, ArithmeticError) as error:
-                    run.stopped[verb] = f"its dry run stopped: {error}"
-                inner = [name for name in seconds if name not in before and name != verb]
-                seconds[verb] -= sum(seconds[name] for name in inner)
-                run.names[verb] = [*inner, verb]
-        return run
+                    self.stopped[verb] = f"its dry run stopped: {error}"
+                inner = [name for name in meter.seconds if name not in {*before, verb}]
+                meter.seconds[verb] -= sum(meter.seconds[name] for name in inner)
+                self.names[verb] = [*inner, verb]
 
 
-def sampling_stage(
-    policy: Policy,
-    alive: Alive,
-    config: MeasureConfig | EvaluateConfig,
-    drawn: list[tuple[int, int]],
+def _sampling(
+    policy: Policy, alive: Alive, config: MeasureConfig, drawn: list[tuple[int, int]]
 ) -> Stage:
-    """Time a few steps of decoding of as many sequences as are drawn at a time.
-
-    Args:
-        policy: The policy.
-        alive: Counts bytes.
-        config: How responses are drawn, and at which precision.
-        drawn: (prompt, response) of each sequence, in tokens.
-
-    Returns:
-        The stage; the keys and values that more tokens leave in the cache are added.
-    """
-    at_once = min(config.sampling.batch_size, len(drawn))
-    longest = max(r for _, r in drawn)
-    meter, steps = Meter(alive), min(STEPS, longest)
+    """A few steps of decoding as many sequences as are drawn at a time."""
+    at_once, steps = min(config.sampling.batch_size, len(drawn)), (1, STEPS)
     prompts = [torch.ones(1, dtype=torch.long)] * at_once
-
-    def decode(steps: int) -> None:
-        sample_responses(policy, prompts, torch.rand(at_once, steps).double(), steps, at_once)
-
     ends, policy.eos_token_ids = policy.eos_token_ids, ()
+    meter = Meter(alive)
     try:
         with at_precision(policy, config.precision.sampling), alive:
-            decode(1)  # what is slow once
             fixed = alive.now
-            with meter.stage("sampling"):
-                decode(steps)
+            for k in steps:  # what is slow once is in the first
+                uniforms = torch.rand(at_once, k).double()
+                with meter.stage(str(k)):
+                    sample_responses(policy, prompts, uniforms, k, at_once)
     finally:
         policy.eos_token_ids = ends
-    seconds = meter.seconds["sampling"] * -(-len(drawn) // at_once) * longest / steps
-    more = max(p + r for p, r in drawn) - steps - 1
-    peak = meter.peaks["sampling"] + at_once * more * _cached_bytes(policy)
+    # more tokens leave keys and values in the cache, by the line through one step and four
+    memory = on_line(steps, [meter.peaks[str(k)] for k in steps])
+    peak = int(memory(max(p + r for p, r in drawn)))
+    times = -(-len(drawn) // at_once) * max(r for _, r in drawn) / STEPS
+    seconds = meter.seconds[str(STEPS)] * times
     return Stage("sampling", seconds, peak, fixed, "sampling.batch_size", at_once)
-
-
-def _cached_bytes(policy: Policy) -> int:
-    """Keys and values of a token, in float32."""
-    config = policy.causal_lm.config
-    heads = config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    groups = getattr(config, "num_key_value_heads", None) or heads
-    return 2 * config.num_hidden_layers * groups * width * 4
-
-
-def scoring_stage(policy: Policy, alive: Alive, config: EvaluateConfig, batch: Batch) -> Stage:
-    """Score one micro-batch.
-
-    Args:
-        policy: The policy.
-        alive: Counts bytes.
-        config: At which precision, and how many tokens at a time.
-        batch: The whole, of equal sequences.
-
-    Returns:
-        The stage of the whole.
-    """
-    reads = batch.largest(config.sampling.max_tokens)
-    some = replace(batch, lengths=batch.lengths[: reads // sum(batch.lengths[0])], group=1)
-    meter = Meter(alive)
-    with at_precision(policy, config.precision.measuring), alive, meter.stage("scoring"):
-        score(policy, some.sequences("E", policy.vocabulary))
-    seconds = meter.seconds["scoring"] * batch.tokens / some.tokens
-    fixed = alive.now
-    peak, _ = alive.resident(lambda share: fixed + share * (meter.peaks["scoring"] - fixed))
-    return Stage("scoring", seconds, peak, fixed, value=reads)

@@ -32,6 +32,7 @@ from isentrope.estimators.entropy_definitions import (
 )
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.sample import score_batch
+from isentrope.estimators.sampler_match import at_temperature
 from isentrope.nouns.estimate import Caveats, Estimate, t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.own_logits import truncated_entropies
@@ -63,9 +64,9 @@ def find_entropies(ready: Prepared, progress: Progress) -> EntropiesResult:
     """Every definition on E and on U, compared with the logged value."""
     with progress.bar("entropies") as report:
         report(0, 2, "E")
-        E = _on(ready, ready.batches.E, weighted=True)
+        E = _on(ready, ready.E, weighted=True)
         report(1, 2, "U")
-        U = _on(ready, ready.batches.U, weighted=False)
+        U = _on(ready, ready.U, weighted=False)
     exact = E.values[EXACT]
     logged, source, of_U = _logged(ready)
     rows = []
@@ -126,11 +127,8 @@ def _other_distributions(ready: Prepared, batch: Rollouts) -> Iterator[tuple[str
     policy, section = ready.policy, ready.entropies
     arguments = ready.subject.as_trained.arguments
     if (temperature := policy.temperature) != 1:
-        try:
-            policy.temperature = 1.0
+        with at_temperature(policy, 1.0):
             yield "temperature_1", score(policy, batch).entropies
-        finally:
-            policy.temperature = temperature
     if section.top_k or section.top_p < 1:
         filters = section.top_k, section.top_p
         H = truncated_entropies(policy.scorer, batch, policy.precision, temperature, *filters)
@@ -175,29 +173,22 @@ def _bound(ready: Prepared, logged: float, value: Estimate, U: _Found, of_U: boo
 
 def _logged(ready: Prepared) -> tuple[float | None, str | None, bool]:
     """The logged entropy, where it is from, and whether U is the batch that it is of."""
-    recorded, here = ready.sampler.data.U_file is not None, ready.subject.path
+    recorded, here = ready.sampler.data.U_file is not None, ready.subject
     if ready.entropies.logged is not None:
         return ready.entropies.logged, "entropies.logged", recorded
-    step = step_of_folder(here.name)
-    if step is None:
+    if (step := here.step) is None:
         return None, None, False
-    later = [(at, f) for f in here.parent.iterdir() if (at := step_of_folder(f.name) or 0) > step]
-    places = [(f, step + 1, "which was taken from here", recorded) for _, f in sorted(later)]
-    for folder, at, words, of_U in (
-        *places,
-        (here, step, "before which the policy was another", False),
-    ):
-        if (found := _entropy_at(folder, at)) is not None:
-            return found, f"{folder.name}, step {at}, {words}", of_U
+    beside = ((step_of_folder(folder.name), folder) for folder in here.path.parent.iterdir())
+    later = [folder for _, folder in sorted((k, folder) for k, folder in beside if (k or 0) > step)]
+    places = [(folder, step + 1, "which was taken from here", recorded) for folder in later]
+    places.append((here.path, step, "before which the policy was another", False))
+    for folder, at, words, of_U in places:
+        path = folder / "trainer_state.json"
+        log = read_json(path, finite=False).get("log_history", []) if path.is_file() else []
+        values = [float(x["entropy"]) for x in log if x.get("step") == at and "entropy" in x]
+        if found := [value for value in values if math.isfinite(value)]:
+            return found[-1], f"{folder.name}, step {at}, {words}", of_U
     return None, None, False
-
-
-def _entropy_at(folder: Path, step: int) -> float | None:
-    """The entropy that trainer_state.json has of a step."""
-    path = folder / "trainer_state.json"
-    log = read_json(path, finite=False).get("log_history", []) if path.is_file() else []
-    values = [float(row["entropy"]) for row in log if row.get("step") == step and "entropy" in row]
-    return next((value for value in reversed(values) if math.isfinite(value)), None)
 
 
 def _flat(row: EntropyRecord) -> dict[str, str | float]:

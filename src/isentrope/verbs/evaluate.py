@@ -9,7 +9,6 @@ back and computes the numbers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,18 +19,16 @@ from isentrope.config.evaluate import (
     EvaluationSampling,
 )
 from isentrope.config.measure import PolicyConfig
-from isentrope.config.paths import inputs_of
+from isentrope.config.values import inputs_of
 from isentrope.evaluation.metrics import metric_names
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.runs.checkpoints import Checkpoint, find_checkpoints
-from isentrope.runs.evaluation_folder import StepFolder, write_evaluations
-from isentrope.runs.evaluation_result import EvaluationResult
-from isentrope.runs.folder import heed, resolved_content
+from isentrope.runs.evaluation_folder import EvaluationResult, StepFolder, write_evaluations
+from isentrope.runs.folder import folder_name, heed, resolved_content
 from isentrope.runs.identity import CONFIG, require_same_evaluation
 from isentrope.runs.one_study import other_base, require_one_model
 from isentrope.runs.one_writer import one_writer
-from isentrope.runs.origin import evaluation_origin
-from isentrope.runs.room import folder_name
+from isentrope.runs.origin import Digests, evaluation_origin
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verification
 from isentrope.system.processes import barrier, gather, join_processes, rank, world_size
@@ -69,11 +66,14 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
         require_same_evaluation(folder, config)
         engine = None
         if config.sampling.engine == "vllm":
-            engine = _vllm(
-                first,
-                config.checkpoint,
-                config.sampling,
+            engine = VllmEngine(
+                first.path,
+                base_model=config.checkpoint.base_model,
+                allow_hub=config.checkpoint.allow_hub,
                 dtype=config.precision.sampling.runtime_dtype,
+                temperature=config.sampling.temperature,
+                max_new_tokens=config.sampling.max_new_tokens,
+                memory=config.sampling.vllm_memory,
                 seed=profile.seed,
             )
         of = Sections(
@@ -114,9 +114,7 @@ def require_evaluation_inputs(
     return checkpoints
 
 
-def _require_base(
-    checkpoint: Checkpoint, made_from: Mapping[str, str], base_model: str | None
-) -> None:
+def _require_base(checkpoint: Checkpoint, made_from: Digests, base_model: str | None) -> None:
     """Refuse a base model other than training's, unless it was chosen."""
     for other in other_base(checkpoint.path, made_from):
         if base_model is None:
@@ -134,21 +132,6 @@ def evaluation_directory(output: EvaluationOutput, dataset: str, first: Checkpoi
     path = first.path.resolve()
     run = path.parent.parent if path.parent.name == "training_state" else path
     return Path("eval_runs") / folder_name(f"{output.name or run.name}_{dataset}")
-
-
-def _vllm(
-    first: Checkpoint, where: PolicyConfig, sampling: EvaluationSampling, *, dtype: str, seed: int
-) -> VllmEngine:
-    return VllmEngine(
-        first.path,
-        base_model=where.base_model,
-        allow_hub=where.allow_hub,
-        dtype=dtype,
-        temperature=sampling.temperature,
-        max_new_tokens=sampling.max_new_tokens,
-        memory=sampling.vllm_memory,
-        seed=seed,
-    )
 
 
 def _evaluate(

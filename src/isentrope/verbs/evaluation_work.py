@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -19,8 +20,8 @@ from isentrope.config.measure import PolicyConfig
 from isentrope.config.stages import ScoringPrecision
 from isentrope.evaluation.evaluate import require_format, score_records
 from isentrope.evaluation.metrics import estimate_metrics
-from isentrope.evaluation.records import TOKENS
 from isentrope.evaluation.responses import (
+    TOKENS,
     Decoding,
     choose_prompts,
     draw_responses,
@@ -31,8 +32,12 @@ from isentrope.evaluation.vllm_engine import VllmEngine
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Checkpoint
-from isentrope.runs.evaluation_folder import StepFolder
-from isentrope.runs.evaluation_result import EvaluatedRow, EvaluationResult, RewardCounts
+from isentrope.runs.evaluation_folder import (
+    EvaluatedRow,
+    EvaluationResult,
+    RewardCounts,
+    StepFolder,
+)
 from isentrope.sampling.prompts import Prompt, require_room
 from isentrope.sampling.tasks import Task
 from isentrope.system.manifest import verifying
@@ -99,10 +104,7 @@ class Work:
 
     def make_chunks(self, progress: Progress) -> None:
         """Make the chunks that are not there yet, or under torchrun a share of them."""
-        numbers = range(len(self.starts))
-        every: list[tuple[Decoding, int]] = [
-            (d, number) for d in self.samples for number in numbers
-        ]
+        every = product(self.samples, range(len(self.starts)))
         missing = gather([chunk for chunk in every if not self._step.has(*chunk)])[0]
         # the processes of a sharded model make every chunk together
         mine = missing if self.policy.sharded else missing[rank() :: world_size()]
@@ -169,7 +171,19 @@ class Work:
                 records = records.drop(columns=list(TOKENS), errors="ignore")
             records.insert(0, "decoding", decoding)
             tables.append(records)
-        return pd.concat(tables, ignore_index=True), self._result(tuple(rows))
+        result = EvaluationResult(
+            schema=SCHEMA,
+            checkpoint=self._checkpoint.name,
+            path=str(self._checkpoint.path),
+            step=self._checkpoint.step,
+            dataset=self._of.data.dataset_name,
+            split=self._of.data.split,
+            temperature=self._of.sampling.temperature,
+            max_new_tokens=self._of.sampling.max_new_tokens,
+            rows=tuple(rows),
+            verified=verifying(),
+        )
+        return pd.concat(tables, ignore_index=True), result
 
     def _row(self, decoding: Decoding, records: pd.DataFrame) -> EvaluatedRow:
         profile = self._of.profile
@@ -183,18 +197,4 @@ class Work:
             samples_per_prompt=self.samples[decoding],
             metrics=dict(metrics),
             rewards=RewardCounts(tuple(edges.tolist()), tuple(counts.tolist())),
-        )
-
-    def _result(self, rows: tuple[EvaluatedRow, ...]) -> EvaluationResult:
-        return EvaluationResult(
-            schema=SCHEMA,
-            checkpoint=self._checkpoint.name,
-            path=str(self._checkpoint.path),
-            step=self._checkpoint.step,
-            dataset=self._of.data.dataset_name,
-            split=self._of.data.split,
-            temperature=self._of.sampling.temperature,
-            max_new_tokens=self._of.sampling.max_new_tokens,
-            rows=rows,
-            verified=verifying(),
         )

@@ -8,7 +8,6 @@ from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.stages import PrecisionConfig
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import norm
-from isentrope.policy.language_model import Policy
 from isentrope.results.header import (
     BatchesRecord,
     BatchRecord,
@@ -26,6 +25,7 @@ from isentrope.update.step import Step
 from isentrope.verbs.batches import Batches, Sampler
 
 _STAGES = ("measuring", "updating", "sampling")
+_OF_STEP = ("learning_rate", "gradient_norm", "clip_factor", "matched_by")
 
 
 def header_of(
@@ -38,30 +38,31 @@ def header_of(
     precision: PrecisionConfig,
 ) -> Header:
     """The header of the results of one checkpoint."""
-    settled = subject.as_trained
+    settled, policy = subject.as_trained, sampler.policy
     return Header(
-        policy=_policy(sampler.policy, subject, precision),
+        policy=PolicyRecord(
+            name=subject.name,
+            checkpoint=str(subject.path),
+            optimizer=str(subject.optimizer),
+            trainable_tensors=len(policy.names),
+            trainable_parameters=sum(p.numel() for p in policy.theta.values()),
+            temperature=policy.temperature,
+            device=str(policy.device),
+            precision={name: getattr(precision, name) for name in _STAGES},
+            manifest_sha256=verify(subject.path),
+        ),
         batches=_batches(batches),
         estimator=EstimatorRecord(estimator.functional, estimator.method, estimator.confidence),
         settings=SettingsRecord(settled.origins, settled.obstacles, settled.ignored),
-        step=_step(estimator.objective, step, facts),
+        step=StepRecord(
+            objective=estimator.objective,
+            direction_norm=norm(step.direction),
+            **{name: getattr(step, name) for name in _OF_STEP},
+            **facts,
+        ),
         provenance=Provenance(
             **versions(), seeds=sampler.data.seeds, made_from=dict(subject.made_from)
         ),
-    )
-
-
-def _policy(policy: Policy, subject: Subject, precision: PrecisionConfig) -> PolicyRecord:
-    return PolicyRecord(
-        name=subject.name,
-        checkpoint=str(subject.path),
-        optimizer=str(subject.optimizer),
-        trainable_tensors=len(policy.names),
-        trainable_parameters=sum(p.numel() for p in policy.theta.values()),
-        temperature=policy.temperature,
-        device=str(policy.device),
-        precision={name: getattr(precision, name) for name in _STAGES},
-        manifest_sha256=verify(subject.path),
     )
 
 
@@ -92,15 +93,3 @@ def _statistics(rollouts: Rollouts) -> dict[str, Any]:
         "longest": int(lengths.max()),
         "mean_reward": None if rewards is None else float(rewards.mean()),
     }
-
-
-def _step(objective: str, step: Step, facts: dict[str, Any]) -> StepRecord:
-    return StepRecord(
-        objective=objective,
-        learning_rate=step.learning_rate,
-        gradient_norm=step.gradient_norm,
-        clip_factor=step.clip_factor,
-        direction_norm=norm(step.direction),
-        matched_by=step.matched_by,
-        **facts,
-    )

@@ -4,9 +4,17 @@ results.json      budget (momentum, decay, gradient, total ± se), closure, and 
                   on; reliability, listed_share, degrees_of_freedom; classes; shares, on other
                   responses; past, the momentum by past update (`past_updates`)
 sequences.parquet, tokens.parquet     one row per sequence or token, as measured
+
+What `isentrope influence` prints: who moved entropy most, classes, and the budget.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from isentrope.attribution.influence.classes import Classes, sequence_classes, token_classes
 from isentrope.attribution.influence.contributions import (
@@ -17,15 +25,27 @@ from isentrope.attribution.influence.contributions import (
 )
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.quantities import InfluenceOptions
+from isentrope.attribution.influence.reliability import LISTED
 from isentrope.attribution.influence.shares import influence_shares
+from isentrope.nouns.estimate import t_quantile
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.results.attributions import Budget, SharesRecord
+from isentrope.results.attributions import Budget, MomentumRecord, SharesRecord
 from isentrope.results.results import InfluenceResult
 from isentrope.sampling.prompts import Prompt
+from isentrope.system.formatting import TERMINAL, known
 from isentrope.system.progress import Progress
-from isentrope.verbs.batches import Sampler
 from isentrope.verbs.past_updates import past_updates
 from isentrope.verbs.prepare import Prepared
+from isentrope.verbs.printed import (
+    Column,
+    Printed,
+    Table,
+    class_lines,
+    classes_table,
+    named,
+    reliability_line,
+    text,
+)
 
 LEAST_RELIABLE = 0.8
 """Rank correlation with an infinite E below which a ranking is said to be mostly noise."""
@@ -33,16 +53,15 @@ LEAST_RELIABLE = 0.8
 
 def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
     """Attribute the step of a checkpoint."""
-    section, E = ready.analysis, ready.batches.E
-    if section.overlap == "u_statistic":
-        E = ready.batches.U
+    section, E = ready.analysis, _measured_on(ready)
     table = influence_of(ready, progress, tokens=section.tokens, reward=section.reward)
     tables = {"sequences": sequence_table(table)}
     if section.tokens:
         tables["tokens"] = token_table(table, ready.policy.tokenizer)
-    past = past_updates(ready, table, progress) if section.momentum_steps else None
-    if past is not None and len(past.table):
-        tables["momentum"] = past.table
+    past, notes = None, ()
+    if section.momentum_steps:
+        past, of_past, notes = past_updates(ready, table, progress)
+        tables |= {"momentum": of_past} if len(of_past) else {}
     return InfluenceResult(
         **vars(ready.header),
         how=table.how,
@@ -55,28 +74,32 @@ def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
         listed_share=dict(table.listed_share),
         shares=prompt_shares(ready) if section.share_responses else None,
         classes=classes_of(ready, table),
-        past=past and past.record,
-        warnings=(*_warnings(table), *(past.warnings if past else ())),
+        past=past,
+        warnings=(*_warnings(table), *notes),
         tables=tables,
     )
 
 
 def influence_of(ready: Prepared, progress: Progress, *, tokens: bool, reward: bool) -> Influence:
     """The influence of a checkpoint's step, as its configuration wants it."""
-    E, U = ready.batches.E, ready.batches.U
-    one_batch = ready.analysis.overlap == "u_statistic"
-    rewarded = ready.sampler.rewarded(E) if reward else None
+    rewarded = ready.sampler.rewarded(ready.E) if reward else None
     with progress.bar("attributing") as report:
         return influence(
             ready.policy,
-            U.with_columns(rewards=None) if one_batch else E.with_columns(rewards=None),
-            U,
+            _measured_on(ready).with_columns(rewards=None),
+            ready.U,
             ready.step,
             _options(ready),
             tokens=tokens,
             reward=rewarded,
             progress=report,
         )
+
+
+def _measured_on(ready: Prepared) -> Rollouts:
+    """E; the update batch where one batch has both roles."""
+    one_batch = ready.analysis.overlap == "u_statistic"
+    return ready.U if one_batch else ready.E
 
 
 def _options(ready: Prepared) -> InfluenceOptions:
@@ -101,26 +124,21 @@ def classes_of(ready: Prepared, table: Influence) -> dict[str, Classes]:
     return classes
 
 
-def fresh_responses(sampler: Sampler, U: Rollouts, count: int) -> Rollouts:
-    """`count` fresh responses to each of U's prompts, once however often U drew it."""
-    distinct = dict.fromkeys(tuple(ids.tolist()) for ids in U.prompt_ids)
+def fresh_responses(ready: Prepared) -> Rollouts:
+    """Fresh responses to each of U's prompts, once however often U drew it."""
+    sampler, count = ready.sampler, ready.analysis.share_responses
+    distinct = dict.fromkeys(tuple(ids.tolist()) for ids in ready.U.prompt_ids)
     prompts = [Prompt(f"U/{k}", token_ids=ids) for k, ids in enumerate(distinct)]
     seed = sampler.data.seeds["resample"]
-    return sampler.respond(prompts, count, seed, "fresh responses", sampler.longest(U))
+    return sampler.respond(prompts, count, seed, "fresh responses", sampler.longest(ready.U))
 
 
 def prompt_shares(ready: Prepared) -> SharesRecord:
     """Same-prompt and other-prompt shares on fresh responses to U's prompts."""
-    U = ready.batches.U
-    E = fresh_responses(ready.sampler, U, ready.analysis.share_responses)
-    totals = influence_shares(ready.policy, E, U, ready.step, _options(ready)).totals
-    return SharesRecord(
-        measured_on=f"{len(E)} fresh responses to U's prompts",
-        itself=totals.get("self"),
-        same_prompt=totals.get("same_prompt"),
-        other_prompt=totals.get("other_prompt"),
-        gradient=totals["gradient"],
-    )
+    E = fresh_responses(ready)
+    totals = {**influence_shares(ready.policy, E, ready.U, ready.step, _options(ready)).totals}
+    itself, measured_on = totals.pop("self", None), f"{len(E)} fresh responses to U's prompts"
+    return SharesRecord(measured_on=measured_on, itself=itself, **totals)
 
 
 def _budget(attribution: Attribution) -> Budget:
@@ -137,3 +155,111 @@ def _warnings(table: Influence) -> list[str]:
             )
         warnings += estimate.warnings
     return warnings
+
+
+LATEST = 5
+"""Past updates that are printed one by one."""
+
+_LISTED_COLUMNS = {
+    "tokens": {"sequence": 3, "position": 4, "text": 0, "s": 5, "H": 2, "advantage": 1},
+    "sequences": {"sequence": 0, "key": 4, "length": 3, "reward": 2, "advantage": 1},
+}
+"""Columns beside the sizes, and their ranks."""
+
+
+def printed_influence(result: InfluenceResult, _: Path) -> Printed:
+    """Who moved the entropy most, the budget, and how reliable that is."""
+    name, entropy, reward = result.policy.name, result.entropy, result.reward
+    kind = "tokens" if "tokens" in result.tables else "sequences"
+    share = known(result.listed_share.get(kind))
+    yield _most(result.tables[kind], kind, name, share)
+    yield from classes_table(name, result.classes)
+    yield f"{name}: δH₁ {text(entropy.total)} {entropy.unit}, on {result.measured_on}"
+    parts = _parts(entropy, "momentum", "decay", "gradient")
+    yield f"  of which     {parts}; they sum to the total to {entropy.closure:.1e}"
+    if reward is not None:
+        yield f"  reward       {_parts(reward, 'total', 'momentum', 'gradient')} {reward.unit}"
+    if result.past is not None:
+        yield from past_lines(result.past)
+    if result.shares is not None:
+        yield _shares(result.shares)
+    yield from class_lines(result.classes)
+    yield reliability_line(result.reliability)
+    if share is not None:
+        yield (
+            f"  listed       delta_h x {share:.2f}, the share of the largest {kind} that is not "
+            f"noise; {kind}.parquet has what was measured"
+        )
+    yield f"  by           {result.how}; {_errors(result)}"
+
+
+def _parts(budget: Budget, *names: str) -> str:
+    return named({name: getattr(budget, name) for name in names})
+
+
+def past_lines(past: MomentumRecord) -> Iterator[str]:
+    """The momentum by past update: the latest, the others together, and what is left."""
+    parts: dict[str, Any] = {f"step_{step.step}": step.delta_h for step in past.steps[:LATEST]}
+    if others := past.steps[LATEST:]:
+        parts[f"{len(others)} earlier ones"] = sum(step.delta_h.value for step in others)
+    if past.before is not None:
+        parts[f"before step_{past.steps[-1].step}"] = past.before.delta_h
+    parts["not attributed"] = past.not_attributed.delta_h.value
+    yield f"  momentum     by past update: {named(parts)}"
+    if past.half is not None:
+        yield f"  half of it   is of the last {past.half} updates"
+
+
+def _shares(shares: SharesRecord) -> str:
+    """Another population than the budget's: the sum is named first, and is not the gradient's."""
+    parts = {
+        "self": shares.itself,
+        "same prompt": shares.same_prompt,
+        "other prompt": shares.other_prompt,
+    }
+    return (
+        f"  shares       on other responses, {shares.measured_on}: the gradient's part is "
+        f"{text(shares.gradient)} there, of which {named(parts)}"
+    )
+
+
+def _errors(result: InfluenceResult) -> str:
+    """What ± is, and what it is multiplied by."""
+    df = result.groups - 1
+    if df < 1:
+        return "values alone, without errors"
+    confidence = result.estimator.confidence
+    return (
+        f"± is one se from {result.groups} groups of prompts, {df} degrees of freedom: multiply "
+        f"by {t_quantile(df, confidence):.2f} for {confidence * 100:g} %"
+    )
+
+
+def _most(table: pd.DataFrame, kind: str, name: str, share: float | None) -> Table:
+    """The tokens (or sequences) that lower entropy most, and those that raise it most.
+
+    Args:
+        table: One row per token.
+        kind: "tokens" or "sequences".
+        name: Of the checkpoint.
+        share: λ of the listed sizes (`influence.reliability`), None where it is not known; the
+            normal posterior of a size x with error se is λ x ± √λ se.
+
+    Returns:
+        The table.
+    """
+    order = table.sort_values("delta_h")
+    some = pd.concat([order.head(LISTED[0]), order.iloc[max(LISTED[0], len(order) - LISTED[1]) :]])
+    if share is not None:
+        some["delta_h"] = share * some["delta_h"]
+        some["delta_h_se"] = share**0.5 * some["delta_h_se"]
+
+    def size(name: str) -> Callable[[Any], str]:
+        return lambda row: TERMINAL.with_error(row[name], row[f"{name}_se"])
+
+    columns = [Column(column, column, rank) for column, rank in _LISTED_COLUMNS[kind].items()]
+    sizes = [of for of in ("delta_h", "delta_j") if of in table]
+    columns += [Column(f"{of} ± se", size(of), rank) for rank, of in enumerate(sizes)]
+    title = f"{name}: {kind} that move entropy most, per unit η"
+    escaped = some.map(lambda x: repr(x)[1:-1] if isinstance(x, str) else x)
+    return Table(title, escaped.to_dict("records"), columns, sections=[LISTED[0] - 1])

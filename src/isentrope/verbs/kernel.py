@@ -9,7 +9,6 @@ UU/  EU/  FU/  EE/  kernel.safetensors, rows.parquet, columns.parquet
 
 from __future__ import annotations
 
-import logging
 import shutil
 from pathlib import Path
 
@@ -17,11 +16,8 @@ import pandas as pd
 from safetensors.torch import save_file
 from torch import Tensor
 
-from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
-from isentrope.attribution.fisher.truncation import Prediction
-from isentrope.attribution.gradients.gram import gram_plan
-from isentrope.nouns.rollouts import Rollouts
+from isentrope.attribution.fisher.truncation import Prediction, truncation_table
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.results.kernel import (
     BlockRecord,
@@ -30,11 +26,8 @@ from isentrope.results.kernel import (
 from isentrope.results.results import KernelResult
 from isentrope.system.files import remove_empty
 from isentrope.system.progress import Progress
-from isentrope.verbs.influence import fresh_responses
-from isentrope.verbs.kernel_block import UNEQUAL, Block, sequence_weights
+from isentrope.verbs.kernel_block import UNEQUAL, Block, sequence_weights, tiles_of
 from isentrope.verbs.prepare import Prepared
-
-log = logging.getLogger("isentrope")
 
 
 def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
@@ -53,35 +46,34 @@ def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
     section = ready.kernel
     if "FU" in section.blocks and not ready.analysis.share_responses:
         raise ValueError(_NO_FRESH)
-    if section.second_order and sequence_weights(ready) is None:
+    x = sequence_weights(ready)
+    if section.second_order and x is None:
         raise ValueError(f"fisher_kernel.second_order expands in responses, but {UNEQUAL}")
     found_in: dict[str, Block] = {}
     records: dict[str, BlockRecord] = {}
-    tables: dict[str, list[pd.DataFrame]] = {"structure": [], "block_model": []}
+    tables: dict[str, list[pd.DataFrame]] = {}
     warnings: list[str] = []
-    blocks = list(dict.fromkeys(section.blocks))
     with progress.bar(KernelResult.verb) as report:
-        for done, block in enumerate(blocks):
-            report(done, len(blocks), block)
-            E, U = _sides(ready, block)
-            found = found_in[block] = Block(ready, _block(ready, block, E, U), E, U)
-            records[block], of_block, sentences = found.describe()
-            warnings += [f"{block}: {sentence}" for sentence in sentences]
-            for name, table in of_block.items():
-                tables[name].append(table.assign(block=block))
-    joined = {name: pd.concat(parts) for name, parts in tables.items() if parts}
-    second, K2 = _second_order(ready) if section.second_order else (None, None)
+        for name in dict.fromkeys(section.blocks):
+            report(len(found_in), len(section.blocks), name)
+            block = found_in[name] = Block(ready, name)
+            records[name] = block.describe()
+            warnings += [f"{name}: {sentence}" for sentence in block.warnings]
+            for of, table in block.tables.items():
+                tables.setdefault(of, []).append(table.assign(block=name))
+    joined = {of: pd.concat(parts) for of, parts in tables.items()}
+    second, K2 = _second_order(ready, x) if x is not None and section.second_order else (None, None)
     truncated: dict[str, Prediction] | None = None
     if "UU" in found_in:
         rows = found_in["UU"].truncations()
         if isinstance(rows, str):
             warnings.append(f"No truncations: {rows}")
         else:
-            joined["truncations"] = rows.to_frame()
-            truncated = {**rows.by_name}
+            joined["truncations"] = truncation_table(rows)
+            truncated = rows
 
     def save(folder: Path) -> None:
-        if (tiles := _tiles(ready)) is not None:
+        if (tiles := tiles_of(ready)) is not None and tiles.exists():
             shutil.rmtree(tiles)
             remove_empty([tiles.parent])
         for block, found in found_in.items():
@@ -108,40 +100,9 @@ _NO_FRESH = (
 )
 
 
-def _sides(ready: Prepared, block: str) -> tuple[Rollouts, Rollouts | None]:
-    """Rows and columns of a block; None for the rows themselves."""
-    E, U = ready.batches.E, ready.batches.U
-    if block == "FU":
-        return fresh_responses(ready.sampler, U, ready.analysis.share_responses), U
-    return {"UU": (U, None), "EE": (E, None), "EU": (E, U)}[block]
-
-
-def _block(ready: Prepared, block: str, E: Rollouts, U: Rollouts | None) -> FisherKernel:
-    n_right = None if U is None else len(U)
-    plan = gram_plan(ready.policy, len(E), n_right, ready.gradients.storage)
-    log.info("%s: %s", block, plan)
-    return fisher_kernel(
-        ready.policy,
-        E,
-        U,
-        preconditioner=ready.step.preconditioner if ready.kernel.preconditioned else None,
-        gradients=ready.gradients,
-        diagonals=True,
-        folder=_tiles(ready),
-    )
-
-
-def _tiles(ready: Prepared) -> Path | None:
-    """Where finished tiles wait for a run that was killed, if its folder is named."""
-    folder = ready.run_folder
-    return None if folder is None else folder / "tiles" / ready.subject.name
-
-
-def _second_order(ready: Prepared) -> tuple[SecondOrder, Tensor]:
+def _second_order(ready: Prepared, x: Tensor) -> tuple[SecondOrder, Tensor]:
     """K₂ on E, and δH₂ of the SGD step along U's gradient: by K₂, and by nested forward mode."""
-    policy, E, U, weights = ready.policy, ready.batches.E, ready.batches.U, ready.step.token_weights
-    x = sequence_weights(ready)
-    assert x is not None  # find_kernel has asked
+    policy, E, U, weights = ready.policy, ready.E, ready.U, ready.step.token_weights
     K2 = second_order_kernel(policy, E, U, gradients=ready.gradients)
     direction = weighted_gradient(policy, U, weights)
     nested = second_order_change(policy, E, direction, confidence=ready.estimator.confidence)

@@ -7,28 +7,28 @@ that move the rows alike, and truncations.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.block_model import block_model
-from isentrope.attribution.fisher.block_truncation import block_truncations
-from isentrope.attribution.fisher.clusters import Clustering, Clusters, cluster_sequences
-from isentrope.attribution.fisher.kernel import FisherKernel
+from isentrope.attribution.fisher.block_model import block_model, block_model_table
+from isentrope.attribution.fisher.clusters import Clustering, cluster_sequences
+from isentrope.attribution.fisher.kernel import fisher_kernel
+from isentrope.attribution.fisher.null_spectra import singular_spectrum
 from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pair_classes
-from isentrope.attribution.fisher.singular import singular_spectrum
 from isentrope.attribution.fisher.spectrum import Eigenvalues
 from isentrope.attribution.fisher.square import SquareKernel
-from isentrope.attribution.fisher.truncation import Truncations, truncations
+from isentrope.attribution.fisher.truncation import Prediction, block_truncations, truncations
+from isentrope.attribution.gradients.gram import gram_plan
 from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.functional import EstimatorOptions
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.saved import fields_of
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
@@ -41,199 +41,192 @@ from isentrope.results.kernel import (
     SketchRecord,
     SpectrumRecord,
 )
+from isentrope.verbs.influence import fresh_responses
 from isentrope.verbs.prepare import Prepared
+
+log = logging.getLogger("isentrope")
 
 UNEQUAL = (
     "the step weights the tokens of a response unequally, or their entropies too, so responses "
     "have no weight each that the kernel could be multiplied with."
 )
 
+CLASSES = ("own", "same_prompt", "other_prompt")
 LAWS = {
-    "U": {"own": "1/n", "same_prompt": "1/B - 1/n", "other_prompt": "1 - 1/B"},
-    "F": {"own": "1/B", "same_prompt": "1/B", "other_prompt": "1 - 1/B"},
-    "E": {"own": "1/D", "same_prompt": "1/D", "other_prompt": "1 - 1/D"},
+    "U": ("1/n", "1/B - 1/n", "1 - 1/B"),
+    "F": ("1/B", "1/B", "1 - 1/B"),
+    "E": ("1/D", "1/D", "1 - 1/D"),
 }
 """How the share of each class in all pairs falls (`pair_classes`): rows U itself, on U's prompts
 alone, and on D prompts."""
 
-Part = tuple[dict[str, Any], dict[str, pd.DataFrame], list[str]]
-"""Fields of a block's record, tables, and what limits them."""
 
-_SILENT = "no response has a weight in the step, which is momentum and decay alone."
-_FEW = "U has fewer than three prompts, and errors are over prompts."
-
-
-@dataclass(frozen=True)
 class Block:
     """A block of the kernel, and the batches that it is of.
 
     Attributes:
-        ready: The checkpoint.
         K: The block.
-        rows: The batch of its rows.
-        columns: That of its columns; None for the rows themselves.
+        tables: Of its structure, and of its block model.
+        warnings: What limits them.
     """
 
-    ready: Prepared
-    K: FisherKernel
-    rows: Rollouts
-    columns: Rollouts | None
+    def __init__(self, ready: Prepared, name: str) -> None:
+        """Compute the block of E, U or fresh responses to U's prompts (F) by this name."""
+        self._ready = ready
+        rows, columns = name
+        drawn = {"E": lambda: ready.E, "U": lambda: ready.U, "F": lambda: fresh_responses(ready)}
+        self._rows = drawn[rows]()
+        self._columns = None if columns == rows else drawn[columns]()
+        self._P = ready.step.preconditioner if ready.kernel.preconditioned else None
+        n_right = None if self._columns is None else len(self._columns)
+        plan = gram_plan(ready.policy, len(self._rows), n_right, ready.gradients.storage)
+        log.info("%s: %s", name, plan)
+        self.K = fisher_kernel(
+            ready.policy,
+            self._rows,
+            self._columns,
+            preconditioner=self._P,
+            gradients=ready.gradients,
+            diagonals=True,
+            folder=tiles_of(ready),
+        )
+        self._weights = sequence_weights(ready)
+        self._seed = ready.sampler.data.seed
+        self.tables: dict[str, pd.DataFrame] = {}
+        self.warnings: list[str] = []
 
     @cached_property
-    def logprobs(self) -> Tensor:
+    def _logprobs(self) -> Tensor:
         """(n,) S of the rows, nats."""
-        return score(self.ready.policy, self.rows).logprobs.sum(1)
+        return score(self._ready.policy, self._rows).logprobs.sum(1)
 
-    @cached_property
-    def weights(self) -> Tensor | None:
-        """(m,) weights of U's responses in the step; None where they have none each."""
-        return sequence_weights(self.ready)
+    def describe(self) -> BlockRecord:
+        """The block's record; tables and warnings are kept."""
+        K, ready = self.K, self._ready
+        found: dict[str, Any] = {"rows": len(K.rows), "columns": len(K.columns)}
+        found["zero_rows"] = tuple(K.zero_rows)
+        if K.zero_rows:
+            zero = f"{len(K.zero_rows)} responses have a zero row: no parameter moves them."
+            self.warnings.append(zero)
+        if (dimension := ready.kernel.sketch) is not None:
+            _, error = sketched_kernel(
+                ready.policy,
+                self._rows,
+                self._columns,
+                dimension,
+                K.matrix,
+                preconditioner=self._P,
+                seed=self._seed,
+                backend=ready.gradients.backend,
+            )
+            found["sketch"] = SketchRecord(dimension, error)
+        if K.rows["prompt"].nunique() < 2:
+            self.warnings.append("There is one prompt only, so there is no structure.")
+        else:
+            found |= self._structure()
+            found |= self._spectrum() if K.symmetric else {}
+        if not K.symmetric and bool(K.matrix.any()):
+            sides = (*K.identities, K.diagonals)
+            found["singular"] = singular_spectrum(K.matrix, *sides, seed=self._seed)
+        if (self._columns or self._rows) is ready.U:
+            found |= self._pairs()
+        return BlockRecord(**found)
 
-    def describe(self) -> tuple[BlockRecord, dict[str, pd.DataFrame], list[str]]:
-        """The block's record, tables, and what limits them."""
-        fields: dict[str, Any] = {}
-        tables: dict[str, pd.DataFrame] = {}
-        warnings: list[str] = []
-        for found, more, sentences in self._parts():
-            fields |= found
-            tables |= more
-            warnings += sentences
-        return BlockRecord(**fields), tables, warnings
-
-    def truncations(self) -> Truncations | str:
+    def truncations(self) -> dict[str, Prediction] | str:
         """How much of δH₁ on U each truncation predicts, self pairs left out; or why none does."""
-        K, U, x = self.K, self.rows, self.weights
+        U, x = self._rows, self._weights
         if x is None:
             return UNEQUAL
         if not bool(x.any()):
-            return _SILENT
+            return "no response has a weight in the step, which is momentum and decay alone."
         if U.n_prompts < 3:
-            return _FEW
-        e = (self.logprobs.mean() - self.logprobs) / len(U)
-        return truncations(K.square, e, x, self_pairs=False)
+            return "U has fewer than three prompts, and errors are over prompts."
+        return truncations(self.K.square, self._logprobs, x)
 
-    def _parts(self) -> Iterator[Part]:
-        K = self.K
-        sizes = {"rows": len(K.rows), "columns": len(K.columns), "zero_rows": tuple(K.zero_rows)}
-        zero = f"{len(K.zero_rows)} responses have a zero row: no parameter moves them."
-        yield sizes, {}, [zero] if K.zero_rows else []
-        if self.ready.kernel.sketch is not None:
-            yield {"sketch": self._sketch(self.ready.kernel.sketch)}, {}, []
-        if K.rows["prompt"].nunique() < 2:
-            yield {}, {}, ["There is one prompt only, so there is no structure."]
-        else:
-            yield self._structure()
-            if K.symmetric:
-                yield self._spectrum()
-        yield self._pairs()
-
-    def _sketch(self, dimension: int) -> SketchRecord:
-        ready = self.ready
-        sketched = sketched_kernel(
-            ready.policy,
-            self.rows,
-            self.columns,
-            dimension,
-            preconditioner=ready.step.preconditioner if ready.kernel.preconditioned else None,
-            seed=ready.sampler.data.seed,
-            exact=self.K.matrix,
-            backend=ready.gradients.backend,
-        )
-        return SketchRecord(dimension, sketched.error)
-
-    def _structure(self) -> Part:
+    def _structure(self) -> dict[str, Any]:
         K = self.K
         rewarded = K.symmetric and not K.rows["reward"].isna().any()
-        structure = K.structure(self.ready.kernel.right_above if rewarded else None)
-        fields = {
-            "structure": dict(structure.relations),
-            "same_less_other_prompt": dict(structure.differences),
-        }
+        structure = K.structure(self._ready.kernel.right_above if rewarded else None)
+        self.tables["structure"] = structure.to_frame()
         usual = () if K.symmetric else ("same_prompt: no such pair.",)
-        warnings = [sentence for sentence in structure.warnings if sentence not in usual]
-        return fields, {"structure": structure.to_frame()}, warnings
+        self.warnings += [sentence for sentence in structure.warnings if sentence not in usual]
+        differences = dict(structure.differences)
+        return {"structure": dict(structure.relations), "same_less_other_prompt": differences}
 
-    def _spectrum(self) -> Part:
+    def _spectrum(self) -> dict[str, Any]:
         K = self.K
-        spectrum = K.spectrum(seed=self.ready.sampler.data.seed)
-        rank = min(self.ready.kernel.rank, len(K.rows))
-        fitted = block_model(K.square, rank=rank)
+        spectrum = K.spectrum(seed=self._seed)
+        fitted = block_model(K.square, rank=min(self._ready.kernel.rank, len(K.rows)))
+        self.tables["block_model"] = block_model_table(fitted)
         fields: dict[str, Any] = {
-            "block_model": {"a": fitted.a, "b": fitted.b, "c": fitted.c, **fitted.explained},
+            "block_model": fitted,
             "spectrum": SpectrumRecord(
                 **fields_of(Eigenvalues, spectrum),
                 leading_carriers=tuple(spectrum.carriers(0)),
                 norm_outliers=tuple(spectrum.norm_outliers()),
             ),
         }
-        warnings = list(spectrum.warnings)
-        if count := self._cluster_count(len(K.rows) - len(K.zero_rows)):
-            clusters = cluster_sequences(K.square, count=count)
+        if clusters := self._clusters(K.square, len(K.rows) - len(K.zero_rows)):
             fields["clusters"] = ClustersRecord(**fields_of(Clustering, clusters))
-            warnings = [*clusters.warnings, *warnings]
-        return fields, {"block_model": fitted.to_frame()}, warnings
-
-    def _pairs(self) -> Part:
-        """Singular values, and where the columns are U's what pairs do to entropy."""
-        K, x, columns = self.K, self.weights, self.columns or self.rows
-        fields: dict[str, Any] = {}
-        if not K.symmetric and bool(K.matrix.any()):
-            seed = self.ready.sampler.data.seed
-            fields["singular"] = singular_spectrum(K.matrix, *K.identities, K.diagonals, seed=seed)
-        if columns is not self.ready.batches.U:
-            return fields, {}, []
-        if x is None:
-            return fields, {}, [f"No part of δH₁ is given by pair: {UNEQUAL}"]
-        if not bool(x.any()) or self.rows.n_prompts < 2:
-            return fields, {}, []
-        if not K.symmetric:
-            fields |= self._of_two_batches(x)
-        same = K.identities[0][:, None] == K.identities[1]
-        if bool(same.any()):
-            own = torch.eye(len(self.rows), dtype=torch.bool)
-            if not K.symmetric:
-                own = own_pairs(self.rows.response_ids, columns.response_ids, same)
-            found = pair_classes(K.matrix, self.logprobs, x, *K.identities, own)
-            fresh = set(K.identities[0].tolist()) <= set(K.identities[1].tolist())
-            laws = LAWS["U" if K.symmetric else "F" if fresh else "E"]
-            fields["pair_classes"] = {
-                k: PairClassRecord(**vars(part), falls_as=laws[k]) for k, part in found.items()
-            }
-        return fields, {}, []
-
-    def _of_two_batches(self, x: Tensor) -> dict[str, Any]:
-        ready, K, S, step = self.ready, self.K, self.logprobs, self.ready.step
-        direction = step.components["gradient"]
-        if not ready.kernel.preconditioned:
-            direction = weighted_gradient(ready.policy, ready.batches.U, step.token_weights)
-        of_sequences = EstimatorOptions("per_sequence", confidence=ready.estimator.confidence)
-        change = entropy_change(ready.policy, self.rows, direction, [], of_sequences, order=1)
-        assert change.first_order is not None
-        form = kernel_form(K.matrix, S, x, self.rows.prompt_index)
-        fields: dict[str, Any] = {"delta_h": KernelFormRecord(form, change.first_order)}
-        fields["predictions"] = block_truncations(K.matrix, S, x, *K.identities).by_name
-        pushed = int((K.matrix != 0).any(0).sum())
-        if count := self._cluster_count(pushed):
-            gram = SquareKernel.of(K.matrix.T @ K.matrix, K.identities[1], rounding=K.rounding)
-            fields["clusters"] = self._with_parts(cluster_sequences(gram, count=count), x)
         return fields
 
-    def _cluster_count(self, most: int) -> int:
-        """As many clusters as are asked for, at most `most`; 0 for fewer than three."""
-        count = min(self.ready.kernel.clusters or self.ready.batches.U.n_prompts, most)
-        return 0 if count < 3 else count
+    def _pairs(self) -> dict[str, Any]:
+        """What pairs with the responses of U do to entropy."""
+        K, x = self.K, self._weights
+        if x is None:
+            self.warnings.append(f"No part of δH₁ is given by pair: {UNEQUAL}")
+            return {}
+        if not bool(x.any()) or self._rows.n_prompts < 2:
+            return {}
+        fields = {} if self._columns is None else self._of_two_batches(x)
+        same = K.identities[0][:, None] == K.identities[1]
+        if bool(same.any()):
+            kind, own = "U", torch.eye(len(self._rows), dtype=torch.bool)
+            if self._columns is not None:
+                own = own_pairs(self._rows.response_ids, self._columns.response_ids, same)
+                kind = "F" if bool(same.any(1).all()) else "E"
+            laws: dict[str, str] = dict(zip(CLASSES, LAWS[kind], strict=True))
+            classes = pair_classes(K.matrix, self._logprobs, x, *K.identities, own)
+            fields["pair_classes"] = {
+                name: PairClassRecord(**vars(part), falls_as=laws[name])
+                for name, part in classes.items()
+            }
+        return fields
 
-    def _with_parts(self, clusters: Clusters, x: Tensor) -> ClustersRecord:
-        """Clusters of the columns with what they are rewarded with, and what they do."""
-        K, S = self.K, self.logprobs
+    def _of_two_batches(self, x: Tensor) -> dict[str, Any]:
+        ready, K, S, step = self._ready, self.K, self._logprobs, self._ready.step
+        direction = step.components["gradient"]
+        if not ready.kernel.preconditioned:
+            direction = weighted_gradient(ready.policy, ready.U, step.token_weights)
+        of_sequences = EstimatorOptions("per_sequence", confidence=ready.estimator.confidence)
+        change = entropy_change(ready.policy, self._rows, direction, [], of_sequences, order=1)
+        assert change.first_order is not None
+        form = kernel_form(K.matrix, S, x, self._rows.prompt_index)
+        fields: dict[str, Any] = {"delta_h": KernelFormRecord(form, change.first_order)}
+        fields["predictions"] = block_truncations(K.matrix, S, x, *K.identities)
+        gram = SquareKernel.of(K.matrix.T @ K.matrix, K.identities[1], rounding=K.rounding)
+        if clusters := self._clusters(gram, int((K.matrix != 0).any(0).sum())):
+            parts = tuple(self._parts(clusters, x))
+            fields["clusters"] = ClustersRecord(**fields_of(Clustering, clusters), parts=parts)
+        return fields
+
+    def _clusters(self, gram: SquareKernel, most: int) -> Clustering | None:
+        """As many clusters as are asked for, at most `most`; None for fewer than three."""
+        ready = self._ready
+        count = min(ready.kernel.clusters or ready.U.n_prompts, most)
+        return None if count < 3 else cluster_sequences(gram, count=count)
+
+    def _parts(self, clusters: Clustering, x: Tensor) -> Iterator[ClusterRecord]:
+        """What the columns of each cluster are rewarded with, and what they do."""
+        K = self.K
         reward = torch.tensor(K.columns["reward"].to_numpy(dtype=float))
-        parts = []
         for label in range(clusters.count):
             here = clusters.labels == label
-            change = kernel_form(K.matrix[:, here], S, x[here], self.rows.prompt_index)
+            change = kernel_form(
+                K.matrix[:, here], self._logprobs, x[here], self._rows.prompt_index
+            )
             mean = float(reward[here].mean())
-            parts.append(ClusterRecord(int(here.sum()), mean, float(x[here].sum()), change))
-        return ClustersRecord(**fields_of(Clustering, clusters), parts=tuple(parts))
+            yield ClusterRecord(int(here.sum()), mean, float(x[here].sum()), change)
 
 
 def sequence_weights(ready: Prepared) -> Tensor | None:
@@ -242,4 +235,10 @@ def sequence_weights(ready: Prepared) -> Tensor | None:
         return None
     weights = ready.step.token_weights
     x = weights.gather(1, weights.abs().argmax(1, keepdim=True))[:, 0]
-    return x if torch.equal(weights, x[:, None] * ready.batches.U.mask) else None
+    return x if torch.equal(weights, x[:, None] * ready.U.mask) else None
+
+
+def tiles_of(ready: Prepared) -> Path | None:
+    """Where finished tiles wait for a run that was killed, if its folder is named."""
+    folder = ready.run_folder
+    return None if folder is None else folder / "tiles" / ready.subject.name

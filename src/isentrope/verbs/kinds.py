@@ -57,14 +57,12 @@ def intention(config: Config) -> str:
     Returns:
         The end of a sentence that begins with the configuration's name: "it measures step_4".
     """
-    if isinstance(config, MeasureConfig):
+    if isinstance(config, (MeasureConfig, EvaluateConfig)):
         with verification(config.checkpoint.verify):
-            return f"it measures {', '.join(subject.name for subject in require_inputs(config))}"
-    if isinstance(config, EvaluateConfig):
-        with verification(config.checkpoint.verify):
-            checkpoints = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
-        names = ", ".join(checkpoint.name for checkpoint in checkpoints)
-        return f"it evaluates {names} on {config.data.dataset_name}"
+            if isinstance(config, MeasureConfig):
+                return f"it measures {', '.join(x.name for x in require_inputs(config))}"
+            found = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
+        return f"it evaluates {', '.join(x.name for x in found)} on {config.data.dataset_name}"
     require_paths(config.model, config.data)
     if isinstance(config, SftConfig):
         sft_options(config, Path())

@@ -19,7 +19,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from isentrope._lazy import load
 from isentrope.config.measure import MeasureConfig
@@ -44,15 +44,8 @@ FIXED_PROMPTS = (
 )
 
 
-class Drawn(Protocol):
-    """A figure."""
-
-    def savefig(self, path: Path, /, *, dpi: int) -> object:
-        """Write it to a file."""
-
-
-Draw = Callable[[Any], Drawn]
-"""From a result to its figure."""
+Draw = Callable[[Any], Any]
+"""From a result to its figure, which has matplotlib's `savefig`."""
 
 
 def run_verb(
@@ -134,5 +127,5 @@ def _save_inputs(config: MeasureConfig, ready: Prepared, folder: Path, target: P
     run, seeds = target.parents[1], config.batch_config.seeds
     (folder / "config.yaml").write_bytes(resolved_content(config, run, target, seeds=seeds))
     if config.batch_config.save_batches:
-        ready.batches.E.save(folder / "E.parquet")
-        ready.batches.U.save(folder / "U.parquet")
+        ready.E.save(folder / "E.parquet")
+        ready.U.save(folder / "U.parquet")

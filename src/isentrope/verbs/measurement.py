@@ -8,13 +8,14 @@ written.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from itertools import chain
+from typing import Any, TypeVar
 
 from torch import Tensor
 
-from isentrope.attribution.influence.closure import require_agreement
+from isentrope.attribution.influence.quantities import require_agreement
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample, entropy_change
 from isentrope.estimators.functional import Functional, Functionals
@@ -30,12 +31,8 @@ from isentrope.estimators.reward_change import RewardChange, reward_change
 from isentrope.estimators.rounding import rounding_floor
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.vectors import Vector, norm
-from isentrope.policy.language_model import Policy
 from isentrope.results.sweep import Checks, FloorOfStep
-from isentrope.runs.checkpoints import Subject
-from isentrope.system.progress import Progress, Report, part_of
-from isentrope.update.step import Step
-from isentrope.verbs.batches import Batches
+from isentrope.system.progress import Progress, part_of
 from isentrope.verbs.prepare import Prepared
 
 
@@ -44,31 +41,23 @@ class Measurement:
     """All that was found at one checkpoint.
 
     Attributes:
-        subject: The checkpoint.
-        rate: The learning rate of interest: `single_eta`, or else the optimizer's.
+        ready: The checkpoint, with its batches and its step.
         etas: Learning rates measured at.
-        batches: E and U.
-        step: The optimizer's step on U.
         change: The sweep on E; without points where the method is "resampled".
         reward: ΔJ at the same rates; None where E has no rewards, or they were not asked for.
-        no_reward: Why E has none; None otherwise.
+        no_reward: Why E has none, in a sentence; empty otherwise.
         fresh: ΔH from fresh responses, by learning rate, where they were drawn.
-        entropies: ℋ and h at θ, by functional.
         budget: δH₁ per unit η of the whole step ("total") and of each component.
         checks: Whether the instrument is sound.
         influences: (P,) of each prompt draw of E on the changes, by their names in results.json.
     """
 
-    subject: Subject
-    rate: float
+    ready: Prepared
     etas: list[float]
-    batches: Batches
-    step: Step
     change: EntropyChange
     reward: RewardChange | None
-    no_reward: str | None
+    no_reward: tuple[str, ...]
     fresh: dict[float, Estimate]
-    entropies: dict[str, Estimate]
     budget: dict[str, Estimate]
     checks: Checks
     influences: dict[str, Tensor]
@@ -76,8 +65,8 @@ class Measurement:
 
 def measure_checkpoint(ready: Prepared, progress: Progress) -> Measurement:
     """Measure one checkpoint; nothing is written."""
-    step, clock, estimator = ready.step, ready.clock, ready.estimator
-    etas = estimator.etas(step.learning_rate)
+    clock, estimator = ready.clock, ready.estimator
+    etas = estimator.etas(ready.step.learning_rate)
     rewards, no_reward = _rewards(ready)
     with clock.stage("sweep"):
         change, reward = _sweep(ready, etas, rewards, progress)
@@ -86,83 +75,66 @@ def measure_checkpoint(ready: Prepared, progress: Progress) -> Measurement:
     with clock.stage("budget"):
         budget, of_parts = _budget(ready, change, progress)
     with clock.stage("checks"):
-        checks = _checks(ready.policy, ready.batches, step, change)
+        checks = _checks(ready, change)
+    influences = {**change.influences, **of_parts, **(reward.influences if reward else {})}
     return Measurement(
-        subject=ready.subject,
-        rate=ready.rate,
-        etas=etas,
-        batches=ready.batches,
-        step=step,
-        change=change,
-        reward=reward,
-        no_reward=no_reward,
-        fresh=fresh,
-        entropies=_entropies(change, estimator.confidence),
-        budget=budget,
-        checks=checks,
-        influences={**change.influences, **of_parts, **(reward.influences if reward else {})},
+        *(ready, etas, change, reward, no_reward, fresh, budget, checks), influences=influences
     )
 
 
-def _rewards(ready: Prepared) -> tuple[Tensor | None, str | None]:
+def _rewards(ready: Prepared) -> tuple[Tensor | None, tuple[str, ...]]:
     """(n,) rewards of E, or why there are none."""
     if not ready.analysis.reward:
-        return None, None
+        return None, ()
     try:
-        return ready.sampler.rewarded(ready.batches.E).rewards, None
+        return ready.sampler.rewarded(ready.E).rewards, ()
     except ValueError as error:
-        return None, f"There is no ΔJ(η), which needs rewards: {error}"
+        return None, (f"There is no ΔJ(η), which needs rewards: {error}",)
 
 
-Both = tuple[EntropyChange, RewardChange | None]
 T = TypeVar("T", EntropyChange, RewardChange)
 
 
-def _sweep(ready: Prepared, etas: list[float], rewards: Tensor | None, progress: Progress) -> Both:
+def _sweep(
+    ready: Prepared, etas: list[float], rewards: Tensor | None, progress: Progress
+) -> tuple[EntropyChange, RewardChange | None]:
     """ΔH, and ΔJ where there are rewards, at every rate."""
-    estimator = ready.estimator
+    estimator, changes, gains = ready.estimator, list[EntropyChange](), list[RewardChange]()
     weighted = [] if estimator.method == "resampled" else etas
-
-    def along(direction: Vector, rates: list[float], order: int, report: Report) -> Both:
-        change = entropy_change(
-            ready.policy,
-            ready.batches.E,
-            direction,
-            rates,
-            estimator.options,
-            order=order,
-            progress=report,
-        )
-        gained = None if rewards is None else reward_change(change, rewards, estimator.confidence)
-        return replace(change, moved=()), gained
-
+    steps, count = _steps(ready, weighted), 1
+    if ready.along is not None:  # the orders are those of v
+        steps, count = chain([(ready.step.direction, [])], steps), 1 + len(weighted)
     with progress.bar("measuring") as report:
-        order = estimator.order if ready.along is None else 0
-        parts = [along(v, rates, order, part) for v, rates, part in _steps(ready, weighted, report)]
-        if ready.along is None:
-            return parts[0]
-        last = part_of(report, len(weighted), len(weighted) + 1)
-        change, reward = along(ready.step.direction, [], estimator.order, last)
-        return _joined(change, [of_H for of_H, _ in parts]), reward and _joined(
-            reward, [of_J for _, of_J in parts if of_J is not None]
-        )
+        for done, (direction, rates) in enumerate(steps):
+            change = entropy_change(
+                ready.policy,
+                ready.E,
+                direction,
+                rates,
+                estimator.options,
+                order=0 if done else estimator.order,
+                progress=part_of(report, done, count) if count > 1 else report,
+            )
+            if rewards is not None:
+                gains.append(reward_change(change, rewards, estimator.confidence))
+            changes.append(replace(change, moved=()))
+    return _joined(changes), _joined(gains) if gains else None
 
 
-def _steps(
-    ready: Prepared, etas: list[float], report: Report
-) -> Iterator[tuple[Vector, list[float], Report]]:
+def _steps(ready: Prepared, etas: list[float]) -> Iterator[tuple[Vector, list[float]]]:
     """What is taken at these rates: v at all of them, or at each its own rounded step."""
     if ready.along is None:
-        yield ready.step.direction, etas, report
+        yield ready.step.direction, etas
         return
-    for done, eta in enumerate(etas):
-        yield ready.along(eta), [eta], part_of(report, done, len(etas))
+    for eta in etas:
+        yield ready.along(eta).direction, [eta]
 
 
-def _joined(whole: T, parts: Sequence[T]) -> T:
-    """A change with the one point of each of its parts."""
-    influences = {name: x for part in (whole, *parts) for name, x in part.influences.items()}
-    return replace(whole, points=[part.points[0] for part in parts], influences=influences)
+def _joined(parts: list[T]) -> T:
+    """The first change, with the points of all."""
+    influences = {name: x for part in parts for name, x in part.influences.items()}
+    points = [point for part in parts for point in part.points]
+    return replace(parts[0], points=points, influences=influences)
 
 
 def _to_resample(
@@ -176,14 +148,12 @@ def _to_resample(
 
 
 def _resample(ready: Prepared, etas: list[float], progress: Progress) -> dict[float, Estimate]:
+    E, fresh = ready.E, list[Estimate]()
     if not etas:
         return {}
-    E = ready.batches.E
     with progress.bar("fresh responses") as report:
-        estimates = [
-            estimate
-            for direction, rates, part in _steps(ready, etas, report)
-            for estimate in resampled_entropy_change(
+        for direction, rates in _steps(ready, etas):
+            fresh += resampled_entropy_change(
                 ready.policy,
                 E,
                 direction,
@@ -191,10 +161,9 @@ def _resample(ready: Prepared, etas: list[float], progress: Progress) -> dict[fl
                 max_new_tokens=ready.sampler.longest(E),
                 seed=ready.sampler.data.seeds["resample"],
                 estimator=ready.estimator.options,
-                progress=part,
+                progress=part_of(report, len(fresh), len(etas)) if ready.along else report,
             )
-        ]
-    return dict(zip(etas, estimates, strict=True))
+    return dict(zip(etas, fresh, strict=True))
 
 
 def _budget(
@@ -205,61 +174,56 @@ def _budget(
     Returns:
         The parts, and the influences on them.
     """
-    if change.first_order is None:
+    if (total := change.first_order) is None:
         return {}, {}
-    policy, step = ready.policy, ready.step
-    budget, influences = {"total": change.first_order}, {}
-    influences["budget.total"] = change.influences["first_order"]
+    policy, components = ready.policy, ready.step.components
+    whole = change.influences["first_order"]
+    budget, influences = {"total": total}, {"budget.total": whole}
     with progress.bar("budget") as report:
-        for done, (name, component) in enumerate(step.components.items()):
-            report(done, len(step.components), name)
-            if norm(component) == 0:
-                total = change.first_order
-                budget[name] = Estimate.exact(0.0, total.n, unit=total.unit, method=total.method)
-                influences[f"budget.{name}"] = 0 * influences["budget.total"]
-                continue
-            part = entropy_change(
-                policy, ready.batches.E, component, [], ready.estimator.options, order=1
-            )
-            assert part.first_order is not None
-            budget[name] = part.first_order
-            influences[f"budget.{name}"] = part.influences["first_order"]
-    parts = [budget[name].value for name in step.components]
+        for done, (name, component) in enumerate(components.items()):
+            report(done, len(components), name)
+            found = Estimate.exact(0.0, total.n, unit=total.unit, method=total.method)
+            by_prompt = 0 * whole
+            if norm(component):
+                part = entropy_change(
+                    policy, ready.E, component, [], ready.estimator.options, order=1
+                )
+                assert part.first_order is not None
+                found, by_prompt = part.first_order, part.influences["first_order"]
+            budget[name], influences[f"budget.{name}"] = found, by_prompt
+    parts = [budget[name].value for name in components]
     require_agreement(
         policy,
         "The parts of δH₁ (momentum, decay, gradient, control) added up and δH₁ along the step",
         sum(parts),
-        budget["total"].value,
+        total.value,
         sum(map(abs, parts)),
     )
     return budget, influences
 
 
-def _checks(policy: Policy, batches: Batches, step: Step, change: EntropyChange) -> Checks:
-    known, first = len(change.sample.series) > 1, change.first_order
-    score = score_identity_z(change.sample) if known else None
-    martingale = martingale_z(change.sample)
-    floor = rounding_floor(policy, batches.E, step.direction, change.sample)
-    of_score, of_martingale = p_value(score), p_value(martingale)
-    return Checks(
-        score_identity_z=score,
-        score_identity_p=adjusted(of_score, 2) if known else None,
-        score_identity_verdict=identities_verdict(of_score),
-        martingale_z=martingale,
-        martingale_p=adjusted(of_martingale, 1 + known),
-        martingale_verdict=identities_verdict(of_martingale),
-        rounding_floor=FloorOfStep(
-            floor.log_weight,
-            floor.entropy_change,
-            floor.smallest_eta(first.value) if first else None,
-        ),
-    )
+def _checks(ready: Prepared, change: EntropyChange) -> Checks:
+    sample, first = change.sample, change.first_order
+    z = {
+        "score_identity": score_identity_z(sample) if len(sample.series) > 1 else None,
+        "martingale": martingale_z(sample),
+    }
+    tested, found = len(z) - list(z.values()).count(None), dict[str, Any]()
+    for name, of in z.items():
+        p = p_value(of)
+        adjusted_p = None if of is None else adjusted(p, tested)
+        verdict = identities_verdict(p)
+        found |= {f"{name}_z": of, f"{name}_p": adjusted_p, f"{name}_verdict": verdict}
+    floor = rounding_floor(ready.policy, ready.E, ready.step.direction, sample)
+    smallest = floor.smallest_eta(first.value) if first else None
+    floors = FloorOfStep(floor.log_weight, floor.entropy_change, smallest)
+    return Checks(**found, rounding_floor=floors)
 
 
-def _entropies(change: EntropyChange, confidence: float) -> dict[str, Estimate]:
-    """Both functionals at θ, from the scores at hand."""
+def entropies_of(change: EntropyChange, confidence: float) -> dict[str, Estimate]:
+    """Both functionals at θ, from the scores at hand, by name."""
     other: Functional = "per_token" if change.functional == "per_sequence" else "per_sequence"
     f = Functionals(other, "prefix", change.sample.functional.tokens)
     sample = replace(change.sample, functional=f, series=change.sample.series[:1])
     entropy = change_of_sample(sample, [], [], confidence=confidence).entropy
-    return {change.functional: change.entropy, other: entropy}
+    return dict(sorted({change.functional: change.entropy, other: entropy}.items()))

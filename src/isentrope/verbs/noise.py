@@ -7,14 +7,13 @@ noise.parquet  one row per number
 
 from __future__ import annotations
 
-from operator import itemgetter
 from pathlib import Path
 
 import pandas as pd
 
 from isentrope.attribution.fisher.supervised import supervised_loss_change, supervised_noise_scale
 from isentrope.attribution.influence.influence import require_disjoint
-from isentrope.attribution.noise.entropy_noise import entropy_noise_scale
+from isentrope.attribution.noise.consequences import entropy_noise_scale
 from isentrope.attribution.noise.scale import ESTIMATES, groups_with_weight, noise_scale
 from isentrope.estimators.tail import LIGHT_TAILS
 from isentrope.nouns.estimate import Estimate
@@ -23,7 +22,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.results.results import NoiseResult
 from isentrope.sampling.tasks.task import Demonstrator, Task
 from isentrope.system.progress import Progress
-from isentrope.training.demonstrations import demonstration_rollouts
+from isentrope.training.supervised import demonstration_rollouts
 from isentrope.verbs.influence import influence_of
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import Column, Printed, Table, ends
@@ -31,13 +30,13 @@ from isentrope.verbs.printed import Column, Printed, Table, ends
 
 def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
     """The noise scales of a checkpoint's step, in prompts (examples for the supervised loss)."""
-    policy, U, step = ready.policy, ready.batches.U, ready.step
+    policy, U, step = ready.policy, ready.U, ready.step
     confidence = ready.estimator.confidence
     numbers: dict[str, dict[str, Estimate]] = {}
-    kinds = (("gradient", None), ("preconditioned", step.preconditioner))
+    kinds = {"gradient": None, "preconditioned": step.preconditioner}
     with progress.bar("noise scale") as report:
-        for done, (name, P) in enumerate(kinds):
-            report(done, len(kinds), name)
+        for name, P in kinds.items():
+            report(len(numbers), len(kinds), name)
             scale = noise_scale(
                 policy,
                 U,
@@ -80,15 +79,10 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
 
 def _supervised(ready: Prepared) -> dict[str, Estimate]:
     policy, data = ready.policy, ready.sampler.data
-    tested, trained = data.evaluation_task(), data.update_task()
-    update_name = data.U_dataset_name or data.dataset_name
-    E = _demonstrations(policy, data.dataset_name, tested, data.B_E, data.seeds["E"])
-    U = _demonstrations(policy, update_name, trained, data.B_U, data.seeds["U"])
+    E = _demonstrations(policy, data.evaluation_task(), data.B_E, data.seeds["E"])
+    U = _demonstrations(policy, data.update_task(), data.B_U, data.seeds["U"])
     require_disjoint(E, U)
-    options = {
-        "confidence": ready.estimator.confidence,
-        "gradients": ready.gradients,
-    }
+    options = {"confidence": ready.estimator.confidence, "gradients": ready.gradients}
     change = supervised_loss_change(policy, E, U, **options)
     simple, curved = supervised_noise_scale(policy, E, U, **options)
     names = ("loss", "first_order", "second_order", "squared_kernel", "curvature")
@@ -98,10 +92,10 @@ def _supervised(ready: Prepared) -> dict[str, Estimate]:
     }
 
 
-def _demonstrations(policy: Policy, name: str, task: Task, n: int, seed: int) -> Rollouts:
+def _demonstrations(policy: Policy, task: Task, n: int, seed: int) -> Rollouts:
     if not isinstance(task, Demonstrator):
         raise ValueError(
-            f"The task {name} has no demonstrations, so there is no supervised loss: set "
+            "The task of batch_config has no demonstrations, so there is no supervised loss: set "
             "analysis.supervised=false."
         )
     return demonstration_rollouts(policy, task.demonstrations(n, seed))
@@ -111,15 +105,15 @@ def printed_noise(result: NoiseResult, _: Path) -> Printed:
     """Every noise scale with its interval."""
     rows = [
         (of, name.replace("_", " "), scale, ends(scale), scale.unit)
-        for of, scales in result.scales.items()
-        for name, scale in scales.items()
+        for of in ("gradient", "preconditioned", "entropy", "supervised")
+        for name, scale in (getattr(result, of) or {}).items()
     ]
     columns = [
-        Column("of", itemgetter(0), left=True),
-        Column("quantity", itemgetter(1), left=True),
-        Column("value", itemgetter(2)),
-        Column("interval", itemgetter(3), 1),
-        Column("unit", itemgetter(4), 2, left=True),
+        Column("of", 0, left=True),
+        Column("quantity", 1, left=True),
+        Column("value", 2),
+        Column("interval", 3, 1),
+        Column("unit", 4, 2, left=True),
     ]
     yield Table(f"{result.policy.name}: noise", rows, columns)
     yield f"  intervals    {LIGHT_TAILS}"

@@ -12,8 +12,8 @@ momentum.parquet    one row per sequence of every past update: step, back, and a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from torch import Tensor
@@ -45,50 +45,14 @@ from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import clip_factor
 from isentrope.verbs.prepare import Prepared
 
+CHANGES = ("delta_h", "delta_j")
 CLOSED = 1e-3
 """Largest part of the momentum that rounding of stored moments leaves, where nothing is missing."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """What was found of the past updates of a step.
-
-    Attributes:
-        record: The parts of the momentum.
-        table: One row per sequence.
-        warnings: Sentences on what is not there.
-    """
-
-    record: MomentumRecord
-    table: pd.DataFrame
-    warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Recorded:
-    """A past step with a record: k, its checkpoint, its batch, and the norms of its gradient."""
-
-    back: int
-    checkpoint: Checkpoint
-    batch: Rollouts
-    gradient_norm: float | None
-    max_grad_norm: float | None
-
-    @property
-    def step(self) -> int:
-        return self.checkpoint.step or 0
-
-    def clip(self, policy: Policy) -> float:
-        """What clipping multiplied its gradient by."""
-        size = self.gradient_norm
-        if size is None:
-            assert self.batch.token_weights is not None
-            weights = self.batch.padded("token_weights")
-            size = norm(weighted_gradient(policy, self.batch, weights))
-        return clip_factor(size, self.max_grad_norm)
-
-
-def past_updates(ready: Prepared, table: Influence, progress: Progress) -> Found:
+def past_updates(
+    ready: Prepared, table: Influence, progress: Progress
+) -> tuple[MomentumRecord, pd.DataFrame, tuple[str, ...]]:
     """Unroll the momentum of a checkpoint's step over its recorded past updates.
 
     Args:
@@ -97,55 +61,59 @@ def past_updates(ready: Prepared, table: Influence, progress: Progress) -> Found
         progress: Where to say how far it is.
 
     Returns:
-        The parts of the momentum, by step and by sequence.
+        The parts of the momentum by step, a table by sequence, and sentences on what is not there.
 
     Raises:
         ValueError: If the checkpoint's name has no step, or its optimizer's momentum is not a sum
             of past gradients.
     """
-    if ready.subject.step is None:
+    here, folder = ready.subject.step, ready.subject.path.resolve().parent
+    if here is None:
         raise ValueError(
             f"analysis.momentum_steps looks for the steps before {ready.subject.path}, whose name "
             "has no step: measure a checkpoint called step_N or checkpoint-N beside those of its "
             "run, or set analysis.momentum_steps=0."
         )
-    state = load_optimizer_state(ready.policy, ready.subject.optimizer)
-    momentum = Momentum.of(ready.step, state)
+    momentum = Momentum.of(ready.step, load_optimizer_state(ready.policy, ready.subject.optimizer))
     attributions = [a for a in (table.entropy, table.reward) if a is not None]
-    recorded, missing = _records(ready)
-    updates: list[PastUpdate] = []
-    before: Vector | None = None
-    with progress.bar("past updates") as report:
-        for done, past in enumerate(recorded):
-            report(done, len(recorded), past.checkpoint.name)
-            policy = _policy_of(ready, past.checkpoint)
-            updates.append(_attributed(ready, momentum, attributions, policy, past))
-            optimizer = past.checkpoint.path / "optimizer.pt"
-            if past is recorded[-1] and optimizer.is_file():
-                earlier = load_optimizer_state(policy, optimizer)
-                before = momentum.before(earlier.moments, past.back)
-    return _found(ready, momentum, attributions, updates, before, missing)
-
-
-def _records(ready: Prepared) -> tuple[list[_Recorded], list[int]]:
-    """The recorded past steps within reach, the last one first; and those without a record."""
-    here, folder = ready.subject.step or 0, ready.subject.path.resolve().parent
+    quantities = [a.groups for a in attributions]
     by_step = {step_of_folder(path.name): path for path in folder.iterdir() if path.is_dir()}
-    found: list[_Recorded] = []
+    updates: list[PastUpdate] = []
     missing: list[int] = []
-    for back in range(1, min(ready.analysis.momentum_steps, here) + 1):
-        path = by_step.get(here - back)
-        record = None if path is None else _read(path)
-        if path is None or record is None:
-            missing.append(here - back)
-            continue
-        batch, update = record
-        norms = update.get("gradient_norm"), update.get("max_grad_norm")
-        found.append(_Recorded(back, Checkpoint(path, path.name), batch, *norms))
-    return found, missing
+    earliest: tuple[Policy, Path] | None = None
+    reach = min(ready.analysis.momentum_steps, here)
+    with progress.bar("past updates") as report:
+        for back in range(1, reach + 1):
+            report(back - 1, reach, f"step_{here - back}")
+            path = by_step.get(here - back)
+            record = path and _read(path)
+            if path is None or record is None:
+                missing.append(here - back)
+                continue
+            batch, update = record
+            policy = Checkpoint(path, path.name).load(ready.where, ready.sampler.sampling)
+            policy.ranks = ready.policy.ranks
+            policy.convert(ready.policy.precision)
+            size = update.get("gradient_norm")
+            if size is None:  # not every recorder knows it
+                size = norm(weighted_gradient(policy, batch, batch.padded("token_weights")))
+            clip = clip_factor(size, update.get("max_grad_norm"))
+            directions = momentum.directions(quantities, back, clip)
+            rows = past_influence(policy, batch, directions, ready.gradients)
+            updates.append(PastUpdate(back, batch, rows.chunk(len(attributions))))
+            earliest = policy, path / "optimizer.pt"
+    before: Vector | None = None
+    if earliest is not None and earliest[1].is_file():
+        before = momentum.before(load_optimizer_state(*earliest).moments, updates[-1].back)
+    record = _record(ready, momentum, attributions, updates, before, missing)
+    columns: dict[str, list[object]] = {}
+    for update in updates:
+        for name, column in _columns(attributions, update, here).items():
+            columns.setdefault(name, []).extend(column)
+    return record, pd.DataFrame(columns), tuple(_warnings(record, attributions[0]))
 
 
-def _read(checkpoint: Path) -> tuple[Rollouts, dict[str, float | None]] | None:
+def _read(checkpoint: Path) -> tuple[Rollouts, dict[str, Any]] | None:
     """The record of the step from a checkpoint; None where it has none that replays."""
     try:
         batch, update = read_next_update(checkpoint)
@@ -156,34 +124,14 @@ def _read(checkpoint: Path) -> tuple[Rollouts, dict[str, float | None]] | None:
     return None if batch.token_weights is None else (batch, update)
 
 
-def _policy_of(ready: Prepared, checkpoint: Checkpoint) -> Policy:
-    """The policy of a past checkpoint, at the precision of the present one."""
-    policy = checkpoint.load(ready.where, ready.sampler.sampling)
-    policy.ranks = ready.policy.ranks
-    return policy.convert(ready.policy.precision)
-
-
-def _attributed(
+def _record(
     ready: Prepared,
     momentum: Momentum,
     attributions: Sequence[Attribution],
-    policy: Policy,
-    past: _Recorded,
-) -> PastUpdate:
-    quantities = [a.groups for a in attributions]
-    directions = momentum.directions(quantities, past.back, past.clip(policy))
-    rows = past_influence(policy, past.batch, directions, ready.gradients)
-    return PastUpdate(past.back, past.batch, rows.chunk(len(attributions)))
-
-
-def _found(
-    ready: Prepared,
-    momentum: Momentum,
-    attributions: Sequence[Attribution],
-    updates: list[PastUpdate],
+    updates: Sequence[PastUpdate],
     before: Vector | None,
-    missing: list[int],
-) -> Found:
+    missing: Sequence[int],
+) -> MomentumRecord:
     confidence, here = ready.estimator.confidence, ready.subject.step or 0
     parts = [
         unroll(a, ready.step, [update.by_group[k] for update in updates], before)
@@ -192,10 +140,9 @@ def _found(
 
     def part(by_group: Sequence[Tensor]) -> PastPart:
         estimates = [
-            a.groups.estimate(x, a.budget["momentum"].n, unit=a.unit, confidence=confidence)
-            for a, x in zip(attributions, by_group, strict=True)
+            a.groups.estimate(x, confidence) for a, x in zip(attributions, by_group, strict=True)
         ]
-        return PastPart(delta_h=estimates[0], delta_j=estimates[1] if estimates[1:] else None)
+        return PastPart(**dict(zip(CHANGES, estimates, strict=False)))
 
     steps = [
         PastStep(
@@ -208,23 +155,17 @@ def _found(
         for k, update in enumerate(updates)
     ]
     earlier = [p.before for p in parts if p.before is not None]
-    if earlier:  # what is before the earliest recorded step is not missing
-        missing = [step for step in missing if step > steps[-1].step]
-    sums = {update.back: parts[0].updates[k] for k, update in enumerate(updates)}
+    sums = {step.back: of_entropy for step, of_entropy in zip(steps, parts[0].updates, strict=True)}
     groups = attributions[0].groups
     whole = groups.along(ready.step.components["momentum"])
-    record = MomentumRecord(
+    return MomentumRecord(
         steps=tuple(steps),
         before=part(earlier) if earlier else None,
         not_attributed=part([p.rest for p in parts]),
-        missing=tuple(missing),
+        # what is before the earliest recorded step is not missing
+        missing=tuple(step for step in missing if not earlier or step > steps[-1].step),
         half_of_sum=half_of(sums, whole, groups, confidence),
     )
-    table: dict[str, list[object]] = {}
-    for update in updates:
-        for name, column in _columns(attributions, update, here).items():
-            table.setdefault(name, []).extend(column)
-    return Found(record, pd.DataFrame(table), tuple(_warnings(record, attributions[0])))
 
 
 def _columns(
@@ -232,9 +173,13 @@ def _columns(
 ) -> dict[str, Sequence[object]]:
     """The table of the sequences of a past update."""
     batch, n = update.batch, len(update.batch)
-    columns: dict[str, Sequence[object]] = {"step": [here - update.back] * n}
-    columns |= {"back": [update.back] * n, "sequence": range(n), **columns_of_responses(batch)}
-    parts = zip(("delta_h", "delta_j"), attributions, update.by_group, strict=False)
+    columns: dict[str, Sequence[object]] = {
+        "step": [here - update.back] * n,
+        "back": [update.back] * n,
+        "sequence": range(n),
+        **columns_of_responses(batch),
+    }
+    parts = zip(CHANGES, attributions, update.by_group, strict=False)
     for name, attribution, by_group in parts:
         columns[name] = by_group.sum(0).tolist()
         columns[f"{name}_se"] = attribution.groups.standard_error(by_group).tolist()

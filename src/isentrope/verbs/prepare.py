@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from isentrope.attribution.gradients.options import GradientOptions
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig
 from isentrope.config.control import TrialConfig
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.stages import LoggingConfig
-from isentrope.nouns.vectors import Vector
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.results.header import Header
 from isentrope.runs.checkpoints import Subject
@@ -21,11 +21,13 @@ from isentrope.system.processes import all_ranks
 from isentrope.system.progress import Clock, Progress
 from isentrope.trainers.as_trained import refuse
 from isentrope.update.optimizer_state import load_optimizer_state
+from isentrope.update.rounding import RoundedStep
 from isentrope.update.step import Step
-from isentrope.verbs.batches import Batches, Sampler
+from isentrope.verbs.batches import Sampler
+from isentrope.verbs.check_batches import model_obstacles
 from isentrope.verbs.header import header_of
 from isentrope.verbs.precision_stages import at_precision
-from isentrope.verbs.replayable import model_obstacles
+from isentrope.verbs.real_step import OptimizerOf
 from isentrope.verbs.training_step import training_step
 
 log = logging.getLogger("isentrope")
@@ -38,7 +40,8 @@ class Prepared:
     Attributes:
         subject: The checkpoint.
         policy: In float32, to be set to a precision for each stage (`at_precision`).
-        batches: E and U.
+        E: What entropy is measured on.
+        U: What the step is computed from, with advantages.
         step: The optimizer's step on U.
         header: What results say of all that.
         clock: Counts the time of each stage.
@@ -52,12 +55,13 @@ class Prepared:
         logging: What the log of a measurement holds.
         where: How checkpoints are loaded.
         run_folder: The folder that the configuration names; None where it names none.
-        along: Δθ/η by learning rate where training rounds the step; None where it is v.
+        along: The step by learning rate where training rounds it; None where it is v.
     """
 
     subject: Subject
     policy: Policy
-    batches: Batches
+    E: Rollouts
+    U: Rollouts
     step: Step
     header: Header
     clock: Clock
@@ -71,7 +75,7 @@ class Prepared:
     logging: LoggingConfig
     where: CheckpointConfig
     run_folder: Path | None = None
-    along: Callable[[float], Vector] | None = None
+    along: Callable[[float], RoundedStep] | None = None
 
     @property
     def rate(self) -> float:
@@ -98,25 +102,20 @@ def prepare_checkpoint(
         refuse(of_model, estimator.ignore_training_settings, subject.name)
         batches = sampler.batches(estimator)
     with clock.stage("update"), at_precision(policy, config.precision.updating):
-        U, real = training_step(
-            policy,
-            subject,
-            batches.U,
-            estimator,
-            state,
-            longest=sampler.longest(batches.U),
-            drawn_here=data.U_file is None,
-            master_weights=config.checkpoint.master_weights,
-        )
-        batches, step = replace(batches, U=U), real.step
-    precision = config.precision
-    directory = config.output.directory
+        of = OptimizerOf(policy, subject, state, config.checkpoint.master_weights)
+        longest, drawn_here = sampler.longest(batches.U), data.U_file is None
+        U, real = training_step(of, batches.U, estimator, longest, drawn_here=drawn_here)
+        step = real.step
+    precision, directory = config.precision, config.output.directory
     return Prepared(
         subject=subject,
         policy=policy,
-        batches=batches,
+        E=batches.E,
+        U=U,
         step=step,
-        header=header_of(subject, sampler, batches, step, real.facts, estimator, precision),
+        header=header_of(
+            subject, sampler, replace(batches, U=U), step, real.facts, estimator, precision
+        ),
         clock=clock,
         sampler=sampler,
         estimator=estimator,

@@ -1,38 +1,35 @@
-"""What a training run starts from: model, prompts, update batches, contract and observers."""
+"""What a training run starts from: model, prompts, update batches, contract and observers.
+
+What watches and corrects a training run: probe, alarm, noise scale, isentropic step.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from isentrope.config.contract import advantages_of, run_contract
-from isentrope.config.control_options import inert_reasons, measures, run_control
-from isentrope.config.paths import path_in_run
-from isentrope.config.train import TrainConfig, TrainingConfig
+from isentrope.config.control_options import measures, run_control
+from isentrope.config.train import DataConfig, TrainConfig, TrainingConfig
 from isentrope.config.trl import grpo_options
-from isentrope.control.adaptive_strength import AdaptiveStrength
-from isentrope.control.controls import NONE
+from isentrope.config.values import path_in_run
 from isentrope.control.isentropic import IsentropicStep
-from isentrope.control.options import IsentropicOptions
+from isentrope.control.requirements import IsentropicOptions
 from isentrope.models.sharding import shard_base
 from isentrope.policy.language_model import Policy
 from isentrope.probe.alarm import Alarm
 from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.online_noise_scale import NoiseScaleMonitor
-from isentrope.probe.options import ProbeOptions
-from isentrope.recording.contract import (
-    environment,
-    frozen_hash,
-    read_contract,
-    trainable_shapes,
-)
+from isentrope.probe.requirements import ProbeOptions
+from isentrope.recording.contract import environment, frozen_hash, read_contract, trainable_shapes
 from isentrope.runs.branch import Branch
+from isentrope.runs.folder import kept_steps, require_disk
 from isentrope.runs.identity import contract_config, require_same_run
 from isentrope.runs.origin import training_origin
-from isentrope.runs.room import checkpoints_size, require_disk
 from isentrope.sampling.batches import Groups
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.system.checkpoint_names import step_of_folder
@@ -44,8 +41,67 @@ from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
 from isentrope.training.update_batches import UpdateBatches
-from isentrope.verbs.observers import Observers, held_out_prompts
-from isentrope.verbs.replayable import balancing_weight
+from isentrope.verbs.check_batches import balancing_weight
+
+
+@dataclass(frozen=True)
+class Observers:
+    """What watches and corrects a run; None for each that it has not.
+
+    Attributes:
+        step_control: Corrects optimizer steps.
+        probe: Reads the entropy.
+        alarm: Watches the probe's readings.
+        noise_scale: Of each step.
+    """
+
+    step_control: IsentropicStep | None
+    probe: EntropyProbe | None
+    alarm: Alarm | None
+    noise_scale: NoiseScaleMonitor | None
+
+    @property
+    def stateful(self) -> dict[str, Any]:
+        """Those whose state is saved with each checkpoint, by name."""
+        parts = {"entropy_probe": self.probe, "alarm": self.alarm, "noise_scale": self.noise_scale}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def watch(self, trainer: Any) -> None:
+        """Add probe and alarm to a trainer."""
+        if self.probe is not None:
+            trainer.add_callback(self.probe)
+        if self.alarm is not None:
+            trainer.add_callback(self.alarm)  # behind the probe, whose readings it watches
+            batch = lambda: trainer.batch and trainer.batch.rollouts.sampler_entropies  # noqa: E731
+            self.alarm.batch_entropies = batch
+
+
+def held_out_prompts(
+    data: DataConfig, readers: Sequence[str], trained_on: Sequence[Prompt]
+) -> list[Prompt]:
+    """Prompts for evaluation batches; those of training, with a warning, where there are no others.
+
+    Args:
+        data: The data set.
+        readers: What reads entropy from them, in words.
+        trained_on: Prompts of the run.
+
+    Returns:
+        The prompts; none where nothing reads them.
+    """
+    if not readers:
+        return []
+    held_out = data.load_task(data.dataset_name, data.held_out_split, data.dataset_path)
+    trained = {prompt.content for prompt in trained_on}
+    prompts = [prompt for prompt in held_out.prompts if prompt.content not in trained]
+    if not prompts:
+        logging.getLogger("isentrope").warning(
+            "The data set has no held-out split for %s: entropy is read from fresh responses to "
+            "prompts that are trained on, not to held-out ones.",
+            " and ".join(readers),
+        )
+    return prompts or held_out.prompts
+
 
 log = logging.getLogger("isentrope")
 
@@ -59,12 +115,13 @@ def prepare_training(
     if "tensorboard" in config.output.report_to:
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / "tensorboard")
     args = grpo_options(config, files.checkpoints)
-    for reason in inert_reasons(config):
-        log.warning(reason)
     model, tokenizer = load_trainable(
         **config.model.model_dump(exclude={"shard_base"}), seed=training.seed
     )
-    _require_room(model, training, files, checkpoint)
+    done = 0 if checkpoint is None else step_of_folder(checkpoint.name) or 0
+    steps = range(done + 1 if done else 0, training.steps + 1)
+    kept = kept_steps(steps, training.save_every, training.keep_last, training.keep_every)
+    require_disk(files.folder, model, kept, "set training.keep_last, or choose another --out")
     policy = Policy(model, tokenizer, precision="as_is")
     data, longest = config.data, config.sampling.max_new_tokens
     task = data.load_task(data.dataset_name, data.train_split, data.dataset_path)
@@ -80,8 +137,7 @@ def prepare_training(
         contract["parent"] = asdict(begun)
     if checkpoint is not None:
         saved = read_contract(checkpoint)
-        step = step_of_folder(checkpoint.name) or 0
-        require_same_run(checkpoint, saved, contract, branched=Branch.at(files, step) is not None)
+        require_same_run(checkpoint, saved, contract, branched=Branch.at(files, done) is not None)
     if config.model.shard_base:
         shard_base(model, all_ranks(), args.device)
     readers = ["the probe"] if config.entropy_probe.enabled else []
@@ -91,18 +147,6 @@ def prepare_training(
     return _assembled(
         config, (model, tokenizer, args, batches, files), contract, observers, held_out, progress
     )
-
-
-def _require_room(
-    model: Any, training: TrainingConfig, files: RunFiles, checkpoint: Path | None
-) -> None:
-    """Refuse a run whose checkpoints do not fit on the disk."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    weights = sum(p.numel() * p.element_size() for p in trained)
-    done = 0 if checkpoint is None else step_of_folder(checkpoint.name) or 0
-    size = checkpoints_size(training, weights, sum(p.numel() for p in trained), done)
-    cure = "set training.keep_last, raise training.save_every, or choose another --out"
-    require_disk(files.folder, size, "Saving its checkpoints", cure)
 
 
 def _base_model(model: Any, given: str, run: Path) -> str:
@@ -181,7 +225,6 @@ def _observers(config: TrainConfig, held_out: list[Prompt], model: Any, args: An
             false_alarms=watching.false_alarms,
             half_life=watching.half_life,
             stop=watching.stop,
-            control=None if config.control.name == NONE else config.control.name,
         )
     if noise.enabled and args.gradient_accumulation_steps >= 2:
         noise_scale = NoiseScaleMonitor(
@@ -206,7 +249,7 @@ def _assembled(
 
     from isentrope.training.trainer import EntropyGRPOTrainer, RunOptions
 
-    *_, args, batches, files = parts
+    *_, args, _, files = parts
     training = config.training
     trainer = EntropyGRPOTrainer(
         *parts,
@@ -223,12 +266,8 @@ def _assembled(
             rollouts_every=config.output.rollouts_every,
             observe=progress.training(training.steps),
         ),
-        control=run_control(config, args, held_out, batches.task),
+        control=run_control(config, args, held_out),
     )
-    if args.use_adaptive_entropy and config.control.name != "none":
-        strength = AdaptiveStrength(trainer)
-        trainer.add_callback(strength)
-        trainer.stateful["control"] = strength
     trainer.remove_callback(PrinterCallback)
     observers.watch(trainer)
     return trainer

@@ -1,4 +1,4 @@
-"""What a verb prints: tables of columns, and lines; `cli.layout` fits them to the terminal.
+"""What a verb prints: tables of columns, and lines; `cli.console` fits them to the terminal.
 
 A column names an attribute of a row, or computes its cell; cells are written by their type.
 """
@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from isentrope.attribution.influence.classes import Classes, ClassPart
+from isentrope.attribution.influence.classes import Classes
 from isentrope.attribution.influence.reliability import printed_reliability
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.criterion import is_it_all
+from isentrope.results.attributions import is_it_all
 from isentrope.system.formatting import MISSING, TERMINAL, known
 
 number, bounds = TERMINAL.number, TERMINAL.interval
@@ -27,21 +27,24 @@ class Column:
 
     Attributes:
         title: Its heading.
-        of: An attribute of a row, `KEY`, or a function of a row.
+        of: An attribute of a row (an entry of a mapping or tuple), `KEY`, or a function of it.
         rank: 0 for one that is always there; the larger, the earlier it is left out.
         left: Whether it is aligned to the left, as text is.
     """
 
     title: str
-    of: str | Callable[[Any], object] = KEY
+    of: str | int | Callable[[Any], object] = KEY
     rank: int = 0
     left: bool = False
 
     def cell(self, key: object, row: Any) -> str:
         """The cell of a row."""
-        if self.of == KEY:
-            return text(key)
-        return text(self.of(row) if callable(self.of) else getattr(row, self.of))
+        of = self.of
+        if callable(of):
+            return text(of(row))
+        if isinstance(row, Mapping) and of != KEY:
+            return text(row.get(of))
+        return text(key if of == KEY else row[of] if isinstance(of, int) else getattr(row, of))
 
 
 @dataclass(frozen=True)
@@ -102,20 +105,17 @@ def classes_table(name: str, classes: Mapping[str, Classes]) -> Printed:
     if of not in classes:
         return
 
-    def interval(field: str) -> Callable[[ClassPart], str]:
-        return lambda part: value_and_interval(getattr(part, field))
-
     rows = classes[of].parts
     columns = [
         Column("class", left=True),
         Column(of, lambda part: f"{part.members:.0f}", 2),
         Column("δH ± se", "delta_h"),
-        Column("of the fall", interval("fall"), 1),
-        Column("share of δH", interval("share_h"), 3),
+        Column("of the fall", lambda part: value_and_interval(part.fall), 1),
+        Column("share of δH", lambda part: value_and_interval(part.share_h), 3),
     ]
     if all(part.delta_j is not None for part in rows.values()):
         columns.append(Column("δJ ± se", "delta_j", 4))
-        columns.append(Column("share of δJ", interval("share_j"), 5))
+        columns.append(Column("share of δJ", lambda part: value_and_interval(part.share_j), 5))
     yield Table(f"{name}: classes of {of}, per unit η", rows, columns)
 
 

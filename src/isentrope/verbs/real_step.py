@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from isentrope.checks.checkpoint import fit_of_order
-from isentrope.checks.finding import Finding
+from isentrope.checks.checkpoint import Finding, fit_of_order
 from isentrope.checks.rates import describe_groups, disagreement
 from isentrope.checks.state_order import describe_misplaced
 from isentrope.config.estimator import EstimatorConfig
-from isentrope.models.stored_types import stored_types
-from isentrope.nouns.vectors import Vector, axpy
+from isentrope.models.trainable import stored_types
+from isentrope.nouns.vectors import axpy
 from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Subject
 from isentrope.update.optimizer_rules import SHORT_MOMENTS, short_types
@@ -36,58 +36,56 @@ class RealStep:
     Attributes:
         step: v, or the rounded step where that is to be measured.
         facts: Param groups, whether an order is confirmed, and rounding, for the results.
-        along: Δθ/η by learning rate where the step is rounded; None where it is v at every rate.
+        along: The rounded step by learning rate; None where it is v at every rate.
     """
 
     step: Step
-    facts: dict[str, Any] = field(default_factory=dict)
-    along: Callable[[float], Vector] | None = None
+    facts: dict[str, Any]
+    along: Callable[[float], RoundedStep] | None
 
 
 @dataclass(frozen=True)
-class Rounding:
-    """How training rounds a step.
+class OptimizerOf:
+    """The optimizer of a checkpoint, and what its weights are trained in.
 
     Attributes:
         policy: The policy at θ.
-        state: Its optimizer's state.
-        types: Parameters that training keeps in 16 bits; none where it kept float32 weights.
+        subject: The checkpoint.
+        state: The optimizer's state.
+        master_weights: Whether training kept float32 weights, so that nothing is rounded.
     """
 
     policy: Policy
+    subject: Subject
     state: OptimizerState
-    types: dict[str, torch.dtype]
+    master_weights: bool
 
-    @classmethod
-    def of(
-        cls, policy: Policy, subject: Subject, state: OptimizerState, *, master_weights: bool
-    ) -> Rounding:
-        """That of a checkpoint; with master weights nothing is rounded."""
-        if master_weights:
-            return cls(policy, state, {})
-        stored = stored_types(subject.path, policy.names)
-        return cls(policy, state, short_types(policy, state.types, stored))
+    def rounding(
+        self, step: Step, estimator: EstimatorConfig
+    ) -> tuple[RoundedStep, Callable[[float], RoundedStep]] | None:
+        """The step that training takes, at the rate of interest and at any rate.
 
-    def step(self, step: Step, eta: float) -> RoundedStep | None:
-        """The step that training takes at a learning rate; None where nothing is rounded."""
-        if not self.types or not eta:
+        Args:
+            step: v.
+            estimator: The rate of interest; where it is 0, the largest one of the sweep.
+
+        Returns:
+            The step, and what gives it at a rate; None where nothing is rounded.
+        """
+        policy, state = self.policy, self.state
+        rate = estimator.rate(step.learning_rate) or max(estimator.eta_list or [0.0])
+        if self.master_weights or not rate:
             return None
-        return rounded_step(self.policy, self.state, step, self.types, eta)
-
-    def step_of_interest(self, step: Step, estimator: EstimatorConfig) -> RoundedStep | None:
-        """That at the rate of interest, or where it is 0 at the largest one of the sweep."""
-        rate = estimator.rate(step.learning_rate)
-        return self.step(step, rate or max(estimator.eta_list or [0.0]))
+        types = short_types(policy, state.types, stored_types(self.subject.path, policy.names))
+        take = partial(rounded_step, policy, state, step, types)
+        return (take(rate), take) if types else None
 
 
-def real_step(
-    subject: Subject, rounding: Rounding, step: Step, estimator: EstimatorConfig
-) -> RealStep:
+def real_step(optimizer: OptimizerOf, step: Step, estimator: EstimatorConfig) -> RealStep:
     """Hold a step against the checkpoint's records and the type of its weights.
 
     Args:
-        subject: The checkpoint.
-        rounding: How its training rounds.
+        optimizer: That of the checkpoint.
         step: v.
         estimator: Says whether the rounded step is to be measured.
 
@@ -98,88 +96,65 @@ def real_step(
         ValueError: If the state is matched by an order that it does not fit, or training rounds the
             step to another one and the configuration does not say which is to be measured.
     """
-    state = rounding.state
+    state = optimizer.state
     confirmed, notes = _order(state, step)
-    notes += _rates(state, subject)
+    notes += _rates(state, optimizer.subject)
     facts = {"param_groups": tuple(state.distinct_groups), "order_confirmed": confirmed}
-    rounded = rounding.step_of_interest(step, estimator)
-    if rounded is None:
-        return _noted(step, facts, notes)
-    facts["rounding"] = rounded
-    if not estimator.rounded_step:
-        return _noted(step, facts, (*notes, _unrounded(rounded, estimator)))
-    added = axpy(-1.0, step.direction, rounded.direction)
-    measured = replace(
-        step, direction=rounded.direction, components=step.components | {"rounding": added}
-    )
-    notes += (f"The step is the one that rounding takes: {rounded}.",)
-    if rounding.policy.precision.rounding is None:
-        notes += (
-            "Its gradient is not rounded as in training, where passes are in 16 bits too: in tests "
-            "this changed the step by 3 to 15 %. precision.update_vector: bfloat16 rounds it.",
-        )
-
-    def along(eta: float) -> Vector:
-        return rounded_step(rounding.policy, state, step, rounding.types, eta).direction
-
-    return replace(_noted(measured, facts, notes), along=along)
+    along, rounding = None, optimizer.rounding(step, estimator)
+    if rounding is not None:
+        rounded, take = rounding
+        facts["rounding"] = rounded
+        notes += _of_rounding(optimizer.policy, rounded, estimator)
+        if estimator.rounded_step:
+            added, along = axpy(-1.0, step.direction, rounded.direction), take
+            parts = step.components | {"rounding": added}
+            step = replace(step, direction=rounded.direction, components=parts)
+    # the numbers of these notes replace the general sentence on moments
+    kept = (sentence for sentence in step.warnings if sentence != SHORT_MOMENTS)
+    return RealStep(replace(step, warnings=(*kept, *notes)), facts, along)
 
 
-def _noted(step: Step, facts: dict[str, Any], notes: tuple[str, ...]) -> RealStep:
-    """The step with the notes, whose numbers replace the general sentence on moments."""
-    general = tuple(w for w in step.warnings if w != SHORT_MOMENTS)
-    return RealStep(replace(step, warnings=(*general, *notes)), facts)
-
-
-def check_rounding(
-    subject: Subject, rounding: Rounding, step: Step, estimator: EstimatorConfig
-) -> Finding:
+def check_rounding(optimizer: OptimizerOf, step: Step, estimator: EstimatorConfig) -> Finding:
     """Is v the step that training takes in the type of its weights?"""
-    stored = set(stored_types(subject.path, rounding.policy.names).values())
-    kinds = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in stored))
-    rounded = rounding.step_of_interest(step, estimator)
-    if rounded is None:
+    rounding = optimizer.rounding(step, estimator)
+    if rounding is None:
+        stored = set(stored_types(optimizer.subject.path, optimizer.policy.names).values())
+        kinds = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in stored))
         short = stored & {torch.bfloat16, torch.float16}
         kept = "; training kept a float32 copy of them" if short else ""
         return Finding(ROUNDING, True, f"weights on disk are {kinds}{kept}")
-    if rounded.error <= MAX_ROUNDING or estimator.rounded_step:
-        measured = "; the rounded step is measured" if estimator.rounded_step else ""
-        return Finding(ROUNDING, True, f"{rounded}{measured}")
-    return Finding(ROUNDING, False, f"{rounded} (bound {MAX_ROUNDING:g})", _ways_out())
+    if estimator.rounded_step:
+        return Finding(ROUNDING, True, f"{rounding[0]}; the rounded step is measured")
+    harmless = rounding[0].error <= MAX_ROUNDING
+    return Finding(
+        ROUNDING, harmless, f"{rounding[0]} (bound {MAX_ROUNDING:g})", "" if harmless else _WAYS_OUT
+    )
 
 
 def _order(state: OptimizerState, step: Step) -> tuple[bool | None, tuple[str, ...]]:
     """Whether second moments confirm a match that no name in the optimizer's file confirms."""
-    if state.matched_by not in ("order", "sidecar"):
+    by_order, by_sidecar = state.matched_by == "order", state.matched_by == "sidecar"
+    if not (by_order or by_sidecar):
         return None, ()
     order = fit_of_order(state, step.loss_gradient)
     # names in a file are refused on a test alone; an order without names on less
-    named = state.matched_by == "sidecar"
-    wrong = {} if order is None else order.wrong if named else order.better
+    wrong = {} if order is None else order.wrong if by_sidecar else order.better
+    by = "parameter_names.json" if by_sidecar else "their order"
+    matched = f"The optimizer's parameters were matched by {by}"
     if wrong:
         raise ValueError(
-            f"The optimizer's parameters were matched by {_MATCH[state.matched_by]}, and "
-            f"{describe_misplaced(wrong)}: put their names, in the optimizer's order, into "
-            "parameter_names.json beside its file."
+            f"{matched}, and {describe_misplaced(wrong)}: put their names, in the optimizer's "
+            "order, into parameter_names.json beside its file."
         )
-    if state.matched_by != "order":
+    if by_sidecar:
         return None, ()
     if order is None or order.open:
-        exchange = (
-            f" (exchanged, {' and '.join(order.open)} would fit)" if order and order.open else ""
-        )
         return None, (
-            "The optimizer's parameters were matched by their order, which no name confirms and "
-            f"second moments do not decide{exchange}: put parameter_names.json beside the "
-            "optimizer's file to be sure.",
+            f"{matched}, which no name confirms and second moments do not decide: put "
+            "parameter_names.json beside the optimizer's file to be sure.",
         )
-    return True, (
-        "The optimizer's parameters were matched by their order; its second moments fit these "
-        "parameters better than any exchange of two.",
-    )
-
-
-_MATCH = {"order": "their order", "sidecar": "parameter_names.json"}
+    better = "its second moments fit these parameters better than any exchange of two"
+    return True, (f"{matched}; {better}.",)
 
 
 def _rates(state: OptimizerState, subject: Subject) -> tuple[str, ...]:
@@ -195,21 +170,29 @@ def _rates(state: OptimizerState, subject: Subject) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _unrounded(rounded: RoundedStep, estimator: EstimatorConfig) -> str:
+_WAYS_OUT = (
+    "Set estimator.rounded_step=true to measure the step that was rounded, false to measure v "
+    "all the same, or checkpoint.master_weights=true if training kept float32 weights."
+)
+
+
+def _of_rounding(
+    policy: Policy, rounded: RoundedStep, estimator: EstimatorConfig
+) -> tuple[str, ...]:
+    if estimator.rounded_step:
+        exact = (
+            "Its gradient is not rounded as in training, where passes are in 16 bits too: in tests "
+            "this changed the step by 3 to 15 %. precision.update_vector: bfloat16 rounds it.",
+        )
+        notes = () if policy.precision.rounding else exact
+        return (f"The step is the one that rounding takes: {rounded}.", *notes)
     if rounded.error <= MAX_ROUNDING:
-        return f"Training rounds its weights: {rounded}."
+        return (f"Training rounds its weights: {rounded}.",)
     if estimator.rounded_step is None:
         raise ValueError(
-            f"Training rounds its weights, so its step is not v: {rounded}. {_ways_out()}"
+            f"Training rounds its weights, so its step is not v: {rounded}. {_WAYS_OUT}"
         )
     return (
         f"THIS IS NOT THE STEP THAT TRAINING TAKES: its weights are rounded, {rounded}. "
-        "estimator.rounded_step=true measures the real one."
-    )
-
-
-def _ways_out() -> str:
-    return (
-        "Set estimator.rounded_step=true to measure the step that was rounded, false to measure v "
-        "all the same, or checkpoint.master_weights=true if training kept float32 weights."
+        "estimator.rounded_step=true measures the real one.",
     )

@@ -22,7 +22,7 @@ from isentrope.checks import Finding
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.stages import SamplingConfig
 from isentrope.models.precision import Precision
-from isentrope.models.stored_types import stored_types
+from isentrope.models.trainable import stored_types
 from isentrope.nouns.vectors import Vector, axpy, dot, norm
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import NEXT_UPDATE, read_next_update
@@ -116,7 +116,7 @@ def _replayed(
             max_grad_norm=update.get("max_grad_norm"),
             micro_batch=micro_batch,
         )
-        step, _ = with_control(policy, subject.path, U, step)
+        step = with_control(policy, subject.path, U, step)
         eta = update.get("learning_rate") or step.learning_rate
         change = axpy(-1.0, policy.theta, moved.theta)
         taken = {name: x / eta for name, x in change.items()}

@@ -32,112 +32,109 @@ cannot be known (an interval where the weights are heavy-tailed, for one) is nul
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from isentrope.estimators.entropy_change import EntropyChange, Point
+from isentrope.estimators.entropy_change import EntropyChange
 from isentrope.estimators.identities import Z_LIMIT
 from isentrope.estimators.reward_change import RewardChange, RewardOrders
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import fields_of
 from isentrope.results.results import MeasureResult
 from isentrope.results.sweep import LinearRange, RewardRecord, RewardRow, SweepRow
-from isentrope.verbs.measurement import Measurement
-from isentrope.verbs.prepare import Prepared
+from isentrope.verbs.measurement import Measurement, entropies_of
 
 NAN = math.nan
 
 
-def measure_result(ready: Prepared, measurement: Measurement) -> MeasureResult:
+def measure_result(found: Measurement) -> MeasureResult:
     """The result of `measure` at one checkpoint; the loop adds the step's warnings and timing."""
-    change, header, reach = measurement.change, ready.header, measurement.change.linear_range
+    ready, change = found.ready, found.change
+    header, reach, rate = ready.header, change.linear_range, ready.rate
     estimator = replace(header.estimator, order=ready.estimator.order, unit=change.entropy.unit)
-    rate = measurement.rate
     budget: dict[str, float] = {}
-    for name, part in measurement.budget.items():
+    for name, part in found.budget.items():
         freedom = part.degrees_of_freedom if math.isfinite(part.ci_low) else None
         numbers = {"": part.value, "_se": part.se, "_degrees_of_freedom": freedom or NAN}
         budget |= {name + end: number for end, number in numbers.items()}
     return MeasureResult(
         **vars(header)
         | {"estimator": estimator, "step": replace(header.step, rate_of_interest=rate)},
-        entropy=dict(sorted(measurement.entropies.items())),
+        entropy=entropies_of(change, header.estimator.confidence),
         first_order=change.first_order,
         pathwise=change.pathwise,
         second_order=change.second_order,
-        sweep=tuple(_row(measurement, eta) for eta in measurement.etas),
+        sweep=tuple(_rows(found)),
         linear_range=reach
         and LinearRange(**vars(reach), rate_over_range=rate / reach.value if reach.value else None),
         budget=budget,
-        checks=measurement.checks,
-        reward=measurement.reward and _reward(measurement.reward),
-        warnings=tuple(warnings_of(measurement)),
+        checks=found.checks,
+        reward=found.reward and _reward(found.reward),
+        warnings=tuple(dict.fromkeys(_warnings(found))),
     )
 
 
-def warnings_of(measurement: Measurement) -> list[str]:
+def _warnings(found: Measurement) -> Iterator[str]:
     """Sentences on what limits the use of the numbers."""
-    warnings = [] if measurement.no_reward is None else [measurement.no_reward]
-    if measurement.reward and not measurement.reward.points:
-        warnings.append(
+    change, checks = found.change, found.checks
+    yield from found.no_reward
+    if found.reward and not found.reward.points:
+        yield (
             'ΔJ(η) is measured by importance weights, and method "resampled" has none: the '
             "two orders of J are given without it."
         )
     for name in ("martingale_z", "score_identity_z"):
-        z = getattr(measurement.checks, name)
+        z = getattr(checks, name)
         if z is not None and abs(z) > Z_LIMIT:
-            warnings.append(
+            yield (
                 f"{name} = {z:.1f}: E was not drawn from the policy that is scored, or only from a "
                 "part of it; run isentrope check."
             )
-    warnings += [f"At θ: {sentence}" for sentence in measurement.change.entropy.warnings]
-    if (reach := measurement.change.linear_range) and math.isfinite(reach.ci_low):
-        warnings += [f"Linear range η*: {sentence}" for sentence in reach.warnings]
+    for sentence in change.entropy.warnings:
+        yield f"At θ: {sentence}"
+    if (reach := change.linear_range) and math.isfinite(reach.ci_low):
+        for sentence in reach.warnings:
+            yield f"Linear range η*: {sentence}"
     by_sentence: dict[str, list[str]] = {}
-    measured = [(point.eta, point.change) for point in measurement.change.points]
-    for eta, estimate in (*measured, *measurement.fresh.items()):
+    for eta, estimate in (*((p.eta, p.change) for p in change.points), *found.fresh.items()):
         for sentence in estimate.warnings:
             by_sentence.setdefault(sentence, []).append(f"{eta:g}")
-    warnings += [f"At η = {', '.join(etas)}: {sentence}" for sentence, etas in by_sentence.items()]
-    smallest = measurement.checks.rounding_floor.smallest_eta or 0.0
-    if below := [eta for eta in measurement.etas if eta < smallest]:
-        warnings.append(
-            f"{len(below)} learning rates lie below {smallest:.2g}, where ΔH is below three times "
+    for sentence, etas in by_sentence.items():
+        yield f"At η = {', '.join(etas)}: {sentence}"
+    smallest = checks.rounding_floor.smallest_eta or 0.0
+    if below := sum(eta < smallest for eta in found.etas):
+        yield (
+            f"{below} learning rates lie below {smallest:.2g}, where ΔH is below three times "
             "the rounding floor or θ + ηv is rounded to a step more than 1 % off: use "
             "precision.runtime_dtype=float64 or larger rates."
         )
-    return list(dict.fromkeys(warnings))
 
 
-def _row(measurement: Measurement, eta: float) -> SweepRow:
-    change, fresh = measurement.change, measurement.fresh.get(eta)
-    point = next((p for p in change.points if p.eta == eta), None)
-    measured = point.change if point else fresh
-    assert measured is not None
-    numbers = _numbers("delta_h", measured, eta, change, point)
-    if point is None:  # fresh responses carry no weights; those of one prompt have no interval
-        verdict = "trust" if math.isfinite(measured.ci_low) else "smooth"
-        return SweepRow(**numbers, verdict=verdict, method=measured.method)
-    return SweepRow(
-        **numbers,
-        ess=point.ess,
-        ess_whole=point.trust.ess_whole,
-        ess_integrated=point.ess_integrated,
-        carriers=point.trust.carriers,
-        khat=point.khat,
-        residual_verdict=point.residual_trust.verdict if point.residual_trust else None,
-        verdict=point.verdict,
-        method=measured.method,
-        resampled=fresh,
-    )
+def _rows(found: Measurement) -> Iterator[SweepRow]:
+    """One row per learning rate: by weights, or where there are none by fresh responses."""
+    change = found.change
+    for point in change.points:
+        yield SweepRow(
+            **_numbers("delta_h", point.eta, point.change, change, point.residual),
+            **{name: getattr(point, name) for name in ("ess", "ess_integrated", "khat", "verdict")},
+            **{name: getattr(point.trust, name) for name in ("ess_whole", "carriers")},
+            residual_verdict=point.residual_trust and point.residual_trust.verdict,
+            method=point.change.method,
+            resampled=found.fresh.get(point.eta),
+        )
+    for eta, fresh in found.fresh.items() if not change.points else ():
+        verdict = "trust" if math.isfinite(fresh.ci_low) else "smooth"  # that of one prompt
+        numbers = _numbers("delta_h", eta, fresh, change)
+        yield SweepRow(**numbers, verdict=verdict, method=fresh.method)
 
 
 def _numbers(
     name: str,
-    measured: Estimate,
     eta: float,
+    measured: Estimate,
     change: EntropyChange | RewardChange,
-    point: Point | None,
+    residual: Estimate | None = None,
 ) -> dict[str, Any]:
     """The columns of a learning rate: the change, what both orders predict, and what they leave."""
     row = {"eta": eta} | measured.columns(name)
@@ -145,12 +142,12 @@ def _numbers(
         part: Estimate | None = getattr(change, order)
         value, se = (part.value, part.se) if part else (NAN, NAN)
         row |= {order: eta**power * value, f"{order}_se": eta**power * se}
-    return row | (point.residual.columns("residual") if point and point.residual else {})
+    return row | (residual.columns("residual") if residual else {})
 
 
 def _reward(change: RewardChange) -> RewardRecord:
     rows = [
-        RewardRow(**_numbers("delta_j", p.change, p.eta, change, p), verdict=p.verdict)
+        RewardRow(**_numbers("delta_j", p.eta, p.change, change, p.residual), verdict=p.verdict)
         for p in change.points
     ]
     orders = fields_of(RewardOrders, change)

@@ -5,6 +5,8 @@
 <run folder>/logs/metrics.jsonl  step, loss, learning_rate, grad_norm; no times
 <run folder>/training_state/     checkpoints step_N, where fine_tuning.save_every has them
 <run folder>/tensorboard/        where output.report_to has it
+
+What a fine-tuned model kept: format and reward of greedy responses to held-out prompts.
 """
 
 from __future__ import annotations
@@ -17,33 +19,96 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isentrope.config.paths import inputs_of
 from isentrope.config.train import DataConfig, FineTuningConfig, ModelConfig, SftConfig
 from isentrope.config.trl import sft_options
+from isentrope.config.values import inputs_of
+from isentrope.evaluation.evaluate import score_records
+from isentrope.evaluation.metrics import Metric, estimate_metrics
+from isentrope.evaluation.responses import choose_prompts, draw_responses, random_numbers
 from isentrope.models.requirements import active_dropout
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.language_model import Policy
-from isentrope.runs.folder import (
-    heed,
-    resolved_content,
-    run_directory,
-)
+from isentrope.runs.folder import heed, kept_steps, require_disk, resolved_content, run_directory
 from isentrope.runs.identity import CONFIG, flat_settings, require_same, require_same_origin
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.origin import training_origin
-from isentrope.runs.room import require_disk
-from isentrope.sampling.tasks.task import Demonstrator
+from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.tasks.task import Demonstrator, FormattedTask, Task
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
 from isentrope.system.processes import barrier, gather, join_processes, rank
 from isentrope.system.progress import Progress
 from isentrope.system.reading import read_json, read_json_lines, reading
-from isentrope.training.demonstrations import encode_demonstrations
-from isentrope.training.divergence import require_finite_state
 from isentrope.training.models import find_model, load_trainable
 from isentrope.training.run_files import RunFiles
-from isentrope.verbs.adherence import HeldOut
+from isentrope.training.stops import require_finite_state
+from isentrope.training.supervised import IGNORED, encode_demonstrations
 from isentrope.verbs.train import require_no_run, resumed, under_way
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Prompts that a fine-tuning does not train on.
+
+    Attributes:
+        policy: The model, before and while it is trained.
+        task: Its task.
+        prompts: A random subset of its held-out split.
+        longest: Tokens of the longest demonstrated response: no greedy one is longer.
+        seed: Of the subset.
+    """
+
+    policy: Policy
+    task: Task
+    prompts: list[Prompt]
+    longest: int
+    seed: int
+
+    @classmethod
+    def of(
+        cls,
+        data: DataConfig,
+        tuning: FineTuningConfig,
+        model: Any,
+        tokenizer: Any,
+        rows: dict[str, list[list[int]]],
+    ) -> HeldOut:
+        """Choose them; refuse what cannot be done before anything is trained."""
+        n = tuning.adherence_prompts
+        policy = Policy(model.eval(), tokenizer, precision="as_is")
+        task = data.load_task(data.dataset_name, data.held_out_split, data.dataset_path)
+        prompt_lengths = [labels.count(IGNORED) for labels in rows["labels"]]
+        pairs = zip(rows["input_ids"], prompt_lengths, strict=True)
+        trained = {tuple(ids[:length]) for ids, length in pairs}
+        prompts = choose_prompts(task.prompts, None, tuning.seed, policy=policy)
+        left = [prompt for prompt in prompts if prompt.token_ids not in trained]
+        if len(left) < n:
+            raise ValueError(
+                f"fine_tuning.adherence_prompts={n}, and the split {data.held_out_split!r} has "
+                f"{len(left)} prompts that are not trained on: lower it, or set "
+                "data.held_out_split."
+            )
+        chosen = choose_prompts(left, n, tuning.seed, policy=policy)
+        sizes = zip(rows["labels"], prompt_lengths, strict=True)
+        longest = max(len(labels) - length for labels, length in sizes)
+        return cls(policy, task, chosen, longest, tuning.seed)
+
+    def adherence(self) -> dict[str, Estimate | None]:
+        """Of greedy responses: mean reward, and the shares without an end and with the format."""
+        self.policy.model.eval()
+        responses = draw_responses(
+            *(self.policy, self.prompts, 1, random_numbers(self.seed)),
+            decoding="greedy",
+            max_new_tokens=self.longest,
+        )
+        metrics: list[Metric] = ["reward", "truncated"]
+        if isinstance(self.task, FormattedTask):
+            metrics.append("format")
+        records = score_records(
+            self.policy, responses, self.task, metrics, "greedy", right_above=0.5
+        )
+        return estimate_metrics(records, metrics, (1,), sampled=False)
+
 
 MODEL = "model"
 """Folder of the model in a run folder."""
@@ -126,8 +191,11 @@ def _fine_tune(
     model, tokenizer = load_trainable(
         **config.model.model_dump(exclude={"shard_base"}), seed=tuning.seed
     )
-    size = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-    require_disk(files.folder, size, "Saving the model", "choose another --out")
+    done = max(files.steps()) if checkpoint else 0
+    saved = [0]  # the model
+    if tuning.save_every is not None:
+        saved += kept_steps(range(done + 1, tuning.steps + 1), tuning.save_every)
+    require_disk(files.folder, model, saved, "set fine_tuning.save_every, or choose another --out")
     rows = _examples(config.data, tuning, model, tokenizer)
     held_out = None
     if tuning.adherence_prompts:
@@ -136,7 +204,7 @@ def _fine_tune(
         config, files.folder, provenance=config.provenance if checkpoint else None
     )
     if rank() == 0:
-        files.rewind(max(files.steps()) if checkpoint else -1)  # of a run that was stopped
+        files.rewind(done if checkpoint else -1)  # of a run that was stopped
         if tuning.save_every is not None:
             write_bytes(files.folder / CONFIG, written)
     barrier()

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import torch
 
 from isentrope.config.io import ConfigError, load_config
-from isentrope.config.paths import inputs_of
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.config.trl_fields import shards_weights
+from isentrope.config.trl import shards_weights
+from isentrope.config.values import inputs_of
 from isentrope.recording.contract import read_contract
 from isentrope.runs.branch import (
     Branch,
@@ -45,8 +45,8 @@ from isentrope.system.manifest import verify
 from isentrope.system.processes import barrier, from_first, gather, join_processes, rank
 from isentrope.system.progress import Progress
 from isentrope.training.checkpoints import StopAt, require_resumable
-from isentrope.training.divergence import TrainingDivergedError
 from isentrope.training.run_files import RunFiles
+from isentrope.training.stops import TrainingDivergedError
 from isentrope.verbs.prepare_training import prepare_training
 
 C = TypeVar("C", TrainConfig, SftConfig)
@@ -175,7 +175,8 @@ def resumed(
     changes = list(overrides)
     if not (files.folder / CONFIG).is_file():
         raise FileNotFoundError(f"{files.folder} holds no run: it has no {CONFIG}{without}.")
-    if fixed := [change for change in changes if not change.startswith(may_change)]:
+    folder = "output.directory="
+    if fixed := [c for c in changes if c.startswith(folder) or not c.startswith(may_change)]:
         raise ConfigError(f"{fixed[0]} would make it another run: {others}")
     join_processes()
     with one_writer(files.folder):

@@ -15,14 +15,13 @@ from isentrope.config.estimator import AnyObjective, EstimatorConfig
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.sharded_tensors import sharded_like
-from isentrope.nouns.vectors import norm, require_same_names
+from isentrope.nouns.vectors import norm, require_same_names, sharded_like
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import NEXT_UPDATE, read_control
 from isentrope.runs.checkpoints import Subject
 from isentrope.system.manifest import NOT_VERIFIED, verifying
 from isentrope.trainers.as_trained import allowed, refuse
-from isentrope.trainers.given_batch import GivenBatch
+from isentrope.trainers.settings import GivenBatch
 from isentrope.update import step as update
 from isentrope.update.objective import RECORDED
 from isentrope.update.off_policy import importance_ratios
@@ -34,8 +33,8 @@ from isentrope.update.optimizer_state import (
 )
 from isentrope.update.parameter_names import Names
 from isentrope.update.step import Step
-from isentrope.verbs.real_step import RealStep, Rounding, real_step
-from isentrope.verbs.replayable import model_obstacles, stale_batch, unlike_advantages
+from isentrope.verbs.check_batches import model_obstacles, stale_batch, unlike_advantages
+from isentrope.verbs.real_step import OptimizerOf, RealStep, real_step
 
 _AS_TRAINED = "as_trained"
 
@@ -104,29 +103,21 @@ def optimizer_step(
         "off_policy": off_policy,
         "ignore_training_settings": list(ignore_training_settings),
     }
+    optional = {"max_grad_norm": max_grad_norm, "clip": clip}
     given = {key: value for key, value in given.items() if value is not None}
-    given |= {} if max_grad_norm == _AS_TRAINED else {"max_grad_norm": max_grad_norm}
-    given |= {} if clip == _AS_TRAINED else {"clip": clip}
+    given |= {key: value for key, value in optional.items() if value != _AS_TRAINED}
     config = _config(policy, "." if file is None else str(file.parent), given)
     longest = rollouts.max_new_tokens
     if file is None:
-        U, _ = weighted(policy, rollouts, config.estimator, longest)
         state = load_optimizer_state(policy, optimizer, rule=rule, names=names)
-        return update_step(policy, U, state, config.estimator, longest)
+        return update_step(policy, rollouts, state, config.estimator, longest)[1]
     brings = rollouts.advantages is not None, rollouts.entropy_weights is not None, longest
     config, settled = config.as_trained(file.parent, GivenBatch(*brings))
     refuse(settled.obstacles, settled.ignored, str(file.parent))
-    _, real = training_step(
-        policy,
-        Subject(file.parent, file.parent.name, file, as_trained=settled),
-        rollouts,
-        config.estimator,
-        load_optimizer_state(policy, file, rule=rule, names=names),
-        longest=longest,
-        drawn_here=False,
-        master_weights=master_weights,
-    )
-    return real.step
+    subject = Subject(file.parent, file.parent.name, file, as_trained=settled)
+    state = load_optimizer_state(policy, file, rule=rule, names=names)
+    of = OptimizerOf(policy, subject, state, master_weights)
+    return training_step(of, rollouts, config.estimator, longest, drawn_here=False)[1].step
 
 
 def _config(policy: Policy, checkpoint: str, estimator: dict[str, Any]) -> MeasureConfig:
@@ -144,15 +135,12 @@ def _config(policy: Policy, checkpoint: str, estimator: dict[str, Any]) -> Measu
 
 
 def training_step(
-    policy: Policy,
-    subject: Subject,
+    of: OptimizerOf,
     U: Rollouts,
     estimator: EstimatorConfig,
-    state: OptimizerState,
-    *,
     longest: int | None,
+    *,
     drawn_here: bool,
-    master_weights: bool,
 ) -> tuple[Rollouts, RealStep]:
     """The step on U, refused if it is not training's.
 
@@ -162,64 +150,50 @@ def training_step(
     Returns:
         U, with token weights where it is stale, and the step.
     """
+    policy, subject = of.policy, of.subject
     stale, notes = stale_batch(policy, U, estimator, drawn_here=drawn_here)
     unlike = [] if drawn_here else unlike_advantages(U, subject.as_trained)
     obstacles = [*model_obstacles(policy, subject), *stale, *unlike]
     refuse(obstacles, estimator.ignore_training_settings, subject.name)
     differences = allowed(obstacles, estimator.ignore_training_settings)
     unverified = () if verifying() else (NOT_VERIFIED,)
-    U, clipped = weighted(policy, U, estimator, longest)
-    step = update_step(policy, U, state, estimator, longest)
-    step, of_control = with_control(policy, subject.path, U, step)
-    rounding = Rounding.of(policy, subject, state, master_weights=master_weights)
-    real = real_step(subject, rounding, step, estimator)
-    warnings = (*unverified, *subject.as_trained.warnings, *differences, *notes, *clipped)
-    warnings += (*of_control, *real.step.warnings)
-    return U, replace(real, step=replace(real.step, warnings=warnings))
-
-
-def weighted(
-    policy: Policy, U: Rollouts, estimator: EstimatorConfig, longest: int | None
-) -> tuple[Rollouts, tuple[str, ...]]:
-    """U with its tokens weighted by the ratio to the policy that drew them, where it is stale."""
-    if not estimator.off_policy:
-        return U, ()
-    clip = estimator.clip_pair
-    capped = estimator.objective == "cispo"
-    ratios = importance_ratios(policy, U, None if capped else clip)
-    weights = ratios.weighted(
-        U,
-        estimator.objective,
-        estimator.max_response_length or longest,
-        cap=clip[1] if clip else None,
-        micro_batch=estimator.micro_batch,
-    )
-    return weights, ratios.warnings
+    U, step = update_step(policy, U, of.state, estimator, longest)
+    real = real_step(of, with_control(policy, subject.path, U, step), estimator)
+    warnings = (*unverified, *subject.as_trained.warnings, *differences, *notes)
+    return U, replace(real, step=replace(real.step, warnings=warnings + real.step.warnings))
 
 
 def update_step(
     policy: Policy,
     U: Rollouts,
-    optimizer: OptimizerLike | OptimizerState,
+    optimizer: OptimizerState,
     estimator: EstimatorConfig,
     longest: int | None,
-) -> Step:
+) -> tuple[Rollouts, Step]:
     """The optimizer's step on U; `longest` is L of dr_grpo where none is set.
 
     Returns:
-        The step.
+        U, with its tokens weighted by the ratio to the policy that drew them where it is stale, and
+        the step.
 
     Raises:
         ValueError: If it is zero.
     """
+    objective, clip = estimator.objective, estimator.clip_pair
+    length, cap = estimator.max_response_length or longest, clip[1] if clip else None
+    clipped: tuple[str, ...] = ()
+    if estimator.off_policy:
+        ratios = importance_ratios(policy, U, None if objective == "cispo" else clip)
+        U = ratios.weighted(U, objective, length, cap=cap, micro_batch=estimator.micro_batch)
+        objective, clipped = RECORDED, ratios.warnings
     step = update.optimizer_step(
         policy,
         U,
         optimizer,
-        objective=RECORDED if estimator.off_policy else estimator.objective,
-        max_response_length=estimator.max_response_length or longest,
+        objective=objective,
+        max_response_length=length,
         max_grad_norm=estimator.max_grad_norm,
-        clip_high=estimator.clip_pair[1] if estimator.clip_pair else None,
+        clip_high=cap,
         micro_batch=estimator.micro_batch,
     )
     if norm(step.direction) == 0:
@@ -227,26 +201,25 @@ def update_step(
             "The step is zero, so there is no change to measure: no response of U has an "
             "advantage, and the optimizer has neither momentum nor decay."
         )
-    return step
+    return U, replace(step, warnings=(*clipped, *step.warnings))
 
 
-def with_control(
-    policy: Policy, checkpoint: Path, U: Rollouts, step: Step
-) -> tuple[Step, tuple[str, ...]]:
-    """The step with the part of a step control, where U is training's own; and a sentence."""
+def with_control(policy: Policy, checkpoint: Path, U: Rollouts, step: Step) -> Step:
+    """The step with the part of a step control, where U is training's own; a warning says so."""
     record = checkpoint / NEXT_UPDATE
     control = read_control(checkpoint) if (record / "update.json").is_file() else None
     if control is None:
-        return step, ()
-    if Rollouts.load(record / "rollouts.parquet").fingerprint != U.fingerprint:
-        return step, (
-            "Training corrected the step from this checkpoint by a control. U is another batch, so "
-            "what is measured is the optimizer's step without a correction.",
-        )
-    theta = policy.theta
-    require_same_names(control, theta)
-    own = {n: sharded_like(x, theta[n]) for n, x in control.items()}
-    return step.corrected(own), (
-        "The step has a part that a control added in training. Attributions to sequences and "
-        "tokens are of the optimizer's own step.",
+        return step
+    note = (
+        "Training corrected the step from this checkpoint by a control. U is another batch, so "
+        "what is measured is the optimizer's step without a correction."
     )
+    if Rollouts.load(record / "rollouts.parquet").fingerprint == U.fingerprint:
+        require_same_names(control, policy.theta)
+        own = {name: sharded_like(x, policy.theta[name]) for name, x in control.items()}
+        step = step.corrected(own)
+        note = (
+            "The step has a part that a control added in training. Attributions to sequences and "
+            "tokens are of the optimizer's own step."
+        )
+    return replace(step, warnings=(*step.warnings, note))

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from isentrope.control.controls import STEP, TOKEN, build
+from isentrope.control.controls import STEP, TOKEN
 from isentrope.control.trial import OutOfReachError, Trial
-from isentrope.estimators.paired import Change, PairedChanges, PairedSteps
+from isentrope.estimators.paired import PairedChanges, PairedSteps
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.attributions import Attempt, Tried
 from isentrope.results.results import TrialResult
@@ -49,10 +49,9 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
         ValueError: If the objective has no advantages to rewrite, or a control is not known.
         OutOfReachError: If no control can reach the change that is asked for.
     """
-    acting = [n for n in (*TOKEN, *STEP) if build(n).on_policy and n != RANDOM]
-    tried = ready.trial.controls or acting
+    tried = ready.trial.controls or [n for n in (*TOKEN, *STEP) if n != RANDOM]
     steps = TrialSteps(ready, tried)
-    E = ready.sampler.rewarded(ready.batches.E) if ready.analysis.reward else ready.batches.E
+    E = ready.sampler.rewarded(ready.E) if ready.analysis.reward else ready.E
     paired = PairedSteps(ready.policy, E, ready.rate, ready.estimator.options)
     _add(paired, VANILLA, Trial.of(steps.plain, {}))
     with progress.bar("trying controls") as report:
@@ -62,33 +61,40 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
         for names, share in shares.items():
             for draw, mask in enumerate(names or ()):
                 _add(paired, mask, steps.mask(share, draw))
-    measured = paired.changes(
-        [
-            (f"{name}/{part}", _of(part, others))
-            for name, compared in against.items()
-            for part in PARTS
-            for others in compared.values()
-        ]
-    )
+    pairs = {
+        (name, part, prefix): (f"{name}/{part}", tuple(f"{other}/{part}" for other in others))
+        for name, compared in against.items()
+        for part in PARTS
+        for prefix, others in compared.items()
+    }
+    measured = paired.changes(list(pairs.values()))
 
     def changes(name: str, part: str) -> dict[str, Estimate]:
-        estimates = _changes("", measured.changes[f"{name}/{part}"])
-        for prefix, others in against[name].items():
-            estimates |= _changes(prefix, measured.differences[f"{name}/{part}", _of(part, others)])
-        return estimates
+        """Those of entropy and reward that there are, and a price."""
+        found = {"": measured.changes[f"{name}/{part}"]}
+        for prefix in against.get(name, {}):
+            found[prefix] = measured.differences[pairs[name, part, prefix]]
+        return {
+            name: estimate
+            for prefix, change in found.items()
+            for name, estimate in (
+                (f"{prefix}delta_h", change.entropy),
+                (f"{prefix}delta_j", change.reward),
+                ("price", change.price),
+            )
+            if estimate is not None
+        }
 
     entries = {
         one.name: Tried(
-            **vars(one),
-            step=changes(one.name, "step"),
-            gradient=changes(one.name, "gradient"),
+            **vars(one), step=changes(one.name, "step"), gradient=changes(one.name, "gradient")
         )
         for one in attempts
     }
     return TrialResult(
         **vars(ready.header),
         eta=ready.rate,
-        vanilla={part: _changes("", measured.changes[f"{VANILLA}/{part}"]) for part in PARTS},
+        vanilla={part: changes(VANILLA, part) for part in PARTS},
         tried=entries,
         warnings=(*out_of_reach, *_warnings(attempts, measured)),
         tables={"trial": _table(entries, measured, ready.rate)},
@@ -101,19 +107,16 @@ def _attempts(
     """Add the steps of all attempts to what is compared; sentences on what is out of reach."""
     attempts: list[Attempt] = []
     out_of_reach: list[str] = []
-    for attempt, trial in steps.without_control():
-        _add(paired, attempt.name, trial)
-        attempts.append(attempt)
-    plain = len(attempts)
-    for done, control in enumerate(tried):
-        report(done, len(tried), control)
+    for done, control in enumerate(("", *tried)):
+        report(done, len(tried) + 1, control)
         try:
-            for attempt, trial in steps.attempts(control):
+            tries = steps.attempts(control) if control else steps.without_control()
+            for attempt, trial in tries:
                 _add(paired, attempt.name, trial)
                 attempts.append(attempt)
         except OutOfReachError as error:
             out_of_reach.append(f"{control}: {error}")
-    if len(attempts) == plain:
+    if len(out_of_reach) == len(tried):
         raise OutOfReachError(" ".join(out_of_reach))
     return attempts, out_of_reach
 
@@ -132,17 +135,6 @@ def _against(one: Attempt, *, masks: bool) -> dict[str, tuple[str, ...]]:
     return {"gained_": (VANILLA,), "over_random_": names}
 
 
-def _of(part: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"{name}/{part}" for name in names)
-
-
-def _changes(prefix: str, change: Change) -> dict[str, Estimate]:
-    """Those of entropy and reward that there are, and a price."""
-    named = {f"{prefix}delta_h": change.entropy, f"{prefix}delta_j": change.reward}
-    named["price"] = change.price
-    return {name: estimate for name, estimate in named.items() if estimate is not None}
-
-
 def _table(entries: dict[str, Tried], measured: PairedChanges, eta: float) -> pd.DataFrame:
     rows = []
     for name, entry in entries.items():
@@ -155,9 +147,8 @@ def _table(entries: dict[str, Tried], measured: PairedChanges, eta: float) -> pd
                 row |= change.columns(column)
             rows.append(row)
     table = pd.DataFrame(rows)
-    for part in PARTS:
-        here = table["part"] == part
-        table.loc[here, "frontier"] = on_frontier(table[here])
+    for _, here in table.groupby("part"):
+        table.loc[here.index, "frontier"] = on_frontier(here)
     return table
 
 

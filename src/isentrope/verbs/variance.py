@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, replace
-from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -32,7 +32,7 @@ from isentrope.verbs.printed import Column, Printed, Table, named
 
 def find_variance(ready: Prepared, progress: Progress) -> VarianceResult:
     """Every estimator of ΔH at the rate of interest, on one E-batch."""
-    policy, E, eta, clock = ready.policy, ready.batches.E, ready.rate, ready.clock
+    policy, E, eta, clock = ready.policy, ready.E, ready.rate, ready.clock
     with progress.bar("variance") as report:
         report(0, 3, "derivatives to order 1")
         with clock.stage("derivatives"):
@@ -86,20 +86,20 @@ def find_variance(ready: Prepared, progress: Progress) -> VarianceResult:
 
 def _by_method(ready: Prepared, sample: ScoredBatch) -> dict[Method, ScoredBatch]:
     """The same scores with each estimator."""
-    f, E = sample.functional, ready.batches.E
+    f, E = sample.functional, ready.E
     features = score_with_features(ready.policy, E).features
     baseline = cross_fitted_baseline(
         sample.entropies, f.tokens, E.prompt_index, f.functional, features=features
     )
-    own: dict[Method, dict[str, object]] = {
+    own: dict[Method, dict[str, Any]] = {
         "doubly-robust": {"baseline": baseline},
         "surprisal": {"sampler_logprobs": sample.sampler_logprobs},
     }
 
-    def functional(method: Method) -> Functionals:
-        return replace(f, method=method, **own.get(method, {}))
-
-    return {m: replace(sample, functional=functional(m)) for m in METHODS}
+    functionals: dict[Method, Functionals] = {
+        m: replace(f, method=m, **own.get(m, {})) for m in METHODS
+    }
+    return {m: replace(sample, functional=of) for m, of in functionals.items()}
 
 
 def _warnings(study: VarianceStudy) -> tuple[str, ...]:
@@ -123,11 +123,11 @@ def printed_variance(result: VarianceResult, _: Path) -> Printed:
         for name, of in by_method.items()
     ]
     columns = [
-        Column("quantity", itemgetter(0), left=True),
-        Column("estimator", itemgetter(1), left=True),
+        Column("quantity", 0, left=True),
+        Column("estimator", 1, left=True),
         Column("value", lambda row: row[2].estimate),
         Column("variance ÷ prefix", lambda row: row[2].variance_ratio, 1),
-        Column(f"prompts for {100 * result.wanted_error:g} %", itemgetter(3)),
+        Column(f"prompts for {100 * result.wanted_error:g} %", 3),
     ]
     grouped = result.batches.E.sequences > result.batches.E.prompt_draws
     if grouped:

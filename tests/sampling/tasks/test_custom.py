@@ -50,11 +50,11 @@ def test_hand_written_responses_become_rollouts(tmp_path, policy):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"prompt": "2", "response": "3", "answer": "4"}, r"line 1 holds \['answer'\]"),
+        ({"prompt": "2", "response": "3", "answer": "4"}, "line 1: answer is wrong"),
         ({"response": "3"}, "'prompt', 'messages' and 'prompt_ids'"),
         ({"prompt": "2"}, "'response' and 'response_ids'"),
         ("not json", "line 1 .*JSON"),
-        ("[1]", "line 1 holds"),
+        ("[1]", "line 1: its content is wrong"),
         ("", "dataset is empty"),
     ],
 )

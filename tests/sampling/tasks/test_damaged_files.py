@@ -96,10 +96,10 @@ def test_damaged_bytes_are_read_or_refused(load, examples, tmp_path):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"prompt": 5}, "'prompt' should be a text, or a list of messages or token ids, got 5."),
-        ({"prompt": "a", "reference": []}, r"'reference' should be a text or a number, got []."),
-        ({"prompt_ids": [1.5]}, "'prompt_ids' should be a list of token ids"),
-        ({"prompt": "a", "response": None}, "'response' should be a text, got None."),
+        ({"prompt": 5}, "prompt.str is wrong"),
+        ({"prompt": "a", "reference": []}, "reference.str is wrong"),
+        ({"prompt_ids": [1.5]}, "prompt_ids.0 is wrong (Input should be a valid integer)"),
+        ({"prompt": "a", "response": None}, "response is wrong (Input should be a valid string)"),
     ],
 )
 def test_a_field_of_another_type_is_refused_by_file_and_line(row, words, tmp_path):

@@ -11,9 +11,8 @@ import pytest
 
 from isentrope.sampling import tasks
 from isentrope.sampling.tasks import TASKS, Task, load_task
-from isentrope.sampling.tasks.chat import Conversations
 from isentrope.sampling.tasks.python_file import RewardedPrompts
-from isentrope.sampling.tasks.task import Demonstrator
+from isentrope.sampling.tasks.task import Conversations, Demonstrator
 
 DOCS = Path(__file__).parents[3] / "docs"
 OF_OTHERS = {Task, Conversations, RewardedPrompts}

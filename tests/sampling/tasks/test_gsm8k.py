@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from isentrope.sampling.tasks import Task, load_task
+from isentrope.sampling.tasks import Task, gsm8k, load_task
 from isentrope.sampling.tasks.gsm8k import GSM8K, number
 
 ROWS = [
@@ -20,8 +20,10 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def task(folder):
-    return GSM8K("train", folder, math_verify=False)
+def task(folder, monkeypatch):
+    """Without math-verify."""
+    monkeypatch.setattr(gsm8k, "find_spec", lambda name: None)
+    return GSM8K("train", folder)
 
 
 def test_prompts_have_stable_keys_the_template_and_the_number(folder):
@@ -66,7 +68,7 @@ def test_what_is_not_one_plain_number_is_not_a_number(text):
 
 def test_math_verify_reads_expressions_in_any_thread(folder):
     pytest.importorskip("math_verify")
-    task, found = GSM8K("train", folder, math_verify=True), []
+    task, found = GSM8K("train", folder), []
 
     def ask():
         found.append(task.reward(r"<answer>\frac{36}{2}</answer>", "18"))

@@ -14,94 +14,61 @@ since the three masks do not overlap. Given a matrix of cosines the same functio
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
 
+import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.prompt_pairs import (
-    KERNEL_UNIT,
-    delete_one,
-    estimate_table,
-)
+from isentrope.attribution.fisher.prompt_pairs import KERNEL_UNIT, delete_one, estimate_table
 from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.nouns.estimate import Estimate
 
-FRACTION = "fraction of |K|²"
 
-
-@dataclass(frozen=True)
-class BlockModel:
-    """A fitted block model.
-
-    Attributes:
-        a: On the diagonal, beyond c.
-        b: Between responses to one prompt, beyond c; None where each prompt has one response.
-        c: Between all.
-        explained: Fraction of |K|²_F by part, in the order "diagonal", "same_prompt", "constant",
-            "low_rank", "rest"; they sum to one. The interval of "low_rank" is slightly short: it
-            covered 91 to 92 % in simulated batches of 24 prompts.
-        fit: (n, n) the fitted a, b, c part.
-        residual_values: (r,) μ_k, the largest magnitude first.
-        residual_vectors: (n, r) u_k.
-    """
-
-    a: Estimate
-    b: Estimate | None
-    c: Estimate
-    explained: dict[str, Estimate]
-    fit: Tensor = field(repr=False)
-    residual_values: Tensor
-    residual_vectors: Tensor = field(repr=False)
-
-    def to_frame(self) -> Any:
-        """A pandas table, one row per coefficient or part.
-
-        Returns:
-            Columns quantity, value, se, ci_low, ci_high, prompts.
-        """
-        named = {"a": self.a, "b": self.b, "c": self.c}
-        named |= {f"explained by {part}": share for part, share in self.explained.items()}
-        return estimate_table(({"quantity": q}, e) for q, e in named.items())
-
-
-def block_model(kernel: SquareKernel, *, rank: int = 5) -> BlockModel:
+def block_model(kernel: SquareKernel, *, rank: int = 5) -> dict[str, Estimate | None]:
     """Fit a, b, c and a low rank, with jackknife errors over prompts.
 
     The fraction without one prompt is scaled to a batch of the same shape, so a deletion does not
     count as a smaller matrix.
 
     Args:
-        kernel: K of one batch with itself, or its cosines.
+        kernel: K of one batch with itself, or its cosines; not zero.
         rank: r, at most n; 0 for none.
 
     Returns:
-        The fit.
-
-    Raises:
-        ValueError: If the kernel is zero, or the rank is not in 0..n.
+        "a", on the diagonal beyond c; "b", between responses to one prompt beyond c, None where
+        each prompt has one response; "c", between all; and the fractions of |K|²_F of "diagonal",
+        "same_prompt", "constant", "low_rank" and "rest", which sum to one. The interval of
+        "low_rank" is slightly short: it covered 91 to 92 % in simulated batches of 24 prompts.
     """
     matrix, pairs, masks = kernel.matrix, kernel.pairs, kernel.masks
-    if not 0 <= rank <= len(kernel):
-        raise ValueError(f"rank must lie between 0 and n = {len(kernel)}, got {rank}.")
-    if not float(matrix.trace()) > 0:
-        raise ValueError("The kernel is zero: there is nothing to explain.")
-    means, fit = kernel.means(matrix), kernel.fit()
+    means = kernel.means(matrix)
     c = means["cross_prompt"]
     above = {name: pairs.estimate(mean - c, masks[name] | masks["cross_prompt"], KERNEL_UNIT)
              for name, mean in means.items() if name != "cross_prompt"}  # fmt: skip
-    values, vectors = torch.linalg.eigh(matrix - fit)
+    values, vectors = torch.linalg.eigh(matrix - kernel.fit())
     order = values.abs().argsort(descending=True)
-    values, vectors = values[order], vectors[:, order]
-    return BlockModel(
-        a=above["diagonal"],
-        b=above.get("same_prompt"),
-        c=pairs.estimate(c, masks["cross_prompt"], KERNEL_UNIT),
-        explained=_explained(kernel, means, values[:rank], vectors[:, : oversample(rank)]),
-        fit=fit,
-        residual_values=values[:rank],
-        residual_vectors=vectors[:, :rank],
+    leading, start = values[order][:rank], vectors[:, order][:, : oversample(rank)]
+    return {
+        "a": above["diagonal"],
+        "b": above.get("same_prompt"),
+        "c": pairs.estimate(c, masks["cross_prompt"], KERNEL_UNIT),
+        **_explained(kernel, means, leading, start),
+    }
+
+
+def block_model_table(fitted: Mapping[str, Estimate | None]) -> pd.DataFrame:
+    """A table with one row per coefficient or part.
+
+    Args:
+        fitted: What `block_model` returned.
+
+    Returns:
+        Columns quantity, value, se, ci_low, ci_high, prompts.
+    """
+    return estimate_table(
+        ({"quantity": name if len(name) == 1 else f"explained by {name}"}, estimate)
+        for name, estimate in fitted.items()
     )
 
 
@@ -147,4 +114,4 @@ def _explained(
     parts["low_rank"] = torch.stack(low_rank)
     parts["rest"] = 1 - torch.stack(list(parts.values())).sum(0)
     n = kernel.pairs.n_prompts
-    return {name: delete_one(x[0], x[1:], n, FRACTION) for name, x in parts.items()}
+    return {name: delete_one(x[0], x[1:], n, "fraction of |K|²") for name, x in parts.items()}

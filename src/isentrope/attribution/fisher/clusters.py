@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from scipy.cluster.hierarchy import cophenet, fcluster, leaves_list, linkage
 from scipy.spatial.distance import squareform
@@ -51,38 +50,18 @@ class Clustering:
     prompt_agreement: Estimate
 
 
-@dataclass(frozen=True)
-class Clusters(Clustering):
-    """A clustering of n sequences.
-
-    Attributes:
-        linkage: (n − 1, 4) scipy's merge table of the sequences with a cosine, for a dendrogram.
-        warnings: What was omitted.
-    """
-
-    linkage: np.ndarray = field(repr=False)
-    warnings: tuple[str, ...]
-
-
-def cluster_sequences(kernel: SquareKernel, *, count: int) -> Clusters:
+def cluster_sequences(kernel: SquareKernel, *, count: int) -> Clustering:
     """Cluster sequences by the cosines of their score vectors.
 
     Args:
         kernel: K of one batch with itself.
-        count: Number of clusters (ties may give fewer).
+        count: Number of clusters (ties may give fewer), at most that of sequences with a cosine.
 
     Returns:
         The clusters.
-
-    Raises:
-        ValueError: If the count is out of range, or fewer than three sequences have a cosine.
     """
     diagonal, prompts = kernel.diagonal, kernel.pairs.rows
     defined = (diagonal > 0).nonzero().flatten()
-    if len(defined) < 3:
-        raise ValueError(f"Clusters need three sequences with a cosine, there are {len(defined)}.")
-    if not 1 <= count <= len(defined):
-        raise ValueError(f"count must lie between 1 and {len(defined)}, got {count}.")
     apart = (
         (1 - cosines(kernel.matrix, diagonal, diagonal)[defined][:, defined]).clamp_min(0).numpy()
     )
@@ -94,15 +73,12 @@ def cluster_sequences(kernel: SquareKernel, *, count: int) -> Clusters:
     labels = torch.full((len(kernel),), -1)
     labels[defined] = torch.tensor([first_met[c] for c in assignment.tolist()])
     zero = (diagonal <= 0).nonzero().flatten()
-    left_out = f"{len(zero)} sequences have a zero score vector, hence no cosine and no cluster."
-    return Clusters(
+    return Clustering(
         labels,
         torch.cat([defined[torch.from_numpy(leaves).long()], zero]),
         len(first_met),
         float(cophenet(tree, flat)[0]),
         _prompt_agreement(labels[defined], prompts[defined]),
-        tree,
-        (left_out,) if len(zero) else (),
     )
 
 

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from isentrope.attribution.fisher.prompt_pairs import shared_identities
+from isentrope.attribution.fisher.prompt_pairs import require_finite, shared_identities
 from isentrope.attribution.fisher.spectrum import Spectrum, kernel_spectrum
 from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.attribution.fisher.structure import (
@@ -28,12 +28,12 @@ from isentrope.attribution.fisher.structure import (
     kernel_structure,
 )
 from isentrope.attribution.gradients.gram import gram, gram_diagonals
-from isentrope.attribution.gradients.options import GradientOptions
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
-from isentrope.system.file_contents import sort_metadata
+from isentrope.system.file_contents import TableSchema, sort_metadata
 from isentrope.system.files import write_file
 from isentrope.system.reading import (
     read_table,
@@ -42,7 +42,6 @@ from isentrope.system.reading import (
     read_tensors,
     reading,
 )
-from isentrope.system.table_schema import TableSchema
 
 SIDE = TableSchema(
     {
@@ -80,6 +79,9 @@ class FisherKernel:
     parameters: int
     rounding: float
     diagonals: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        require_finite(self.matrix)
 
     @property
     def zero_rows(self) -> list[int]:

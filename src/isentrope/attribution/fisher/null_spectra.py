@@ -1,4 +1,4 @@
-"""Spectra of random score vectors, which a Fisher kernel's is compared with (T7).
+"""Spectra of random score vectors, and the singular values that are compared with them (T7).
 
 Three null models, each of the shape and trace of a kernel K = W P Wᵀ, and the question that each
 answers:
@@ -23,16 +23,41 @@ a finite Wishart matrix exceeds λ₊ in about one draw of six (Tracy–Widom), 
 log-normal length put seven to nine eigenvalues above it. Outlying eigenvalues are counted against
 the simulated edge only, the largest eigenvalue in `draws` draws: under that null K exceeds it
 with probability 1/(draws + 1).
+
+The singular values of a rectangular block of the Fisher kernel, such as E × U (T7).
+
+    K = Σ_k σ_k a_k b_kᵀ,     effective rank = (Σ_k σ_k)² / Σ_k σ_k²
+
+The column b_k says which responses of the update batch push together, the row a_k which responses
+of E move for it. Of a batch with itself σ_k are the eigenvalues, and the effective rank is that of
+`spectrum`. It depends on how many rows and columns there are, so it is compared with random
+directions of the observed norms in d_eff dimensions, 1/d_eff the mean square cosine of responses to
+different prompts.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from scipy.integrate import cumulative_trapezoid
 from torch import Tensor
+
+from isentrope.attribution.fisher.prompt_pairs import (
+    PromptPairs,
+    above_rounding,
+    deletions,
+    fitted_dimension,
+    over_deletions,
+)
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.saved import Numbers
+
+DRAWS = 19
+"""Simulated matrices."""
 
 
 @dataclass(frozen=True)
@@ -94,32 +119,11 @@ def marchenko_pastur_eigenvalues(n: int, dimension: float, mean_eigenvalue: floa
     """
     count = min(n, round(dimension))
     lower, upper = _edges(n, dimension, mean_eigenvalue)
-    angle = torch.linspace(0, math.pi, 4001, dtype=torch.float64)
-    x = (lower + upper) / 2 - (upper - lower) / 2 * angle.cos()  # even steps at both edges
-    density = marchenko_pastur_density(x, n, dimension, mean_eigenvalue)
-    mass = torch.cat([x.new_zeros(1), torch.cumulative_trapezoid(density, x)])
-    positions = (count - torch.arange(count, dtype=torch.float64) - 0.5) / count * mass[-1]
-    place = torch.searchsorted(mass, positions).clamp(1, len(x) - 1)
-    share = (positions - mass[place - 1]) / (mass[place] - mass[place - 1]).clamp_min(1e-300)
-    return x[place - 1] + share * (x[place] - x[place - 1])
-
-
-def marchenko_pastur_density(x: Tensor, n: int, dimension: float, mean_eigenvalue: float) -> Tensor:
-    """Density of the nonzero eigenvalues, to be drawn over their histogram.
-
-    Args:
-        x: Eigenvalues, in the unit of K.
-        n: Rows.
-        dimension: d.
-        mean_eigenvalue: tr K/n.
-
-    Returns:
-        Density per eigenvalue, in the shape of `x`; it integrates to min(1, d/n), the rest is at 0.
-    """
-    lower, upper = _edges(n, dimension, mean_eigenvalue)
-    root = ((upper - x) * (x - lower)).clamp_min(0).sqrt()
-    height = dimension / (2 * math.pi * n * mean_eigenvalue)
-    return torch.where(root > 0, height * root / x, torch.zeros_like(root))
+    angle = np.linspace(0, np.pi, 4001)  # even steps at both edges
+    x = (lower + upper) / 2 - (upper - lower) / 2 * np.cos(angle)
+    mass = cumulative_trapezoid(np.sin(angle) ** 2 / x.clip(1e-300), angle, initial=0)
+    positions = (count - np.arange(count) - 0.5) / count * mass[-1]
+    return torch.from_numpy(np.interp(positions, mass, x))
 
 
 def simulated_null(
@@ -163,3 +167,86 @@ def _random_directions(n: int, dimension: float, rng: np.random.Generator) -> np
     if dimension >= n:
         rows = np.tril(rows, -1) + np.diag(np.sqrt(rng.chisquare(dimension - np.arange(n))))
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+TOP = (1, 2, 5, 10, 20)
+"""Numbers of leading values whose share is reported; those above min(n, m) are omitted."""
+
+
+@dataclass(frozen=True)
+class SingularValues:
+    """Singular values of a block.
+
+    Attributes:
+        values: (min(n, m),) descending, in the unit of K; 0 where one is rounding.
+        effective_rank: At these numbers of prompts and responses.
+        shares: By k, the share of the k leading values in their sum.
+        fitted_dimension: d_eff; None without diagonals.
+        null: Random directions of the observed norms; None without diagonals.
+    """
+
+    values: Numbers
+    effective_rank: Estimate
+    shares: dict[int, Estimate]
+    fitted_dimension: Estimate | None
+    null: Null | None
+
+
+@dataclass(frozen=True)
+class SingularSpectrum(SingularValues):
+    """Singular values of a block, and the columns behind the first.
+
+    Attributes:
+        leading: (m,) b_1, the unit vector of columns with the largest singular value.
+    """
+
+    leading: Tensor = field(repr=False)
+
+
+def singular_spectrum(
+    matrix: Tensor,
+    row_prompt: Tensor,
+    column_prompt: Tensor,
+    diagonals: tuple[Tensor, Tensor] | None = None,
+    *,
+    seed: int = 0,
+) -> SingularSpectrum:
+    """Singular values, effective rank and the null.
+
+    Args:
+        matrix: (n, m) K of one batch with another, not zero.
+        row_prompt: (n,) int64 prompt of each row.
+        column_prompt: (m,) int64 prompt of each column, numbered as in `row_prompt`.
+        diagonals: (n,) K_ii of the rows and (m,) K_jj of the columns, for the null.
+        seed: Of the simulation.
+
+    Returns:
+        The spectrum.
+    """
+    values = torch.linalg.svdvals(matrix)
+    _, vectors = torch.linalg.eigh(matrix.T @ matrix)
+    top = [k for k in TOP if k <= len(values)]
+    removed = deletions(row_prompt, column_prompt)
+    left = [_of(torch.linalg.svdvals(matrix[d.rows][:, d.columns]), top) for d in removed]
+    units = ["responses", *["share"] * len(top)]
+    by_statistic = zip(_of(values, top), zip(*left, strict=True), units, strict=True)
+    rank, *shares = (over_deletions(x, deleted, removed, u) for x, deleted, u in by_statistic)
+    fitted, null = None, None
+    if diagonals is not None:
+        fitted = fitted_dimension(matrix, PromptPairs(row_prompt, column_prompt), diagonals)
+        if math.isfinite(fitted.value):
+            rng = np.random.default_rng(seed)
+            null = simulated_null(diagonals, values, fitted.value, DRAWS, rng)
+    by_k = dict(zip(top, shares, strict=True))
+    values = above_rounding(values, max(matrix.shape))
+    return SingularSpectrum(values, rank, by_k, fitted, null, vectors[:, -1])
+
+
+def _of(values: Tensor, top: Sequence[int]) -> list[float]:
+    """Effective rank, and the shares of the leading values."""
+    total = float(values.sum())
+    if not total > 0:
+        return [math.nan] * (1 + len(top))
+    return [total**2 / float(values.square().sum())] + [
+        float(values[:k].sum()) / total for k in top
+    ]

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.prompt_pairs import PromptPairs, delete_one, require_finite
+from isentrope.attribution.fisher.prompt_pairs import PromptPairs, delete_one, shared_identities
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.units import Units
 
@@ -68,8 +68,7 @@ def kernel_form(matrix: Tensor, logprobs: Tensor, x: Tensor, row_prompt: Tensor)
     Returns:
         δH₁ in nats per sequence and unit η, with an error over E's prompts.
     """
-    matrix, S, x = _arrays(matrix, logprobs, x)
-    y = matrix @ x
+    S, y = logprobs, matrix @ x
     units = Units.of(row_prompt)
     n, of_s, of_y, of_sy = (_left(v, units) for v in (torch.ones_like(S), S, y, S * y))
     forms = -(of_sy - of_s * of_y / n) / n
@@ -96,14 +95,8 @@ def pair_classes(
 
     Returns:
         "own", "same_prompt" and "other_prompt", those that have a pair.
-
-    Raises:
-        ValueError: If rows and columns have no prompt in common, so that nothing can be split.
     """
-    matrix, S, x = _arrays(matrix, logprobs, x)
-    pairs = PromptPairs(row_prompt, column_prompt)
-    if not bool(pairs.same.any()):
-        raise ValueError(f"{HELD_OUT} Give fresh responses to U's prompts as E.")
+    pairs, S = PromptPairs(row_prompt, column_prompt), logprobs
     kx = matrix * x * len(x)
     masks = {"own": own & pairs.same, "same_prompt": pairs.same & ~own, "other_prompt": ~pairs.same}
     of_rows = Units(pairs.rows, pairs.n_prompts)
@@ -130,11 +123,7 @@ def own_pairs(rows: list[Tensor], columns: list[Tensor], same_prompt: Tensor) ->
     Returns:
         (n, m) bool.
     """
-    numbers: dict[bytes, int] = {}
-    sides = [
-        [numbers.setdefault(x.numpy().tobytes(), len(numbers)) for x in s] for s in (rows, columns)
-    ]
-    left, right = (torch.tensor(side) for side in sides)
+    left, right = shared_identities(rows, columns)
     return same_prompt & (left[:, None] == right)
 
 
@@ -142,9 +131,3 @@ def _left(values: Tensor, units: Units) -> Tensor:
     """(1 + P,) the sum of (n,) values, whole and without each prompt."""
     total = values.sum()[None]
     return torch.cat([total, total - units.sums(values)])
-
-
-def _arrays(matrix: Tensor, logprobs: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    K, S, x = (torch.as_tensor(v, dtype=torch.float64) for v in (matrix, logprobs, x))
-    require_finite(K)
-    return K, S, x

@@ -19,13 +19,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from isentrope.attribution.gradients.gradient_store import GradientStore
 from isentrope.attribution.gradients.gram import gram
-from isentrope.attribution.gradients.options import GradientBackend, GradientOptions
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
+from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.models.batching import micro_batches
-from isentrope.models.padding import derivative_of_scores
+from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -48,14 +49,14 @@ def second_order_kernel(
         policy: The policy.
         E: Unfiltered evaluation batch, drawn independently of U.
         U: Sequences whose gradients form the step.
-        omega: (n_E,) weights of E's sequences, of any positive sum; equal by default.
+        omega: (n_E,) weights of E's sequences, of any positive sum; None: equal.
         gradients: How gradients are computed, and held for the first derivatives.
 
     Returns:
         (n_U, n_U) float64, symmetric to rounding: ½ xᵀ K₂ x is δH₂ in nats per sequence per η².
 
     Raises:
-        ValueError: If the weights do not fit E.
+        ValueError: If the base is spread over processes.
         DerivativeError: If the model's second derivatives are wrong.
     """
     if policy.sharded:
@@ -64,13 +65,17 @@ def second_order_kernel(
             "are there for one backward pass only: set it or checkpoint.shard_base to false."
         )
     require_derivatives(policy, E, "backward over backward")
-    weights = _normalised(omega, len(E))
+    weights = torch.ones(len(E), dtype=torch.float64) if omega is None else omega
+    weights = weights / weights.sum()
     surprise = score(policy, E).logprobs.sum(1)
     centred = surprise - weights @ surprise
     first = gram(policy, score_sums(E), score_sums(U).as_trained(), gradients=gradients)
     products = first.T @ ((weights * (1 + centred))[:, None] * first)
-    held = _held_gradients(policy, U, gradients.backend)
-    return -(products + _hessian_products(policy, E, weights * centred, held))
+    held = GradientStore(policy.theta, len(U), Storage())
+    SequenceGradients(policy, gradients.backend).visit(score_sums(U).as_trained(), held.add)
+    held.share(policy.ranks)
+    rows = {name: held.block(name) for name in policy.names}
+    return -(products + _hessian_products(policy, E, weights * centred, rows))
 
 
 def second_order_change(
@@ -104,18 +109,8 @@ def second_order_change(
     )
 
 
-def _normalised(omega: Tensor | None, n: int) -> Tensor:
-    weights = torch.ones(n, dtype=torch.float64) if omega is None else omega.double()
-    if weights.shape != (n,) or not float(weights.sum()) > 0:
-        raise ValueError(
-            f"omega has shape {tuple(weights.shape)} and sum {float(weights.sum()):.3g} for {n} "
-            "sequences: give one weight per sequence of E, with a positive sum."
-        )
-    return weights / weights.sum()
-
-
 def _hessian_products(
-    policy: Policy, E: Rollouts, coefficients: Tensor, gradients: dict[str, Tensor]
+    policy: Policy, E: Rollouts, coefficients: Tensor, gradients: Vector
 ) -> Tensor:
     """(n_U, n_U) ∂S(t_i)ᵀ 𝓗 ∂S(t_j), 𝓗 the Hessian of Σ_t coefficients_t S_t."""
     n = len(next(iter(gradients.values())))
@@ -129,38 +124,15 @@ def _hessian_products(
             s, _ = policy.packed_scores(here, theta)
             weights = coefficients[batch.sequences][batch.rows].to(s)
             slope = torch.autograd.grad(
-                weights @ s, leaves, create_graph=True, allow_unused=True, materialize_grads=True
+                weights @ s, leaves, create_graph=True, materialize_grads=True
             )
             for j in range(n):
                 vector = [gradients[n][j].view_as(p) for n, p in theta.items()]
                 curved = torch.autograd.grad(
-                    slope,
-                    leaves,
-                    vector,
-                    retain_graph=True,
-                    allow_unused=True,
-                    materialize_grads=True,
+                    slope, leaves, vector, retain_graph=True, materialize_grads=True
                 )
                 if batch.counted:
-                    out[:, j] += _products(gradients, dict(zip(theta, curved, strict=True)))
+                    for name, x in zip(theta, curved, strict=True):
+                        out[:, j] += (gradients[name] @ x.flatten()).double().cpu()
     policy.ranks.sum([out])
     return out
-
-
-def _held_gradients(policy: Policy, U: Rollouts, backend: GradientBackend) -> dict[str, Tensor]:
-    """∂S of every sequence, by parameter (n_U, size)."""
-    held = {n: p.new_zeros(len(U), p.numel()) for n, p in policy.theta.items()}
-
-    def add(name: str, rows: Tensor, gradients: Tensor) -> None:
-        held[name].index_add_(0, rows.to(gradients.device), gradients.flatten(1))
-
-    SequenceGradients(policy, backend).visit(score_sums(U).as_trained(), add)
-    policy.ranks.sum(held.values())
-    return held
-
-
-def _products(gradients: dict[str, Tensor], vector: Vector) -> Tensor:
-    return sum(
-        ((rows @ vector[n].flatten()).double().cpu() for n, rows in gradients.items()),
-        torch.zeros((), dtype=torch.float64),
-    )

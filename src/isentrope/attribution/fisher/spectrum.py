@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +20,10 @@ from isentrope.attribution.fisher.null_spectra import Null, simulated_null, wish
 from isentrope.attribution.fisher.prompt_pairs import (
     above_rounding,
     delete_one,
-    estimate_table,
     fitted_dimension,
 )
 from isentrope.attribution.fisher.square import SquareKernel
-from isentrope.attribution.ties import TIED, tied
+from isentrope.attribution.ranks import TIED, tied
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Numbers
 
@@ -60,12 +58,10 @@ class Spectrum(Eigenvalues):
     Attributes:
         vectors: (n, top) unit eigenvectors of the leading ones.
         norm_scores: (n,) (log K_ii − median)/(1.4826 · median absolute deviation); −∞ for a zero.
-        warnings: What limits the numbers.
     """
 
     vectors: Tensor = field(repr=False)
     norm_scores: Tensor = field(repr=False)
-    warnings: tuple[str, ...]
 
     def carriers(self, k: int, share: float = 0.5) -> list[int]:
         """The smallest set of sequences that holds a share of a leading eigenvector.
@@ -96,16 +92,6 @@ class Spectrum(Eigenvalues):
         order = _descending(torch.where(zero, 2 * farthest + 1, distance))
         return order[: int((distance > threshold).sum())].tolist()
 
-    def to_frame(self) -> Any:
-        """A pandas table of the estimates.
-
-        Returns:
-            Columns quantity, value, se, ci_low, ci_high, prompts.
-        """
-        named = {"effective_rank": self.effective_rank, "fitted_dimension": self.fitted_dimension}
-        named |= {f"share of top {k}": share for k, share in self.shares.items()}
-        return estimate_table(({"quantity": q}, e) for q, e in named.items())
-
 
 def kernel_spectrum(
     kernel: SquareKernel,
@@ -121,7 +107,7 @@ def kernel_spectrum(
         kernel: K of one batch with itself.
         dimension: Number of trainable parameters, for the null "all parameters"; None omits it.
         top: Numbers of leading eigenvalues whose share is reported; those above n are omitted.
-        draws: Simulated matrices of the null "observed norms"; 0 omits it.
+        draws: Simulated matrices of the null "observed norms".
         seed: Of the simulation.
 
     Returns:
@@ -145,10 +131,8 @@ def kernel_spectrum(
     nulls = [] if dimension is None else [wishart_null("all parameters", values, dimension)]
     if math.isfinite(fitted.value):
         nulls.append(wishart_null("fitted dimension", values, fitted.value))
-        if draws:
-            rng = np.random.default_rng(seed)
-            nulls.append(simulated_null((diagonal,), values, fitted.value, draws, rng))
-    zeros = int((diagonal <= 0).sum())
+        rng = np.random.default_rng(seed)
+        nulls.append(simulated_null((diagonal,), values, fitted.value, draws, rng))
     eigenvalues = above_rounding(values)
     spread = 1 / vectors[:, :largest].pow(4).sum(0)
     return Spectrum(
@@ -160,7 +144,6 @@ def kernel_spectrum(
         participation=torch.where(eigenvalues[:largest] > 0, spread, math.nan),
         norm_scores=_norm_scores(diagonal),
         nulls=tuple(nulls),
-        warnings=(f"{zeros} sequences have a zero score vector.",) if zeros else (),
     )
 
 

@@ -39,7 +39,7 @@ class SquareKernel:
             prompt_index: (n,) prompt draw of each sequence, the independent unit; None: each is of
                 its own prompt.
             rounding: How far entries may be off, relative to the largest (symmetry) and to the
-                trace (negative eigenvalues). A kernel whose rows were held in bfloat16 or int8
+                trace (negative eigenvalues). A kernel whose rows were held in bfloat16
                 needs more.
 
         Returns:
@@ -49,18 +49,7 @@ class SquareKernel:
             ValueError: If it is not; the message says by how much.
         """
         matrix = torch.as_tensor(matrix, dtype=torch.float64)
-        if matrix.ndim != 2 or len(matrix) != matrix.shape[1]:
-            raise ValueError(
-                f"A kernel of a batch with itself is square; this one is {tuple(matrix.shape)}. "
-                "For an E × U block use cross_structure."
-            )
-        n = len(matrix)
-        prompts = torch.arange(n) if prompt_index is None else torch.as_tensor(prompt_index)
-        if prompts.shape != (n,) or prompts.is_floating_point():
-            raise ValueError(
-                f"prompt_index must be {n} integers, one per row of the kernel; it has shape "
-                f"{tuple(prompts.shape)} and type {prompts.dtype}."
-            )
+        prompts = torch.arange(len(matrix)) if prompt_index is None else prompt_index
         require_finite(matrix)
         off, size = float((matrix - matrix.T).abs().max()), float(matrix.abs().max())
         if off > rounding * size:

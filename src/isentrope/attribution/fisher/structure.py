@@ -19,7 +19,7 @@ A sequence with K_ii = 0 has no cosine: it is omitted from cosines, counted and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,13 +30,27 @@ from isentrope.attribution.fisher.prompt_pairs import (
     PromptPairs,
     cosines,
     estimate_table,
-    require_finite,
 )
 from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.nouns.estimate import Estimate
 
 DIFFERENCE = "same_prompt - cross_prompt"
 """Name of the differences in tables."""
+
+_UNITS = {
+    "mean": KERNEL_UNIT,
+    "spread": KERNEL_UNIT,
+    "mean_cosine": "cosine",
+    "rms_cosine": "rms cosine",
+}
+"""By quantity of a relation."""
+
+_OF_DIFFERENCES = {
+    "mean": KERNEL_UNIT,
+    "mean_cosine": "difference of cosines",
+    "rms_cosine": "difference of cosines",
+}
+"""By quantity of a difference."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +69,8 @@ class Relation:
     entries: int
     mean: Estimate
     spread: Estimate
-    mean_cosine: Estimate | None
-    rms_cosine: Estimate | None
+    mean_cosine: Estimate | None = None
+    rms_cosine: Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -67,19 +81,14 @@ class KernelStructure:
         relations: By name: "diagonal", "same_prompt", "cross_prompt", and where it is known which
             responses are correct, "same_prompt right/right" and so on. One without a pair is
             absent.
-        n_prompts: Number of prompts, of rows and columns together.
-        zero_rows: Positions of sequences whose score vector is zero (rows, where rows and columns
-            differ).
         warnings: What was omitted, and why.
         differences: same_prompt minus cross_prompt, of "mean", "mean_cosine" and "rms_cosine";
             without those that one of the two lacks.
     """
 
     relations: Mapping[str, Relation]
-    n_prompts: int
-    zero_rows: tuple[int, ...]
     warnings: tuple[str, ...]
-    differences: Mapping[str, Estimate] = field(default_factory=dict)
+    differences: Mapping[str, Estimate]
 
     def __getitem__(self, name: str) -> Relation:
         return self.relations[name]
@@ -94,7 +103,7 @@ class KernelStructure:
         of_relations = [
             ({"relation": name, "quantity": quantity, "entries": r.entries}, getattr(r, quantity))
             for name, r in self.relations.items()
-            for quantity in ("mean", "spread", "mean_cosine", "rms_cosine")
+            for quantity in _UNITS
         ]
         of_differences = [
             ({"relation": DIFFERENCE, "quantity": quantity, "entries": 0}, estimate)
@@ -113,15 +122,9 @@ def kernel_structure(kernel: SquareKernel, right: Tensor | None = None) -> Kerne
 
     Returns:
         The structure.
-
-    Raises:
-        ValueError: If sizes differ.
     """
     masks = dict(kernel.masks)
     if right is not None:
-        right = torch.as_tensor(right, dtype=torch.bool)
-        if right.shape != kernel.pairs.rows.shape:
-            raise ValueError(f"right has shape {tuple(right.shape)} for {len(kernel)} sequences.")
         masks |= _by_rightness(masks, right)
     return _structure(kernel.matrix, kernel.pairs, masks, (kernel.diagonal, kernel.diagonal))
 
@@ -143,17 +146,7 @@ def cross_structure(
 
     Returns:
         The structure; "same_prompt" is absent where the sides share no prompt.
-
-    Raises:
-        ValueError: If sizes differ, or a number is not finite.
     """
-    matrix = torch.as_tensor(matrix, dtype=torch.float64)
-    if matrix.shape != (len(row_prompt), len(column_prompt)):
-        raise ValueError(
-            f"A block of shape {tuple(matrix.shape)} does not fit {len(row_prompt)} row prompts "
-            f"and {len(column_prompt)} column prompts."
-        )
-    require_finite(matrix)
     pairs = PromptPairs(row_prompt, column_prompt)
     masks = {"same_prompt": pairs.same, "cross_prompt": ~pairs.same}
     return _structure(matrix, pairs, masks, diagonals)
@@ -180,58 +173,41 @@ def _structure(
     norms: tuple[Tensor, Tensor] | None,
 ) -> KernelStructure:
     cosine, defined = None, torch.ones_like(pairs.same)
-    zero_rows: tuple[int, ...] = ()
     warnings = [f"{name}: no such pair." for name, mask in masks.items() if not bool(mask.any())]
     if norms is not None:
         rows, columns = norms
         cosine = cosines(matrix, rows, columns)
         defined = (rows > 0)[:, None] & (columns > 0)[None]
-        zero_rows = tuple((rows <= 0).nonzero().flatten().tolist())
-        zeros = max(len(zero_rows), int((columns <= 0).sum()))
-        if zeros:
+        if zeros := max(int((x <= 0).sum()) for x in norms):
             warnings.append(
                 f"{zeros} sequences have a zero score vector (K_ii = 0), hence no cosine: they "
                 "are omitted from all cosines and kept in means and spreads."
             )
     relations: dict[str, Relation] = {}
+    statistics: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
     for name, mask in masks.items():
-        if not bool(mask.any()):
-            continue
-        mean, square = pairs.means(matrix, mask), pairs.means(matrix.square(), mask)
-        spread = (square - mean.square()).clamp_min(0).sqrt()
-        mean_cosine = rms = None
-        both = mask & defined
-        if cosine is not None and bool(both.any()):
-            mean_cosine = pairs.estimate(pairs.means(cosine, both), both, "cosine")
-            squares = pairs.means(cosine.square(), both).clamp_min(0)
-            rms = pairs.estimate(squares.sqrt(), both, "rms cosine")
-        means, spreads = (pairs.estimate(x, mask, KERNEL_UNIT) for x in (mean, spread))
-        relations[name] = Relation(int(mask.sum()), means, spreads, mean_cosine, rms)
-    differences = _differences(matrix, cosine, pairs, masks, defined)
-    return KernelStructure(relations, pairs.n_prompts, zero_rows, tuple(warnings), differences)
+        if bool(mask.any()):
+            found = statistics[name] = _statistics(matrix, cosine, pairs, mask, mask & defined)
+            estimates = {
+                q: pairs.estimate(*found[q], unit) for q, unit in _UNITS.items() if q in found
+            }
+            relations[name] = Relation(int(mask.sum()), **estimates)
+    one, two = (statistics.get(name, {}) for name in ("same_prompt", "cross_prompt"))
+    differences = {
+        q: pairs.estimate(one[q][0] - two[q][0], one[q][1] | two[q][1], unit)
+        for q, unit in _OF_DIFFERENCES.items()
+        if q in one and q in two
+    }
+    return KernelStructure(relations, tuple(warnings), differences)
 
 
-def _differences(
-    matrix: Tensor,
-    cosine: Tensor | None,
-    pairs: PromptPairs,
-    masks: Mapping[str, Tensor],
-    defined: Tensor,
-) -> dict[str, Estimate]:
-    """same_prompt minus cross_prompt, each jackknifed over prompts as one statistic."""
-    sides = masks["same_prompt"], masks["cross_prompt"]
-    estimates: dict[str, Estimate] = {}
-
-    def add(name: str, values: Tensor, one: Tensor, two: Tensor, unit: str) -> None:
-        if bool(one.any()) and bool(two.any()):
-            means = [pairs.means(values, mask) for mask in (one, two)]
-            if name == "rms_cosine":
-                means = [mean.clamp_min(0).sqrt() for mean in means]
-            estimates[name] = pairs.estimate(means[0] - means[1], one | two, unit)
-
-    add("mean", matrix, *sides, KERNEL_UNIT)
-    if cosine is not None:
-        known = (sides[0] & defined, sides[1] & defined)
-        add("mean_cosine", cosine, *known, "difference of cosines")
-        add("rms_cosine", cosine.square(), *known, "difference of cosines")
-    return estimates
+def _statistics(
+    matrix: Tensor, cosine: Tensor | None, pairs: PromptPairs, mask: Tensor, known: Tensor
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """(1 + P,) of a relation by quantity, whole and without each prompt, and its (n, m) pairs."""
+    mean, square = pairs.means(matrix, mask), pairs.means(matrix.square(), mask)
+    found = {"mean": (mean, mask), "spread": ((square - mean.square()).clamp_min(0).sqrt(), mask)}
+    if cosine is not None and bool(known.any()):
+        found["mean_cosine"] = pairs.means(cosine, known), known
+        found["rms_cosine"] = pairs.means(cosine.square(), known).clamp_min(0).sqrt(), known
+    return found

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.gram import gram
-from isentrope.attribution.gradients.options import GradientOptions
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.attribution.noise.scale import NoiseScale, noise_scale_of_gram
 from isentrope.estimators.jackknife import infinitesimal_jackknife

@@ -4,30 +4,31 @@
 
 One side is held as `storage_plan` says; the other side is streamed: each layer's rows are
 multiplied with the held ones as soon as autograd has them, and then dropped. Sums over layers are
-float64. A finished tile is written where a folder is given, and is not computed again.
+float64.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from itertools import chain
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from isentrope.attribution.gradients.gradient_store import GradientStore
-from isentrope.attribution.gradients.options import GradientBackend, GradientOptions
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
-from isentrope.attribution.gradients.storage_plan import Storage, StoragePlan, plan_storage
+from isentrope.attribution.gradients.storage_plan import (
+    GradientOptions,
+    Storage,
+    StoragePlan,
+    plan_storage,
+)
+from isentrope.attribution.gradients.tiles import Tiles
 from isentrope.attribution.gradients.token_sum import TokenSum
-from isentrope.nouns.sharded_tensors import largest_part, local_part
-from isentrope.nouns.vectors import Vector, require_same_names, tensor_bytes
+from isentrope.nouns.vectors import Vector, largest_part, local_part, require_same_names
 from isentrope.policy.language_model import Policy
-from isentrope.system.files import sha256, write_file
-from isentrope.system.reading import read_tensors
 
 
 def gram(
@@ -58,14 +59,15 @@ def gram(
     plan = gram_plan(policy, left.n_rows, n_right, gradients.storage)
     computed = SequenceGradients(policy, gradients.backend)  # refuses unsupported layers
     held, streamed = (left, right or left) if plan.hold_left else (right or left, left)
-    kind = (held, streamed), preconditioner, plan, gradients.backend
-    files = None if folder is None else _Tiles(Path(folder), policy, *kind)
+    scaled = _scaling(policy, preconditioner)
     out = torch.zeros(held.n_rows, streamed.n_rows, dtype=torch.float64)
+    kind = (held, streamed), preconditioner, plan, gradients
+    files = None if folder is None else Tiles(Path(folder), policy, *kind)
     for k, (start, end) in enumerate(plan.tiles):
         tile = None if files is None else files.load(k)
         if tile is None:
-            with policy.precision.active(forward_mode=False):
-                tile = _tile(computed, held, streamed, preconditioner, plan, start, end)
+            rows = (start, end)
+            tile = _tile(computed, held, streamed, scaled, plan.symmetric, rows, gradients.storage)
             if files is not None:
                 files.save(k, tile)
         out[start:end] += tile
@@ -99,10 +101,7 @@ def gram_diagonals(
 
     def squares(side: TokenSum, start: int, end: int) -> Tensor:
         out = torch.zeros(end - start, dtype=torch.float64, device=policy.device)
-        with policy.precision.active(forward_mode=False), tempfile.TemporaryDirectory() as folder:
-            rows = GradientStore(policy.parts, end - start, gradients.storage, Path(folder))
-            computed.visit(_rows_of(side, start, end, shift=start), rows.add)
-            _share(rows, policy)
+        with _held(computed, side, start, end, gradients.storage) as rows:
             for name in policy.names:
                 block = rows.block(name)
                 out += (scaled(name, block) * block).sum(1).double()
@@ -118,16 +117,16 @@ def gram_diagonals(
 
 
 def gram_plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage) -> StoragePlan:
-    """What a matrix of inner products holds, and what it costs.
+    """What a matrix will hold and how long it will take, before it starts.
 
     Args:
-        policy: Has the parameters of a gradient.
+        policy: The policy.
         n_left: Rows.
         n_right: Columns; None: the rows with themselves.
-        storage: How gradients may be held.
+        storage: What may be held.
 
     Returns:
-        The plan.
+        The plan; `str` is a sentence.
     """
     size = sum(largest_part(p) for p in policy.theta.values())  # as many tiles on every process
     element = max(p.element_size() for p in policy.theta.values())
@@ -138,21 +137,17 @@ def _tile(
     gradients: SequenceGradients,
     held: TokenSum,
     streamed: TokenSum,
-    preconditioner: Vector | None,
-    plan: StoragePlan,
-    start: int,
-    end: int,
+    scaled: Scaling,
+    symmetric: bool,
+    tile: tuple[int, int],
+    storage: Storage,
 ) -> Tensor:
     """(end − start, all streamed rows); of a symmetric matrix only what is not below it."""
-    policy, ranks = gradients.policy, gradients.policy.ranks
-    scaled, device = _scaling(policy, preconditioner), policy.device
-    out = torch.zeros(end - start, streamed.n_rows, dtype=torch.float64, device=device)
-    with tempfile.TemporaryDirectory() as folder:
-        rows = GradientStore(policy.parts, end - start, plan.storage, Path(folder))
-        gradients.visit(_rows_of(held, start, end, shift=start), rows.add)
-        _share(rows, policy)
-        if plan.symmetric:
-            own = torch.arange(end - start, device=device)
+    policy, ranks, (start, end) = gradients.policy, gradients.policy.ranks, tile
+    out = torch.zeros(end - start, streamed.n_rows, dtype=torch.float64, device=policy.device)
+    with _held(gradients, held, start, end, storage) as rows:
+        if symmetric:
+            own = torch.arange(end - start, device=policy.device)
             if not policy.spreads_theta:
                 own = own.tensor_split(ranks.size)[ranks.own]
             for name in policy.names:
@@ -163,21 +158,32 @@ def _tile(
             products = scaled(name, new.flatten(1)) @ rows.block(name).T  # (b, tile)
             out.index_add_(1, columns, products.double().T)
 
-        first = end if plan.symmetric else 0  # rows before the tile were met by earlier tiles
+        first = end if symmetric else 0  # rows before the tile were met by earlier tiles
         if first < streamed.n_rows:
             gradients.visit(_rows_of(streamed, first, streamed.n_rows), multiply)
     ranks.sum([out])
     return out.cpu()
 
 
-def _share(rows: GradientStore, policy: Policy) -> None:
-    """Give every process all rows, where it does not have its parts of all of them."""
-    if not policy.spreads_theta:
-        rows.share(policy.ranks)
+@contextmanager
+def _held(
+    gradients: SequenceGradients, side: TokenSum, start: int, end: int, storage: Storage
+) -> Iterator[GradientStore]:
+    """All rows from start to end; of θ that is spread, this process's parts of them."""
+    policy = gradients.policy
+    with policy.precision.active(forward_mode=False), tempfile.TemporaryDirectory() as folder:
+        rows = GradientStore(policy.parts, end - start, storage, Path(folder))
+        gradients.visit(_rows_of(side, start, end, shift=start), rows.add)
+        if not policy.spreads_theta:
+            rows.share(policy.ranks)
+        yield rows
 
 
-def _scaling(policy: Policy, preconditioner: Vector | None) -> Callable[[str, Tensor], Tensor]:
-    """Multiplies (b, size) rows of a parameter by P."""
+Scaling = Callable[[str, Tensor], Tensor]
+"""Multiplies (b, size) rows of a parameter by P."""
+
+
+def _scaling(policy: Policy, preconditioner: Vector | None) -> Scaling:
     if preconditioner is None:
         return lambda _, rows: rows
     flat = {n: local_part(preconditioner[n]).flatten().to(p) for n, p in policy.parts.items()}
@@ -189,62 +195,3 @@ def _rows_of(token_sum: TokenSum, start: int, end: int, shift: int = 0) -> Token
     row_of = token_sum.row_of
     inside = ((row_of >= start) & (row_of < end)).nonzero()[:, 0]
     return token_sum.select(inside, row_of[inside] - shift)
-
-
-_CURE = "Remove the file: the same computation makes it again."
-
-
-class _Tiles:
-    """Finished tiles on disk, named by a fingerprint of everything they depend on."""
-
-    def __init__(
-        self,
-        folder: Path,
-        policy: Policy,
-        sides: tuple[TokenSum, TokenSum],
-        preconditioner: Vector | None,
-        plan: StoragePlan,
-        gradient_backend: GradientBackend,
-    ) -> None:
-        self._folder, self._ranks = folder, policy.ranks
-        kinds = tuple(side.of_training for side in sides)
-        head = (repr(plan), policy.temperature, repr(policy.precision), gradient_backend, kinds)
-        vectors = (dict(policy.model.named_parameters()), preconditioner or {})
-        self._name = sha256(
-            chain(
-                [repr(head).encode()],
-                *(_bytes_of(side) for side in sides),
-                (
-                    part
-                    for vector in vectors
-                    for n, x in vector.items()
-                    for part in (n.encode(), tensor_bytes(x))  # joined, they would be copied
-                ),
-            )
-        )[:16]
-        if policy.sharded:  # each process has read its part of the weights
-            self._name = sha256(x.encode() for x in self._ranks.all_of([self._name]))[:16]
-
-    def _path(self, k: int) -> Path:
-        return self._folder / f"tile_{self._name}_{k}.safetensors"
-
-    def load(self, k: int) -> Tensor | None:
-        """A finished tile, or None; what the first process finds, where several share the work."""
-        path = self._path(k)
-        return self._ranks.from_first(
-            lambda: read_tensors(path, _CURE)["tile"] if path.exists() else None
-        )
-
-    def save(self, k: int, tile: Tensor) -> None:
-        """Write a tile atomically."""
-        if self._ranks.own == 0:
-            content = {"tile": tile.contiguous()}
-            write_file(self._path(k), lambda partial: save_file(content, partial))
-
-
-def _bytes_of(side: TokenSum) -> Iterator[bytes]:
-    """What the tiles of one side depend on."""
-    for ids in (*side.rollouts.prompt_ids, *side.rollouts.response_ids):
-        yield tensor_bytes(ids) + b"|"
-    for weights in (side.logprob_weights, side.entropy_weights, side.row_of):
-        yield b"-" if weights is None else tensor_bytes(weights)

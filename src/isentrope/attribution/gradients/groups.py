@@ -15,26 +15,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
 
-from isentrope.attribution.gradients.held_vectors import HeldVectors
+from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.attribution.gradients.storage_plan import Where
-from isentrope.estimators.entropy_gradient import cotangents
+from isentrope.estimators.entropy import cotangents, cotangents_of_arrays
 from isentrope.estimators.functional import EstimatorOptions, Functionals, along
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
-from isentrope.estimators.reward_change import rare_rewards
-from isentrope.estimators.sample import ScoredBatch, sampler_logprobs, score_batch
-from isentrope.models.padding import derivative_of_scores
+from isentrope.estimators.reward_change import RewardMean
+from isentrope.estimators.sample import ScoredBatch, score_batch
+from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_groups
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.token_statistics import Scores
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class GradientGroups:
     Attributes:
         parts: G named vectors, float64 when read, that sum to the gradient.
         group: (n,) the group of each sample.
+        unit: Of the change of what it is the gradient of, per η.
+        prompts: Prompt draws in all groups.
         logprob_weights: a, (n, t), of the whole batch.
         entropy_weights: b, (n, t), or None.
         forward: The derivative along the given direction, by forward mode; or None.
@@ -53,6 +55,8 @@ class GradientGroups:
 
     parts: Sequence[Vector]
     group: Tensor
+    unit: str
+    prompts: int
     logprob_weights: Tensor
     entropy_weights: Tensor | None
     forward: float | None = None
@@ -67,10 +71,7 @@ class GradientGroups:
     @property
     def total(self) -> Vector:
         """The gradient."""
-        total = self.parts[0]
-        for k in range(1, len(self.parts)):
-            total = axpy(1.0, self.parts[k], total)
-        return total
+        return _total(self.parts)
 
     def preconditioned(self, preconditioner: Vector) -> Iterator[Vector]:
         """P times each part, one at a time: only what is asked for takes memory."""
@@ -99,13 +100,11 @@ class GradientGroups:
         shares = self.shares.view(-1, *[1] * (by_group.ndim - 1))
         return by_group - shares * by_group.sum(0)
 
-    def estimate(self, by_group: Tensor, n: int, *, unit: str, confidence: float) -> Estimate:
+    def estimate(self, by_group: Tensor, confidence: float) -> Estimate:
         """A sum over groups with its interval.
 
         Args:
             by_group: (G,) what each part contributes.
-            n: Prompt draws in all groups.
-            unit: Of the sum.
             confidence: Nominal coverage.
 
         Returns:
@@ -114,8 +113,8 @@ class GradientGroups:
         return Estimate.from_standard_error(
             float(by_group.sum()),
             float(self.standard_error(by_group)),
-            n,
-            unit=unit,
+            self.prompts,
+            unit=self.unit,
             method="delete-a-group jackknife",
             confidence=confidence,
             caveats=Caveats() if self.trust is None else self.trust.caveats,
@@ -159,13 +158,14 @@ def entropy_groups(
     ratio = None
     if estimator.functional == "per_token" and groups > 1:
         ratio = ratio_terms(sample, group)
-        _add_ratio_terms(policy, E, ratio, parts, group)
+        _add_ratio_terms(policy, E, ratio, parts)
     forward = None
     if direction is not None:
         omega = torch.ones(len(E), dtype=torch.float64)
         series = sample.log_ratio_series, sample.entropy_series
         forward = float(along(sample.functional, omega, *series)[1])
-    return GradientGroups(parts, group, a, b, forward, sample.trust, ratio)
+    unit = f"{sample.functional.unit} per η"
+    return GradientGroups(parts, group, unit, E.n_prompts, a, b, forward, sample.trust, ratio)
 
 
 def reward_groups(
@@ -189,15 +189,11 @@ def reward_groups(
         raise ValueError("The reward batch has no rewards: add them with ise.with_rewards.")
     group = assign_groups(R.prompt_index, groups)
     sample = score_batch(policy, R, functional="per_sequence", method="sequence")
-    rewards = torch.zeros_like(sample.entropies)
-    rewards[:, 0] = R.rewards - R.rewards[0]  # equal rewards have a gradient of exactly zero
-    scores = Scores(sample.series[0].logprobs, rewards, sample.series[0].mask)
-    kept = sampler_logprobs(R, scores)
-    a, _ = cotangents(ScoredBatch(sample.functional, kept, (scores,), R.prompt_index))
+    mean = RewardMean.of(sample, R.rewards)
+    a, _ = cotangents_of_arrays(mean, sample.log_ratios, sample.entropies)
     parts = _by_group(policy, R, a, None, group, groups, where)
-    reason = rare_rewards(R.rewards)
-    trust = sample.trust.without_interval(reason) if reason else sample.trust
-    return GradientGroups(parts, group, a, None, trust=trust)
+    trust = sample.trust.withholding(mean.withheld)
+    return GradientGroups(parts, group, "reward per η", R.n_prompts, a, None, trust=trust)
 
 
 def assign_groups(prompt_index: Tensor, groups: int) -> Tensor:
@@ -231,25 +227,28 @@ def _by_group(
     groups: int,
     where: Where,
 ) -> HeldVectors:
-    parts = HeldVectors(policy.theta, where)
+    parts = HeldVectors(policy.theta, groups, where)
     for g in range(groups):
         here = (group == g).nonzero()[:, 0]  # (n_g,)
         t = int(rollouts.lengths[here].max())
         weights = None if b is None else b[here, :t]
         with derivative_of_scores(policy.model):
-            parts.append(weighted_gradient(policy, rollouts.select(here), a[here, :t], weights))
+            parts.add(g, weighted_gradient(policy, rollouts.select(here), a[here, :t], weights))
     return parts
 
 
-def _add_ratio_terms(
-    policy: Policy, E: Rollouts, ratio: RatioTerms, parts: HeldVectors, group: Tensor
-) -> None:
+def _add_ratio_terms(policy: Policy, E: Rollouts, ratio: RatioTerms, parts: HeldVectors) -> None:
     with derivative_of_scores(policy.model):
         of_length = weighted_gradient(policy, E, ratio.length_weights)
     # The sum over groups, ∂h itself, before any part is changed: the terms added sum to zero.
-    total = GradientGroups(parts, group, ratio.length_weights, None).total
+    total = _total(parts)
     for k, (a, b) in enumerate(zip(ratio.of_length, ratio.of_total, strict=True)):
-        parts[k] = axpy(-float(b), total, axpy(-float(a), of_length, parts[k]))
+        parts.add(k, of_length, -float(a))
+        parts.add(k, total, -float(b))
+
+
+def _total(parts: Sequence[Vector]) -> Vector:
+    return reduce(lambda total, part: axpy(1.0, part, total), parts)
 
 
 @dataclass(frozen=True)

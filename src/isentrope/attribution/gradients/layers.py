@@ -12,8 +12,10 @@ Padding needs no mask: a causal model's output gradients are exactly zero there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -81,6 +83,10 @@ class Layer:
         return out.index_put_((rows, ids), g, accumulate=True)
 
 
+HandOver = Callable[[Layer, Tensor, Tensor], None]
+"""Called with a layer, what it keeps of its input, and its output gradient."""
+
+
 def find_layers(policy: Policy) -> list[Layer]:
     """The layers that hold a policy's trainable parameters.
 
@@ -121,6 +127,52 @@ def _is_norm(module: nn.Module) -> bool:
     own = dict(module.named_parameters(recurse=False))
     vectors = all(p.ndim == 1 for p in own.values()) and set(own) <= {"weight", "bias"}
     return vectors and "Norm" in type(module).__name__
+
+
+@contextmanager
+def recorded(policy: Policy, layers: list[Layer], hand_over: HandOver) -> Iterator[list[Tensor]]:
+    """Forward hooks that keep each layer's input, and hand it over when its gradient is known.
+
+    Args:
+        policy: The policy.
+        layers: Its layers with trainable parameters.
+        hand_over: Called with a layer, what it keeps of its input, and its output gradient.
+
+    Yields:
+        Where autograd may stop: nothing trainable is below.
+    """
+    sources: list[Tensor] = []
+    inside = False
+
+    def stop(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        """Embeddings that were made to require a gradient (for checkpointing) hide the sources."""
+        if output.requires_grad:
+            sources.append(output)
+
+    def hook_of(layer: Layer) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            nonlocal inside
+            if inside or not output.requires_grad:  # inside: a norm asked for its x̂
+                return
+            inside = True
+            with torch.no_grad():
+                kept = layer.keep(args[0].detach())
+            inside = False
+            if not args[0].requires_grad:
+                sources.append(output)
+            output.register_hook(lambda g: hand_over(layer, kept, g))
+
+        return hook
+
+    hooks = [(policy.causal_lm.get_input_embeddings(), stop)]
+    hooks += [(layer.module, hook_of(layer)) for layer in layers]
+    handles = [module.register_forward_hook(hook) for module, hook in hooks]
+    try:
+        yield sources
+    finally:
+        for handle in handles:
+            handle.remove()
+        sources.clear()  # hooks and tensors refer to each other: a cycle would hold memory
 
 
 def by_sequence(x: Tensor, batch: MicroBatch) -> Tensor:

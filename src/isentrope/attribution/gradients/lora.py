@@ -6,13 +6,13 @@
 
 PEFT's own layer computes a product by s, a sum and their derivatives over (tokens × out) in
 addition, and stores tensors that no row needs. Only plain layers are handled here: a frozen linear
-base, one active adapter that is not merged, without bias, dropout or variant. The hooks handle all
-others.
+base, one active adapter that is not merged, without bias or variant, and no autocast, which would
+give the products types of their own. The hooks handle all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -21,134 +21,87 @@ import torch
 from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import Tensor, nn
 
-from isentrope.attribution.gradients.layers import Layer
-
-HandOver = Callable[[Layer, Tensor, Tensor], None]
+from isentrope.attribution.gradients.layers import HandOver, Layer
 
 
 @dataclass(frozen=True)
-class LoraLayer:
-    """A linear layer with an adapter.
-
-    Attributes:
-        module: PEFT's layer.
-        a: Its factor A, (r, in).
-        b: Its factor B, (out, r).
-        scaling: s.
-    """
+class _Plain:
+    """A layer, its factors A (r, in) and B (out, r), and s."""
 
     module: LoraLinear
     a: Layer
     b: Layer
     scaling: float
 
-    @property
-    def weights(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        """W, c, A and B."""
-        base: Any = self.module.base_layer
-        a, b = self.a.module.weight, self.b.module.weight
-        return base.weight, base.bias, cast(Tensor, a), cast(Tensor, b)
 
-    def record(self, anchor: Tensor, hand_over: HandOver) -> None:
-        """Replace the layer's forward pass.
+@contextmanager
+def recorded_lora(
+    model: nn.Module, layers: list[Layer], hand_over: HandOver
+) -> Iterator[tuple[list[Layer], list[Tensor]]]:
+    """A block in which plain LoRA layers hand over what gradients are made of.
 
-        Args:
-            anchor: A tensor that requires a gradient: autograd computes its gradient.
-            hand_over: Called in the backward pass with each factor, its input and its output
-                gradient.
-        """
+    Args:
+        model: The model; its layers are as before after the block.
+        layers: Its layers with trainable parameters.
+        hand_over: Called in the backward pass with each factor, its input and its output gradient.
 
-        def hand_over_factors(h: Tensor, x: Tensor, e: Tensor, g: Tensor) -> None:
-            hand_over(self.b, h, g)
-            hand_over(self.a, x, e)
+    Yields:
+        The layers that are left to hooks, and where autograd may stop for the others.
+    """
+    plain = _plain_layers(model, {id(layer.module): layer for layer in layers})
+    taken = {id(factor) for x in plain for factor in (x.a, x.b)}
+    anchors = [torch.zeros((), requires_grad=True)] if plain else []
+    try:
+        for x in plain:
+            x.module.forward = _one_operation(x, anchors[0], hand_over)  # pyright: ignore[reportAttributeAccessIssue]
+        yield [layer for layer in layers if id(layer) not in taken], anchors
+    finally:
+        for x in plain:
+            vars(x.module).pop("forward", None)
 
-        self.module.forward = lambda x: _Lora.apply(x, anchor, self, hand_over_factors)
 
-    def restore(self) -> None:
-        """Restore the layer's own forward pass."""
-        del self.module.forward
+def _one_operation(layer: _Plain, anchor: Tensor, hand_over: HandOver) -> Callable[[Tensor], Any]:
+    return lambda x: _Lora.apply(x, anchor, layer, hand_over)
 
 
 class _Lora(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, anchor: Tensor, layer: LoraLayer, hand_over: Callable
-    ) -> Tensor:
-        w, c, a, b = layer.weights
-        y = nn.functional.linear(x, w, c)
+    def forward(ctx: Any, x: Tensor, anchor: Tensor, layer: _Plain, hand_over: HandOver) -> Any:
+        base: Any = layer.module.base_layer
+        a, b = cast(Tensor, layer.a.module.weight), cast(Tensor, layer.b.module.weight)
+        y = nn.functional.linear(x, base.weight, base.bias)
         h = (x @ a.mT).mul_(layer.scaling)
         y.flatten(0, -2).addmm_(h.flatten(0, -2), b.mT)
         ctx.save_for_backward(x, h)
-        ctx.factors, ctx.scaling, ctx.hand_over = (w, a, b), layer.scaling, hand_over
+        ctx.weights, ctx.layer, ctx.hand_over = (base.weight, a, b), layer, hand_over
         return y
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (x, h), (w, a, b) = ctx.saved_tensors, ctx.factors
-        e = (g @ b).mul_(ctx.scaling)
+        (x, h), (w, a, b), layer = ctx.saved_tensors, ctx.weights, ctx.layer
+        e = (g @ b).mul_(layer.scaling)
         through = None
         if ctx.needs_input_grad[0]:
             through = g @ w
             through.flatten(0, -2).addmm_(e.flatten(0, -2), a)
-        ctx.hand_over(h, x, e, g)
+        ctx.hand_over(layer.b, h, g)
+        ctx.hand_over(layer.a, x, e)
         return through, None, None, None
 
 
-def find_lora(model: nn.Module, layers: Iterable[Layer]) -> list[LoraLayer]:
-    """The plain LoRA layers among those with trainable parameters.
-
-    Args:
-        model: The model.
-        layers: Its layers with trainable parameters.
-
-    Returns:
-        Those of them that can be taken as one operation; none under autocast, which would give
-        the products types of their own.
-    """
-    by_module = {id(layer.module): layer for layer in layers}
-    lora: list[LoraLayer] = []
-    for module in _plain_layers(model):
-        (adapter,) = module.active_adapters
-        a, b = (by_module.get(id(factors[adapter])) for factors in (module.lora_A, module.lora_B))
-        if a is not None and b is not None:
-            lora.append(LoraLayer(module, a, b, module.scaling[adapter]))
-    return lora
-
-
-@contextmanager
-def scaled_by_rank(model: nn.Module) -> Generator[None]:
-    """A block in which plain LoRA layers scale x Aᵀ, (tokens × r), and not the update of y.
-
-    Forward mode along m directions scales m + 1 arrays.
-
-    Args:
-        model: The model; its layers are as before after the block.
-
-    Yields:
-        Nothing.
-    """
-    plain = _plain_layers(model)
-    try:
-        for module in plain:
-            module.forward = _scaling_first(module)  # pyright: ignore[reportAttributeAccessIssue]
-        yield
-    finally:
-        for module in plain:
-            vars(module).pop("forward", None)
-
-
-def _scaling_first(module: LoraLinear) -> Callable[..., Tensor]:
-    (adapter,) = module.active_adapters
-    base, scaling = module.base_layer, module.scaling[adapter]
-    a, b = module.lora_A[adapter], module.lora_B[adapter]
-    return lambda x: base(x) + b(a(x) * scaling)
-
-
-def _plain_layers(model: nn.Module) -> list[LoraLinear]:
-    """The layers that are handled here; none under autocast."""
+def _plain_layers(model: nn.Module, by_module: dict[int, Layer]) -> list[_Plain]:
+    """Those that are one operation here, whose factors are among the layers."""
     if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
         return []
-    return [x for x in model.modules() if type(x) is LoraLinear and _is_plain(x)]
+    plain: list[_Plain] = []
+    for module in model.modules():
+        if type(module) is LoraLinear and _is_plain(module):
+            (adapter,) = module.active_adapters
+            factors = (module.lora_A[adapter], module.lora_B[adapter])
+            a, b = (by_module.get(id(factor)) for factor in factors)
+            if a is not None and b is not None:
+                plain.append(_Plain(module, a, b, module.scaling[adapter]))
+    return plain
 
 
 def _is_plain(module: LoraLinear) -> bool:
@@ -157,11 +110,10 @@ def _is_plain(module: LoraLinear) -> bool:
         return False
     if module.merged or module.disable_adapters or active[0] in module.lora_variant:
         return False
-    a, b = module.lora_A[active[0]], module.lora_B[active[0]]
-    factors = (a, b)
+    factors = (module.lora_A[active[0]], module.lora_B[active[0]])
     plain = all(type(x) is nn.Linear and x.bias is None for x in factors)
     inside = (base, *factors, module.lora_dropout[active[0]])
     hooked = any(x._forward_hooks or x._forward_pre_hooks for x in inside)
-    same = {x.weight.dtype for x in (base, *factors)} == {base.weight.dtype}
+    same = {x.weight.dtype for x in factors} == {base.weight.dtype}
     frozen = not any(p.requires_grad for p in base.parameters())
     return plain and same and frozen and not hooked and "forward" not in vars(module)

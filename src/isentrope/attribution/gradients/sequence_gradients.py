@@ -5,7 +5,8 @@
 A linear layer y = W x + c with output gradients g has G_i = Σ_l g_il x_ilᵀ over the positions l of
 sequence i: it needs only the input and the output gradient, which hooks can read. An embedding adds
 g_il to the row of its token; a norm y = w ⊙ x̂ + c has Σ_l g_il ⊙ x̂_il. LoRA factors are linear
-layers. The output embedding is differentiated by hand (`policy.head`).
+layers, and a plain LoRA layer is one operation (`gradients.lora`). The output embedding is
+differentiated by hand (`policy.head`).
 
 No summed weight gradients are computed, and nothing is stored: each layer's rows are passed to a
 visitor as they arrive. Layers that the hooks do not support are refused by name. Before any work,
@@ -20,26 +21,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from functools import cached_property
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from isentrope.attribution.gradients.layers import Layer, by_sequence, find_layers
-from isentrope.attribution.gradients.lora import LoraLayer, find_lora
-from isentrope.attribution.gradients.options import GradientBackend
+from isentrope.attribution.gradients.layers import Layer, by_sequence, find_layers, recorded
+from isentrope.attribution.gradients.lora import recorded_lora
+from isentrope.attribution.gradients.storage_plan import GradientBackend
 from isentrope.attribution.gradients.token_sum import TokenSum, first_tokens
-from isentrope.attribution.influence.closure import require_agreement
+from isentrope.attribution.influence.quantities import require_agreement
 from isentrope.models.architecture import UnsupportedModelError
-from isentrope.models.batching import MicroBatch, micro_batches
-from isentrope.models.limits import at_once
-from isentrope.models.padding import DerivativeOfTraining, derivative_of_scores
+from isentrope.models.batching import MicroBatch, at_once, micro_batches
+from isentrope.models.embeddings import DerivativeOfTraining, derivative_of_scores
 from isentrope.models.precision import Precision
 from isentrope.models.requirements import require_no_checkpointing
-from isentrope.nouns.sharded_tensors import is_sharded, local_part, sharded_like
-from isentrope.nouns.vectors import Vector, dot, multiply, norm
+from isentrope.nouns.vectors import (
+    Vector,
+    dot,
+    is_sharded,
+    local_part,
+    multiply,
+    norm,
+    sharded_like,
+)
 from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient
@@ -81,10 +86,6 @@ class SequenceGradients:
         hooked = backend == "hooks" and not policy.spreads_theta
         self._layers = find_layers(policy) if hooked else None
 
-    @cached_property
-    def _lora(self) -> list[LoraLayer]:
-        return find_lora(self.policy.model, self._layers or [])
-
     def visit(self, token_sum: TokenSum, visit: Visit) -> None:
         """Pass every gradient to a visitor; a row may be visited several times, to be summed.
 
@@ -105,8 +106,7 @@ class SequenceGradients:
         with nullcontext() if token_sum.of_training else derivative_of_scores(policy.model):
             self._check_once(token_sum)
             if self._layers is None:
-                each = self._together if policy.spreads_theta else self._each
-                for rows, gradient in each(token_sum):
+                for rows, gradient in self._one_by_one(token_sum):
                     with policy.precision.active(forward_mode=False):  # as under the hooks
                         for name, x in gradient.items():
                             visit(name, rows, x.to(policy.theta[name].dtype)[None])
@@ -116,29 +116,28 @@ class SequenceGradients:
                 of_batch = visit if batch.counted else _ignore
                 self._visit_batch(batch.to(policy.device), token_sum, of_batch)
 
-    def _each(self, token_sum: TokenSum) -> Iterator[tuple[Tensor, Vector]]:
-        """Rows, and their gradients by autograd, one after the other."""
-        policy, row_of = self.policy, token_sum.row_of.to(self.policy.device)
-        for batch in micro_batches(token_sum.rollouts, 1, policy.ranks, token_sum.row_of):
-            one, i = token_sum.select(batch.sequences), batch.sequences
-            weights = one.logprob_weights, one.entropy_weights
-            gradient = weighted_gradient(policy, one.rollouts, *weights, ALONE)
-            if batch.counted:
-                yield row_of[i], gradient
+    def _one_by_one(self, token_sum: TokenSum) -> Iterator[tuple[Tensor, Vector]]:
+        """Rows, and their gradients by autograd, one after the other.
 
-    def _together(self, token_sum: TokenSum) -> Iterator[tuple[Tensor, Vector]]:
-        """The same, each by all processes; the first has what is not sharded."""
+        Yields:
+            One row, (1,), and its gradient. Where θ is spread, it is of all processes: each has its
+            parts, and the first what is not sharded.
+        """
         policy, row_of = self.policy, token_sum.row_of
-        for row in row_of.unique():
-            one = token_sum.select((row_of == row).nonzero()[:, 0])
+        if policy.spreads_theta:
+            ranks = policy.ranks
+            shared = (((row_of == row).nonzero()[:, 0], True) for row in row_of.unique())
+        else:
+            ranks = ALONE
+            batches = micro_batches(token_sum.rollouts, 1, policy.ranks, row_of)
+            shared = ((batch.sequences, batch.counted) for batch in batches)
+        for sequences, counted in shared:
+            one = token_sum.select(sequences)
             weights = one.logprob_weights, one.entropy_weights
-            gradient = weighted_gradient(policy, one.rollouts, *weights)
-            own = {
-                name: local_part(x)
-                for name, x in gradient.items()
-                if is_sharded(x) or policy.ranks.own == 0
-            }
-            yield row[None].to(policy.device), own
+            gradient = weighted_gradient(policy, one.rollouts, *weights, ranks)
+            own = {n: local_part(x) for n, x in gradient.items() if is_sharded(x) or not ranks.own}
+            if counted:
+                yield row_of[sequences[:1]].to(policy.device), own
 
     def _visit_batch(self, batch: MicroBatch, token_sum: TokenSum, visit: Visit) -> set[str]:
         visited: set[str] = set()
@@ -159,17 +158,17 @@ class SequenceGradients:
         b = token_sum.entropy_weights
         b = None if b is None else batch.pack(b.to(batch.rows.device))
         policy = self.policy
-        recording = _Recording(policy, self._layers or [], self._lora, whole_batch)
         with (
             mapped_blocks(),
             policy.precision.active(forward_mode=False),
             torch.enable_grad(),
-            recording,
+            recorded_lora(policy.model, self._layers or [], whole_batch) as (others, anchors),
+            recorded(policy, others, whole_batch) as sources,
         ):
             hidden = policy.packed_hidden(batch)
             root, cotangent = self._through_head(hidden, batch, a, b, rows, hand_over)
-            if recording.sources:
-                torch.autograd.grad(root, recording.sources, cotangent, allow_unused=True)
+            if below := [*anchors, *sources]:
+                torch.autograd.grad(root, below, cotangent, allow_unused=True)
         return visited
 
     def _through_head(
@@ -280,61 +279,6 @@ def _require_forward_mode(policy: Policy, few: TokenSum, gradient: Vector) -> No
         float(by_forward),
         norm(multiply(gradient, direction)),
     )
-
-
-class _Recording:
-    """Forward hooks that keep each layer's input, and hand it over when its gradient is known."""
-
-    def __init__(
-        self,
-        policy: Policy,
-        layers: list[Layer],
-        lora: list[LoraLayer],
-        hand_over: Callable[[Layer, Tensor, Tensor], None],
-    ) -> None:
-        self.sources: list[Tensor] = []  # where autograd may stop: nothing trainable is below
-        self._embedding = policy.causal_lm.get_input_embeddings()
-        self._lora = lora
-        taken = {id(x) for pair in self._lora for x in (pair.a, pair.b)}
-        self._layers = [layer for layer in layers if id(layer) not in taken]
-        self._hand_over = hand_over
-        self._handles: list[Any] = []
-        self._inside = False
-
-    def __enter__(self) -> _Recording:
-        hooks = [(self._embedding, self._stop), *((x.module, self._hook(x)) for x in self._layers)]
-        self._handles = [module.register_forward_hook(hook) for module, hook in hooks]
-        if self._lora:
-            self.sources.append(torch.zeros((), requires_grad=True))
-        for layer in self._lora:
-            layer.record(self.sources[0], self._hand_over)
-        return self
-
-    def _stop(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-        """Embeddings that were made to require a gradient (for checkpointing) hide the sources."""
-        if output.requires_grad:
-            self.sources.append(output)
-
-    def __exit__(self, *error: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-        for layer in self._lora:
-            layer.restore()
-        self.sources = []  # hooks and tensors refer to each other: a cycle would hold memory
-
-    def _hook(self, layer: Layer):
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            if self._inside or not output.requires_grad:  # inside: a norm asked for its x̂
-                return
-            self._inside = True
-            with torch.no_grad():
-                kept = layer.keep(args[0].detach())
-            self._inside = False
-            if not args[0].requires_grad:
-                self.sources.append(output)
-            output.register_hook(lambda g: self._hand_over(layer, kept, g))
-
-        return hook
 
 
 def _by_row(rows: Tensor) -> list[slice]:

@@ -4,45 +4,22 @@
 
 The error of an inner product is about |w||w'|/√k for any value of the product, so gradients that
 are nearly orthogonal are sketched poorly: the relative error of the kernel is about
-1/(cos_rms √k). It is measured, against exact entries, and returned. Use it for tens of thousands of
-sequences, which cannot be held at once; below that the exact kernel costs the same passes.
+1/(cos_rms √k). It is measured, against the exact kernel, and returned.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from isentrope.attribution.gradients.gram import gram
-from isentrope.attribution.gradients.options import GradientBackend, GradientOptions
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
+from isentrope.attribution.gradients.storage_plan import GradientBackend
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.sharded_tensors import local_part, sharded_like
-from isentrope.nouns.vectors import Vector, require_same_names
+from isentrope.nouns.vectors import Vector, local_part, require_same_names, sharded_like
 from isentrope.policy.language_model import Policy
-
-CHECKED = 32
-"""Random rows and columns that an error is measured on."""
-
-
-@dataclass(frozen=True)
-class Sketched:
-    """A kernel from sketches.
-
-    Attributes:
-        matrix: (n_E, n_U) float64.
-        dimension: k.
-        error: ‖K̂ − K‖/‖K‖ (Frobenius) on the entries that were computed exactly.
-    """
-
-    matrix: Tensor
-    dimension: int
-    error: Estimate
 
 
 def sketched_kernel(
@@ -50,12 +27,12 @@ def sketched_kernel(
     E: Rollouts,
     U: Rollouts | None,
     dimension: int,
+    exact: Tensor,
     *,
     preconditioner: Vector | None = None,
     seed: int = 0,
-    exact: Tensor | None = None,
     backend: GradientBackend = "hooks",
-) -> Sketched:
+) -> tuple[Tensor, Estimate]:
     """Approximate a block of the Fisher kernel, and measure how well.
 
     Args:
@@ -63,36 +40,20 @@ def sketched_kernel(
         E: The rows.
         U: The columns; None: E with itself.
         dimension: k, numbers per hashed gradient.
+        exact: (n_E, n_U) the exact block.
         preconditioner: P, diagonal; None for 1.
-        seed: Seed of the hash, and of the choice of checked sequences.
-        exact: The exact block, if available, to be compared whole; else a block of `CHECKED` random
-            rows and columns is computed exactly.
+        seed: Seed of the hash.
         backend: How gradients are computed.
 
     Returns:
-        The sketched block and its error.
-
-    Raises:
-        ValueError: If the dimension is not positive.
+        (n_E, n_U) float64, and its error ‖K̂ − K‖/‖K‖ (Frobenius).
     """
-    if dimension < 1:
-        raise ValueError(f"dimension={dimension} must be positive.")
     gradients = SequenceGradients(policy, backend)
-    columns = E if U is None else U
-    of_columns = score_sums(columns) if U is None else score_sums(columns).as_trained()
+    of_columns = score_sums(E) if U is None else score_sums(U).as_trained()
     left = _sketch(gradients, score_sums(E), None, dimension, seed)
-    if U is None and preconditioner is None:
-        right = left
-    else:
-        right = _sketch(gradients, of_columns, preconditioner, dimension, seed)
+    right = _sketch(gradients, of_columns, preconditioner, dimension, seed)
     matrix = left @ right.T
-    if exact is not None:
-        return Sketched(matrix, dimension, _relative_error(matrix, exact))
-    generator = torch.Generator().manual_seed(seed)
-    i, j = (torch.randperm(len(x), generator=generator)[:CHECKED] for x in (E, columns))
-    sides = score_sums(E).select(i), of_columns.select(j)
-    truth = gram(policy, *sides, preconditioner, GradientOptions(backend))
-    return Sketched(matrix, dimension, _relative_error(matrix[i][:, j], truth))
+    return matrix, _relative_error(matrix, exact)
 
 
 def _sketch(

@@ -10,6 +10,8 @@ is cut into T tiles of whole rows, and the other side is streamed T times:
 Tiles, the CPU and the disk give the same numbers. bfloat16 halves a row and int8 (blocks of 64
 with a scale each) quarters it, with relative errors of about 2e-4 and 1e-3 in the matrix: they are
 used only on request.
+
+How the gradients of sequences are computed and held, in one object for every attribution.
 """
 
 from __future__ import annotations
@@ -49,18 +51,10 @@ class Storage:
 
         Returns:
             Bytes.
-
-        Raises:
-            ValueError: If `kept` is not one of the three.
         """
-        match self.kept:
-            case "exact":
-                return parameters * element
-            case "bfloat16":
-                return 2 * parameters
-            case "int8":
-                return parameters + 4 * (-(-parameters // INT8_BLOCK))
-        raise ValueError(f"storage={self.kept!r}; choose exact, bfloat16 or int8.")
+        if self.kept == "int8":
+            return parameters + 4 * -(-parameters // INT8_BLOCK)
+        return parameters * (element if self.kept == "exact" else 2)
 
 
 @dataclass(frozen=True)
@@ -84,6 +78,11 @@ class StoragePlan:
     storage: Storage
 
     @property
+    def held(self) -> int:
+        """Rows of the side that is held."""
+        return max(end for _, end in self.tiles)
+
+    @property
     def held_bytes(self) -> int:
         """Largest number of bytes held at once."""
         return max(end - start for start, end in self.tiles) * self.row_bytes
@@ -91,20 +90,18 @@ class StoragePlan:
     @property
     def passes(self) -> float:
         """Forward+backward passes, in units of one over every row of both sides once."""
-        held = self.tiles[-1][1]
         if self.symmetric:
-            return sum(held - start for start, _ in self.tiles) / held
-        return (held + len(self.tiles) * self.streamed) / (held + self.streamed)
+            return sum(self.held - start for start, _ in self.tiles) / self.held
+        return (self.held + len(self.tiles) * self.streamed) / (self.held + self.streamed)
 
     def __str__(self) -> str:
-        held = self.tiles[-1][1]
-        side = "rows" if self.hold_left else "columns"
         tiles = f" in {len(self.tiles)} tiles" if len(self.tiles) > 1 else ""
         others = "" if self.symmetric else f"; {self.streamed} are streamed"
         return (
-            f"holds {held} {side}{tiles}, {self.held_bytes / 2**20:.3g} MiB at a time "
-            f"({self.storage.kept}, {self.storage.where}){others}: the time of {self.passes:.2f} "
-            f"forward+backward passes over {'the batch' if self.symmetric else 'both batches'}"
+            f"holds {self.held} {'rows' if self.hold_left else 'columns'}{tiles}, "
+            f"{self.held_bytes / 2**20:.3g} MiB at a time ({self.storage.kept}, "
+            f"{self.storage.where}){others}: the time of {self.passes:.2f} forward+backward passes "
+            f"over {'the batch' if self.symmetric else 'both batches'}"
         )
 
 
@@ -143,3 +140,20 @@ def plan_storage(
     edges = [round(k * held / count) for k in range(count + 1)]
     tiles = tuple(pairwise(edges))
     return StoragePlan(hold_left, n_right is None, tiles, row, streamed, storage)
+
+
+GradientBackend = Literal["hooks", "loop"]
+
+
+@dataclass(frozen=True)
+class GradientOptions:
+    """How the gradients of sequences are computed and held.
+
+    Attributes:
+        backend: "hooks": one backward pass per micro-batch; "loop": one per sequence, which is
+            exact for every kind of layer and slower.
+        storage: How the gradients of the smaller side may be held; without limit by default.
+    """
+
+    backend: GradientBackend = "hooks"
+    storage: Storage = Storage()

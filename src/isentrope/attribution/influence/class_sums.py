@@ -8,6 +8,7 @@ Members of U are held: errors are those of deleting groups, and a share has Fiel
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,24 +47,34 @@ class ClassPart:
     share_j: Absent[Estimate] = None
 
 
+def tokens_of(attribution: Attribution) -> Tensor:
+    """(G, n, t) of each token, where tokens were attributed."""
+    assert attribution.by_group_and_token is not None
+    return attribution.by_group_and_token
+
+
 class Sums:
     """Sums over members with weights."""
 
     def __init__(
-        self, influence: Influence, by_group: dict[str, Tensor], sizes: Tensor, confidence: float
+        self,
+        influence: Influence,
+        by_group: Callable[[Attribution], Tensor],
+        sizes: Tensor,
+        confidence: float,
     ) -> None:
         """Keep the influences of the m members.
 
         Args:
-            influence: For its groups and budgets.
-            by_group: (G, m) of entropy, "h", and of reward, "j", where that was attributed.
+            influence: Of entropy, and of reward where that was attributed.
+            by_group: (G, m) of the members, from an attribution.
             sizes: (m,) |c|, the sizes of the step's weights.
             confidence: Nominal coverage of the intervals.
         """
-        self._by_group, self._sizes, self._confidence = by_group, sizes.double(), confidence
-        self._of = {"h": influence.entropy}
-        if influence.reward is not None:
-            self._of["j"] = influence.reward
+        self._sizes, self._confidence = sizes.double(), confidence
+        of = {"h": influence.entropy, "j": influence.reward}
+        self._of = {name: x for name, x in of.items() if x is not None}
+        self._by_group = {name: by_group(x) for name, x in self._of.items()}
 
     def part(self, members: np.ndarray) -> ClassPart:
         """What some of the members do together.
@@ -106,8 +117,7 @@ class Sums:
         """Σ w δ, and the same over Σ δ; of those among which it is, weights (m,), all if None."""
         attribution, by_group = self._of[of], self._by_group[of]
         whole, part = by_group.sum(1) if among is None else by_group @ among, by_group @ w
-        options = {"unit": attribution.unit, "confidence": self._confidence}
-        change = attribution.groups.estimate(part, attribution.budget["gradient"].n, **options)
+        change = attribution.groups.estimate(part, self._confidence)
         share = _share(attribution, change, part, whole, self._confidence)
         return change, share if among is None else replace(share, unit="share")
 

@@ -32,11 +32,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isentrope.attribution.influence.class_sums import ClassPart, Sums
+from isentrope.attribution.influence.class_sums import ClassPart, Sums, tokens_of
 from isentrope.attribution.influence.contributions import Influence
 from isentrope.attribution.proxies.proxies import token_covariance
-from isentrope.attribution.proxies.weighted_ranks import WeightedRanks
-from isentrope.attribution.ties import lowest, tied
+from isentrope.attribution.ranks import WeightedRanks, lowest, tied
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
 
@@ -112,20 +111,17 @@ def token_classes(
         The classes.
 
     Raises:
-        ValueError: If tokens were not attributed, none acts, or a share is not between 0 and 1.
+        ValueError: If tokens were not attributed, or none acts.
     """
     scores = influence.scores
     if scores is None:
         raise ValueError("Tokens were not attributed: call influence with tokens=True.")
-    for q in (share, *criterion):
-        if not 0 < q < 1:
-            raise ValueError(f"A share of the tokens lies between 0 and 1, got {q}.")
     acting = influence.acting
     _require_members(acting)
     s, H, c = scores.logprobs[acting], scores.entropies[acting], influence.coefficients[acting]
     unlikely, high = lowest(s, share), lowest(-H, HIGH_ENTROPY)
     names = _joined(_pick(unlikely, "unlikely", "likely"), _signs(c), _pick(high, *_ENTROPY))
-    sums = Sums(influence, _of_tokens(influence, acting), c.abs(), confidence)
+    sums = Sums(influence, lambda x: tokens_of(x)[:, acting], c.abs(), confidence)
     selections: dict[float, CriterionPart] = {}
     if influence.U.advantages is not None:
         cov = token_covariance(scores.logprobs, scores.mask, influence.U.advantages)[acting]
@@ -161,10 +157,8 @@ def sequence_classes(influence: Influence, *, confidence: float = 0.95) -> Class
         ranks = torch.from_numpy(tied(surprisal.numpy()))
         above = ranks > ranks.double().quantile(0.5)
         words.append(_pick(above, "surprising", "expected"))
-    parts = {"h": influence.entropy.by_group[:, acting]}
-    if influence.reward is not None:
-        parts["j"] = influence.reward.by_group[:, acting]
-    sums = Sums(influence, parts, weights.abs().sum(1), confidence)
+    sizes = weights.abs().sum(1)
+    sums = Sums(influence, lambda x: x.by_group[:, acting], sizes, confidence)
     return _classes(influence, sums, _joined(*words), thresholds, {})
 
 
@@ -187,16 +181,6 @@ def _signs(weights: Tensor) -> list[str]:
 
 def _joined(*words: list[str]) -> np.ndarray:
     return np.array([", ".join(row) for row in zip(*words, strict=True)])
-
-
-def _of_tokens(influence: Influence, acting: Tensor) -> dict[str, Tensor]:
-    """(G, m) of the acting tokens, of entropy ("h") and of reward ("j")."""
-    of = {"h": influence.entropy, "j": influence.reward}
-    return {
-        name: part.by_group_and_token[:, acting]
-        for name, part in of.items()
-        if part is not None and part.by_group_and_token is not None
-    }
 
 
 def _classes(

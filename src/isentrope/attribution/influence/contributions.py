@@ -26,14 +26,17 @@ class Attribution:
         by_group_and_token: (G, n, t), or None where tokens were not requested.
         budget: "momentum", "decay", "gradient" and "total", with errors.
         groups: The gradient that was used.
-        unit: For example "nats per token per η".
     """
 
     by_group: Tensor
     by_group_and_token: Tensor | None
     budget: dict[str, Estimate]
     groups: GradientGroups
-    unit: str
+
+    @property
+    def unit(self) -> str:
+        """For example "nats per token per η"."""
+        return self.groups.unit
 
     @property
     def sequences(self) -> Tensor:

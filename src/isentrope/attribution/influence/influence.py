@@ -88,11 +88,10 @@ def influence(
     groups = default_groups(policy, E, tokens) if options.groups is None else options.groups
     quantities = quantities_of(policy, E, reward, step, groups, options, progress)
     progress(len(quantities), len(quantities) + 1, "tokens of U" if tokens else "sequences of U")
-    u = [q.gradient.preconditioned(step.preconditioner) for q in quantities]  # P g, lazily
+    u = [q.preconditioned(step.preconditioner) for q in quantities]  # P g, lazily
     scores = by_token = None  # (quantities · G, n, t)
     if one_batch:
-        gradient = quantities[0].gradient
-        by_sequence = without_own_prompt(policy, U, step, gradient, options.gradients)
+        by_sequence = without_own_prompt(policy, U, step, quantities[0], options.gradients)
         for of_reward in u[1:]:
             rows = on_sums(policy, step_functions(U, step), of_reward, options.gradients)
             by_sequence = torch.cat((by_sequence, rows))

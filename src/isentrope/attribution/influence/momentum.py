@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.groups import GradientGroups
-from isentrope.attribution.gradients.options import GradientOptions
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.attribution.influence.contributions import Attribution
 from isentrope.attribution.influence.projection import on_sums

@@ -16,14 +16,12 @@ from torch import Tensor
 
 from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.groups import GradientGroups
-from isentrope.attribution.gradients.lora import scaled_by_rank
-from isentrope.attribution.gradients.options import GradientOptions
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
-from isentrope.models.padding import DerivativeOfTraining
+from isentrope.models.embeddings import DerivativeOfTraining
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.sharded_tensors import largest_part, local_part
-from isentrope.nouns.vectors import Vector
+from isentrope.nouns.vectors import Vector, largest_part, local_part
 from isentrope.policy.language_model import Policy
 from isentrope.policy.slopes import logprob_jvp, score_jvp
 from isentrope.policy.token_statistics import Scores
@@ -44,10 +42,7 @@ def on_tokens(
     scores, left = None, iter(directions)
     for first in left:
         some = chain([first], islice(left, DIRECTIONS_AT_ONCE - 1))
-        with (
-            DerivativeOfTraining(),
-            scaled_by_rank(policy.model),
-        ):  # U's tokens, differentiated as in the step
+        with DerivativeOfTraining():  # U's tokens, differentiated as in the step
             if step.entropy_weights is None:
                 scores, slopes = logprob_jvp(policy, U, some)
                 projections += [step.token_weights * slope for slope in slopes]

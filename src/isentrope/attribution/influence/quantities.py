@@ -1,6 +1,13 @@
 """What an influence is of (T6): entropy and expected reward, their gradients, and their budget.
 
 δH₁ = <g, momentum> + <g, decay> + Σ_i δH_i
+
+Forward mode and reverse mode must give the same derivative; otherwise the analysis is refused.
+
+    <g_H, v> = δH₁,     momentum + decay + Σ_i δH_i = <g_H, v>
+
+hold to rounding. Where they do not, the gradient that autograd returns is not the derivative of
+the model's output (a custom backward pass, a detached tensor), and no number from it is reported.
 """
 
 from __future__ import annotations
@@ -8,17 +15,65 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.groups import GradientGroups, entropy_groups, reward_groups
-from isentrope.attribution.gradients.options import GradientOptions
-from isentrope.attribution.influence.closure import require_agreement
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.influence.contributions import Attribution
-from isentrope.estimators.functional import UNITS, EstimatorOptions
+from isentrope.estimators.functional import EstimatorOptions
+from isentrope.models.architecture import name_of
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.system.progress import Report
 from isentrope.update.step import Step
+
+CLOSURE = 1e-6
+"""Largest relative gap in float64, far above its rounding and far below any standard error."""
+
+ROUNDING_STEPS = 3e3
+"""In shorter types: the gap allowed in units of the type's roundoff, as for hooks and autograd."""
+
+
+def tolerance(policy: Policy) -> float:
+    """Largest relative gap between two ways to a derivative that rounding explains.
+
+    Args:
+        policy: The policy.
+
+    Returns:
+        1e-6 in float64, 4e-4 in float32, 0.1 where a parameter, frozen or not, is in bfloat16.
+    """
+    types = {p.dtype for p in policy.model.parameters() if p.is_floating_point()}
+    epsilon = max(torch.finfo(dtype).eps for dtype in types)
+    return max(CLOSURE, min(ROUNDING_STEPS * epsilon, 0.1))
+
+
+def require_agreement(
+    policy: Policy, what: str, value: float, expected: float, scale: float
+) -> None:
+    """Refuse two ways to one derivative that differ by more than rounding.
+
+    Args:
+        policy: The policy.
+        what: The two ways, in words.
+        value: By one way.
+        expected: By the other.
+        scale: Size of the terms that were added.
+
+    Raises:
+        ValueError: If they differ.
+    """
+    gap = abs(value - expected)
+    if not gap <= tolerance(policy) * max(scale, abs(expected)):
+        raise ValueError(
+            f"{what} differ: {value:.6g} against {expected:.6g}, {gap / (scale or 1.0):.1e} of the "
+            f"terms' size where rounding explains {tolerance(policy):.0e}. A derivative of "
+            f"{name_of(policy.causal_lm)} is not that of its output (a custom backward pass, a "
+            "detached tensor, a kernel), so no number from it is reported: load the model "
+            "with attn_implementation='eager' and without custom kernels."
+        )
+
 
 TOKEN_GROUPS, SEQUENCE_GROUPS = 8, 32
 """Default groups of prompts; each costs a forward pass for tokens, none for sequences."""
@@ -44,21 +99,6 @@ class InfluenceOptions(EstimatorOptions):
     gradients: GradientOptions = GradientOptions()
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """What is attributed.
-
-    Attributes:
-        gradient: Its gradient, by groups of prompts.
-        unit: Of its change, per η.
-        prompts: Prompt draws that it is measured on.
-    """
-
-    gradient: GradientGroups
-    unit: str
-    prompts: int
-
-
 def quantities_of(
     policy: Policy,
     E: Rollouts,
@@ -67,8 +107,8 @@ def quantities_of(
     groups: int,
     options: InfluenceOptions,
     progress: Report,
-) -> list[Quantity]:
-    """The entropy of E, and the expected reward where rewards are given."""
+) -> list[GradientGroups]:
+    """The gradients of the entropy of E, and of the expected reward where rewards are given."""
     passes, v, where = 2 if reward is None else 3, step.direction, options.gradients.storage.where
     progress(0, passes, "gradient of the entropy")
     of_entropy = entropy_groups(policy, E, groups, options, direction=v, where=where)
@@ -81,18 +121,16 @@ def quantities_of(
         of_entropy.forward,
         float(by_group.abs().sum()),
     )
-    quantities = [Quantity(of_entropy, f"{UNITS[options.functional]} per η", E.n_prompts)]
-    if reward is not None:
-        progress(1, passes, "gradient of the reward")
-        of_reward = reward_groups(policy, reward, groups, where)
-        quantities.append(Quantity(of_reward, "reward per η", reward.n_prompts))
-    return quantities
+    if reward is None:
+        return [of_entropy]
+    progress(1, passes, "gradient of the reward")
+    return [of_entropy, reward_groups(policy, reward, groups, where)]
 
 
 def attribute(
     policy: Policy,
     step: Step,
-    quantity: Quantity,
+    gradient: GradientGroups,
     sequences: Tensor,
     tokens: Tensor | None,
     options: InfluenceOptions,
@@ -102,15 +140,15 @@ def attribute(
     Args:
         policy: For its precision.
         step: The step, with its components.
-        quantity: What changes.
-        sequences: (G, n) by group of the quantity's prompts.
+        gradient: Of what changes.
+        sequences: (G, n) by group of the prompts that it is measured on.
         tokens: (G, n, t) the same of tokens; None where they were not requested.
         options: For a U-statistic the total too omits the pairs of one prompt draw.
 
     Returns:
         The attribution, whose parts sum to the total.
     """
-    gradient, own = quantity.gradient, sequences.sum(1)
+    own = sequences.sum(1)
     momentum, decay, update = (
         gradient.along(step.components[name]) for name in ("momentum", "decay", "gradient")
     )
@@ -121,11 +159,8 @@ def attribute(
         "gradient": own,
         "total": momentum + decay + (own if options.overlap == "u_statistic" else update),
     }
-    settings = {"unit": quantity.unit, "confidence": options.confidence}
-    budget = {
-        name: gradient.estimate(x, quantity.prompts, **settings) for name, x in columns.items()
-    }
-    found = Attribution(sequences, tokens, budget, gradient, quantity.unit)
+    budget = {name: gradient.estimate(x, options.confidence) for name, x in columns.items()}
+    found = Attribution(sequences, tokens, budget, gradient)
     total, bases = budget["total"].value, (budget["momentum"].value, budget["decay"].value)
     require_agreement(
         policy,

@@ -26,7 +26,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from isentrope.attribution.ties import tied
+from isentrope.attribution.ranks import tied
 from isentrope.nouns.estimate import Estimate
 
 UNIT = "rank correlation with an infinite E"
@@ -34,23 +34,24 @@ UNIT = "rank correlation with an infinite E"
 LISTED = (8, 4)
 """Number of the most negative and of the most positive values in a printed list."""
 
+SPLITS = 20
+"""Random splits of E's groups."""
+
 MIN_PROMPTS = 128
 """Prompts of E below which √ρ itself varies by more than about .02 from one E to the next."""
 
 
-def split_half(by_group: Tensor, splits: int = 20, seed: int = 0) -> float:
+def split_half(by_group: Tensor) -> float:
     """Mean rank correlation between the two halves of a batch.
 
     Args:
         by_group: (G, m) what each group contributes to each of m influences.
-        splits: Random splits.
-        seed: Seed of the splits.
 
     Returns:
         The correlation of two halves; NaN with one group, or where nothing varies.
     """
     correlations: list[float] = []
-    for halves in _halves(by_group, splits, seed):
+    for halves in _halves(by_group):
         ranks = [torch.from_numpy(rankdata(tied(half.numpy()))) for half in halves]
         correlations.append(float(torch.corrcoef(torch.stack(ranks))[0, 1]))
     return sum(correlations) / len(correlations) if correlations else math.nan
@@ -97,37 +98,32 @@ def of_whole(half: float, groups: int) -> float:
     return min(k * half / (1 + (k - 1) * half), 1.0) if half > 0 else 0.0
 
 
-def listed_share(
-    by_group: Tensor, listed: tuple[int, int] = LISTED, splits: int = 20, seed: int = 0
-) -> float:
+def listed_share(by_group: Tensor) -> float:
     """The share of the listed sizes to expect from an infinite E.
 
     Args:
         by_group: (G, m) what each group contributes to each of m influences.
-        listed: How many of the most negative and of the most positive are listed.
-        splits: Random splits.
-        seed: Seed of the splits.
 
     Returns:
         λ, between 0 and 1; NaN with one group, or where all influences are zero.
     """
     above = below = 0.0
-    for one, other in _halves(by_group, splits, seed):
+    for one, other in _halves(by_group):
         for chosen_by, measured in ((one, other), (other, one)):
             order = chosen_by.argsort()
-            low = min(listed[0], len(order))
-            high = max(low, len(order) - listed[1])
+            low = min(LISTED[0], len(order))
+            high = max(low, len(order) - LISTED[1])
             here = torch.cat((order[:low], order[high:]))
             above += float((chosen_by[here].sign() * measured[here]).sum())
             below += float(chosen_by[here].abs().sum())
     return of_whole(above / below, len(by_group)) if below > 0 else math.nan
 
 
-def _halves(by_group: Tensor, splits: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _halves(by_group: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """(m,) sums over two random halves of the groups; an odd group is omitted."""
     groups, m = by_group.shape
     half = groups // 2
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(splits if half and m > 1 else 0):
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(SPLITS if half and m > 1 else 0):
         order = torch.randperm(groups, generator=generator)
         yield by_group[order[:half]].sum(0), by_group[order[half : 2 * half]].sum(0)

@@ -23,7 +23,7 @@ from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.groups import ratio_terms
 from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
 from isentrope.attribution.influence.quantities import InfluenceOptions
-from isentrope.estimators.entropy_gradient import cotangents
+from isentrope.estimators.entropy import cotangents
 from isentrope.estimators.functional import UNITS
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.estimate import Estimate

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.attribution.gradients.gram import gram
-from isentrope.attribution.gradients.options import GradientOptions
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.estimators.ratio import fieller
 from isentrope.estimators.tail import (

@@ -10,7 +10,7 @@
 
 with k = max(1, round(q Σ w)), at least one item.
 Values are equal, or have no sign, where they differ from each other, or from 0, by rounding alone
-(`attribution.ties`). Items tied with the last one of a top are in it by equal shares, and where
+(`attribution.ranks`). Items tied with the last one of a top are in it by equal shares, and where
 both tops hold a share of an item the smaller one is common: so a proxy equal to y overlaps fully.
 A proxy without sign has sizes and overlap@q, and its negative_share@q is on the k largest |x|.
 """
@@ -23,8 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isentrope.attribution.proxies.weighted_ranks import Array, WeightedRanks
-from isentrope.attribution.ties import resolution, signs
+from isentrope.attribution.ranks import Array, WeightedRanks, resolution, signs
 
 RANK_AND_SIGN = (
     "pearson",
@@ -34,7 +33,6 @@ RANK_AND_SIGN = (
     "sign_agreement",
     "sign_agreement_weighted",
 )
-NEEDS_SIGN = ("pearson", "spearman", "sign_agreement", "sign_agreement_weighted")
 
 
 class ScoreColumn:

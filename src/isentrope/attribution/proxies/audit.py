@@ -41,7 +41,7 @@ from isentrope.attribution.fisher.prompt_pairs import estimate_columns
 from isentrope.attribution.proxies.agreement import ScoreColumn, correlation, top_counts
 from isentrope.attribution.proxies.audit_sample import MEASURED, AuditSample
 from isentrope.attribution.proxies.proxies import UNSIGNED
-from isentrope.attribution.proxies.weighted_ranks import Array
+from isentrope.attribution.ranks import Array
 from isentrope.nouns.estimate import NO_SPREAD, ROUNDING, Estimate, t_quantile
 
 TOPS = (0.0002, 0.02, 0.2)

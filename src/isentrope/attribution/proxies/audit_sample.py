@@ -17,14 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isentrope.attribution.proxies.agreement import (
-    NEEDS_SIGN,
     ScoreColumn,
     agreement,
     correlation,
     negative_share,
     top_counts,
 )
-from isentrope.attribution.proxies.weighted_ranks import Array
+from isentrope.attribution.ranks import Array
 from isentrope.nouns.estimate import participation
 
 MEASURED = "measured"
@@ -35,6 +34,11 @@ MIN_SPREAD = 15
 
 CONCENTRATED_SHARE = 0.4
 """Share of the prompts, if equal ones, below which a warning says that few of them hold a sum."""
+
+_UNDEFINED = (
+    "It is not defined: the proxy does not vary or has no sign, the influence does not vary or is "
+    "nowhere negative, or its two halves do not agree."
+)
 
 Statistics = dict[tuple[str, str], float]
 """By proxy and name."""
@@ -140,7 +144,7 @@ class AuditSample:
             Trust, and warnings.
         """
         if math.isnan(value):
-            return False, (self._undefined(proxy, name),)
+            return False, (_UNDEFINED,)
         if self.n_prompts == 1:
             return False, ("There is one prompt: no error can be given.",)
         spread = self._spread.get((proxy, name), float(self.n_prompts))
@@ -172,22 +176,6 @@ class AuditSample:
             negative = self._equal_prompts(np.maximum(-self.measured.values, 0.0))
             spread = min(spread, negative)
         return max(spread - 1, 1.0)
-
-    def _undefined(self, proxy: str, name: str) -> str:
-        column = self.proxies.get(proxy, self.measured)
-        if not column.varies:
-            return "The proxy does not vary: there is nothing to rank."
-        if not column.signed and name.removesuffix("_corrected") in NEEDS_SIGN:
-            return "The proxy has no sign: it predicts sizes."
-        if not column.signed and name.startswith("overlap_negative"):
-            return "The proxy has no sign: it predicts sizes."
-        if name.startswith("negative_share"):
-            return "No influence is negative."
-        if name.startswith("sign"):
-            return "No item has a sign in both proxy and influence."
-        if name.endswith(("_corrected", "_reliability")):
-            return "The two halves do not agree: there is no reliability to correct for."
-        return "One of the two does not vary: there is no correlation."
 
     def _equal_prompts(self, amounts: Array) -> float:
         """(Σ a_p)²/Σ a_p²."""

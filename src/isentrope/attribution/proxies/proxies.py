@@ -27,7 +27,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from isentrope.attribution.ties import lowest
+from isentrope.attribution.ranks import lowest
 
 UNSIGNED = ("top_entropy",)
 """Proxies that predict the size of an influence and not its sign."""
@@ -71,12 +71,7 @@ def top_entropy(entropies: Tensor, mask: Tensor, share: float = 0.2) -> Tensor:
 
     Returns:
         (n, t) float64, 0 or 1.
-
-    Raises:
-        ValueError: If the share is not between 0 and 1.
     """
-    if not 0 < share < 1:
-        raise ValueError(f"share must be between 0 and 1, got {share}: 0.2 is the published one.")
     chosen = torch.zeros_like(mask)
     chosen[mask] = lowest(-entropies[mask], share)
     return chosen.double()
@@ -95,9 +90,6 @@ def token_proxies(
 
     Returns:
         (n, t) float64 each, 0 where there is no token; those in `UNSIGNED` predict |δH_ik|.
-
-    Raises:
-        ValueError: If shapes differ or a number is not finite.
     """
     s, h, m, a = _checked(logprobs, entropies, mask, advantages)
     by_token, own = a[:, None], discriminator(s, h)  # (n, 1) A_i and (n, t) S*_ik
@@ -125,9 +117,6 @@ def sequence_proxies(
 
     Returns:
         (n,) float64 each; δH_i is the sum of δH_ik, and so are these.
-
-    Raises:
-        ValueError: If shapes differ or a number is not finite.
     """
     s, h, m, a = _checked(logprobs, entropies, mask, advantages)
     sums = {name: x.sum(1) for name, x in token_proxies(s, h, m, a).items()}
@@ -144,16 +133,7 @@ def _centred(values: Tensor, mask: Tensor) -> Tensor:
 def _checked(
     logprobs: Tensor, entropies: Tensor, mask: Tensor, advantages: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Float64 arrays that fit together, zero where there is no token."""
+    """In float64, zero where there is no token."""
     s, h, a = (torch.as_tensor(x, dtype=torch.float64) for x in (logprobs, entropies, advantages))
     mask = torch.as_tensor(mask, dtype=torch.bool)
-    if s.ndim != 2 or not s.shape == h.shape == mask.shape or a.shape != s.shape[:1]:
-        raise ValueError(
-            "logprobs, entropies and mask must share one shape (n, t) and advantages be (n,); got "
-            f"{tuple(s.shape)}, {tuple(h.shape)}, {tuple(mask.shape)} and {tuple(a.shape)}."
-        )
-    named = {"logprobs": s[mask], "entropies": h[mask], "advantages": a}
-    for name, x in named.items():
-        if not bool(x.isfinite().all()):
-            raise ValueError(f"{int((~x.isfinite()).sum())} of the {name} are not finite.")
     return torch.where(mask, s, 0.0), torch.where(mask, h, 0.0), mask, a

@@ -11,11 +11,9 @@ from collections.abc import Iterator
 import pandas as pd
 from matplotlib.figure import Figure
 
-from isentrope.reports.drawing import canvas, named_rows, points
-from isentrope.reports.palette import LOSS, MEASURED
-from isentrope.reports.panel import Panel
+from isentrope.reports.drawing import LOSS, MEASURED, PAPER, Mark, named_rows, points
+from isentrope.reports.panel import Panel, bare, estimates_in, has_interval, with_interval
 from isentrope.reports.read_run import Reading
-from isentrope.reports.sentences import estimate_in, has_interval, with_interval
 from isentrope.results.results import AuditResult
 
 NAMES = {
@@ -38,54 +36,41 @@ def audit_panels(reading: Reading) -> Iterator[Panel]:
     audit = reading.shown(AuditResult)
     if audit is None:
         return
-    ranks = _table(audit.result, ["spearman", "spearman_size"])
-    source = audit.source("results.json", "audit.parquet")
-    tokens = ranks[ranks["of"] == "tokens"]
-    signed = tokens[tokens["statistic"] == "spearman"]
-    caption = "No proxy has a sign to be compared."
-    if len(signed):
-        best = signed.iloc[signed["value"].abs().argmax()]
-        caption = f"By tokens {best['proxy']} ranks best, {with_interval(estimate_in(best))}"
-        usual = signed[signed["proxy"] == NAMES["token_covariance"]]
-        for _, row in usual.drop(index=best.name, errors="ignore").iterrows():
-            caption += f"; the token covariance reaches {with_interval(estimate_in(row))}"
-        caption += ". Hollow: a proxy without sign, against the size of δH."
-    yield Panel(
-        AuditResult.verb,
-        "Do proxies rank as the measurement does?",
-        caption,
-        source,
-        ranks,
-        _draw(ranks, "rank correlation with δH", (-1, 1)),
-        numbers={
-            f"rank correlation of tokens with {row['proxy']}": estimate_in(row, n=int(row["n"]))
-            for _, row in tokens.iterrows()
-        },
-    )
-    tops = {
-        name.partition("@")[2]
-        for row in audit.result.tokens.proxies.values()
-        for name in row
-        if name.startswith("overlap@")
-    }
-    top = min(tops, key=lambda top: abs(math.log(float(top) / TOP)))
-    overlaps, share = _table(audit.result, [f"overlap@{top}"]), f"{float(top) * 100:g} %"
-    tokens = overlaps[overlaps["of"] == "tokens"]
-    caption = "There are no overlaps."
-    if len(tokens):
-        best = tokens.iloc[tokens["value"].argmax()]
-        caption = (
-            f"Of the {share} of tokens with the largest influence, {best['proxy']} finds most: "
-            f"{with_interval(estimate_in(best))}."
+    names = {name for row in audit.result.tokens.proxies.values() for name in row}
+    tops = [float(name.partition("@")[2]) for name in names if name.startswith("overlap@")]
+    top = min(tops, key=lambda top: abs(math.log(top / TOP)))
+    share = f"{top * 100:g} %"
+    for key, title, statistics, label, lead in (
+        (
+            AuditResult.verb,
+            "Do proxies rank as the measurement does?",
+            ["spearman", "spearman_size"],
+            "rank correlation with δH",
+            "Hollow: a proxy without sign, against the size of δH.",
+        ),
+        (
+            "audit_overlap",
+            "Do they find the tokens that matter?",
+            [f"overlap@{top:g}"],
+            f"overlap of the top {share} by size",
+            f"Of the {share} of tokens with the largest influence each proxy finds so many.",
+        ),
+    ):
+        table = _table(audit.result, statistics)
+        tokens = table[(table["of"] == "tokens") & (table["statistic"] == statistics[0])]
+        found = dict(zip(tokens["proxy"], estimates_in(tokens), strict=True))
+        numbers = {f"{label} of {proxy}, tokens": e for proxy, e in found.items()}
+        best = max(found, key=lambda name: abs(found[name].value), default="none")
+        source, drawn = audit.source("results.json", "audit.parquet"), _draw(table, label)
+        yield Panel(
+            key,
+            title,
+            f"By tokens {best} is best, {with_interval(found.get(best))}. {lead}",
+            source,
+            table,
+            drawn,
+            numbers,
         )
-    yield Panel(
-        "audit_overlap",
-        "Do they find the tokens that matter?",
-        caption,
-        source,
-        overlaps,
-        _draw(overlaps, f"overlap of the top {share} by size", (-0.04, 1.04)),
-    )
 
 
 def _table(result: AuditResult, statistics: list[str]) -> pd.DataFrame:
@@ -100,22 +85,19 @@ def _table(result: AuditResult, statistics: list[str]) -> pd.DataFrame:
     return pd.DataFrame(rows).drop(columns=["ess", "khat", "warnings"], errors="ignore")
 
 
-def _draw(table: pd.DataFrame, label: str, limits: tuple[float, float]) -> Figure:
+def _draw(table: pd.DataFrame, label: str) -> Figure:
     """Points with intervals; where there is none, one standard error as a hairline."""
-    names = list(dict.fromkeys(table["proxy"]))
-    figure, (axes,) = canvas(110 + 30 * len(names))
+    names, marks = list(dict.fromkeys(table["proxy"])), list[Mark]()
     looks = {"tokens": (MEASURED, "o", -0.14), "sequences": (LOSS, "s", 0.14)}
     for of, (colour, marker, shift) in looks.items():
-        rows, name = table[table["of"] == of], of
-        for _, row in rows.iterrows():
-            estimate, y = estimate_in(row), names.index(row["proxy"]) + shift
-            exact = has_interval(estimate)
-            low = estimate.value - estimate.ci_low if exact else estimate.se
-            high = estimate.ci_high - estimate.value if exact else estimate.se
-            style = {"mfc": "none" if "size" in row["statistic"] else colour.light, "capsize": 0}
-            style |= {"fmt": marker, "elinewidth": 1.8 if exact else 0.7}
-            points(axes, estimate.value, y, colour, name, xerr=[[low], [high]], **style)
-            name = None
-    axes.set_xlim(*limits)
-    named_rows(axes, names, label)
-    return figure
+        rows, legend = table[table["of"] == of], of
+        places = zip(rows["proxy"], rows["statistic"], estimates_in(rows), strict=True)
+        for proxy, statistic, estimate in places:
+            style = {"mfc": PAPER if "size" in statistic else colour, "capsize": 0, "fmt": marker}
+            if not has_interval(estimate):
+                estimate = bare(estimate.value, estimate.se)
+                style["elinewidth"] = 0.5
+            y = names.index(proxy) + shift
+            marks.append(points([estimate], [y], colour, legend, **style))
+            legend = None
+    return named_rows(names, label, *marks, height=110 + 30 * len(names))

@@ -1,19 +1,55 @@
-"""Is the instrument sound? Every check that the results carry, with what it should be."""
+"""Is the instrument sound? Every check that the results carry, with what it should be.
+
+Where every number of the report comes from: commands, batches, precision, versions, seeds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import pandas as pd
 
 from isentrope.attribution.influence.reliability import printed_reliability
 from isentrope.estimators.identities import Z_LIMIT, in_words, p_value
-from isentrope.reports.panel import Panel, markup
+from isentrope.reports.panel import Panel, Source, markup, number, records
 from isentrope.reports.read_run import KINDS, Reading
-from isentrope.reports.sentences import number
+from isentrope.results.result import Result
 from isentrope.results.results import InfluenceResult, MeasureResult
+from isentrope.system.formatting import listed
 from isentrope.verbs.influence import LEAST_RELIABLE
+
+
+def provenance(reading: Reading) -> Iterator[Panel]:
+    """One row per file that was read, with the command that makes it again."""
+    measured = [m for of in reading.measurements.values() for m in of.values()]
+    rows = [(m.result.verb, m.name, _how(m.result), m.source()) for m in measured]
+    rows += [("evaluate", e.folder.name, "", e.source()) for e in reading.evaluations]
+    if reading.metrics is not None:
+        steps = f"{len(reading.metrics)} steps"
+        rows.insert(0, ("train", steps, "", reading.training_source()))
+    data = pd.DataFrame(
+        [(*row, made.seeds, made.command, made.versions) for *row, made in rows],
+        columns=["verb", "of", "how", "seeds", "command", "versions"],
+    )
+    versions = data["versions"].unique()
+    several = f"The parts were made with {len(versions)} different sets of versions: "
+    yield Panel(
+        "provenance",
+        "Commands, seeds and versions",
+        f"{several if len(versions) > 1 else 'Everything was made with '}{'; '.join(versions)}.",
+        Source(f"isentrope report {reading.folder}", (str(reading.folder),)),
+        data,
+        body=markup("provenance", records(data)),
+    )
+
+
+def _how(result: Result) -> str:
+    """Batches, precision and time."""
+    batches, dtype = result.batches, result.policy.precision["measuring"].runtime_dtype
+    seconds = number(result.timing.get("total"))
+    return f"E {batches.B_E}, U {batches.B_U} × {batches.G}, {dtype}, {seconds} s"
+
 
 UNLIKE = 1e-3
 """|log| of trainer's over sampler's probability above which a trainer warns."""
@@ -102,18 +138,24 @@ def _of_training(reading: Reading) -> Iterator[Check]:
         yield Check("sampler is the policy", seen, should, largest <= UNLIKE, words)
 
 
+def checks_sentence(checks: list[Check]) -> str:
+    """How many passed, and which did not; empty where there are none."""
+    failed = [check.name for check in checks if check.passed is False]
+    if not checks:
+        return ""
+    passed = f"{sum(check.passed is True for check in checks)} of {len(checks)} checks passed"
+    return f"{passed}; not as it should be: {listed(failed)}." if failed else f"{passed}."
+
+
 def checks_panel(reading: Reading) -> Iterator[Panel]:
     """All checks as a table, with the warnings of the results."""
     checks = checks_of(reading)
     if not checks:
         return
-    failed = [check.name for check in checks if check.passed is False]
-    caption = f"{sum(check.passed is True for check in checks)} of {len(checks)} checks passed" + (
-        f"; not as they should be: {', '.join(failed)}." if failed else "."
-    )
     shown = [m for kind in KINDS if (m := reading.shown(kind)) is not None]
     notes = [(m.result.verb, warning) for m in shown for warning in m.result.warnings]
     measurement = reading.shown(MeasureResult) or reading.shown(InfluenceResult)
     source = reading.training_source() if measurement is None else measurement.source()
-    data, body = pd.DataFrame([asdict(x) for x in checks]), markup("checks", checks, notes)
-    yield Panel("checks", "Checks", caption, source, data, body=body, wide=True)
+    data, body = pd.DataFrame(map(vars, checks)), markup("checks", checks, notes)
+    caption = checks_sentence(checks)
+    yield Panel("checks", "Checks", caption, source, data, body=body)

@@ -15,29 +15,24 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
 
 from isentrope.attribution.fisher.kernel import DIAGONALS, SIDE
-from isentrope.attribution.fisher.null_spectra import marchenko_pastur_eigenvalues
-from isentrope.attribution.fisher.pair_classes import HELD_OUT
-from isentrope.reports.drawing import canvas, frame, line, points, zero_lines
-from isentrope.reports.palette import APART, INK, LOSS, MEASURED, MUTED, TOGETHER, by_sign
-from isentrope.reports.panel import Panel
+from isentrope.reports.drawing import APART, MEASURED, TOGETHER, by_sign, chart, dashed, points
+from isentrope.reports.panel import Panel, number, with_interval
 from isentrope.reports.read_run import Measurement, Reading
-from isentrope.reports.sentences import number, with_interval
 from isentrope.results.kernel import BlockRecord, ClusterRecord, SpectrumRecord
 from isentrope.results.results import KernelResult
-from isentrope.system.formatting import listed, percent
 from isentrope.system.reading import read_table, read_tensors
-
-CELLS = 512
-"""Rows and columns of a picture at most; larger kernels are averaged in blocks first."""
 
 SIMULATED = "observed norms"
 """The null that eigenvalues are counted against."""
 
-LEVELS = 24
-"""Shades of each sign: few, so that the picture is small."""
+HUES = LinearSegmentedColormap.from_list(
+    "cosine", [(0, APART), (0.5, f"{APART}00"), (0.5, f"{TOGETHER}00"), (1, TOGETHER)], N=49
+)
+"""Hue by sign and opacity by size, in few shades, so that the picture is small."""
 
 OWN, MOVED = ("UU", "EE"), ("EU", "FU")
 """Blocks of a batch with itself, and of measured responses with U; the first there is is shown."""
@@ -68,8 +63,6 @@ def moved_panels(reading: Reading) -> Iterator[Panel]:
     cosines, clusters, singular = _cosines(kernel, name), block.clusters, block.singular
     if clusters is not None:
         cosines = cosines[:, clusters.order.numpy()]
-    figure, (axes,) = canvas(430)
-    _draw_cosines(axes, cosines, "response of U, ordered by cluster", ROWS[name])
     rank = f"Effective rank {with_interval(singular.effective_rank)}"
     if singular.null is not None:
         rank += f", {number(singular.null.effective_rank)} for random directions"
@@ -81,52 +74,40 @@ def moved_panels(reading: Reading) -> Iterator[Panel]:
             f"−Σ wA E[(S−S̄)K] is {with_interval(form)}, and δH₁ by forward mode on the same "
             f"responses {with_interval(forward)} {form.unit}"
         )
-    if block.pair_classes is not None:
-        words = [
-            f"{relation.replace('_', ' ')} pairs ({percent(part.fraction)} of all, falling as "
-            f"{part.falls_as}) {with_interval(part.contribution)}"
-            for relation, part in block.pair_classes.items()
-        ]
-        sentences.append(f"of it {listed(words)}")
     values = singular.values.numpy()
     yield Panel(
         "kernel_block",
         f"How the update moves other responses ({name})",
-        f"{'; '.join(sentences)}.{f' {HELD_OUT}' if block.held_out else ''}",
+        f"{'; '.join(sentences)}.",
         kernel.source(f"{name}/kernel.safetensors", "results.json"),
         pd.DataFrame({"rank": np.arange(1, len(values) + 1), "singular_value": values}),
-        figure,
-        numbers=numbers,
+        _picture(cosines, "response of U, ordered by cluster", ROWS[name]),
+        numbers,
     )
     if clusters is not None and clusters.parts is not None:
         yield _clusters(kernel, clusters.parts)
 
 
 def _clusters(kernel: Measurement[KernelResult], parts: tuple[ClusterRecord, ...]) -> Panel:
-    figure, (axes,) = canvas(270)
-    zero_lines(axes)
-    rewards, changes = [part.reward for part in parts], [part.delta_h for part in parts]
-    values, errors = [change.value for change in changes], [change.se for change in changes]
-    points(axes, rewards, values, INK, yerr=errors, fmt="none", capsize=0)
-    sizes = [(3 + 2 * part.members**0.5) ** 2 for part in parts]
-    axes.scatter(rewards, values, sizes, [by_sign(value) for value in values], zorder=3)
-    unit = changes[0].unit
-    frame(axes, "mean reward of the cluster", f"δH₁ ({unit})", grid="both")
-    most = min(parts, key=lambda part: part.delta_h.value)
+    changes, rewards = [part.delta_h for part in parts], [part.reward for part in parts]
+    marks = [
+        points([x], [change], by_sign(change.value), ms=3 + 2 * part.members**0.5, capsize=0)
+        for x, change, part in zip(rewards, changes, parts, strict=True)
+    ]
+    y, most = f"δH₁ ({changes[0].unit})", min(parts, key=lambda part: part.delta_h.value)
     return Panel(
         "kernel_clusters",
         "Who pushes together, and what it costs",
         f"{len(parts)} clusters of U's responses by how they move the rows; that of lowest δH₁ has "
         f"{most.members} of them, a mean reward of {number(most.reward)}, and moves entropy by "
-        f"{with_interval(most.delta_h)}. A point is as large as its cluster; bars are one standard "
-        "error.",
+        f"{with_interval(most.delta_h)}. A point is as large as its cluster.",
         kernel.source(),
         pd.DataFrame(
             {"members": part.members, "reward": part.reward, "weight": part.weight}
             | part.delta_h.columns()
             for part in parts
         ),
-        figure,
+        chart("mean reward of the cluster", y, *marks, zero="y", grid="both"),
     )
 
 
@@ -136,27 +117,20 @@ def own_panels(reading: Reading) -> Iterator[Panel]:
     name, block = ("", None) if kernel is None else block_of(kernel.result, OWN)
     if kernel is None or block is None:
         return
-    responses = read_table(kernel.folder / name / "rows.parquet", schema=SIDE)
-    order = np.argsort(responses["prompt"].to_numpy(), kind="stable")
+    prompts = read_table(kernel.folder / name / "rows.parquet", schema=SIDE)["prompt"].to_numpy()
+    order = np.argsort(prompts, kind="stable")
     cosines = _cosines(kernel, name)[np.ix_(order, order)]
-    figure, (axes,) = canvas(430)
-    factor = _draw_cosines(axes, cosines, "response, ordered by prompt", "response")
-    _mark_prompts(axes, responses["prompt"].to_numpy()[order])
-    structure, difference = block.structure or {}, (block.same_less_other_prompt or {})
+    structure = block.structure or {}
     relations = {words: structure[key] for key, words in RELATIONS.items() if key in structure}
-    compared = {f"rms cosine, {words}": row.rms_cosine for words, row in relations.items()}
-    compared["rms cosine, same less other prompts"] = difference.get("rms_cosine")
-    numbers = {name: estimate for name, estimate in compared.items() if estimate is not None}
-    caption = f"Cosines of {len(cosines)} responses"
-    if "same prompt" in relations:
-        pairs = [(name.removeprefix("rms cosine, "), e) for name, e in numbers.items()]
-        words = listed([f"{name} {with_interval(e)}" for name, e in pairs])
-        caption = f"Rms cosines of responses: {words}"
-    caption += "; blue-green move together, red apart, numbers are prompts."
+    rms = {f"rms cosine, {words}": row.rms_cosine for words, row in relations.items()}
+    rms["rms cosine, same less other"] = (block.same_less_other_prompt or {}).get("rms_cosine")
+    numbers = {name: estimate for name, estimate in rms.items() if estimate is not None}
+    words = [f"{name} {with_interval(estimate)}" for name, estimate in numbers.items()]
     yield Panel(
         KernelResult.verb,
         f"How responses move each other ({name})",
-        f"{caption} Each cell is the mean of {factor} x {factor} pairs." if factor > 1 else caption,
+        f"{len(cosines)} responses, ordered by prompt: {'; '.join(words) or 'no two of a prompt'}. "
+        "Blue-green move together, red apart.",
         kernel.source(f"{name}/kernel.safetensors", f"{name}/rows.parquet", "results.json"),
         pd.DataFrame(
             [
@@ -166,8 +140,8 @@ def own_panels(reading: Reading) -> Iterator[Panel]:
                 if (cosine := getattr(row, quantity)) is not None
             ]
         ),
-        figure,
-        numbers=numbers,
+        _picture(cosines, "response, ordered by prompt", "response"),
+        numbers,
     )
     if block.spectrum is not None:
         yield _spectrum(kernel, block.spectrum)
@@ -183,64 +157,41 @@ def _cosines(kernel: Measurement[KernelResult], name: str) -> np.ndarray:
     return np.clip(matrix / np.outer(*scales), -1, 1)
 
 
-def _draw_cosines(axes: Axes, cosines: np.ndarray, columns: str, rows: str) -> int:
-    """Draw hue by sign and opacity by size in LEVELS steps; returns how many rows make a cell."""
-    n, m = cosines.shape
-    a, b = -(-n // CELLS), -(-m // CELLS)
-    cells = cosines[: n // a * a, : m // b * b].reshape(n // a, a, m // b, b).mean((1, 3))
-    colours = np.array([to_rgb(APART.light), to_rgb(TOGETHER.light)])
-    levels = np.round(np.abs(cells) ** 0.7 * LEVELS) / LEVELS
-    pixels = np.concatenate((colours[(cells > 0).astype(int)], levels[..., None]), axis=2)
-    pixels[levels == 0] = 0
-    axes.imshow(pixels, interpolation="none", extent=(0, m, n, 0), aspect="auto")
-    axes.set_xlabel(columns)
-    axes.set_ylabel(rows)
-    return a
+def _picture(cosines: np.ndarray, columns: str, rows: str) -> Figure:
+    """A picture of cosines; pixels of a large kernel are means of its cells."""
 
+    def draw(axes: Axes) -> None:
+        axes.imshow(np.sign(cosines) * np.abs(cosines) ** 0.7, HUES, vmin=-1, vmax=1, aspect="auto")
 
-def _mark_prompts(axes: Axes, prompts: np.ndarray) -> None:
-    """A tick at the middle of each prompt's responses, numbered where there is room."""
-    edges = np.flatnonzero(np.diff(prompts, prepend=prompts[0] - 1, append=prompts[-1] + 1))
-    every = max(1, -(-(len(edges) - 2) // 15))
-    middles = (edges[:-1] + edges[1:]) / 2
-    names = [str(prompts[edge]) for edge in edges[:-1]]
-    axes.set_xticks(middles[::every], names[::every])
-    axes.set_yticks(middles[::every], names[::every])
-    axes.tick_params(length=2)
+    figure = chart(columns, rows, draw, height=430)
+    figure.axes[0].set(xticks=[], yticks=[])
+    return figure
 
 
 def _spectrum(kernel: Measurement[KernelResult], spectrum: SpectrumRecord) -> Panel:
-    """Eigenvalues by rank, with those of random matrices; few are counted against one of them."""
+    """Eigenvalues by rank; those above the largest of random matrices are counted."""
     values = spectrum.eigenvalues.numpy()
-    floor = float(values.max()) * 1e-8
-    shown = values[values > floor]
-    figure, (axes,) = canvas(430)
-    points(axes, range(1, len(shown) + 1), shown, MEASURED, "observed", ms=3.5)
+    ranks, top = np.arange(1, len(values) + 1), max(values.max(), 1e-300)
+    marks = [points(ranks, values, MEASURED, "observed", ms=3.5)]
     caption = f"Effective rank {with_interval(spectrum.effective_rank)} of {len(values)} responses"
-    looks = zip(spectrum.nulls, (MUTED, LOSS, INK), ((1, 2), (4, 2), (6, 2, 1, 2)), strict=False)
-    for null, colour, dashes in looks:
-        ranks, curve = [1, len(shown)], np.full(2, null.upper)
-        label = f"largest under {SIMULATED}"
+    for null in spectrum.nulls:
         if null.name == SIMULATED:
+            marks.append(dashed(null.upper, f"largest of random directions, {SIMULATED}"))
             caption += (
                 f", {number(null.effective_rank)} for random directions with the {SIMULATED}; "
                 f"{null.above} eigenvalues stand above the largest of those"
             )
-        else:
-            mean = float(values.mean())
-            curve = marchenko_pastur_eigenvalues(len(values), null.dimension, mean)
-            curve = curve[curve > floor]
-            ranks, label = range(1, len(curve) + 1), f"null: {null.name}"
-        line(axes, ranks, curve, colour, label, dashes=dashes, linewidth=1.3)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    frame(axes, "rank", "eigenvalue of K", columns=1)
+    low = values[values > 1e-8 * top].min(initial=top)
+
+    def logarithmic(axes: Axes) -> None:
+        axes.set(xscale="log", yscale="log", ylim=(low / 2, 2 * top))
+
     return Panel(
         "spectrum",
         "In how many directions the batch pushes",
         f"{caption}.",
         kernel.source(),
-        pd.DataFrame({"rank": np.arange(1, len(values) + 1), "eigenvalue": values}),
-        figure,
-        numbers={"effective rank": spectrum.effective_rank},
+        pd.DataFrame({"rank": ranks, "eigenvalue": values}),
+        chart("rank", "eigenvalue of K", *marks, logarithmic, height=430, columns=1),
+        {"effective rank": spectrum.effective_rank},
     )

@@ -11,22 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.drawing import STEP, canvas, frame, points, zero_lines
-from isentrope.reports.palette import FIRST, INK, LOSS, MEASURED, MUTED, SECOND, Colour
-from isentrope.reports.panel import Panel, Source
+from isentrope.reports.drawing import FIRST, INK, LOSS, MEASURED, MUTED, SECOND, STEP, chart, points
+from isentrope.reports.panel import Panel, Source, bare, estimates_in, from_to
 from isentrope.reports.panels.kernel import MOVED, OWN, block_of
 from isentrope.reports.read_run import Reading
-from isentrope.reports.sentences import (
-    bare,
-    estimate_in,
-    has_interval,
-    with_error,
-    with_interval,
-    without_error,
-)
 from isentrope.results.result import Result
 from isentrope.results.results import AuditResult, KernelResult, MeasureResult
 from isentrope.system.formatting import known
@@ -45,22 +35,20 @@ class Study:
         kind: Of the results.
         label: Of the vertical axis.
         series: What is picked from a result, and its colour, by name.
-        ratio: Whether it is a ratio, whose mean and standard error mean nothing.
     """
 
     key: str
     title: str
     kind: type[Result]
     label: str
-    series: dict[str, tuple[Pick, Colour]]
-    ratio: bool = False
+    series: dict[str, tuple[Pick, str]]
 
 
 def study_panels(reading: Reading) -> Iterator[Panel]:
     """One panel per question that two checkpoints answer, from the change to the proxies."""
     for study in STUDIES:
-        every = reading.measurements[study.kind].values()
-        measurements = [m for m in every if m.step is not None]
+        found = reading.measurements[study.kind].values()
+        measurements = [m for m in found if m.step is not None]
         rows = [
             {"checkpoint": m.name, "step": m.step, "quantity": name} | estimate.columns()
             for name, (pick, _) in study.series.items()
@@ -69,45 +57,28 @@ def study_panels(reading: Reading) -> Iterator[Panel]:
         ]
         data = pd.DataFrame(rows)
         if len(data) and data["step"].nunique() > 1:
-            verb, pattern = study.kind.verb, reading.folder / "measurements"
-            command = f"isentrope {verb} CONFIG --out FOLDER, with each config.yaml of {pattern}"
-            files = tuple(m.source().files[0] for m in measurements)
-            made_with = measurements[0].result.provenance
-            yield _panel(study, data, Source(f"{command}/{verb}_*", files, made_with))
+            verb, every = study.kind.verb, reading.folder / "measurements"
+            command = f"isentrope {verb} CONFIG --out FOLDER, with each config.yaml of {every}"
+            sources = [m.source() for m in measurements]
+            files = tuple(file for source in sources for file in source.files)
+            source = replace(sources[0], command=f"{command}/{verb}_*", files=files)
+            yield _panel(study, data, source)
 
 
 def _panel(study: Study, data: pd.DataFrame, source: Source) -> Panel:
-    figure, (axes,) = canvas(270)
-    names = list(dict.fromkeys(data["quantity"]))
+    marks, ends = [], []
     apart = 0.012 * (data["step"].max() - data["step"].min())
-    for place, name in enumerate(names):
-        style = {"fmt": "osD"[place % 3], "label": name, "colour": study.series[name][1]}
-        shift = (place - (len(names) - 1) / 2) * apart
-        _draw(axes, data[data["quantity"] == name], shift, study.ratio, **style)
-    if (data["value"] < 0).any():
-        zero_lines(axes)
-    frame(axes, STEP, study.label)
-    chosen = data[data["quantity"] == names[0]]
-    first, last = chosen.iloc[0], chosen.iloc[-1]
-    short = without_error if study.ratio else with_error
-    ends = (estimate_in(first), estimate_in(last))
-    start, end = (with_interval(e) if has_interval(e) else short(e) for e in ends)
-    caption = (
-        f"{names[0][0].upper()}{names[0][1:]} went from {start} at {first['checkpoint']} to {end} "
-        f"at {last['checkpoint']}."
-    )
+    for place, (name, (_, colour)) in enumerate(study.series.items()):
+        rows = data[data["quantity"] == name]
+        if len(rows):
+            steps, estimates = rows["step"] + place * apart, estimates_in(rows)
+            style = {"fmt": f"-{'osD'[place]}", "linewidth": 1, "capsize": 0}
+            marks.append(points(steps, estimates, colour, name, **style))
+            ends.append(f"{name} {from_to(estimates)}")
+    caption = f"From {data['checkpoint'].iloc[0]} to {data['checkpoint'].iloc[-1]}: {ends[0]}."
+    zero = "y" if (data["value"] < 0).any() else ""
+    figure = chart(STEP, study.label, *marks, height=270, zero=zero, columns=2)
     return Panel(study.key, study.title, caption, source, data, figure)
-
-
-def _draw(axes: Axes, rows: pd.DataFrame, shift: float, ratio: bool, **style: Any) -> None:
-    """Points with intervals, or else one standard error, and a line through their means."""
-    if not ratio or rows["step"].is_unique:
-        means = rows.groupby("step")["value"].mean()
-        axes.plot(means.index + shift, means, color=style["colour"].light, linewidth=1, alpha=0.6)
-    se = rows["se"].astype(float)
-    low = (rows["value"] - rows["ci_low"].astype(float)).fillna(se)
-    high = (rows["ci_high"].astype(float) - rows["value"]).fillna(se)
-    points(axes, rows["step"] + shift, rows["value"], yerr=(low, high), capsize=0, **style)
 
 
 def _at_rate(result: MeasureResult) -> Estimate | None:
@@ -134,11 +105,11 @@ def _fraction(result: MeasureResult) -> Estimate | None:
     if reach is None or not reach.rate_over_range:
         return None
     fraction = bare(reach.rate_over_range)
-    rate, (low, high) = fraction.value * reach.value, (known(reach.ci_low), known(reach.ci_high))
+    rate, low = fraction.value * reach.value, known(reach.ci_low)
     if low is None:
         return fraction
-    ends = (0.0 if high is None else rate / high, rate / low if low else math.nan)
-    return replace(fraction, ci_low=ends[0], ci_high=ends[1])
+    above = rate / low if low else math.nan
+    return replace(fraction, ci_low=rate / (known(reach.ci_high) or math.inf), ci_high=above)
 
 
 def _block(names: tuple[str, ...], *path: str) -> Pick:
@@ -182,7 +153,6 @@ STUDIES = (
         MeasureResult,
         "η/η*",
         {"training rate over η*": (_fraction, SECOND)},
-        ratio=True,
     ),
     Study(
         "study_kernel",
@@ -203,16 +173,6 @@ STUDIES = (
         {
             "effective rank": (_block(OWN, "spectrum", "effective_rank"), MEASURED),
             "E × U": (_block(MOVED, "singular", "effective_rank"), INK),
-        },
-    ),
-    Study(
-        "study_kernel_form",
-        "What the kernel says of the step",
-        KernelResult,
-        "δH₁ of the gradient",
-        {
-            "kernel form": (_block(MOVED, "delta_h", "kernel"), MEASURED),
-            "forward mode": (_block(MOVED, "delta_h", "forward_mode"), FIRST),
         },
     ),
     Study(

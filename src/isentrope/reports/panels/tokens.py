@@ -3,6 +3,11 @@
 Colour is relative to the largest |δH_ik| (or |δJ_ik|) that is shown, on a square-root scale, so
 that small ones are seen too. Of a long response only the surroundings of its most influential
 tokens are shown, with a count of what is left out.
+
+Classes of tokens: what the likely and the unlikely, the rewarded and the punished cost.
+
+Bars are δH of a class per unit η with their intervals; numbers beside the names are shares of the
+tokens that act. Whether the published criterion is the whole story is a sentence of the verdict.
 """
 
 from __future__ import annotations
@@ -14,11 +19,54 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from isentrope.reports.panel import Panel, markup
-from isentrope.reports.read_run import Reading
-from isentrope.reports.sentences import Row, number, records
-from isentrope.results.results import InfluenceResult
+from isentrope.reports.drawing import bars
+from isentrope.reports.panel import Panel, Row, markup, number, records, with_interval
+from isentrope.reports.read_run import Measurement, Reading
+from isentrope.results.results import AuditResult, InfluenceResult
 from isentrope.system.formatting import known, percent
+
+
+def classified(
+    reading: Reading,
+) -> Measurement[InfluenceResult] | Measurement[AuditResult] | None:
+    """The influence, or else the audit, that has classes of tokens."""
+    for found in (reading.shown(InfluenceResult), reading.shown(AuditResult)):
+        if found is not None and "tokens" in found.result.classes:
+            return found
+    return None
+
+
+def class_panel(reading: Reading) -> Iterator[Panel]:
+    """δH of every class, and its shares."""
+    found = classified(reading)
+    if found is None:
+        return
+    classes = found.result.classes["tokens"]
+    parts, total = classes.parts, sum(part.members for part in classes.parts.values())
+    rows = []
+    for name, part in parts.items():
+        row = {"class": name, "tokens": part.members, "share_of_tokens": part.members / total}
+        row |= {"weight": part.weight, **part.delta_h.columns()}
+        more = {"share": part.share_h, "fall": part.fall, "delta_j": part.delta_j}
+        row |= {f"{of}_{key}": x for of, e in more.items() if e for key, x in e.columns().items()}
+        rows.append(row)
+    names = [f"{name} ({percent(part.members / total)})" for name, part in parts.items()]
+    changes = [part.delta_h for part in parts.values()]
+    ends = {name: number(value) for name, value in classes.thresholds.items()}
+    name, most = min(parts.items(), key=lambda pair: pair[1].delta_h.value)
+    yield Panel(
+        "classes",
+        "Which classes of tokens cost entropy",
+        f"Of the classes, “{name}” moves entropy lowest, by {with_interval(most.delta_h)} "
+        f"{most.delta_h.unit}, {with_interval(most.fall)} of the fall. Unlikely is log π ≤ "
+        f"{ends['s of unlikely']}, high entropy H ≥ {ends['H of high entropy']} nats; rewarded and "
+        "punished are signs of the token's weight.",
+        found.source(),
+        pd.DataFrame(rows),
+        bars(names, changes, f"δH ({classes.gradient.unit})"),
+        {f"share of the fall, {name}": part.fall for name, part in parts.items()},
+    )
+
 
 SEQUENCES = 10
 """Shown; the most influential."""
@@ -43,15 +91,11 @@ def token_map(reading: Reading) -> Iterator[Panel]:
     if influence is None or not {"tokens", "sequences"} <= set(tables) or not len(tables["tokens"]):
         return
     tokens, sequences = tables["tokens"], tables["sequences"]
-    top = sequences.reindex(sequences["delta_h"].abs().sort_values(ascending=False).index)
-    top = top.head(SEQUENCES)
+    top = sequences.loc[sequences["delta_h"].abs().nlargest(SEQUENCES).index]
     shown = tokens[tokens["sequence"].isin(top["sequence"])]
-    by_sequence = dict(list(shown.groupby("sequence", sort=False)))
     largest = {name: float(shown[name].abs().max()) or 1.0 for name in QUANTITIES if name in shown}
-    maps = [
-        (_head(row), list(_pieces(by_sequence[row["sequence"]].sort_values("position"), largest)))
-        for row in records(top)
-    ]
+    pieces = {i: list(_pieces(rows, largest)) for i, rows in shown.groupby("sequence")}
+    maps = [(_head(row), pieces[row["sequence"]]) for row in records(top)]
     unit = influence.result.entropy.unit
     share = top["delta_h"].abs().sum() / (sequences["delta_h"].abs().sum() or 1.0)
     most = _most(tokens, known(influence.result.listed_share.get("tokens")), unit)
@@ -63,7 +107,6 @@ def token_map(reading: Reading) -> Iterator[Panel]:
         influence.source("tokens.parquet", "sequences.parquet"),
         shown,
         body=markup("token_map", maps, unit, "delta_j" in shown),
-        wide=True,
     )
 
 
@@ -98,8 +141,8 @@ def _influence(row: Row, name: str) -> str:
 
 def _pieces(tokens: pd.DataFrame, largest: dict[str, float]) -> Iterator[tuple[str, str, str]]:
     """Style, numbers and text of each token shown; of a gap, no style and no numbers."""
-    size, last = tokens["delta_h"].abs().to_numpy(), -1
-    rows = records(tokens)
+    tokens, last = tokens.sort_values("position"), -1
+    size, rows = tokens["delta_h"].abs().to_numpy(), records(tokens)
     for k in [*_kept(size), len(rows)]:
         if k > last + 1:
             count = k - last - 1

@@ -1,173 +1,232 @@
-"""Training curves: reward, entropy, what the probe predicted and measured, the noise scale, pass@k.
+"""Curves of a run by step: reward, entropy, what the probe predicted and measured, its control.
 
-Everything comes from metrics.jsonl, and from the evaluations of the run's checkpoints. Intervals
-are drawn where they are known; where only a standard error is, the bar is one of them.
+Everything comes from metrics.jsonl, and from the evaluations of the run's checkpoints. Bands are
+intervals, or one standard error where the log has no intervals.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
-from isentrope.reports.drawing import STEP, canvas, frame, line, logged, points, reach, zero_lines
+from isentrope.reports.drawing import (
+    FALL,
+    FIRST,
+    INK,
+    MEASURED,
+    MUTED,
+    REWARD,
+    SECOND,
+    STEP,
+    Mark,
+    chart,
+    dashed,
+    logged,
+    points,
+)
 from isentrope.reports.evaluations import Evaluation
-from isentrope.reports.palette import FIRST, INK, MEASURED, MUTED, REWARD, Colour
-from isentrope.reports.panel import Panel
-from isentrope.reports.read_run import Reading
-from isentrope.reports.sentences import estimate_in, from_to, number, with_interval
+from isentrope.reports.panel import Panel, from_to, number
+from isentrope.reports.read_run import Reading, read_log
+from isentrope.system.formatting import percent
 
 
-def reward(reading: Reading) -> Iterator[Panel]:
-    """Reward of the responses drawn, and of those evaluated."""
-    rows = reading.logged("step", "reward")
-    if rows is None:
-        return
-    figure, (axes,) = canvas(260)
-    line(axes, rows["step"], rows["reward"], REWARD, "training", linewidth=1.2)
-    _evaluated(axes, reading, "reward")
-    frame(axes, STEP, "reward", columns=3)
-    first, last = _ends(rows["reward"])
-    yield Panel(
+@dataclass(frozen=True)
+class Curves:
+    """Columns of metrics.jsonl by step.
+
+    Attributes:
+        key: Of the panel.
+        title: Of the panel.
+        label: Of the vertical axis.
+        drawn: Label and colour by column; there is no panel without the first of them.
+        also: Further columns of the table.
+        summed: Whether each value is the change of one step.
+        evaluated: The metric of evaluations that is drawn beside them.
+        level: The setting of training that is a line across them; numbers are on a logarithm then.
+    """
+
+    key: str
+    title: str
+    label: str
+    drawn: dict[str, tuple[str, str]]
+    also: tuple[str, ...] = ()
+    summed: bool = False
+    evaluated: str = ""
+    level: str = ""
+
+
+TRAINING = (
+    Curves(
         "reward",
         "Reward",
-        f"Mean reward of all responses drawn went from {first} over the first tenth of "
-        f"{len(rows)} steps to {last} over the last.",
-        reading.training_source(),
-        rows.filter(["step", "reward", "reward_kept", "pass_rate"]),
-        figure,
-    )
-
-
-def entropy(reading: Reading) -> Iterator[Panel]:
-    """Entropy of the training batch, of the probe's responses, and of those evaluated."""
-    rows, held_out = reading.logged("step", "entropy"), "probe/entropy_per_token"
-    if rows is None:
-        return
-    figure, (axes,) = canvas(260)
-    line(axes, rows["step"], rows["entropy"], MUTED, "training batch", linewidth=1)
-    probed = reading.logged("step", held_out)
-    if probed is not None:
-        logged(axes, probed, held_out, INK, "probe, held out")
-    _evaluated(axes, reading, "entropy_per_token")
-    frame(axes, STEP, "entropy (nats per token)", columns=3)
-    first, last = _ends(rows["entropy"])
-    yield Panel(
+        "reward",
+        {"reward": ("training", REWARD)},
+        ("reward_kept", "pass_rate"),
+        evaluated="reward",
+    ),
+    Curves(
         "entropy",
         "Entropy",
-        f"Entropy of the training batch, which is filtered, went from {first} to {last} nats per "
-        "token; the bands are one standard error.",
-        reading.training_source(),
-        rows.filter(["step", "entropy", held_out, f"{held_out}_se"]),
-        figure,
-    )
-
-
-def _ends(values: pd.Series) -> tuple[str, str]:
-    """Means of the first and the last tenth."""
-    tenth = max(1, len(values) // 10)
-    return number(float(values.head(tenth).mean())), number(float(values.tail(tenth).mean()))
-
-
-def probe(reading: Reading) -> Iterator[Panel]:
-    """What the probe predicted before each step, and measured after it."""
-    predicted, measured = "probe/first_order", "probe/change"
-    rows = reading.logged("step", predicted, measured)
-    if rows is None:
-        return
-    figure, (axes,) = canvas(260)
-    zero_lines(axes)
-    logged(axes, rows, predicted, FIRST, "predicted before it")
-    errors = rows.get(f"{measured}_se")
-    points(axes, rows["step"], rows[measured], MEASURED, "measured after it", yerr=errors)
-    frame(axes, STEP, "ΔH of the step", columns=3)
-    apart = (rows[measured] - rows[predicted]).abs()
-    inside = apart <= 2 * rows.get("probe/residual_se", np.nan)
-    columns = [predicted, measured, "probe/residual"]
-    yield Panel(
+        "entropy (nats per token)",
+        {
+            "entropy": ("training batch", MUTED),
+            "probe/entropy_per_token": ("probe, held out", INK),
+        },
+        evaluated="entropy_per_token",
+    ),
+    Curves(
         "probe",
         "What each step would do, and did",
-        f"Over {len(rows)} probed steps first order predicted {number(rows[predicted].sum())} in "
-        f"all, and {number(rows[measured].sum())} was measured; in {inside.sum()} steps the two "
-        "agree within two standard errors of their difference.",
-        reading.training_source(),
-        rows.filter(["step", *(f"{name}{end}" for name in columns for end in ("", "_se"))]),
-        figure,
+        "ΔH of the step",
+        {
+            "probe/first_order": ("predicted before it", FIRST),
+            "probe/change": ("measured after it", MEASURED),
+        },
+        ("probe/residual",),
+        summed=True,
+    ),
+    Curves(
+        "noise",
+        "Noise scale",
+        "prompts",
+        {"noise_scale/b_simple": ("noise scale", MEASURED)},
+        level="prompts_per_step",
+    ),
+)
+CONTROL = (
+    Curves(
+        "control_entropy",
+        "Entropy wanted and attained",
+        "entropy (nats per token)",
+        {"control/entropy": ("attained", MEASURED), "control/target": ("target", INK)},
+    ),
+    Curves(
+        "control_step",
+        "What each step would have done, and was asked to do",
+        "ΔH of the step",
+        {
+            "control/predicted": ("step without the control", FIRST),
+            "control/asked": ("requested of the step", SECOND),
+        },
+        summed=True,
+    ),
+    Curves(
+        "control_tokens",
+        "What was changed",
+        "share",
+        {
+            "control/touched": ("of tokens touched", MEASURED),
+            "control/changed": ("of their weight changed", FALL),
+        },
+    ),
+)
+
+
+def training_panels(reading: Reading) -> Iterator[Panel]:
+    """Reward, entropy, the probe and the noise scale."""
+    return (panel for curves in TRAINING for panel in _panel(reading, curves))
+
+
+def control_panels(reading: Reading) -> Iterator[Panel]:
+    """What the logs tell of a control, and its time; no panels for a run without one."""
+    panels = [panel for curves in CONTROL for panel in _panel(reading, curves)]
+    yield from panels[:-1]
+    for last in panels[-1:]:
+        yield replace(last, caption=f"{last.caption}{_time_of_control(reading)}")
+
+
+def _time_of_control(reading: Reading) -> str:
+    """Seconds of a control; empty where they are not logged."""
+    path, both = reading.folder / "logs" / "timing.jsonl", ["control/seconds", "seconds"]
+    times = pd.DataFrame(read_log(path)[0] if path.exists() else [])
+    if not {*both} <= {*times}:
+        return ""
+    times = times.drop_duplicates("step", keep="last").dropna(subset=both)
+    own, whole = (float(times[name].sum()) for name in both)
+    if not whole:
+        return ""
+    return (
+        f" The control took {number(own / len(times))} seconds per step, {percent(own / whole)} of "
+        "the time of training."
     )
 
 
-def noise(reading: Reading) -> Iterator[Panel]:
-    """The noise scale beside the prompts of a step."""
-    name = "noise_scale/b_simple"
-    rows = reading.logged("step", name)
-    rows = None if rows is None else rows[rows[name] > 0]
-    if rows is None or not len(rows):
+def _panel(reading: Reading, curves: Curves) -> Iterator[Panel]:
+    first, *_ = curves.drawn
+    rows = reading.logged("step", first)
+    if rows is None:
         return
-    figure, (axes,) = canvas(260)
-    low, high = (rows.get(f"{name}_ci_{end}") for end in ("low", "high"))
-    band = None if low is None or high is None else (low.astype(float), high.astype(float))
-    line(axes, rows["step"], rows[name], MEASURED, "B_simple", band=band)
-    batch = reading.config.get("training", {}).get("prompts_per_step")
-    if batch:
-        style = {"color": MUTED.light, "dashes": (4, 2), "linewidth": 1.2}
-        axes.axhline(batch, label="prompts per step", **style)
-    axes.set_yscale("log")
-    frame(axes, STEP, "prompts", columns=3)
-    last = rows.iloc[-1]
+    if curves.level:
+        rows = rows[rows[first] > 0]
+    if not len(rows):
+        return
+    marks, parts = list[Mark](), list[str]()
+    for name, (label, colour) in curves.drawn.items():
+        known = rows.dropna(subset=[name]) if name in rows else rows[:0]
+        if len(known):
+            marks.append(logged(known, name, colour, label))
+            tenth = max(1, len(known) // 10)
+            means = [float(part[name].mean()) for part in (known[:tenth], known[-tenth:])]
+            went = f"went from {number(means[0])} to {number(means[1])}"
+            total = f"sums to {number(known[name].sum())}"
+            parts.append(f"{label} {total if curves.summed else went}")
+    if {"control/entropy", "control/target"} <= {*rows}:
+        gap = (rows["control/entropy"] / rows["control/target"] - 1).abs().mean()
+        parts.append(f"on average the two are {percent(gap)} apart")
+    for evaluation in reading.evaluations[:1]:
+        if curves.evaluated in evaluation.table:
+            marks.append(_evaluated(evaluation, curves.evaluated, "evaluated", MEASURED))
+    level = reading.config.get("training", {}).get(curves.level)
+    if level:
+        marks.append(dashed(level, curves.level.replace("_", " ")))
+    if curves.level:
+        marks.append(lambda axes: axes.set_yscale("log"))
+    ends = ("", "_ci_low", "_ci_high") if f"{first}_ci_low" in rows else ("", "_se")
+    columns = [f"{name}{end}" for name in (*curves.drawn, *curves.also) for end in ends]
+    zero = "y" if curves.summed else ""
     yield Panel(
-        "noise",
-        "Noise scale",
-        f"At step {last['step']:.0f} the noise scale is {with_interval(estimate_in(last, name))} "
-        f"prompts{f', a step has {batch}' if batch else ''}.",
+        curves.key,
+        curves.title,
+        f"Over {len(rows)} steps: {'; '.join(parts)}.",
         reading.training_source(),
-        rows.filter(["step", name, f"{name}_ci_low", f"{name}_ci_high"]),
-        figure,
+        rows.filter(["step", *columns]),
+        chart(STEP, curves.label, *marks, zero=zero),
     )
 
 
 def passes(reading: Reading) -> Iterator[Panel]:
     """pass@k of every evaluation."""
     for place, evaluation in enumerate(reading.evaluations):
-        rows = evaluation.sampled()
-        columns = [name for name in rows if re.fullmatch(r"pass_at_\d+", str(name))]
-        known = [name for name in columns if rows[name].notna().any()]
-        if not known:
+        rows = evaluation.sampled().dropna(axis="columns", how="all")
+        ks = sorted(int(k) for name in rows for k in re.findall(r"^pass_at_(\d+)$", str(name)))
+        if not ks:
             continue
-        ks = sorted(int(str(name).rpartition("_")[2]) for name in known)
-        figure, (axes,) = canvas(260)
-        for i, k in enumerate(ks):
-            shade = 1 - 0.75 * i / max(1, len(ks) - 1)
-            _draw(axes, evaluation, f"pass_at_{k}", f"pass@{k}", REWARD, alpha=shade)
-        frame(axes, STEP, "share of prompts", columns=3)
-        first, last = rows["step"].iloc[0], rows["step"].iloc[-1]
         estimates = {k: evaluation.along(f"pass_at_{k}") for k in ks}
+        marks = [
+            _evaluated(evaluation, f"pass_at_{k}", f"pass@{k}", REWARD, alpha=shade)
+            for k, shade in zip(ks, np.linspace(1, 0.25, len(ks)), strict=True)
+        ]
+        first, last = rows["step"].iloc[0], rows["step"].iloc[-1]
         ends = [f"pass@{k} {from_to(estimates[k])}" for k in dict.fromkeys((ks[0], ks[-1]))]
-        scores = evaluation.scores(last, ks)
         yield Panel(
             "pass_at_k" if place == 0 else f"pass_at_k_{place + 1}",
             f"pass@k of {evaluation.folder.name}",
             f"From step {first:.0f} to {last:.0f}: {'; '.join(ends)}.",
             evaluation.source(),
             rows.filter(regex="^(step|decoding|pass_at_.*)$"),
-            figure,
-            numbers={f"pass@{k} at the last step": estimates[k][-1] for k in ks},
-            influences={f"pass@{k} at the last step": x for k, x in scores.items()},
+            chart(STEP, "share of prompts", *marks),
+            {f"pass@{k} at the last step": estimates[k][-1] for k in ks},
+            {f"pass@{k} at the last step": x for k, x in evaluation.scores(last, ks).items()},
         )
 
 
-def _evaluated(axes: Axes, reading: Reading, metric: str) -> None:
-    """The first evaluation's points, where it has the metric."""
-    for evaluation in reading.evaluations[:1]:
-        if evaluation.along(metric):
-            _draw(axes, evaluation, metric, "evaluated", MEASURED)
-
-
-def _draw(
-    axes: Axes, evaluation: Evaluation, metric: str, label: str, colour: Colour, alpha: float = 1.0
-) -> None:
-    estimates, style = evaluation.along(metric), {"fmt": "-o", "linewidth": 1.4, "alpha": alpha}
-    steps, values = evaluation.sampled()["step"], [estimate.value for estimate in estimates]
-    points(axes, steps, values, colour, label, yerr=reach(estimates), **style)
+def _evaluated(evaluation: Evaluation, metric: str, label: str, colour: str, **style: Any) -> Mark:
+    """A metric of an evaluation by step."""
+    style |= {"fmt": "-o", "linewidth": 1.4}
+    steps = evaluation.sampled()["step"]
+    return points(steps, evaluation.along(metric), colour, label, **style)

@@ -24,7 +24,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from isentrope.sampling.prompts import Prompt
-from isentrope.sampling.tasks.splits import (
+from isentrope.sampling.tasks.task import (
     in_test,
     limited,
     require_probability,

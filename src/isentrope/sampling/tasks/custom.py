@@ -15,25 +15,49 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any
 
 import torch
+from pydantic import BaseModel, Field
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import rollouts_of, texts_of
 from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts, runs_of
-from isentrope.sampling.tasks.custom_fields import require_field
-from isentrope.sampling.tasks.splits import shuffled_epochs
-from isentrope.system.reading import read_json_lines
+from isentrope.sampling.tasks.task import shuffled_epochs
+from isentrope.system.reading import read_json_lines, require_types
 
-_PROMPT_FIELDS = {"prompt", "messages", "prompt_ids", "reference", "key"}
-_DEMONSTRATION_FIELDS = _PROMPT_FIELDS | {"response"}
 _PER_TOKEN = ("response_mask", "sampler_logprobs", "token_weights", "entropy_weights")
 _NUMBERS = {"reward": "rewards", "advantage": "advantages"}
-_RESPONSE_FIELDS = (
-    _PROMPT_FIELDS | {"response", "response_ids", "finished", "step"} | {*_NUMBERS, *_PER_TOKEN}
-)
+
+_Number = Annotated[float, Field(gt=-1e300, lt=1e300)]
+_Name = str | _Number | None
+_Id = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class _PromptLine(BaseModel, extra="forbid"):
+    """What a line of a file of prompts may hold."""
+
+    prompt: str | list[dict[str, Any]] | list[_Id] = ""
+    messages: list[dict[str, Any]] = []
+    prompt_ids: list[_Id] = []
+    reference: _Name = None
+    key: _Name = None
+    response: str = ""
+
+
+class _ResponseLine(_PromptLine):
+    """What a line of a file of responses may hold."""
+
+    response_ids: list[_Id] = []
+    finished: bool = True
+    reward: _Number = 0.0
+    advantage: _Number = 0.0
+    step: Annotated[int, Field(gt=0)] = 1
+    response_mask: list[bool | Annotated[int, Field(ge=0, le=1)]] = []
+    sampler_logprobs: list[_Number] = []
+    token_weights: list[_Number] = []
+    entropy_weights: list[_Number] = []
 
 
 class PromptFile:
@@ -49,7 +73,7 @@ class PromptFile:
         Args:
             path: A jsonl file.
         """
-        rows = _rows(Path(path), _DEMONSTRATION_FIELDS)
+        rows = _rows(Path(path), _PromptLine)
         self.prompts = [_prompt(row, where) for where, row in rows]
         self._responses = [(where, row.get("response")) for where, row in rows]
 
@@ -110,7 +134,7 @@ def read_responses(policy: Policy, path: str | Path) -> Rollouts:
         ValueError: If a line is not understood, some lines lack a field that others have, or
             texts are given without a tokenizer.
     """
-    rows = _rows(Path(path), _RESPONSE_FIELDS)
+    rows = _rows(Path(path), _ResponseLine)
     prompts = as_prompts(policy, [_prompt(row, where) for where, row in rows])
     responses = [torch.tensor(_response_ids(policy, row, where)) for where, row in rows]
     columns: dict[str, Any] = {name: _complete(rows, name) for name in _PER_TOKEN}
@@ -135,17 +159,10 @@ def _complete(rows: list[tuple[str, dict[str, Any]]], name: str) -> list[Any] | 
     return [row[name] for _, row in rows] if where else None
 
 
-def _rows(path: Path, fields: set[str]) -> list[tuple[str, dict[str, Any]]]:
-    rows: list[tuple[str, dict[str, Any]]] = []
-    for i, row in read_json_lines(path, "Correct the line."):
-        where = f"{path}, line {i}"
-        known = cast("dict[str, Any]", row) if isinstance(row, dict) else None
-        if known is None or set(known) - fields:
-            unknown = cast(Any, row) if known is None else sorted(set(known) - fields)
-            raise ValueError(f"{where} holds {unknown}; known fields are {sorted(fields)}.")
-        for name, value in known.items():
-            require_field(where, name, value)
-        rows.append((where, known))
+def _rows(path: Path, kind: type) -> list[tuple[str, dict[str, Any]]]:
+    rows = [(f"{path}, line {i}", row) for i, row in read_json_lines(path, "Correct the line.")]
+    for where, row in rows:
+        require_types(where, row, kind, "Correct the line.")
     if not rows:
         raise ValueError(f"The dataset is empty: {path} has no lines.")
     return rows

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from isentrope.sampling.prompts import Prompt
-from isentrope.sampling.tasks.splits import shuffled_epochs
+from isentrope.sampling.tasks.task import require_split, shuffled_epochs
 from isentrope.system.reading import read_json_lines
 
 R1_TEMPLATE = (
@@ -51,7 +51,6 @@ class GSM8K:
 
     Attributes:
         prompts: The split in file order, keys "gsm8k/<split>/<row>".
-        math_verify: Whether math-verify reads answers that are not one plain number.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class GSM8K:
         path: str | Path | None = None,
         *,
         template: str = R1_TEMPLATE,
-        math_verify: bool | None = None,
     ) -> None:
         """Read the problems.
 
@@ -69,18 +67,11 @@ class GSM8K:
             path: A jsonl file of {"question", "answer"}, or a folder with <split>.jsonl; without
                 it the problems come through the `datasets` library.
             template: Text with a {question} in it.
-            math_verify: Use math-verify; by default where it is installed.
 
         Raises:
             ValueError: If the split is unknown or a row has no question or no final answer.
-            ImportError: If math-verify is requested and missing.
         """
-        if split not in ("train", "test"):
-            raise ValueError(f"GSM8K has the splits train and test, not {split!r}.")
-        installed = find_spec("math_verify") is not None
-        if math_verify and not installed:
-            raise ImportError("math-verify is not installed: pip install 'isentrope[gsm8k]'.")
-        self.math_verify = installed if math_verify is None else math_verify
+        require_split(split, "GSM8K")
         rows = _rows_from_hub(split) if path is None else _rows_from_file(Path(path), split)
         source = Path(path).stem if path is not None and Path(path).is_file() else split
         self.prompts = [_prompt(row, i, source, template) for i, row in enumerate(rows)]
@@ -98,7 +89,7 @@ class GSM8K:
         answer, correct = number(answers[-1]), number(reference)
         if answer is not None and correct is not None:
             return float(answer == correct)
-        return float(self.math_verify and _verified(answers[-1], reference))
+        return float(find_spec("math_verify") is not None and _verified(answers[-1], reference))
 
     def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
         """The data set's own solutions in the template's format, in passes of random order."""

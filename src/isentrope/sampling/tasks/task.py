@@ -1,10 +1,21 @@
-"""What a task is: prompts with a reward for the response."""
+"""What a task is, its splits, and tasks whose prompts are turns of a conversation.
+
+A task whose text prompts become the user's turn of a conversation.
+
+Which problems a task asks, and in which order.
+
+Train and test of generated tasks are separated by a digest of the problem, so they never meet.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompts import Message, Prompt
+from isentrope.system.files import short_digest
 
 
 @runtime_checkable
@@ -53,3 +64,142 @@ class Demonstrator(Protocol):
     def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
         """N (prompt, response text) pairs, fixed by the seed."""
         ...
+
+
+class Conversations:
+    """Another task's prompts as conversations; its rewards and demonstrations are unchanged.
+
+    Attributes:
+        prompts: The task's prompts, each with `messages`.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        system_prompt: str | None = None,
+        template: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Wrap a task.
+
+        Args:
+            task: Its prompts are texts or conversations.
+            system_prompt: First message of every conversation that has no system message.
+            template: Arguments of the chat template.
+        """
+
+        def wrap(prompt: Prompt) -> Prompt:
+            return _conversation(prompt, system_prompt, template or {})
+
+        self.prompts = [wrap(prompt) for prompt in task.prompts]
+        self._reward = task.reward
+        if isinstance(task, FormattedTask):
+            self.format_reward = task.format_reward
+        if isinstance(task, Demonstrator):
+            draw = task.demonstrations
+
+            def demonstrations(n: int, seed: int) -> list[tuple[Prompt, str]]:
+                return [(wrap(p), text) for p, text in draw(n, seed)]
+
+            self.demonstrations = demonstrations
+
+    def reward(self, response_text: str, reference: str | None) -> float:
+        """Reward of one response, the task's own."""
+        return self._reward(response_text, reference)
+
+
+def _conversation(prompt: Prompt, system: str | None, template: Mapping[str, Any]) -> Prompt:
+    messages: tuple[Message, ...] = prompt.messages or ()
+    if not messages:
+        if prompt.text is None or prompt.token_ids is not None:
+            raise ValueError(
+                f"Prompt {prompt.key!r} is already encoded, so no chat template can be applied to "
+                "it: set chat_template=false, or give texts or messages."
+            )
+        messages = ({"role": "user", "content": prompt.text},)
+    if system is not None and messages[0]["role"] != "system":
+        messages = ({"role": "system", "content": system}, *messages)
+    return replace(prompt, text=None, messages=messages, template=dict(template))
+
+
+TEST_SHARE = 0.2
+
+Item = TypeVar("Item")
+
+
+def require_split(split: str, task: str) -> None:
+    """Refuse a split that generated tasks do not have.
+
+    Args:
+        split: "train" or "test".
+        task: Name of the task, for the message.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if split not in ("train", "test"):
+        raise ValueError(f"{task} has the splits train and test, not {split!r}.")
+
+
+def in_test(problem: str) -> bool:
+    """Whether a problem is of the test split: a digest of its text decides.
+
+    Args:
+        problem: The problem as text, the same in every kind of prompt that asks it.
+
+    Returns:
+        True for one fifth of all problems.
+    """
+    return int.from_bytes(short_digest(problem, 4)) < TEST_SHARE * 2**32
+
+
+def limited(items: Sequence[Item], limit: int | None, seed: int) -> list[Item]:
+    """All items, or `limit` of them in seeded order.
+
+    Args:
+        items: The split.
+        limit: How many; None for all.
+        seed: Order in which they are taken.
+
+    Returns:
+        The items.
+
+    Raises:
+        ValueError: If there are not so many.
+    """
+    if limit is None:
+        return list(items)
+    if not 0 < limit <= len(items):
+        raise ValueError(f"limit must be 1 to {len(items)}, the size of the split: {limit}.")
+    return random.Random(seed).sample(items, limit)
+
+
+def require_probability(name: str, value: float) -> None:
+    """Refuse a number that is not a probability below 1.
+
+    Args:
+        name: Name of the option.
+        value: Its value.
+
+    Raises:
+        ValueError: If it lies outside [0, 1).
+    """
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} is a probability below 1, got {value}.")
+
+
+def shuffled_epochs(size: int, n: int, seed: int) -> list[int]:
+    """Row indices: every row once in random order, then again in another order, and so on.
+
+    Args:
+        size: Rows of the data set, at least one.
+        n: Number of indices.
+        seed: Fixes the orders.
+
+    Returns:
+        n numbers below `size`.
+    """
+    rng = random.Random(seed)
+    order: list[int] = []
+    while len(order) < n:
+        order += rng.sample(range(size), size)
+    return order[:n]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,15 @@ import torch
 from torch import Tensor
 
 from isentrope.system.reading import UnreadableError, read_text, read_torch_as_data
-from isentrope.trainers.convert.gathered import Gathered, Shapes, split_flat
+from isentrope.trainers.convert.gathered import (
+    Gathered,
+    Shapes,
+    Split,
+    State,
+    is_vector,
+    of_parameters,
+    split_flat,
+)
 
 
 def is_deepspeed(folder: Path) -> bool:
@@ -55,8 +63,14 @@ def read_deepspeed(folder: Path) -> Gathered:
         raise FileNotFoundError(
             f"{folder} has {len(saved)} *_optim_states.pt of {count}: copy those of all processes."
         )
-    read = _third_stage if "fp32_flat_groups" in saved[0] else _first_stages
-    weights, moments, groups = read(saved, models)
+    third = "fp32_flat_groups" in saved[0]
+    states = [s["optimizer_state_dict" if third else "base_optimizer_state"] for s in saved]
+    groups = _groups(states[0])
+    weights, vectors = (_third_stage if third else _first_stages)(saved, models, states)
+    moments: dict[str, dict[str, Any]] = {}
+    for shapes, parts, of_parts, split in vectors:
+        weights |= split(parts, shapes)
+        moments |= of_parameters(of_parts, shapes, split)
     for name, of in models[0].get("shared_params", {}).items():
         weights[name] = weights[of]
     optimizer = {
@@ -69,7 +83,7 @@ def read_deepspeed(folder: Path) -> Gathered:
     return Gathered("DeepSpeed ZeRO", weights, optimizer, training=_clipping(saved[0], models[0]))
 
 
-def _clipping(state: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, float | None]:
+def _clipping(state: State, model: State) -> dict[str, float | None]:
     """The largest norm of a gradient, None for any, where a file has it."""
     config = model.get("ds_config")
     in_config = config.get("gradient_clipping") if isinstance(config, Mapping) else None
@@ -77,67 +91,40 @@ def _clipping(state: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, f
     return {"max_grad_norm": found or None} if isinstance(found, (int, float)) else {}
 
 
-Content = tuple[dict[str, Tensor], dict[str, dict[str, Any]], list[dict[str, Any]]]
+Vector = tuple[Shapes, Sequence[Tensor], Sequence[State], Split]
+"""Shapes by name, weights and optimizer states of each process, and how they are cut."""
+Content = tuple[dict[str, Tensor], list[Vector]]
+"""Weights that no optimizer holds, and flat vectors."""
 
 
-def _first_stages(saved: Sequence[Any], models: Sequence[Any]) -> Content:
+def _first_stages(saved: Sequence[Any], models: Sequence[Any], states: Sequence[Any]) -> Content:
     """Stages 1 and 2: one vector per param group, cut across processes."""
-    states = [content["base_optimizer_state"] for content in saved]
-    groups = _groups(states[0])
-    weights = {n: x for n, x in models[0]["module"].items() if isinstance(x, Tensor)}
-    moments: dict[str, dict[str, Any]] = {}
     paddings = saved[0].get("param_alignment_paddings")
+    vectors: list[Vector] = []
     for k, shapes in enumerate(models[0]["param_shapes"]):
         split = partial(split_flat, behind=paddings[k] if paddings else None)
-        weights |= split([s["single_partition_of_fp32_groups"][k] for s in saved], shapes)
-        of_group = [_states(state, [k])[0] for state in states]
-        _add(moments, of_group, shapes, split)
-    return weights, moments, groups
+        parts = [s["single_partition_of_fp32_groups"][k] for s in saved]
+        vectors.append((shapes, parts, [_states(state, [k])[0] for state in states], split))
+    return {n: x for n, x in models[0]["module"].items() if isinstance(x, Tensor)}, vectors
 
 
-def _third_stage(saved: Sequence[Any], models: Sequence[Any]) -> Content:
+def _third_stage(saved: Sequence[Any], models: Sequence[Any], states: Sequence[Any]) -> Content:
     """Stage 3: all parameters in one row per process, which DeepSpeed keeps in several vectors."""
-    states = [content["optimizer_state_dict"] for content in saved]
-    groups = _groups(states[0])
+    frozen: dict[str, Tensor] = {}
+    for name, shape in (models[0].get("frozen_param_shapes") or {}).items():
+        parts = [model["frozen_param_fragments"][name] for model in models]
+        frozen |= _split_third(parts, {name: shape})
     shapes = {name: shape for group in models[0]["param_shapes"] for name, shape in group.items()}
-    weights = _split_third([torch.cat([*s["fp32_flat_groups"]]) for s in saved], shapes)
-    if frozen := models[0].get("frozen_param_shapes"):
-        for name, shape in frozen.items():
-            parts = [model["frozen_param_fragments"][name] for model in models]
-            weights |= _split_third(parts, {name: shape})
-    rows = [_row(_states(state, range(len(groups)))) for state in states]
-    moments: dict[str, dict[str, Any]] = {}
-    _add(moments, rows, shapes, _split_third)
-    return weights, moments, groups
-
-
-def _row(vectors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The states of several vectors as that of one."""
-    return {
-        key: torch.cat([v[key] for v in vectors]) if _is_vector(first) else first
-        for key, first in vectors[0].items()
-    }
-
-
-def _add(
-    moments: dict[str, dict[str, Any]],
-    states: Sequence[Mapping[str, Any]],
-    shapes: Shapes,
-    split: Callable[[Sequence[Tensor], Shapes], dict[str, Tensor]],
-) -> None:
-    """Cut what the processes remember of a vector into what they remember of each parameter."""
-    for key, first in states[0].items():
-        entries: Mapping[str, Any] = (
-            split([state[key] for state in states], shapes)
-            if _is_vector(first)
-            else dict.fromkeys(shapes, first)
-        )
-        for name, entry in entries.items():
-            moments.setdefault(name, {})[key] = entry
-
-
-def _is_vector(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dim() > 0
+    rows = [
+        {
+            key: torch.cat([v[key] for v in vectors]) if is_vector(first) else first
+            for key, first in vectors[0].items()
+        }
+        for state in states
+        for vectors in [_states(state, range(len(state["param_groups"])))]
+    ]
+    whole = [torch.cat([*s["fp32_flat_groups"]]) for s in saved]
+    return frozen, [(shapes, whole, rows, _split_third)]
 
 
 def _step(folder: Path) -> Path:
@@ -167,7 +154,7 @@ def _groups(state: Any) -> list[dict[str, Any]]:
     return [{k: v for k, v in group.items() if k != "params"} for group in state["param_groups"]]
 
 
-def _states(state: Any, groups: Iterable[int]) -> list[Mapping[str, Any]]:
+def _states(state: Any, groups: Iterable[int]) -> list[State]:
     """What the optimizer remembers of each flat vector of some groups."""
     numbers = [n for k in groups for n in state["param_groups"][k]["params"]]
     return [state["state"].get(n, {}) for n in numbers]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from isentrope.system.inert import Inert, Loaded, load_pickle, load_torch
 from isentrope.system.reading import UnreadableError, read_torch, reading
-from isentrope.trainers.convert.gathered import Gathered
+from isentrope.trainers.convert.gathered import Gathered, State
 
 METADATA = ".metadata"
 _BYTES = "BytesStorageMetadata"
@@ -207,20 +207,18 @@ def _plain(node: Any) -> Any:
 def _weights(content: Any, folder: Path) -> Mapping[str, Tensor]:
     found = [part for part in _parts(content) if _is_weights(part)]
     if len(found) != 1:
-        raise ValueError(
-            f"{folder} holds {len(found)} sets of weights by name, where one model was expected."
-        )
+        raise ValueError(f"{folder} holds {len(found)} sets of weights by name, not those of one.")
     return found[0]
 
 
-def _optimizer(content: Any, folder: Path) -> Mapping[str, Any] | None:
+def _optimizer(content: Any, folder: Path) -> State | None:
     found = [part for part in _parts(content) if _is_optimizer(part)]
     if len(found) > 1:
         raise ValueError(f"{folder} holds the states of {len(found)} optimizers, not of one.")
     return found[0] if found else None
 
 
-def _parts(content: Any) -> Iterator[Mapping[str, Any]]:
+def _parts(content: Any) -> Iterator[State]:
     """Every mapping from the root on, without those inside weights and optimizer states."""
     if isinstance(content, Mapping):
         yield content
@@ -229,10 +227,10 @@ def _parts(content: Any) -> Iterator[Mapping[str, Any]]:
                 yield from _parts(part)
 
 
-def _is_weights(part: Mapping[str, Any]) -> bool:
+def _is_weights(part: State) -> bool:
     return bool(part) and all(isinstance(value, Tensor) for value in part.values())
 
 
-def _is_optimizer(part: Mapping[str, Any]) -> bool:
+def _is_optimizer(part: State) -> bool:
     flat = any(str(key).startswith("state.") for key in part)
     return flat or {"state", "param_groups"} <= part.keys()

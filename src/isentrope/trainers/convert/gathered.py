@@ -7,7 +7,7 @@ written (weights) or read (optimizer).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from torch import Tensor, nn
 
 from isentrope.models.base_model import model_config
 from isentrope.system.reading import reading
+
+State = Mapping[str, Any]
+"""A state_dict, or what an optimizer remembers of a parameter."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,12 @@ class Gathered:
 
     layout: str
     weights: Mapping[str, Tensor]
-    optimizer: Mapping[str, Any] | None
+    optimizer: State | None
     config: Path | None = None
-    training: Mapping[str, Any] = field(default_factory=dict)
+    training: State = field(default_factory=dict)
 
 
-def by_name(optimizer: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+def by_name(optimizer: State, names: list[str]) -> dict[str, Any]:
     """A state_dict by position as one by name.
 
     Args:
@@ -101,6 +104,27 @@ def split_flat(
         name: piece[:size].view(tuple(shape)).clone()
         for (name, shape), size, piece in zip(shapes.items(), sizes, pieces, strict=True)
     }
+
+
+Split = Callable[[Sequence[Tensor], Shapes], dict[str, Tensor]]
+
+
+def is_vector(value: Any) -> bool:
+    """Whether a state of an optimizer is a flat vector, not one number for all parameters."""
+    return isinstance(value, Tensor) and value.dim() > 0
+
+
+def of_parameters(
+    states: Sequence[State], shapes: Shapes, split: Split = split_flat
+) -> dict[str, dict[str, Any]]:
+    """What the processes remember of a flat vector, as what they remember of each parameter."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, first in states[0].items():
+        parts = [state[key] for state in states]
+        entries = split(parts, shapes) if is_vector(first) else dict.fromkeys(shapes, first)
+        for name, entry in entries.items():
+            found.setdefault(name, {})[key] = entry
+    return found
 
 
 def described_model(config: Path) -> nn.Module:

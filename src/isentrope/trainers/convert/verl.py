@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,13 @@ import torch
 from torch import Tensor
 
 from isentrope.system.reading import read_json, read_torch
-from isentrope.trainers.convert.gathered import Gathered, by_name, described_model, split_flat
+from isentrope.trainers.convert.gathered import (
+    Gathered,
+    State,
+    by_name,
+    described_model,
+    of_parameters,
+)
 
 _FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 _LAYER = re.compile(r".*?\.\d+\.")
@@ -79,7 +85,7 @@ def _files(folder: Path, kind: str, size: int) -> list[Any]:
     return [_load(file) for file in files]
 
 
-def _named(optimizer: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+def _named(optimizer: State, names: list[str]) -> dict[str, Any]:
     """The optimizer by name; of an adapter without the base, which verl's optimizer counts too."""
     # a frozen base has no state, and with save_lora_only its weights are not saved
     state, (group,) = optimizer["state"], optimizer["param_groups"]
@@ -95,9 +101,7 @@ def _named(optimizer: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
     return by_name({"state": numbered, "param_groups": [kept]}, adapter)
 
 
-def _of_units(
-    states: Sequence[Any], models: Sequence[Mapping[str, Any]], names: list[str]
-) -> dict[str, Any]:
+def _of_units(states: Sequence[Any], models: Sequence[State], names: list[str]) -> dict[str, Any]:
     """The optimizer by name under FSDP 1: a flat vector per layer, and one of all the rest."""
     # of an adapter every matrix has a vector of its own
     state, (group,) = states[0]["state"], states[0]["param_groups"]
@@ -112,12 +116,7 @@ def _of_units(
     found: dict[str, Any] = {}
     for number, unit in zip(sorted(state), units, strict=True):
         shapes = {name: models[0][name].shape for name in unit}
-        for key, first in state[number].items():
-            is_flat = isinstance(first, Tensor) and first.dim() > 0
-            parts = [states[rank]["state"][number][key] for rank in ranks]
-            entries = split_flat(parts, shapes) if is_flat else dict.fromkeys(unit, first)
-            for name, entry in entries.items():
-                found.setdefault(name, {})[key] = entry
+        found |= of_parameters([states[rank]["state"][number] for rank in ranks], shapes)
     return {"state": found, "param_groups": [{**group, "params": list(found)}]}
 
 

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from isentrope.trainers.convert.deepspeed import is_deepspeed, read_deepspeed
 from isentrope.trainers.convert.distributed import is_dcp, is_fsdp, read_dcp, read_fsdp
 from isentrope.trainers.convert.gathered import Gathered, described_model
 from isentrope.trainers.convert.verl import is_verl, read_verl
-from isentrope.update.name_spelling import plain_name, unwrapped
+from isentrope.update.parameter_names import plain_name, unwrapped
 
 ADAPTER = "adapter_config.json"
 _KEPT = (
@@ -91,7 +90,9 @@ def convert(source: str | Path, out: str | Path, model: str | Path | None = None
             if (folder / name).is_file():
                 shutil.copy(folder / name, here)
         if gathered.training and not (here / TRAINING_ARGS).is_file():
-            _add_settings(gathered.training, here / TRAINER_STATE)
+            state = here / TRAINER_STATE
+            written = read_json(state, finite=False) if state.is_file() else {}
+            write_json(state, {**gathered.training, **written})
         if gathered.optimizer is not None:
             torch.save(gathered.optimizer, here / "optimizer.pt")
     states = None if gathered.optimizer is None else len(gathered.optimizer.get("state", {}))
@@ -132,12 +133,6 @@ LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Gathered]], ...] =
 )
 
 
-def _add_settings(settings: Mapping[str, Any], file: Path) -> None:
-    """Settings of training's step, beside what a trainer wrote."""
-    written = read_json(file, finite=False) if file.is_file() else {}
-    write_json(file, {**settings, **written})
-
-
 def _config(folder: Path, gathered: Gathered, model: Path | None) -> Path:
     places = [model] if model is not None else [gathered.config, folder]
     for place in places:
@@ -173,21 +168,12 @@ def _model_weights(weights: Mapping[str, Tensor], config: Path) -> dict[str, Ten
     wanted = model.state_dict()
     of_modules = [*model.named_parameters(), *model.named_buffers()]  # a tied weight once
     needed = {name for name, _ in of_modules if name in wanted}
-    if missing := sorted(needed - weights.keys()):
-        raise ValueError(
-            f"The checkpoint has no weights {missing[0]!r} ({len(missing)} are missing): give the "
-            "folder of the model that was trained, with --model."
-        )
-    if strange := sorted(weights.keys() - wanted.keys()):
-        raise ValueError(
-            f"The checkpoint has weights {strange[0]!r}, which the model of {config} has not: give "
-            "the folder of the model that was trained, or of its adapter, with --model."
-        )
-    for name in sorted(needed):
-        if weights[name].shape != wanted[name].shape:
+    for name in sorted(needed | weights.keys()):
+        found, due = (tuple(x[name].shape) if name in x else None for x in (weights, wanted))
+        if found != due:
             raise ValueError(
-                f"{name!r} has shape {tuple(weights[name].shape)} in the checkpoint and "
-                f"{tuple(wanted[name].shape)} in {config}."
+                f"{name!r} has shape {found} in the checkpoint and {due} in the model of {config}: "
+                "give the folder of the model that was trained, or of its adapter, with --model."
             )
     return {name: weights[name] for name in wanted if name in needed}
 

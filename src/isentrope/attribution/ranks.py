@@ -1,0 +1,149 @@
+"""Ranks of values: ties up to rounding, and items that count in part.
+
+Values that differ by rounding alone are tied: what ranks them does not depend on the last bit.
+
+Two equal responses have equal influences, and two sums of the same numbers in another order differ.
+
+Ranks and tails of a sample in which item i counts w_i times, from one sort.
+
+    rank(x) = Σ_{x_j < x} w_j + ½ Σ_{x_j = x} w_j                           (mid-rank, less ½)
+    x_j = x      to rounding
+    bottom k: the k smallest of Σ_i w_i items; those tied with the last share the rest of k
+
+A bootstrap draw of prompts is a set of whole-number weights, so a draw costs no sort.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+TIED = 1e-10
+"""Largest gap between neighbours that are tied, as a share of the largest value's size."""
+
+
+def resolution(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The largest difference that is rounding.
+
+    Args:
+        values: (..., n).
+
+    Returns:
+        (..., 1).
+    """
+    return TIED * np.abs(values).max(-1, keepdims=True, initial=0.0)
+
+
+def signs(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The signs of values, 0 where a value is tied with zero.
+
+    Args:
+        values: (..., n).
+
+    Returns:
+        (..., n) of −1, 0 and 1.
+    """
+    return np.where(np.abs(values) > resolution(values), np.sign(values), 0.0)
+
+
+def last_of_ties(ascending: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Where groups of tied values end.
+
+    Args:
+        ascending: (..., n) sorted along the last axis.
+
+    Returns:
+        (..., n) bool.
+    """
+    apart = np.diff(ascending, axis=-1) > resolution(ascending)
+    return np.concatenate((apart, np.ones((*apart.shape[:-1], 1), dtype=bool)), -1)
+
+
+def tied(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The number of the group of tied values that each value is in, in ascending order.
+
+    Args:
+        values: (..., n).
+
+    Returns:
+        (..., n) whole numbers, which rank as the values do.
+    """
+    order = np.argsort(values, -1, kind="stable")
+    last = last_of_ties(np.take_along_axis(values, order, -1))
+    groups = np.empty(values.shape, dtype=np.int64)
+    np.put_along_axis(groups, order, np.cumsum(last, -1) - last, -1)
+    return groups
+
+
+def lowest(values: Tensor, share: float) -> Tensor:
+    """The share of the values that is lowest; those tied with the last one are in.
+
+    Args:
+        values: (m,) at least one.
+        share: Between 0 and 1.
+
+    Returns:
+        (m,) bool, at least one true.
+    """
+    numbers = values.double()
+    last = numbers.sort().values[max(1, round(share * len(numbers))) - 1]
+    return numbers <= last + TIED * numbers.abs().max()
+
+
+Array = NDArray[np.float64]
+
+
+class WeightedRanks:
+    """An array sorted once, ranked under any weights."""
+
+    def __init__(self, values: Array) -> None:
+        """Sort.
+
+        Args:
+            values: (n,) float64.
+        """
+        self.order = np.argsort(values, kind="stable")
+        last = last_of_ties(values[self.order])
+        self.ends = np.flatnonzero(last)
+        self.group = np.empty(len(values), dtype=np.int64)
+        self.group[self.order] = np.cumsum(last) - last
+
+    def below(self, weights: Array) -> tuple[Array, Array]:
+        """Weight below each group of equal values, and with it.
+
+        Args:
+            weights: (n,) how often each item counts.
+
+        Returns:
+            Two arrays, one entry per group in ascending order.
+        """
+        upto = np.cumsum(weights[self.order])[self.ends]
+        return np.concatenate(([0.0], upto[:-1])), upto
+
+    def ranks(self, below: Array, upto: Array) -> Array:
+        """Mid-ranks of the items.
+
+        Args:
+            below: As `below` gives it.
+            upto: The same.
+
+        Returns:
+            (n,) ranks.
+        """
+        return (0.5 * (below + upto))[self.group]
+
+    def bottom(self, below: Array, upto: Array, k: float) -> Array:
+        """Share of each item that is among the k smallest.
+
+        Args:
+            below: As `below` gives it.
+            upto: The same.
+            k: How many.
+
+        Returns:
+            (n,) between 0 and 1, a fraction only for items tied with the k-th.
+        """
+        size = upto - below
+        share = np.clip((k - below) / np.where(size > 0, size, 1.0), 0.0, 1.0)
+        return share[self.group]

@@ -1,0 +1,86 @@
+"""Checkpoints at both ends of a run, and the first number that is not finite.
+
+Checks that stop training at the first non-finite number, before it reaches a checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isentrope.nouns.vectors import local_part
+from isentrope.system.processes import gather
+
+
+class TrainingDivergedError(RuntimeError):
+    """A loss, gradient norm, parameter or optimizer moment is NaN or infinite."""
+
+
+def require_finite_numbers(step: int, numbers: Mapping[str, float], last_good: Path | None) -> None:
+    """Stop training at a number that is not finite; every process must have the same numbers.
+
+    Args:
+        step: The step.
+        numbers: Numbers by the name that the message uses.
+        last_good: The latest checkpoint, or None.
+
+    Raises:
+        TrainingDivergedError: If a number is not finite; the message names the step, the number
+            and the latest checkpoint.
+    """
+    for name, number in numbers.items():
+        if not math.isfinite(number):
+            raise TrainingDivergedError(_message(step, f"{name} is {number}", last_good))
+
+
+def require_finite_state(
+    step: int, model: nn.Module, optimizer: Any, last_good: Path | None = None
+) -> None:
+    """Stop training at a parameter or moment that is not finite; every process must call this.
+
+    Args:
+        step: The step.
+        model: The model; frozen parameters are not checked.
+        optimizer: Its optimizer, or None.
+        last_good: The latest checkpoint, or None.
+
+    Raises:
+        TrainingDivergedError: If a value is not finite; the message names the step, the parameter
+            and the latest checkpoint.
+    """
+    bad = next((name for name in gather(_first_bad(model, optimizer)) if name), None)
+    if bad is not None:
+        raise TrainingDivergedError(_message(step, f"{bad} holds NaN or infinity", last_good))
+
+
+def _first_bad(model: nn.Module, optimizer: Any) -> str | None:
+    tensors = dict(_tensors(model, optimizer))
+    flags = [x.isfinite().all() for x in tensors.values()]
+    # one transfer from the device, not one per tensor
+    if not flags or bool(torch.stack([flag.to(flags[0].device) for flag in flags]).all()):
+        return None
+    return next(name for name, flag in zip(tensors, flags, strict=True) if not bool(flag))
+
+
+def _tensors(model: nn.Module, optimizer: Any) -> Iterator[tuple[str, Tensor]]:
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    states = getattr(optimizer, "state", {})
+    for name, parameter in trained.items():
+        yield f"Parameter {name!r}", local_part(parameter.detach())
+        for key, value in (states.get(parameter) or {}).items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                yield f"The optimizer's {key!r} of parameter {name!r}", local_part(value)
+
+
+def _message(step: int, cause: str, last_good: Path | None) -> str:
+    good = f"the last good checkpoint is {last_good}" if last_good else "no checkpoint was saved"
+    return (
+        f"Training stops at step {step}, which is not saved: {cause[0].lower()}{cause[1:]}; {good}."
+        " Resuming would fail again at the same step: start a new run with a lower learning rate, "
+        "or correct the setting that is not a number."
+    )
