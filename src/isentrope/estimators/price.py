@@ -33,6 +33,9 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.policy.token_statistics import Scores
 
+PRICED = ("prefix", "sequence")
+"""Methods that read H, of which positions have parts."""
+
 ROWS = 6
 """Statistics of a class of positions."""
 
@@ -68,11 +71,15 @@ class Price:
         whole: At all positions.
         at: By class of positions.
         reward_change: ΔJ as measured; None where only the first order is known.
+        momentum: The share of momentum in ηδF.
+        cosine: cos_P of the gradients of reward and entropy (`attribution.alignment`).
     """
 
     whole: Spent
     at: dict[str, Spent]
     reward_change: Absent[Estimate] = None
+    momentum: Absent[Estimate] = None
+    cosine: Absent[Estimate] = None
 
 
 def price(
@@ -102,7 +109,7 @@ def price(
             shape than E's tokens.
     """
     f, (base, *slopes) = sample.functional, sample.series
-    if not slopes or f.method not in ("prefix", "sequence"):
+    if not slopes or f.method not in PRICED:
         raise ValueError(
             "A price needs the derivative along the step, by the method 'prefix' or 'sequence'."
         )
@@ -146,8 +153,9 @@ def price(
             part = replace(part, change=estimate(at + 2, f.unit, "after"))
         if rewards is None:
             return part
+        unit = f"{REWARD} per {f.unit.replace('nats', 'nat')}"
         for_a_nat = ratio_of(
-            result, at + 3, at + 4, name="δH₁", unit=f"{REWARD} per nat", sign="any", **options("J")
+            result, at + 3, at + 4, name="δH₁", unit=unit, sign="any", **options("J")
         )
         return replace(part, reward=estimate(at + 3, REWARD, "J"), reward_for_a_nat=for_a_nat)
 
