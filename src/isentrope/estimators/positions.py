@@ -12,12 +12,12 @@ A response is no part of what decides that its prompt is solved: it would select
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.units import Units
 from isentrope.policy.token_statistics import Scores
 from isentrope.system.errors import IsentropeError
@@ -30,76 +30,93 @@ WINDOW = 64
 
 
 def position_classes(
-    E: Rollouts, scores: Scores, *, pattern: str | None = None, tokenizer: Any = None
+    scores: Scores,
+    *,
+    after: Mapping[str, Sequence[Tensor]] | None = None,
+    solved: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """The classes of positions that a batch has.
 
     Args:
-        E: n responses; solved and unsolved prompts need rewards and several responses to a prompt.
-        scores: At θ.
-        pattern: A regular expression; its class has the positions at which it has just matched.
-        tokenizer: Decodes what a pattern reads.
+        scores: Of n responses at θ.
+        after: What `matches` found, by pattern.
+        solved: What `solved_prompts` found.
 
     Returns:
-        (n, t) bool by name. Without a pattern, rewards or repeated prompts the class is absent.
-
-    Raises:
-        IsentropeError: If the pattern is none, or matches nowhere.
+        (n, t) bool by name.
     """
     mask = scores.mask
     first = torch.zeros_like(mask)
     first[:, 0] = True
     threshold = scores.entropies[mask].quantile(HIGH)
     classes = {"first token": first & mask, "high entropy": (scores.entropies >= threshold) & mask}
-    if pattern is not None:
-        classes[f"after /{pattern}/"] = _after(E, mask, pattern, tokenizer)
-    solved = solved_prompts(E)
+    for pattern, rows in (after or {}).items():
+        found = torch.nn.utils.rnn.pad_sequence([*rows], batch_first=True)
+        classes[f"after /{pattern}/"] = found[:, : mask.shape[1]] & mask
     if solved is not None:
-        known, solved = solved.isfinite()[:, None], (solved > 0.5)[:, None]
-        classes |= {
-            "solved prompt": mask & known & solved,
-            "unsolved prompt": mask & known & ~solved,
-        }
+        known, yes = solved.isfinite()[:, None], (solved > 0.5)[:, None]
+        classes |= {"solved prompt": mask & known & yes, "unsolved prompt": mask & known & ~yes}
     return classes
 
 
-def solved_prompts(E: Rollouts) -> Tensor | None:
+def solved_prompts(rewards: Tensor | None, prompt_index: Tensor) -> Tensor | None:
     """What the other responses to a prompt earn, between the lowest and the highest reward of E.
 
     Args:
-        E: n responses.
+        rewards: (n,) the reward of each response; None where they are not known.
+        prompt_index: (n,) its prompt draw.
 
     Returns:
-        (n,) in 0 .. 1, NaN for the only response to a prompt; None where E has no rewards, one
-        reward only, or no prompt twice.
+        (n,) in 0 .. 1, NaN for the only response to a prompt; None without rewards, with one
+        reward only, or where no prompt has two responses.
     """
-    if E.rewards is None or bool((E.rewards == E.rewards[0]).all()):
+    units = Units.of(prompt_index)
+    if rewards is None or units.count == len(rewards) or bool((rewards == rewards[0]).all()):
         return None
-    units = Units.of(E.prompt_index)
-    if units.count == len(E):
-        return None
-    low, high = E.rewards.min(), E.rewards.max()
-    earned = ((E.rewards - low) / (high - low)).double()
+    low, high = rewards.min(), rewards.max()
+    earned = ((rewards - low) / (high - low)).double()
     others = units.sums(earned)[units.place] - earned
     return others / (units.sizes[units.place] - 1)  # 0/0 is NaN for an only response
 
 
-def _after(E: Rollouts, mask: Tensor, pattern: str, tokenizer: Any) -> Tensor:
-    """(n, t) whether the text before each token ends in a match."""
+def matches(responses: Sequence[Tensor], pattern: str, tokenizer: Any) -> list[Tensor]:
+    """Where the text of a response so far ends in a match of a regular expression.
+
+    Args:
+        responses: Token ids of each response.
+        pattern: The expression.
+        tokenizer: Decodes them.
+
+    Returns:
+        (T,) bool for each response: whether the text before the token ends in a match.
+
+    Raises:
+        IsentropeError: If the pattern is no regular expression.
+    """
     try:
         ends = re.compile(rf"(?:{pattern})\Z")
     except re.error as error:
         raise IsentropeError(f"{pattern!r} is no regular expression: {error}.") from error
-    found = torch.zeros_like(mask)
-    for i, response in enumerate(E.response_ids):
-        ids = [int(token) for token in response]
-        for k in range(len(ids)):
-            cut = max(0, k - WINDOW)
-            text = ("…" if cut else "") + tokenizer.decode(ids[cut:k])
-            found[i, k] = ends.search(text) is not None
-    found &= mask
-    if not bool(found.any()):
-        raise IsentropeError(
-            f"The text before no token of E ends in /{pattern}/, so there is no such position."
-        )
-    return found
+
+    def before(ids: list[int], k: int) -> str:
+        cut = max(0, k - WINDOW)
+        return ("…" if cut else "") + tokenizer.decode(ids[cut:k])
+
+    lists = [[int(token) for token in response] for response in responses]
+    return [
+        torch.tensor([ends.search(before(ids, k)) is not None for k in range(len(ids))])
+        for ids in lists
+    ]
+
+
+def require_matches(after: Mapping[str, Sequence[Tensor]]) -> None:
+    """Refuse a pattern that matches nowhere.
+
+    Raises:
+        IsentropeError: Naming it.
+    """
+    for pattern, rows in after.items():
+        if not any(bool(row.any()) for row in rows):
+            raise IsentropeError(
+                f"The text before no token of E ends in /{pattern}/, so there is no such position."
+            )

@@ -30,7 +30,12 @@ from isentrope.estimators.identities import (
     score_identity_z,
 )
 from isentrope.estimators.jackknife import Jackknifed
-from isentrope.estimators.positions import position_classes
+from isentrope.estimators.positions import (
+    matches,
+    position_classes,
+    require_matches,
+    solved_prompts,
+)
 from isentrope.estimators.price import PRICED, Price, price
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.resampled import resampled_entropy_change
@@ -232,9 +237,15 @@ def _price(
     if change.first_order is None or not asked.price or sample.functional.method not in PRICED:
         return None
     E = ready.E if rewards is None else ready.E.with_columns(rewards=rewards)
-    classes = position_classes(
-        E, sample.series[0], pattern=asked.position_pattern, tokenizer=ready.policy.tokenizer
+    pattern = asked.position_pattern
+    after = (
+        {}
+        if pattern is None
+        else {pattern: matches(E.response_ids, pattern, ready.policy.tokenizer)}
     )
+    require_matches(after)
+    solved = solved_prompts(rewards, E.prompt_index)
+    classes = position_classes(sample.series[0], after=after, solved=solved)
     parts = [f"budget.{name}" for name in ("momentum", "total")]
     shares = Jackknifed(
         torch.tensor([budget[name].value for name in ("momentum", "total")]).double(),
