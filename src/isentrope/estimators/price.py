@@ -81,6 +81,24 @@ class Price:
     momentum: Absent[Estimate] = None
     cosine: Absent[Estimate] = None
 
+    def to_dict(self) -> dict[str, float]:
+        """Flat numbers for a log, errors under names that end in _se.
+
+        Returns:
+            Keys "price/NAME" of the whole step, and "price/at CLASS/NAME".
+        """
+        parts = {"price": self.whole} | {f"price/at {name}": part for name, part in self.at.items()}
+        named = {
+            f"{place}/{name}": getattr(part, name)
+            for place, part in parts.items()
+            for name in ("entropy", "first_order", "change", "reward", "reward_for_a_nat")
+        }
+        flat: dict[str, float] = {}
+        for name, estimate in (named | {"price/reward_change": self.reward_change}).items():
+            if estimate is not None:
+                flat |= {name: estimate.value, f"{name}_se": estimate.se}
+        return flat
+
 
 def price(
     sample: ScoredBatch,
