@@ -85,9 +85,11 @@ class Price:
         """Flat numbers for a log, errors under names that end in _se.
 
         Returns:
-            Keys "price/NAME" of the whole step, and "price/at CLASS/NAME".
+            Keys "price/NAME" of the whole step, and "price/at_CLASS/NAME".
         """
-        parts = {"price": self.whole} | {f"price/at {name}": part for name, part in self.at.items()}
+        parts = {"price": self.whole} | {
+            f"price/at_{name.replace(' ', '_')}": part for name, part in self.at.items()
+        }
         named = {
             f"{place}/{name}": getattr(part, name)
             for place, part in parts.items()
