@@ -73,6 +73,7 @@ def run_price(reading: Reading) -> Iterator[Panel]:
         said += f", {percent(shares[most])} of it at {most.replace('_', ' ')}"
     if "price/reward" in rows:
         said += f", for {with_interval(_over_run(rows, 'price/reward', weights))} of reward"
+    names = ["all positions", *(name.replace("_", " ") for name in parts)]
     yield Panel(
         "price_of_run",
         "Where the run spent entropy",
