@@ -80,11 +80,7 @@ def run_price(reading: Reading) -> Iterator[Panel]:
         f"{said}.",
         reading.training_source(),
         rows.filter(regex="^(step$|price/)"),
-        bars(
-            ["all positions", *(name.replace("_", " ") for name in parts)],
-            [spent, *parts.values()],
-            "change of entropy",
-        ),
+        bars(names, [spent, *parts.values()], "change of entropy"),
     )
 
 
