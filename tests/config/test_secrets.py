@@ -4,7 +4,7 @@ import pytest
 
 from isentrope.config.io import ConfigError, dump_config, load_config
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.system.outputs import secrets_in, without_secrets
+from isentrope.system.secrets import secrets_in, without_secrets
 
 VALUE = "hf_" + "a1B2" * 9
 NAMED = [

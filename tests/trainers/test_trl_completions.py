@@ -5,7 +5,7 @@ import pytest
 from trl import GRPOTrainer
 
 from isentrope.sampling.tasks.addition import character_tokenizer
-from isentrope.trainers.passed import read_trl_completions
+from isentrope.trainers.trl_completions import read_trl_completions
 from isentrope.verbs.batches import read_rollouts
 from tests.sampling.conftest import tiny_policy
 from tests.training.conftest import small_policy

@@ -1,6 +1,6 @@
 """`isentrope`: the application, built from the table of verbs.
 
-The application that `main` fills; help is plain text, which needs no rich.
+Help is plain text, which needs no rich.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from isentrope.config.strict_yaml import (
     yaml_text,
 )
 from isentrope.config.values import as_written, located
-from isentrope.system.outputs import secrets_in
+from isentrope.system.secrets import secrets_in
 
 __all__ = ["ConfigError", "all_keys", "dump_config", "load_config", "read_yaml"]
 

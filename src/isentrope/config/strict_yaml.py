@@ -21,8 +21,8 @@ import yaml
 
 from isentrope.config.values import written
 from isentrope.system.errors import FileError, IsentropeError
-from isentrope.system.outputs import without_secrets
 from isentrope.system.reading import read_text
+from isentrope.system.secrets import without_secrets
 
 FIRST_LINE = "# isentrope configuration"
 LAST_LINE = "# end of configuration"

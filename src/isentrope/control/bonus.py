@@ -1,4 +1,4 @@
-"""Entropy bonuses: pathwise or complete, and those of TRL by its own fields.
+"""Entropy bonuses, pathwise or complete, and the controls that are fields of TRL.
 
     J + β h,   h = Σ_i Σ_k H_ik / Σ_i T_i
     ∂h = 1/N Σ_ik (∂H_ik + G_ik ∂s_ik),     G_ik = Σ_{j>k} (H_ij − h) − b_ik,     N = Σ_i T_i

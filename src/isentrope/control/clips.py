@@ -1,4 +1,4 @@
-"""Controls that damp a few tokens: Clip-Cov, Clip_B, influence clipping.
+"""Controls that damp a few tokens: Clip-Cov, KL-Cov, Clip_B, influence clipping.
 
 Clip-Cov: drop random tokens of large covariance between log-probability and advantage.
 

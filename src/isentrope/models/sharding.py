@@ -6,7 +6,7 @@ are those of the whole model. Every process must run equally many forward passes
 `models.batching` and `sampling.generate` see to where `Policy.ranks` are all processes. In
 training each process has equally many sequences of its own.
 
-Where there is no adapter, trained layers are spread too (`models.sharding`).
+Where there is no adapter, trained layers are spread too.
 
 θ that is spread over processes: layers evaluated at θ + ηv, and gradients of layers.
 

@@ -1,4 +1,4 @@
-"""Selects the parameters that training changed, by patterns of their names.
+"""The parameters that training changed: patterns of their names, and their types on disk.
 
 Patterns are those of fnmatch, on the names of `model.named_parameters()`: * is any text, ? one
 character, [ab] one of two. "model.layers.*" is every layer, "*norm*" every norm.

@@ -1,4 +1,4 @@
-"""Derivatives of a function of one number, as autograd gives them, against differences.
+"""Derivatives of a function of one number: by forward mode, and against differences.
 
     f'(0)  against  [f(h) − f(−h)] / 2h,         f''(0)  against  [f'(h) − f'(−h)] / 2h
 
@@ -10,7 +10,7 @@ short that rounding dominates, where differences of slopes are still accurate.
 Rounding, kinks and curvature show in [f(h) + f(−h) − 2 f(0)]/h, which bounds the error of a
 difference: only larger errors are called wrong.
 
-Derivatives of a function of one number by forward mode: (f, f', f'') at 0 in one evaluation.
+Forward mode gives (f, f', f'') at 0 in one evaluation.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Named parameter vectors: one tensor per trainable parameter, keyed by the model's own names.
+"""Named parameter vectors, and tensors of which every process holds a part.
 
-A direction v, a gradient g_H, a preconditioner P and the parameters θ themselves all have this
-form, so their products are sums over names. Arithmetic is float64. Where θ is spread over processes
-all of them are (`sharded_tensors`), and every process must ask for an inner product.
+One tensor per trainable parameter, keyed by the model's own names: a direction v, a gradient g_H, a
+preconditioner P and the parameters θ themselves all have this form, so their products are sums over
+names. Arithmetic is float64. Where θ is spread over processes all of them are, and every process
+must ask for an inner product.
 
-Tensors of which every process holds a part: rows, as FSDP2 deals them (DTensor, Shard(0)).
-
-Arithmetic on them is elementwise, each process on its part. A sum over all entries is exchanged,
-so every process must ask for it.
+Spread tensors are rows, as FSDP2 deals them (DTensor, Shard(0)). Arithmetic on them is elementwise,
+each process on its part. A sum over all entries is exchanged, so every process must ask for it.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

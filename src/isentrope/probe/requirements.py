@@ -1,7 +1,4 @@
-"""The requirements on a trainer that the probe follows, checked before training begins.
-
-What a reading of the probe is, in one object.
-"""
+"""What a reading of the probe is, and what it requires of a trainer before training begins."""
 
 from __future__ import annotations
 

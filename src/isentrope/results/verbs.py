@@ -1,4 +1,4 @@
-"""The verbs that put a question to checkpoints: the one place that names each of them.
+"""The verbs that put a question to checkpoints, named in one place, and the tables they write.
 
 Functions are given by dotted names and imported when their verb is called, so that the command line
 loads no torch to print its help. A new verb is a module of `isentrope.verbs` with its analysis and

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from isentrope.system.inert import Inert, load_torch
-from isentrope.system.outputs import secrets_in
+from isentrope.system.secrets import secrets_in
 
 TRAINING_ARGS = "training_args.bin"
 _LARGEST = 16 * 2**20

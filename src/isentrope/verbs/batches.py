@@ -23,7 +23,7 @@ from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prom
 from isentrope.sampling.tasks import Task
 from isentrope.sampling.tasks.custom import read_responses
 from isentrope.system.progress import Progress
-from isentrope.trainers.passed import is_trl_completions, read_trl_completions
+from isentrope.trainers.trl_completions import is_trl_completions, read_trl_completions
 from isentrope.training.prompt_sampler import difficulty_weights
 from isentrope.update.objective import RECORDED, SFT
 from isentrope.verbs.precision_stages import at_precision
