@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from isentrope.estimators.price import price
+from isentrope.estimators.price import price_of_step
 from isentrope.estimators.sample import trust_of_change
 from isentrope.nouns.estimate import Estimate
 from isentrope.oracle import ExactPolicy, enumerate_policy
@@ -93,7 +93,7 @@ def estimates(
     ratios = after.logprobs - sample.sampler_logprobs
     trust, _ = trust_of_change(sample.functional, ratios, divergence)
     rewards = rewards_of(enumerated.exact)[index]
-    found = price(sample, eta, {"first": first}, rewards, after=(after, trust))
+    found = price_of_step(sample, eta, {"first": first}, rewards, after=(after, trust))
     part = found.at["first"]
     assert part.change
     assert part.reward

@@ -37,10 +37,15 @@ def test_it_is_the_enumerated_angle_within_its_error(functional):
     policy, E = exact.policy, batch(exact, 3000, 2)
     P = positive(policy)
     parts = reward_groups(policy, E, 8), entropy_groups(policy, E, 8, EstimatorOptions(functional))
-    found = alignment(*parts, P, prompts=3000)
+    found = alignment(*parts, P)
     truth = exact_cosine(exact, functional, P)
     assert 0 < found.se < 0.1
     assert abs(found.value - truth) < 4 * found.se
+
+
+def _groups(parts):
+    n = len(parts)
+    return GradientGroups(parts, torch.arange(n), "nats", n, torch.empty(0), None)
 
 
 def test_noise_is_not_taken_for_length():
@@ -53,8 +58,8 @@ def test_noise_is_not_taken_for_length():
         sides = []
         for mean in (a, b):
             parts = [{"x": (mean + 2 * torch.randn(d, dtype=torch.float64)) / G} for _ in range(G)]
-            sides.append(GradientGroups(parts, torch.arange(G), torch.empty(0), None))
-        found = alignment(*sides, {"x": torch.ones(d, dtype=torch.float64)}, prompts=G)
+            sides.append(_groups(parts))
+        found = alignment(*sides, {"x": torch.ones(d, dtype=torch.float64)})
         cosines.append((found.value, found.ci_low <= truth <= found.ci_high))
         one, other = (side.total for side in sides)
         plain.append(dot(one, other) / math.sqrt(dot(one, one) * dot(other, other)))
@@ -70,13 +75,13 @@ def test_a_gradient_that_is_noise_has_no_direction():
     sides = []
     for mean in (0.0, 5.0):
         parts = [{"x": torch.randn(50, dtype=torch.float64) + mean} for _ in range(G)]
-        sides.append(GradientGroups(parts, torch.arange(G), torch.empty(0), None))
+        sides.append(_groups(parts))
     P = multiply(
         {"x": torch.ones(50, dtype=torch.float64)}, {"x": torch.ones(50, dtype=torch.float64)}
     )
-    found = alignment(*sides, P, prompts=G)
+    found = alignment(*sides, P)
     assert math.isnan(found.ci_low)
     assert "gradient of reward is not distinguishable" in found.warnings[0]
-    few = [GradientGroups(side.parts[:2], torch.arange(2), torch.empty(0), None) for side in sides]
+    few = [_groups(side.parts[:2]) for side in sides]
     with pytest.raises(ValueError, match="three or more"):
-        alignment(*few, P, prompts=2)
+        alignment(*few, P)

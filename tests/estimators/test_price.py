@@ -7,7 +7,7 @@ import torch
 
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.importance import diagnose
-from isentrope.estimators.price import PriceStatistics, price
+from isentrope.estimators.price import PriceStatistics, price_of_step
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.oracle import enumerate_policy
 from isentrope.oracle.richardson import derivatives
@@ -101,7 +101,7 @@ def test_the_parts_of_all_positions_sum_to_the_whole(functional, method):
     places = torch.arange(E.mask.shape[1]).expand(E.mask.shape)
     classes = {str(k): places == k for k in range(E.mask.shape[1])}
     trust = diagnose(after.logprobs - sample.sampler_logprobs, sample.functional.tokens)
-    found = price(sample, ETA, classes, E.rewards, after=(after, trust))
+    found = price_of_step(sample, ETA, classes, E.rewards, after=(after, trust))
     for name in ("entropy", "first_order", "change", "reward"):
         parts = [getattr(part, name).value for part in found.at.values()]
         assert sum(parts) == pytest.approx(getattr(found.whole, name).value, rel=1e-10)
@@ -121,7 +121,7 @@ def test_a_batch_is_near_the_enumeration_by_its_own_errors():
     )
     first = torch.zeros_like(E.mask)
     first[:, 0] = True
-    found = price(sample, ETA, {"first": first}, E.rewards)
+    found = price_of_step(sample, ETA, {"first": first}, E.rewards)
     truth = statistics(exact, before(exact, 1))
     part = found.at["first"]
     for estimate, value in [
@@ -132,23 +132,23 @@ def test_a_batch_is_near_the_enumeration_by_its_own_errors():
         assert 0 < abs(estimate.value - value) <= 4 * estimate.se
     assert part.change is None
     assert found.reward_change is None
-    assert price(sample, ETA, {}).whole.reward is None
+    assert price_of_step(sample, ETA, {}).whole.reward is None
 
 
 def test_what_cannot_have_a_price_is_refused():
     sample = cases.array_sample(method="doubly-robust")
     with pytest.raises(ValueError, match="'prefix' or 'sequence'"):
-        price(sample, ETA, {})
+        price_of_step(sample, ETA, {})
     sample = cases.array_sample()
     with pytest.raises(ValueError, match="shape"):
-        price(sample, ETA, {"first": torch.ones(2, 2, dtype=torch.bool)})
+        price_of_step(sample, ETA, {"first": torch.ones(2, 2, dtype=torch.bool)})
 
 
 def test_few_different_rewards_leave_values_without_intervals():
     sample = cases.array_sample()
     rewards = torch.zeros(len(sample.prompt_index))
     rewards[0] = 1.0
-    found = price(sample, ETA, {}, rewards).whole
+    found = price_of_step(sample, ETA, {}, rewards).whole
     assert found.first_order.ci_low < found.first_order.ci_high
     for estimate in (found.reward, found.reward_for_a_nat):
         assert math.isnan(estimate.ci_low)

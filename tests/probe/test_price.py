@@ -3,7 +3,7 @@
 import pytest
 
 from isentrope.estimators.positions import position_classes
-from isentrope.estimators.price import price
+from isentrope.estimators.price import price_of_step
 from isentrope.estimators.sample import score_batch
 from isentrope.policy.language_model import Policy
 from isentrope.probe.requirements import ProbeOptions
@@ -37,7 +37,9 @@ def test_the_price_of_a_reading_is_that_of_the_step_that_was_taken(made):
     sample = score_batch(
         policy, probe.E, functional="per_token", method="prefix", direction=v, order=1
     )
-    expected = price(sample, reading.eta, position_classes(sample.series[0]), probe.E.rewards)
+    expected = price_of_step(
+        sample, reading.eta, position_classes(sample.series[0]), probe.E.rewards
+    )
     for name in ("first_order", "reward"):
         one, other = (getattr(x.whole, name) for x in (reading.price, expected))
         assert one.value == pytest.approx(other.value, rel=1e-2)

@@ -32,8 +32,6 @@ def alignment(
     of_reward: GradientGroups,
     of_entropy: GradientGroups,
     preconditioner: Vector,
-    *,
-    prompts: int,
     confidence: float = 0.95,
 ) -> Estimate:
     """cos_P of the gradients of expected reward and of entropy.
@@ -42,7 +40,6 @@ def alignment(
         of_reward: g_J by groups of prompts.
         of_entropy: g_H by the same groups.
         preconditioner: P, diagonal.
-        prompts: Prompt draws in all groups.
         confidence: Nominal coverage.
 
     Returns:
@@ -72,7 +69,7 @@ def alignment(
     found = Estimate.from_standard_error(
         whole,
         math.sqrt(G / (G - 1)) * float(influences.norm()),
-        prompts,
+        of_entropy.prompts,
         unit="cosine",
         method="delete-a-group jackknife",
         confidence=confidence,

@@ -102,7 +102,7 @@ class Price:
         return flat
 
 
-def price(
+def price_of_step(
     sample: ScoredBatch,
     eta: float,
     classes: Mapping[str, Tensor],

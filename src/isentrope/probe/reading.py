@@ -16,7 +16,7 @@ from torch import Tensor
 from isentrope.estimators.functional import Functionals, along
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
-from isentrope.estimators.price import Price, price
+from isentrope.estimators.price import Price, price_of_step
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.sample import ScoredBatch, trust_of_change
 from isentrope.nouns.estimate import Estimate
@@ -153,7 +153,9 @@ def read(
         trust=trust,
         price=None
         if before.rewards is None
-        else price(before.sample(f), eta, before.classes, before.rewards, after=(after, trust)),
+        else price_of_step(
+            before.sample(f), eta, before.classes, before.rewards, after=(after, trust)
+        ),
     )
 
 

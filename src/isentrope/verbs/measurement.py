@@ -36,7 +36,7 @@ from isentrope.estimators.positions import (
     require_matches,
     solved_prompts,
 )
-from isentrope.estimators.price import PRICED, Price, price
+from isentrope.estimators.price import PRICED, Price, price_of_step
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.reward_change import RewardChange, reward_change
@@ -254,7 +254,7 @@ def _price(
     )
     options = {"confidence": confidence, **sample.trust.options(sample.functional.method)}
     momentum = ratio_of(shares, 0, 1, name="δH₁", unit="share", sign="any", **options)
-    found = price(sample, ready.rate, classes, rewards, confidence=confidence)
+    found = price_of_step(sample, ready.rate, classes, rewards, confidence=confidence)
     return replace(found, momentum=momentum, cosine=_cosine(ready, E))
 
 
@@ -267,8 +267,7 @@ def _cosine(ready: Prepared, E: Rollouts) -> Estimate | None:
         reward_groups(ready.policy, E, PRICE_GROUPS, where),
         entropy_groups(ready.policy, E, PRICE_GROUPS, ready.estimator.options, where=where),
         ready.step.preconditioner,
-        prompts=E.n_prompts,
-        confidence=ready.estimator.confidence,
+        ready.estimator.confidence,
     )
 
 
