@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from isentrope.attribution.gradients.storage_plan import GradientBackend, Storage
 from isentrope.config.stages import Section
-from isentrope.config.values import Count, NotNegative, Positive, Real, Share, Whole
+from isentrope.config.values import Count, NotNegative, Pattern, Positive, Real, Share, Whole
 
 
 class AnalysisConfig(Section):
@@ -20,7 +20,7 @@ class AnalysisConfig(Section):
     """Reward too: E is rewarded by its task; measure has ΔJ, and every piece of U a delta_j."""
     price: bool = True
     """measure: where the step spends entropy, and what reward it buys there (needs order ≥ 1)."""
-    position_pattern: str | None = None
+    position_pattern: Pattern | None = None
     """A class of positions of its own: the response up to the position ends in this regex."""
     groups: Count | None = None
     """Groups of E's prompts for errors; null: 8 for tokens, 32 for sequences; 1: no errors."""

@@ -40,17 +40,8 @@ from isentrope.verbs.detailed_log import DetailedLog
 from isentrope.verbs.loop import Draw, run_verb
 from isentrope.verbs.measurement import Measurement, measure_checkpoint
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import (
-    Column,
-    Printed,
-    Table,
-    bounds,
-    ends,
-    named,
-    number,
-    text,
-    value_and_interval,
-)
+from isentrope.verbs.price import price_lines
+from isentrope.verbs.printed import Column, Printed, Table, bounds, ends, named, number, text
 from isentrope.verbs.results import measure_result
 
 
@@ -226,26 +217,6 @@ def reward_lines(result: MeasureResult) -> Iterator[str]:
     if reward.top is not None:
         line += f"; highest at η = {number(reward.top.value)} {ends(reward.top)}"
     yield line
-
-
-def price_lines(result: MeasureResult) -> Iterator[str]:
-    """What the step spends and earns at the rate of interest, and at which positions."""
-    price = result.price
-    if price is None:
-        return
-    line = f"  price        the step's {text(price.whole.first_order)} {result.unit}"
-    if (reward := price.whole.reward) is not None and (rate := price.whole.reward_for_a_nat):
-        line += f" come with {text(reward)} of reward: {value_and_interval(rate)} {rate.unit}"
-    yield line
-    if price.cosine is not None:
-        yield f"               cosine of its gradients {value_and_interval(price.cosine)}"
-    for name, part in price.at.items():
-        line = (
-            f"  at {name:<16} {part.tokens:4.0%} of tokens, {value_and_interval(part.share)} of it"
-        )
-        if part.reward_for_a_nat is not None:
-            line += f", {value_and_interval(part.reward_for_a_nat)} for a nat"
-        yield line
 
 
 def identity_words(checks: Checks) -> list[str]:

@@ -13,11 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
-from isentrope.attribution.alignment import alignment
-from isentrope.attribution.gradients.groups import entropy_groups, reward_groups
 from isentrope.attribution.influence.quantities import require_agreement
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample, entropy_change
@@ -29,24 +26,16 @@ from isentrope.estimators.identities import (
     p_value,
     score_identity_z,
 )
-from isentrope.estimators.jackknife import Jackknifed
-from isentrope.estimators.positions import (
-    matches,
-    position_classes,
-    require_matches,
-    solved_prompts,
-)
-from isentrope.estimators.price import PRICED, Price, price_of_step
-from isentrope.estimators.ratio import ratio_of
+from isentrope.estimators.price import Price
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.reward_change import RewardChange, reward_change
 from isentrope.estimators.rounding import rounding_floor
 from isentrope.nouns.estimate import Estimate
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm
 from isentrope.results.sweep import Checks, FloorOfStep
 from isentrope.system.progress import Progress, part_of
 from isentrope.verbs.prepare import Prepared
+from isentrope.verbs.price import price_at_checkpoint
 
 
 @dataclass(frozen=True)
@@ -91,7 +80,7 @@ def measure_checkpoint(ready: Prepared, progress: Progress) -> Measurement:
     with clock.stage("budget"):
         budget, of_parts = _budget(ready, change, progress)
     with clock.stage("price"):
-        spent = _price(ready, change, rewards, budget, of_parts)
+        spent = price_at_checkpoint(ready, change, rewards, budget, of_parts)
     with clock.stage("checks"):
         checks = _checks(ready, change)
     influences = {**change.influences, **of_parts, **(reward.influences if reward else {})}
@@ -219,56 +208,6 @@ def _budget(
         sum(map(abs, parts)),
     )
     return budget, influences
-
-
-PRICE_GROUPS = 8
-"""Groups of E's prompts for the angle of the two gradients."""
-
-
-def _price(
-    ready: Prepared,
-    change: EntropyChange,
-    rewards: Tensor | None,
-    budget: dict[str, Estimate],
-    influences: dict[str, Tensor],
-) -> Price | None:
-    """What the step spends and earns at the rate of interest, to first order."""
-    sample, asked, confidence = change.sample, ready.analysis, ready.estimator.confidence
-    if change.first_order is None or not asked.price or sample.functional.method not in PRICED:
-        return None
-    E = ready.E if rewards is None else ready.E.with_columns(rewards=rewards)
-    pattern = asked.position_pattern
-    after = (
-        {}
-        if pattern is None
-        else {pattern: matches(E.response_ids, pattern, ready.policy.tokenizer)}
-    )
-    require_matches(after)
-    solved = solved_prompts(rewards, E.prompt_index)
-    classes = position_classes(sample.series[0], after=after, solved=solved)
-    parts = [f"budget.{name}" for name in ("momentum", "total")]
-    shares = Jackknifed(
-        torch.tensor([budget[name].value for name in ("momentum", "total")]).double(),
-        torch.stack([influences[name] for name in parts]),
-        E.n_prompts,
-    )
-    options = {"confidence": confidence, **sample.trust.options(sample.functional.method)}
-    momentum = ratio_of(shares, 0, 1, name="δH₁", unit="share", sign="any", **options)
-    found = price_of_step(sample, ready.rate, classes, rewards, confidence=confidence)
-    return replace(found, momentum=momentum, cosine=_cosine(ready, E))
-
-
-def _cosine(ready: Prepared, E: Rollouts) -> Estimate | None:
-    """cos_P of the gradients of reward and entropy; None without rewards or enough prompts."""
-    if E.rewards is None or E.n_prompts < PRICE_GROUPS:
-        return None
-    where = ready.gradients.storage.where
-    return alignment(
-        reward_groups(ready.policy, E, PRICE_GROUPS, where),
-        entropy_groups(ready.policy, E, PRICE_GROUPS, ready.estimator.options, where=where),
-        ready.step.preconditioner,
-        ready.estimator.confidence,
-    )
 
 
 def _checks(ready: Prepared, change: EntropyChange) -> Checks:

@@ -14,7 +14,6 @@ from isentrope.reports.drawing import bars
 from isentrope.reports.panel import Panel, has_interval, with_interval, without_error
 from isentrope.reports.read_run import Reading
 from isentrope.results.results import MeasureResult
-from isentrope.system.formatting import percent
 
 AT = re.compile(r"price/at_(.+)/first_order$")
 
@@ -67,10 +66,9 @@ def run_price(reading: Reading) -> Iterator[Panel]:
         f"By {len(rows)} readings, each standing for the steps up to the next, this run changed "
         f"entropy by {with_interval(spent)} to first order"
     )
-    shares = {name: part.value / spent.value for name, part in parts.items() if spent.value}
-    if has_interval(spent) and not spent.ci_low <= 0 <= spent.ci_high and shares:
-        most = max(shares, key=lambda name: shares[name])
-        said += f", {percent(shares[most])} of it at {most.replace('_', ' ')}"
+    if has_interval(spent) and not spent.ci_low <= 0 <= spent.ci_high and parts:
+        most = max(parts, key=lambda name: parts[name].value / spent.value)
+        said += f", {with_interval(parts[most])} of it at {most.replace('_', ' ')}"
     if "price/reward" in rows:
         said += f", for {with_interval(_over_run(rows, 'price/reward', weights))} of reward"
     names = ["all positions", *(name.replace("_", " ") for name in parts)]
