@@ -1,19 +1,19 @@
-"""The isentropic correction: a vector added to a step so that entropy changes by τ.
+"""The correction of an entropy budget: a vector added to a step so that entropy changes by τ.
 
-    θ' = θ + η (v + λu),     u = Π P (g_a + g_b)/2,     λ = (τ/η − s <g,v>) / c
-    c = (<g_a, Π P g_b> + <g_b, Π P g_a>)/2,     g = (g_a + g_b)/2
+    θ' = θ + η (v + λu),     u = P (g_a + g_b)/2,     λ = (τ/η − s <g,v>) / c
+    c = (<g_a, P g_b> + <g_b, P g_a>)/2,     g = (g_a + g_b)/2
 
-g_a and g_b are entropy gradients of two independent samples a, b of E, s the share of <g,v> that
-is cancelled (1: all of it), and Π the identity or the projection of `reward_neutral`. The gain c
-of u is computed across the two samples. <g,Pg> of one sample also contains the energy of its
-noise, tr(PΣ)/n, so λ would be too small; c is an unbiased estimate of <g_H, P g_H>. Among the steps
-whose c is larger than twice its error it is too large, 1.2 to 3 times where noise hides it, so the
-c of a run is filtered over all of its steps, each weighted by its variance (`level`).
+g_a and g_b are entropy gradients of two independent samples a, b of E, and s is the share of <g,v>
+that is cancelled (1: all of it). The gain c of u is computed across the two samples. <g,Pg> of one
+sample also contains the energy of its noise, tr(PΣ)/n, so λ would be too small; c is an unbiased
+estimate of <g_H, P g_H>. Among the steps whose c is larger than twice its error it is too large,
+1.2 to 3 times where noise hides it, so the c of a run is filtered over all of its steps, each
+weighted by its variance (`level`).
 
-Each g is a sum over K groups of sequences, and the errors of <g,v> and c are those of the
+Each g is a sum over K groups of prompts, and the errors of <g,v> and c are those of the
 infinitesimal jackknife over these groups. For the bilinear c the jackknife counts the product of
 the two noises twice, once per sample. This product is estimated from the (K, K) table of
-<g_aj, ΠP g_bk> without its row and column means, and subtracted once.
+<g_aj, P g_bk> without its row and column means, and subtracted once.
 
 If there is no correction, or a shorter one, the reason is one of:
 
@@ -35,9 +35,8 @@ import torch
 from torch import Tensor
 
 from isentrope.control.feedback import Level
-from isentrope.control.gradients import entropy_of, gradient_groups, slope_along, summed
+from isentrope.control.gradients import ControlSample, gradient_groups, slope_along, summed
 from isentrope.control.requirements import Limits
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm
 from isentrope.policy.language_model import Policy
 
@@ -105,22 +104,18 @@ class Asked:
     Attributes:
         tau: τ, the requested change of h, nats per token.
         limits: Bounds of the correction.
-        project: Π, linear, on vectors; None for the identity.
         gains: The gains of earlier steps, to which this one is added; None for this one alone.
-        drawn: Whether the samples are new; the gain of old ones is among the earlier ones.
     """
 
     tau: float = 0.0
     limits: Limits = field(default_factory=Limits)
-    project: Callable[[Vector], Vector] | None = None
     gains: Level | None = None
-    drawn: bool = True
 
 
-def isentropic_correction(
+def entropy_correction(
     policy: Policy,
-    E_a: Rollouts,
-    E_b: Rollouts,
+    E_a: ControlSample,
+    E_b: ControlSample,
     direction: Vector,
     preconditioner: Vector,
     eta: float,
@@ -130,7 +125,7 @@ def isentropic_correction(
 
     Args:
         policy: The policy at θ.
-        E_a: An unfiltered sample of it, with the entropies of its sampler.
+        E_a: A sample of it, drawn apart from the batch of the step.
         E_b: Another one, independent of the first.
         direction: v.
         preconditioner: P, diagonal.
@@ -139,19 +134,19 @@ def isentropic_correction(
 
     Returns:
         λ and u.
-
-    Raises:
-        ValueError: If a sample cannot be used.
     """
     halves = Halves(gradient_groups(policy, E_a), gradient_groups(policy, E_b))
-    entropy, se = entropy_of(E_a, E_b)
-    level = {"entropy": entropy, "entropy_se": se}
-    correction = correct(halves, direction, preconditioner, eta, entropy, asked)
+    (first, one), (second, other) = E_a.entropy(), E_b.entropy()
+    entropy = (first + second) / 2
+    level = {"entropy": entropy, "entropy_se": math.hypot(one, other) / 2}
+    along_v = slope_along(halves.a, direction), slope_along(halves.b, direction)
+    correction = correct(halves, along_v, direction, preconditioner, eta, entropy, asked)
     return replace(correction, numbers=level | correction.numbers)
 
 
 def correct(
     halves: Halves,
+    along_v: tuple[Tensor, Tensor],
     v: Vector,
     preconditioner: Vector,
     eta: float,
@@ -162,6 +157,7 @@ def correct(
 
     Args:
         halves: Entropy gradients of two samples.
+        along_v: (K,) <g_a, v> and <g_b, v>, by groups.
         v: The optimizer's direction.
         preconditioner: P.
         eta: η.
@@ -174,16 +170,14 @@ def correct(
     limits, gains = asked.limits, asked.gains
 
     def conditioned(x: Vector) -> Vector:
-        scaled = {n: preconditioner[n] * y for n, y in x.items()}
-        return scaled if asked.project is None else asked.project(scaled)
+        return {n: preconditioner[n] * y for n, y in x.items()}
 
     u_a, u_b = (conditioned(halves.averaged(which)) for which in ("a", "b"))
     u = {n: (x + u_b[n]) / 2 for n, x in u_a.items()}
-    along_v = slope_along(halves.a, v), slope_along(halves.b, v)
     predicted, predicted_se = _mean_of_two(*along_v)
     gain, gain_se = _gain(halves, u_a, u_b, conditioned)
     if gains is not None and math.isfinite(gain + gain_se):
-        gain, gain_se = _filtered(gains, gain, gain_se, asked.drawn)
+        gain, gain_se = _filtered(gains, gain, gain_se)
     sizes = _size(v, preconditioner), _size(u, preconditioner)
     numbers = {
         "predicted": eta * predicted,
@@ -254,13 +248,11 @@ def _gain(
     return gain, math.sqrt(max(sum(by_sample) - product, *by_sample))
 
 
-def _filtered(gains: Level, gain: float, error: float, drawn: bool) -> tuple[float, float]:
+def _filtered(gains: Level, gain: float, error: float) -> tuple[float, float]:
     """The gain given those of all steps so far, and its error."""
-    first = math.isinf(gains.variance)
-    if not first:
+    if not math.isinf(gains.variance):
         gains.predict(0.0, (GAIN_DRIFT * gains.value) ** 2)
-    if first or drawn:
-        gains.observe(gain, max(error**2, 1e-300))
+    gains.observe(gain, max(error**2, 1e-300))
     return gains.value, math.sqrt(gains.variance)
 
 

@@ -1,13 +1,16 @@
-"""The isentropic step: a callback that corrects the change of entropy by each optimizer step.
+"""An entropy budget: a callback that holds entropy at a target, or moves it there.
 
-    on_pre_optimizer_step   .grad is final: v and P by the optimizer's rule, an E of its own, λu
+    on_pre_optimizer_step   .grad is final: v and P by the optimizer's rule, λu from the rollouts
     on_optimizer_step       θ' ← θ' + ηλu; the optimizer's state does not change
 
     τ = output of the feedback + change of its schedule,     λ, u: `correction`,     ĥ: `level`
 
-The two callbacks are public hooks of transformers, and the loss does not change. With several inner
-steps per batch each step is corrected, with an E drawn at its θ. The probe only observes; an error
-in a control ends the run, because continuing without the control would be another experiment.
+E is the step's own rollouts (`own_rollouts`), each prompt left out of the step that it is compared
+with (`leave_one_out`), so nothing is drawn. The level is that of all responses; gradients come from
+`size` of them. The two callbacks are public hooks of transformers, and the loss does not change: an
+entropy bonus of the strength that is needed would enter Adam's second moments, and act through
+momentum many steps later. An error in a control ends the run, because continuing without the
+control would be another experiment.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,24 +27,30 @@ from transformers import TrainerCallback
 
 from isentrope.control.averages import GradientMeans
 from isentrope.control.correction import Asked, Correction, correct
-from isentrope.control.feedback import Feedback, Level, Target
-from isentrope.control.gradients import STREAM, EntropyDraw, draw_entropy, entropy_of
-from isentrope.control.measured import HeldOutSample
+from isentrope.control.feedback import Feedback, Gains, Level, Target
+from isentrope.control.gradients import ControlSample
+from isentrope.control.leave_one_out import HalfReading, read_half
+from isentrope.control.own_rollouts import LEAST_PROMPTS, OwnRollouts
 from isentrope.control.requirements import (
-    IsentropicOptions,
+    BudgetOptions,
     require_correctable,
     require_long_parameters,
 )
+from isentrope.estimators.positions import named_positions
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep, coming_step
-from isentrope.probe.requirements import LENGTH, setting
+from isentrope.probe.requirements import setting
 from isentrope.recording.observing import add_to_log, bare_model, evaluating
-from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
+from isentrope.sampling.streams import generator_of
 from isentrope.system.processes import rank, together
 
 log = logging.getLogger("isentrope")
 
+STREAM = 13
+"""Number of the control's random stream, different from the probe's."""
 SECOND_ORDER = 0.2
 """Second order as a share of the predicted change, for the variance of ĥ."""
 _REASONS = {
@@ -49,13 +58,14 @@ _REASONS = {
     "no_rate": "the learning rate is 0",
     "first_step": "P has second moments of one gradient alone",
     "no_gain": "its gain is within two standard errors of zero",
-    "no_reward_gain": "the gradient of reward is within two standard errors of zero",
+    "no_position": "no token stands at a position of the class",
+    "few_prompts": f"the step has fewer than {LEAST_PROMPTS} different prompts",
     "out_of_range": "the change of entropy would leave the linear range",
     "too_large": "it would be larger than the step itself",
 }
 
 
-class IsentropicStep(TrainerCallback):
+class EntropyBudget(TrainerCallback):
     """Corrects each step so that it changes entropy by the requested amount.
 
     Attributes:
@@ -66,53 +76,51 @@ class IsentropicStep(TrainerCallback):
 
     def __init__(
         self,
-        prompts: Sequence[PromptLike],
+        target: Target | None = None,
         *,
-        options: IsentropicOptions | None = None,
-        feedback: Feedback | None = None,
+        options: BudgetOptions | None = None,
+        gains: Gains | None = None,
         seed: int = 0,
-        batch_size: int = 256,
     ) -> None:
         """Set up the control.
 
         Args:
-            prompts: Held-out prompts, whose entropy is controlled.
-            options: Options of the correction.
-            feedback: The target and its gains; by default no target: each step keeps h constant.
-            seed: Fixes prompts and tokens of every E, together with the step.
-            batch_size: Sequences sampled at a time, on each process.
+            target: The entropy that is wanted, in the unit of the functional; None holds that of
+                the first step, and kind "none" keeps each step from changing it.
+            options: Which entropy, and bounds of the correction.
+            gains: Of the feedback.
+            seed: Fixes which prompts of a step serve for gradients.
         """
-        self._prompts = name_prompts(prompts)
-        self._options = options or IsentropicOptions()
-        self._feedback = feedback or Feedback(Target())
-        self._seed, self._batch_size = seed, batch_size
-        reward = self._options.reward_average if self._options.reward_neutral else None
-        self._means = GradientMeans(self._options.average, reward)
-        self._level, self._gains = Level(), Level()
+        self._options = options or BudgetOptions()
+        self._feedback = Feedback(target or Target(kind="hold"), gains)
+        self._seed = seed
+        self._means = GradientMeans(self._options.average)
+        self._level, self._gain = Level(), Level()
+        self._own: OwnRollouts | None = None
         self._policy: Policy | None = None
         self._eta = 0.0
         self._latest: dict[str, float] = {}
-        self._tokens, self._seen = 0, {}
+        self._seen: Mapping[str, int] = {}
         self._warned: set[str] = set()
         self.component: Vector | None = None
         self.seconds = 0.0
 
-    def attach(self, trainer: Any) -> IsentropicStep:
+    def attach(self, trainer: Any) -> EntropyBudget:
         """Correct the steps of a trainer; call this before attaching a probe to it.
 
         Args:
-            trainer: A transformers Trainer, such as one of TRL.
+            trainer: TRL's GRPOTrainer, or a subclass.
 
         Returns:
             This control.
 
         Raises:
-            ValueError: If the trainer shards its parameters, holds them in less than float32, or
-                does not define the temperature or the longest response.
+            ValueError: If the trainer shards its parameters, holds them in less than float32, has
+                no temperature, or trains on responses that its policy did not draw for the step.
         """
         require_correctable(trainer)
         setting(None, trainer.args, "temperature", "temperature")
-        setting(None, trainer.args, *LENGTH)
+        self._own = OwnRollouts(trainer)
         trainer.add_callback(self)
         add_to_log(trainer, self.latest)
         return self
@@ -126,18 +134,14 @@ class IsentropicStep(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Compute the correction of the step about to be taken."""
         start = time.perf_counter()
+        if self._own is None:
+            raise ValueError("A budget reads its trainer's rollouts: call budget.attach(trainer).")
         model, step = bare_model(kwargs["model"]), state.global_step + 1
         with evaluating(model):
+            drawn, clip = self._own.take(), self._own.clip
             policy = together(lambda: self._live_policy(model, args, kwargs))
-            coming = together(
-                lambda: coming_step(policy, kwargs["optimizer"], "an isentropic step")
-            )
-            length = setting(None, args, *LENGTH)
-            self._tokens = 0
-            draw = self._draw(policy, step, length)
-            if self._feedback.needs_start:
-                self._level.observe(*self._start(policy, length))
-            self._correct_step(step, coming, draw)
+            coming = together(lambda: coming_step(policy, kwargs["optimizer"], "an entropy budget"))
+            self._correct_step(step, coming, policy, drawn, clip)
         self.seconds = time.perf_counter() - start
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -151,27 +155,18 @@ class IsentropicStep(TrainerCallback):
 
     # --- one step ----------------------------------------------------------------------------
 
-    def _draw(self, policy: Policy, step: int, length: int) -> EntropyDraw | None:
-        """E of this step; None where the last E is used again."""
-        if (step - 1) % self._options.every and not self._means.empty:
-            return None
-        draw = draw_entropy(policy, self._source(self._options.size, length), step)
-        self._tokens += draw.tokens
-        self._means.observe(draw.a, draw.b)
-        return draw
-
-    def _correct_step(self, step: int, coming: ComingStep, draw: EntropyDraw | None) -> None:
-        drawn = {}
-        if draw is not None:
-            self._level.observe(draw.entropy, max(draw.entropy_se**2, 1e-18))
-            drawn = {"entropy_drawn": draw.entropy, "entropy_drawn_se": draw.entropy_se}
+    def _correct_step(
+        self, step: int, coming: ComingStep, policy: Policy, drawn: Rollouts, clip: float
+    ) -> None:
+        inside = named_positions(drawn, self._options.where, policy.tokenizer)
+        everything = ControlSample(drawn, self._options.functional, inside)
+        entropy, se = everything.entropy()
+        self._level.observe(entropy, max(se**2, 1e-18))
         level_se = math.sqrt(self._level.variance)
         # the target before this step: `scheduled` adds its change in this step
         self._feedback.observe(step, self._level.value, ahead=0)
         tau = self._feedback.output + self._feedback.scheduled(step)
-        correction = self._correction(coming, tau, draw is not None)
-        if coming.components:
-            self._means.add_reward(step, {n: -x for n, x in coming.gradient.items()})
+        correction = self._correction(step, coming, policy, everything, clip, tau)
         self._eta = coming.learning_rate
         self.component = correction.component if correction.weight else None
         self._predict_level(correction)
@@ -181,38 +176,57 @@ class IsentropicStep(TrainerCallback):
         self._latest = {
             **self._feedback.latest(),
             "entropy_se": level_se,
-            "tokens": float(self._tokens),
-            **drawn,
+            "entropy_drawn": entropy,
+            "entropy_drawn_se": se,
             **correction.numbers,
             **({} if correction.reason is None else {correction.reason: 1.0}),
         }
 
-    def _start(self, policy: Policy, length: int) -> tuple[float, float]:
-        """The entropy before the first step and its variance, on a larger sample."""
-        E = self._source(self._options.start_size, length).draw(policy, 0)
-        self._tokens += int(E.lengths.sum())
-        h, se = entropy_of(E)
-        return h, max(se**2, 1e-18)
-
-    def _source(self, size: int, length: int) -> HeldOutSample:
-        return HeldOutSample(
-            self._prompts, size, length, self._seed, batch_size=self._batch_size, stream=STREAM
+    def _correction(
+        self,
+        step: int,
+        coming: ComingStep,
+        policy: Policy,
+        drawn: ControlSample,
+        clip: float,
+        tau: float,
+    ) -> Correction:
+        units = Units.of(drawn.rollouts.prompt_index)
+        obstacles = {
+            "not_finite": not coming.components,
+            "few_prompts": units.count < LEAST_PROMPTS,
+            "no_position": drawn.inside is not None and not bool(drawn.inside.any()),
+        }
+        for reason, there in obstacles.items():
+            if there:
+                return _no_correction(reason, tau)
+        halves = self._read(step, coming, policy, drawn, clip)
+        gradients = self._means.halves(*(half.gradients for half in halves))
+        correction = correct(
+            gradients,
+            (halves[0].along_v, halves[1].along_v),
+            coming.direction,
+            coming.preconditioner,
+            coming.learning_rate,
+            self._level.value,
+            Asked(tau, self._options, None if coming.first else self._gain),
         )
+        self._means.add(gradients)
+        reused = sum(float(half.reused.sum()) for half in halves) / 2
+        correction.numbers["predicted_reused"] = coming.learning_rate * reused
+        return correction.withdrawn("first_step") if coming.first else correction
 
-    def _correction(self, coming: ComingStep, tau: float, drawn: bool) -> Correction:
-        if not coming.components:
-            return _no_correction("not_finite", tau)
-        P, project = coming.preconditioner, None
-        if self._options.reward_neutral:
-            project = self._means.reward_projection(P)
-        gains = None if coming.first else self._gains
-        asked = Asked(tau, self._options, project, gains, drawn)
-        step = coming.direction, P, coming.learning_rate
-        correction = correct(self._means.halves(), *step, self._level.value, asked)
-        if coming.first:
-            return correction.withdrawn("first_step")
-        unknown = self._options.reward_neutral and project is None
-        return correction.withdrawn("no_reward_gain") if unknown else correction
+    def _read(
+        self, step: int, coming: ComingStep, policy: Policy, drawn: ControlSample, clip: float
+    ) -> list[HalfReading]:
+        """Both halves of `size` responses, by whole prompts."""
+        E, units = drawn.rollouts, Units.of(drawn.rollouts.prompt_index)
+        trained = int((units.sums(E.padded("token_weights").abs().sum(1)) > 0).sum())
+        wanted = max(LEAST_PROMPTS, round(self._options.size * units.count / len(E)))
+        order = torch.randperm(units.count, generator=generator_of(self._seed, step, STREAM))
+        halves = order[:wanted].tensor_split(2)
+        rows = [torch.isin(units.place, half).nonzero()[:, 0] for half in halves]
+        return [read_half(policy, drawn.select(x), coming, clip, trained) for x in rows]
 
     def _predict_level(self, correction: Correction) -> None:
         """Change ĥ by the predicted change of the corrected step."""
@@ -221,7 +235,8 @@ class IsentropicStep(TrainerCallback):
         change = before + self._eta * correction.weight * numbers["gain"]
         gain_error = self._eta * correction.weight * numbers["gain_se"]
         variance = error**2 + gain_error**2 + (SECOND_ORDER * before) ** 2
-        if not math.isfinite(change + variance):  # then only the previous level is known
+        if not math.isfinite(change + variance) or "predicted_reused" not in numbers:
+            # nothing was predicted: only the previous level is known
             change, variance = 0.0, (self._options.range * self._level.value) ** 2
         self._level.predict(change, variance)
 
@@ -232,7 +247,7 @@ class IsentropicStep(TrainerCallback):
         self._warned.add(reason)
         effect = "reduced the correction" if cut else "did not correct the step"
         log.warning(
-            "Step %d: the isentropic step %s (%s): %s. Later steps are counted in control/%s.",
+            "Step %d: the entropy budget %s (%s): %s. Later steps are counted in control/%s.",
             *(step, effect, reason, _REASONS[reason], reason),
         )
 
@@ -245,18 +260,17 @@ class IsentropicStep(TrainerCallback):
                 temperature=setting(None, args, "temperature", "temperature"),
                 precision="as_is",
             )
-            self._prompts = as_prompts(self._policy, self._prompts)
         return self._policy
 
     # --- state -------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Feedback, level and counts, as plain JSON; the means are in `tensors`."""
+        """Feedback, level, gain and counts, as plain JSON; the means are in `tensors`."""
         return {
             "feedback": self._feedback.state_dict(),
             "level": self._level.state_dict(),
+            "gain": self._gain.state_dict(),
             "seen": self._means.state_dict(),
-            "gains": self._gains.state_dict(),
         }
 
     def tensors(self) -> dict[str, Tensor]:
@@ -267,8 +281,8 @@ class IsentropicStep(TrainerCallback):
         """Resume from a saved state, before `load_tensors`."""
         self._feedback.load_state_dict(state["feedback"])
         self._level.load_state_dict(state["level"])
+        self._gain.load_state_dict(state["gain"])
         self._seen = state["seen"]
-        self._gains.load_state_dict(state.get("gains", Level().state_dict()))
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Resume with saved means."""

@@ -1,0 +1,117 @@
+"""What a step does to entropy to first order, from the very responses it was computed from.
+
+    <g_H, v>,     v = m + P Σ_l g_U^l,     g_H ≈ Σ_k g_E^k,     k, l: prompts
+
+The same responses make g_E^k and g_U^k, so <g_E, P g_U> also holds what their noise has in common:
+<g_E^k, P g_U^k> has another expectation than <g_E^k, P g_U^l> of two prompts. Each prompt is
+therefore left out of the step that it is compared with:
+
+    <g_H, v> ≈ <g_E, m> + (<g_E, P g_U> − Σ_j <g_E^j, P g_U^j>) · n_E n_U / (n_E n_U − Σ_j e_j u_j)
+
+j are groups of whole prompts with e_j of the n_E prompts of E and u_j of the n_U of U. m, the
+parts of v that earlier batches made, is independent of E given θ. P has second moments of this
+gradient too, with a share of 1 − β₂.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from isentrope.control.gradients import (
+    ControlSample,
+    gradient_groups,
+    gradient_of_rows,
+    slope_along,
+)
+from isentrope.nouns.units import Units
+from isentrope.nouns.vectors import Vector, axpy, dot, multiply
+from isentrope.policy.language_model import Policy
+from isentrope.probe.coming_step import ComingStep
+from isentrope.system.processes import rank, together, world_size
+
+
+@dataclass(frozen=True)
+class HalfReading:
+    """One half of E, compared with a step of its own responses.
+
+    Attributes:
+        gradients: (K, ...) g_E by groups of prompts.
+        along_v: (K,) their parts of <g_H, v>, each without its own part of the step.
+        reused: (K,) the same with it, which is biased.
+    """
+
+    gradients: Vector
+    along_v: Tensor
+    reused: Tensor
+
+
+def read_half(
+    policy: Policy, sample: ControlSample, coming: ComingStep, clip: float, trained: int
+) -> HalfReading:
+    """Compare a half of E with the coming step; every process must call this.
+
+    Args:
+        policy: The live policy.
+        sample: The half, with the weights of its responses in the loss.
+        coming: The step.
+        clip: What clipping multiplied the gradient by.
+        trained: n_U, prompts of the step that have weights.
+
+    Returns:
+        Gradients and slopes, the same on every process.
+    """
+    groups = sample.groups()
+    mine = range(rank(), len(groups), world_size())
+    gradients = together(lambda: gradient_groups(policy, sample, groups, mine))
+    own = together(lambda: _own_parts(policy, sample, groups, gradients, coming, clip, mine))
+    if world_size() > 1:  # each group is on one process, and 0 on the others
+        for part in (*gradients.values(), own):
+            dist.all_reduce(part)
+    parts = coming.components
+    before = slope_along(gradients, axpy(1.0, parts["momentum"], parts["decay"]))
+    at_once = slope_along(gradients, parts["gradient"])
+    pairs, shared = _pairs(sample, groups, trained)
+    factor = pairs / (pairs - shared)
+    return HalfReading(gradients, before + factor * (at_once - own), before + at_once)
+
+
+def _own_parts(
+    policy: Policy,
+    sample: ControlSample,
+    groups: Sequence[Tensor],
+    gradients: Vector,
+    coming: ComingStep,
+    clip: float,
+    mine: range,
+) -> Tensor:
+    """(K,) <g_E^j, P g_U^j>, 0 of groups that another process computes."""
+    E = sample.rollouts
+    c, d = E.padded("token_weights"), None
+    if E.entropy_weights is not None:
+        d = E.padded("entropy_weights")
+    own = torch.zeros(len(groups), dtype=torch.float64)
+    for j in mine:
+        rows = groups[j][c[groups[j]].any(1)]
+        if len(rows) == 0:
+            continue
+        of_loss = gradient_of_rows(policy, E, rows, c, d)
+        moved = multiply(coming.preconditioner, of_loss)
+        own[j] = clip * dot({n: x[j] for n, x in gradients.items()}, moved)
+    return own
+
+
+def _pairs(sample: ControlSample, groups: Sequence[Tensor], trained: int) -> tuple[int, int]:
+    """n_E n_U, and how many of these pairs are within a group."""
+    index, weights = sample.rollouts.prompt_index, sample.rollouts.padded("token_weights")
+    has = Units.of(index).sums(weights.abs().sum(1)) > 0
+    place = Units.of(index).place
+    shared = 0
+    for rows in groups:
+        prompts = place[rows].unique()
+        shared += len(prompts) * int(has[prompts].sum())
+    return sample.rollouts.n_prompts * trained, shared
