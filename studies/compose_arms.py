@@ -15,8 +15,10 @@ One optimizer step per batch, so the ratio of policy to sampler is 1.
     repo_r              `isentrope.control`'s REPO-R with the published search of its strength: ζ
                         from .001, doubled while the entropy per token is below that of the first
                         batch and halved while it is above, between 1e-4 and .05
-    strategy_bonus      the bonus on the one token where '>' or '.' is decided; it knows where
-                        randomness is useful, so it is no method but an upper bound
+    strategy_bonus_x    bonus_x at the one token where '>' or '.' is decided, with the same weight
+                        there and none elsewhere; it knows where randomness is useful, so it is no
+                        method but an upper bound
+    elsewhere_bonus_x   its complement: bonus_x at all other tokens
     demonstrations      from step 60 on, three demonstrations of chains per step; an upper bound
 
 An arm of its own is a subclass of `Arm`; add a function that makes it to `ARMS`.
@@ -26,103 +28,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from isentrope.control.surprisal import RepoR
 from isentrope.control.tokens import Tokens
-from studies.compose_policy import RESPONSE, STRATEGY, Policy, score, token_mask
-from studies.compose_task import Prompts, chain, likelihood, table
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The rollouts of a step; n responses, those to one prompt beside each other.
-
-    Attributes:
-        step: Number of the step, from 0.
-        prompts: The p prompts.
-        owner: (n,) index of each response's prompt.
-        responses: (n, 8) token ids, filled with '.' after the end.
-        lengths: (n,) tokens, with the '.'.
-        rewards: (n,) 0 or 1.
-        advantages: (n,) reward minus the mean of its group.
-        logprobs: (n, 8) s, nats, with a graph; 0 where there is no token.
-        entropies: (n, 8) H, nats, with a graph; 0 where there is no token.
-        chain: (n,) P('>') at the strategy position, without a graph; NaN where there is none.
-    """
-
-    step: int
-    prompts: Prompts
-    owner: Tensor
-    responses: Tensor
-    lengths: Tensor
-    rewards: Tensor
-    advantages: Tensor
-    logprobs: Tensor
-    entropies: Tensor
-    chain: Tensor
-
-    @property
-    def mask(self) -> Tensor:
-        """(n, 8) 1 where there is a token, float32."""
-        return token_mask(self.lengths)
-
-    @property
-    def strategy_mask(self) -> Tensor:
-        """(n, 8) 1 at the token after three digits, float32."""
-        found = torch.zeros_like(self.mask)
-        found[:, STRATEGY] = (self.responses[:, :STRATEGY] < 10).all(1).float()
-        return found
-
-    @property
-    def weights(self) -> Tensor:
-        """(n, 8) A_i/(n L) at every token, the weights of the plain objective."""
-        return self.advantages[:, None] * self.mask / (len(self.lengths) * RESPONSE)
-
-    @property
-    def entropy_per_token(self) -> float:
-        """Mean of H over the tokens, nats."""
-        return float(self.entropies.detach().sum() / self.mask.sum())
-
-
-class Arm:
-    """Vanilla; what other arms change are these attributes and methods.
-
-    Attributes:
-        rate: Learning rate as a share of vanilla's.
-        steps: Steps as a multiple of vanilla's.
-        momentum: β₁ of AdamW.
-        keeps_graph: Whether the graph of the batch is needed after the backward pass.
-        numbers: Numbers of this step for the log, by name.
-    """
-
-    rate: float = 1.0
-    steps: int = 1
-    momentum: float = 0.9
-    keeps_graph: bool = False
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, float] = {}
-
-    def start(self, policy: Policy, seed: int) -> None:
-        """Called once, before the first step, with the policy that will be trained."""
-
-    def token_weights(self, batch: Batch) -> Tensor:
-        """(n, 8) weights c of the log-probabilities: the objective is Σ c s."""
-        return batch.weights
-
-    def loss_terms(self, batch: Batch) -> Tensor | float:
-        """What is added to the loss, a scalar."""
-        return 0.0
-
-    def before_step(self, batch: Batch, optimizer: torch.optim.Optimizer) -> None:
-        """Called with the gradients of the loss in place, before the optimizer uses them."""
-
-    def after_step(self, batch: Batch, optimizer: torch.optim.Optimizer) -> None:
-        """Called after the optimizer has moved the parameters."""
+from studies.compose_arm import Arm, Batch
+from studies.compose_policy import RESPONSE, Policy, score
+from studies.compose_task import chain, likelihood, table
 
 
 class HalfRate(Arm):
@@ -137,11 +51,6 @@ class NoMomentum(Arm):
     momentum = 0.0
 
 
-def mean_entropy(batch: Batch, mask: Tensor) -> Tensor:
-    """Mean of H over the tokens of a mask, nats; as TRL's, 0 where the mask is empty."""
-    return (batch.entropies * mask).sum() / mask.sum().clamp(min=1.0)
-
-
 class Bonus(Arm):
     """A constant entropy bonus.
 
@@ -153,17 +62,29 @@ class Bonus(Arm):
         super().__init__()
         self.coefficient = coefficient
 
+    def where(self, batch: Batch) -> Tensor:
+        """(n, 8) 1 at the tokens on which it acts."""
+        return batch.mask
+
     def loss_terms(self, batch: Batch) -> Tensor:
-        """Minus the bonus."""
-        return -self.coefficient * mean_entropy(batch, batch.mask)
+        """Minus the bonus; the mean is over all tokens, wherever it acts."""
+        return -self.coefficient * (batch.entropies * self.where(batch)).sum() / batch.mask.sum()
 
 
 class StrategyBonus(Bonus):
-    """The bonus on the strategy position alone."""
+    """The same bonus at the strategy position alone."""
 
-    def loss_terms(self, batch: Batch) -> Tensor:
-        """Minus the bonus; the mean is over the tokens that it acts on."""
-        return -self.coefficient * mean_entropy(batch, batch.strategy_mask)
+    def where(self, batch: Batch) -> Tensor:
+        """The token after three digits."""
+        return batch.strategy_mask
+
+
+class ElsewhereBonus(Bonus):
+    """The same bonus at all other positions."""
+
+    def where(self, batch: Batch) -> Tensor:
+        """All tokens but that after three digits."""
+        return batch.mask - batch.strategy_mask
 
 
 class Adaptive(Arm):
@@ -188,7 +109,7 @@ class Adaptive(Arm):
             self._target = batch.entropy_per_token
         applied = self.coefficient if self._last <= self._target else 0.0
         self.numbers = {"coefficient": applied}
-        return -applied * mean_entropy(batch, batch.mask)
+        return -applied * batch.entropies.sum() / batch.mask.sum()
 
     def after_step(self, batch: Batch, optimizer: torch.optim.Optimizer) -> None:
         """Set the coefficient of the next step."""
@@ -291,10 +212,11 @@ ARMS: dict[str, Callable[[], Arm]] = {
     "kl_.01": lambda: KL(0.01),
     "kl_.1": lambda: KL(0.1),
     "repo_r": RepoRTarget,
-    "strategy_bonus": lambda: StrategyBonus(0.03),
+    "strategy_bonus_.03": lambda: StrategyBonus(0.03),
+    "elsewhere_bonus_.03": lambda: ElsewhereBonus(0.03),
     "demonstrations": Demonstrations,
 }
 """Every arm of the study, in the order of its rows."""
 
-UPPER_BOUNDS = ("strategy_bonus", "demonstrations")
+UPPER_BOUNDS = ("strategy_bonus_.03", "demonstrations")
 """Arms that are given what a method would have to find."""

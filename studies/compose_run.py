@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from studies.compose_arms import Arm, Batch
+from studies.compose_arm import Arm, Batch
+from studies.compose_base import Base
 from studies.compose_policy import CHAIN, RESPONSE, STRATEGY, Policy, sample, score, token_mask
-from studies.compose_task import Base, Reading, join, read, table, verify
+from studies.compose_task import Reading, join, read, table, verify
 
 
 @dataclass(frozen=True)

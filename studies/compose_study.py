@@ -26,10 +26,11 @@ from typing import Any
 import torch
 
 from studies.compose_arms import ARMS
+from studies.compose_base import Base, Dials, make_base, make_skilled
 from studies.compose_outcomes import Outcome, outcome
 from studies.compose_policy import Policy
 from studies.compose_run import Settings, train
-from studies.compose_task import Base, Dials, make_base, make_skilled, read
+from studies.compose_task import read
 
 OUT = Path("build/compose")
 RESULTS = Path("docs/results")
@@ -205,7 +206,8 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="write the page, run nothing")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    from studies.compose_page import gate_table, write_page
+    from studies.compose_gates import gate_table
+    from studies.compose_page import write_page
 
     plan, first_seed = Plan(), 0
     if asked.page:

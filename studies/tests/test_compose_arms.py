@@ -7,22 +7,24 @@ from dataclasses import replace
 import pytest
 import torch
 
+from studies.compose_arm import Arm
 from studies.compose_arms import (
     ARMS,
     KL,
     UPPER_BOUNDS,
     Adaptive,
-    Arm,
     Bonus,
     Demonstrations,
+    ElsewhereBonus,
     HalfRate,
     NoMomentum,
     RepoRTarget,
     StrategyBonus,
 )
+from studies.compose_base import Base
 from studies.compose_policy import CHAIN, END, RESPONSE, Policy
 from studies.compose_run import Settings, log, optimize, rollouts, train
-from studies.compose_task import Base, read, table
+from studies.compose_task import read, table
 
 SMALL = Settings(steps=4, every=2, held_out=4, prompts=4, composed=2, responses=4)
 
@@ -99,7 +101,7 @@ def test_a_bonus_adds_the_mean_entropy_of_all_tokens(base):
     close(found, flat(objective(batch, s) - 0.3 * sum(every) / len(every), policy))
 
 
-def test_the_strategy_bonus_acts_on_the_token_after_three_digits_alone(base):
+def test_the_strategy_bonus_and_its_complement_split_the_bonus(base):
     policy = copy.deepcopy(base.policy)
     found, batch = gradient(StrategyBonus(0.3), policy)
     s, h = naive(policy, batch)
@@ -109,7 +111,10 @@ def test_the_strategy_bonus_acts_on_the_token_after_three_digits_alone(base):
         if all(x < 10 for x in response[:3])
     ]
     assert 0 < len(at) < len(h)
-    close(found, flat(objective(batch, s) - 0.3 * sum(at) / len(at), policy))
+    tokens = sum(map(len, h))
+    close(found, flat(objective(batch, s) - 0.3 * sum(at) / tokens, policy))
+    every, rest, plain = (gradient(a, policy)[0] for a in (Bonus(0.3), ElsewhereBonus(0.3), Arm()))
+    close(found + rest, every + plain)
 
 
 def test_kl_is_the_k3_estimate_to_the_start(base):

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
+from studies import compose_gates, compose_study
 from studies import compose_page as page
-from studies import compose_study
 from studies.compose_arms import ARMS
+from studies.compose_base import Dials
 from studies.compose_outcomes import Outcome, Paired, Share, compare, holm, outcome
 from studies.compose_run import Settings
 from studies.compose_study import Cell, Plan, cells, load, study
-from studies.compose_task import Dials
 
 PLAN = Plan(
     Dials(skill_steps=1, style_steps=1, batch=8),
@@ -25,7 +25,7 @@ PLAN = Plan(
 @pytest.fixture
 def any_base(monkeypatch):
     """Bases that no step of fine-tuning could bring to the P('>') of the dials."""
-    monkeypatch.setattr("studies.compose_task.TOLERANCE", math.inf)
+    monkeypatch.setattr("studies.compose_base.TOLERANCE", math.inf)
 
 
 def made(arm, seed, discovery=None, steps=200, entropy=(1.0, 0.1, 0.1)):
@@ -184,7 +184,10 @@ def test_holm_adjusts_in_order():
 
 
 def test_gates_read_the_runs():
-    found = {g.words.split()[0] + g.name: g for g in page.gates(page.by_arm(fabricated(48)))}
+    found = {
+        g.words.split()[0] + g.name: g
+        for g in compose_gates.gates(compose_gates.by_arm(fabricated(48)))
+    }
     greedy, coverage_, share, rescue, fall = found.values()
     assert (greedy.value, greedy.n, greedy.verdict) == (0.01, 6, "holds")
     assert coverage_.value == pytest.approx(0.875)
@@ -208,12 +211,12 @@ def test_gates_read_the_runs():
     ],
 )
 def test_a_gate_says_whether_its_interval_decides(value, low, high, verdict):
-    assert page.Gate("g", "", value, low, high, 0.2, 0.6, n=5).verdict == verdict
+    assert compose_gates.Gate("g", "", value, low, high, 0.2, 0.6, n=5).verdict == verdict
 
 
 def test_the_fall_counts_up_to_the_median_discovery_or_the_own():
     late, early = made("vanilla", 0, 100), made("vanilla", 1, 20)
-    found = page.falls([late, late, early])  # the median is 100
+    found = compose_gates.falls([late, late, early])  # the median is 100
     expected = (2 * math.log(20) + math.log(20) / 4) / 3  # a quarter of the way at step 10
     assert found.value == pytest.approx(expected)
 
@@ -231,7 +234,7 @@ def test_the_page_says_first_what_went_against_us(tmp_path):
     assert "| bonus_.03 | 0/24 = 0.00 [0.00, 0.14] | 0, 8 |" in text
     (line,) = [x for x in text.splitlines() if x.startswith("| demonstrations | 24/24")]
     assert line.endswith("| – |")  # outside the family of tests
-    rows = {r.arm: r for r in page.rows(page.by_arm(fabricated()))}
+    rows = {r.arm: r for r in page.rows(compose_gates.by_arm(fabricated()))}
     assert rows["bonus_.03"].adjusted == pytest.approx(2**-7)
     assert rows["repo_r"].adjusted == pytest.approx(2 * 2**-15)
 

@@ -8,19 +8,15 @@ import pytest
 import torch
 from scipy import stats
 
+from studies.compose_base import Dials, demonstrations, fine_tune, make_base, make_skilled
 from studies.compose_policy import CHAIN, END, RESPONSE, Policy, sample, score, token_mask
 from studies.compose_task import (
     COLD,
-    Dials,
     Prompts,
     chain,
-    demonstrations,
     direct,
-    fine_tune,
     join,
     lengths_of,
-    make_base,
-    make_skilled,
     read,
     table,
     verify,
@@ -189,7 +185,7 @@ def test_fine_tuning_is_a_function_of_its_seed():
 
 
 def test_a_base_whose_strategy_no_q_gives_is_refused(monkeypatch):
-    monkeypatch.setattr("studies.compose_task.ATTEMPTS", 2)
+    monkeypatch.setattr("studies.compose_base.ATTEMPTS", 2)
     dials = Dials(skill_steps=1, style_steps=1, batch=8, strategy=0.9)
     with pytest.raises(ValueError, match=r"No q gives base 4 P\('>'\) = 0\.9: 0\.0070 gives 0\.0"):
         make_base(dials, 4, make_skilled(dials, 4))
