@@ -12,9 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from isentrope.config.acting import base_of
-from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig
-from isentrope.config.control import TrialConfig
+from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig, TrialConfig
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.stages import (
     LoggingConfig,
@@ -23,6 +21,7 @@ from isentrope.config.stages import (
     PromptsConfig,
     SamplingConfig,
     Section,
+    base_of,
     under_one_name,
 )
 from isentrope.config.values import (

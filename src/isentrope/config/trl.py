@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from isentrope.config.control_options import trainer_fields
+from isentrope.config.contract import trainer_fields
 from isentrope.config.io import ConfigError
 from isentrope.config.strict_yaml import brief
 from isentrope.config.train import ModelConfig, SftConfig, TrainConfig

@@ -29,8 +29,8 @@ from isentrope.system.files import sha256
 from isentrope.system.manifest import verify
 from isentrope.system.reading import require_types
 from isentrope.update.objective import OBJECTIVES, RECORDED, SFT
-from isentrope.update.optimizer_checks import require_plausible
 from isentrope.update.parameter_names import SIDECAR
+from isentrope.update.saved_state import require_plausible
 
 
 def _digest(text: str) -> str:

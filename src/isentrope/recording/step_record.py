@@ -29,9 +29,14 @@ from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.recording.contract import optimizer_names, write_names
-from isentrope.recording.next_update import NEXT_UPDATE, write_next_update
+from isentrope.recording.next_update import (
+    NEXT_UPDATE,
+    precision_of,
+    replay_error,
+    replay_tolerance,
+    write_next_update,
+)
 from isentrope.recording.observing import evaluating
-from isentrope.recording.replay_error import precision_of, replay_error, replay_tolerance
 from isentrope.recording.token_record import ForwardPass, TrainedSequence, sequences_of
 from isentrope.sampling.generate import texts_of
 from isentrope.sampling.prompts import name_prompts

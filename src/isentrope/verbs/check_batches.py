@@ -29,7 +29,7 @@ from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.advantages import rules_of_advantages, with_advantages, with_rewards
 from isentrope.sampling.prompts import PromptLike
 from isentrope.trainers.as_trained import AsTrained
-from isentrope.trainers.rules import Obstacle
+from isentrope.trainers.settings import Obstacle
 from isentrope.update.objective import RECORDED, SFT
 from isentrope.update.off_policy import OTHER_SAMPLER, SAMPLER_ROUNDING, sampler_gap
 from isentrope.verbs.batches import Sampler

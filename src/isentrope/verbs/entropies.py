@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimators.entropy_definitions import (
+from isentrope.estimators.entropy import (
     EXACT,
     definitions,
     mean_of_tokens,

@@ -21,12 +21,16 @@ import torch
 from isentrope.checks import Finding
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.stages import SamplingConfig
+from isentrope.models.adapter import stored_types
 from isentrope.models.precision import Precision
-from isentrope.models.trainable import stored_types
 from isentrope.nouns.vectors import Vector, axpy, dot, norm
 from isentrope.policy.language_model import Policy
-from isentrope.recording.next_update import NEXT_UPDATE, read_next_update
-from isentrope.recording.replay_error import precision_of, replay_tolerance
+from isentrope.recording.next_update import (
+    NEXT_UPDATE,
+    precision_of,
+    read_next_update,
+    replay_tolerance,
+)
 from isentrope.runs.checkpoints import Checkpoint, Subject
 from isentrope.runs.study import require_inputs
 from isentrope.system.checkpoint_names import step_of_folder

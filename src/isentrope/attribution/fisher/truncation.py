@@ -45,7 +45,6 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from isentrope.attribution.fisher.block_model import oversample, ritz_pairs
 from isentrope.attribution.fisher.pair_classes import UNIT
 from isentrope.attribution.fisher.prompt_pairs import (
     Deletion,
@@ -54,7 +53,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
     estimate_table,
     over_deletions,
 )
-from isentrope.attribution.fisher.square import SquareKernel
+from isentrope.attribution.fisher.square import SquareKernel, oversample, ritz_pairs
 from isentrope.attribution.ranks import tied
 from isentrope.nouns.estimate import Estimate
 
