@@ -8,7 +8,17 @@ from pydantic import Field, field_validator, model_validator
 
 from isentrope.attribution.gradients.storage_plan import GradientBackend, Storage
 from isentrope.config.stages import Section
-from isentrope.config.values import Count, Name, NotNegative, Positive, Real, Settings, Share, Whole
+from isentrope.config.values import (
+    Count,
+    Name,
+    NotNegative,
+    Pattern,
+    Positive,
+    Real,
+    Settings,
+    Share,
+    Whole,
+)
 from isentrope.control.feedback import Feedback, Gains, Target
 
 
@@ -89,6 +99,10 @@ class AnalysisConfig(Section):
     """Influence of tokens (forward mode over U); false: of sequences only (one backward pass)."""
     reward: bool = True
     """Reward too: E is rewarded by its task; measure has ΔJ, and every piece of U a delta_j."""
+    price: bool = True
+    """measure: where the step spends entropy, and what reward it buys there (needs order ≥ 1)."""
+    position_pattern: Pattern | None = None
+    """A class of positions of its own: the response up to the position ends in this regex."""
     groups: Count | None = None
     """Groups of E's prompts for errors; null: 8 for tokens, 32 for sequences; 1: no errors."""
     overlap: Literal["refuse", "independent", "u_statistic"] = "refuse"

@@ -145,6 +145,14 @@ def _file_name(value: str) -> str:
     return value
 
 
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"{value[:80]!r} is no regular expression: {error}") from error
+    return value
+
+
 def _no_truth_value(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError(f"should be a number, got {value}")
@@ -218,5 +226,6 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 Text = Annotated[str, BeforeValidator(spelling), AfterValidator(_text)]
 Name = PathText = Annotated[str, BeforeValidator(spelling), AfterValidator(_not_blank)]
 """A name, or a path, or a name on the model hub."""
+Pattern = Annotated[Name, AfterValidator(_pattern)]
 FileName = Annotated[Name, AfterValidator(_file_name)]
 """The name of a file or folder, which cannot leave the folder that it is in."""

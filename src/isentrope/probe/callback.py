@@ -44,6 +44,7 @@ from isentrope.probe.requirements import (
 from isentrope.probe.scoring import ScoredBefore, draw_share, look_ahead, look_back
 from isentrope.recording.observing import add_to_log, bare_model, evaluating
 from isentrope.recording.step_record import StepRecorder
+from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.sampling.streams import generator_of
 from isentrope.system.processes import all_ranks, rank, together
@@ -198,7 +199,11 @@ class EntropyProbe(TrainerCallback):
             if not self._reads(state.global_step):
                 return
             E = self._draw(policy, step, 0, length)
-            before = look_ahead(policy, E, components, self.options.second_order, eta)
+            if (reward := self.options.reward) is not None:
+                drawn = E
+                E = together(lambda: with_rewards(drawn, reward))
+            asked = self.options.second_order, eta, self.options.position_pattern
+            before = look_ahead(policy, E, components, *asked)
             if self.kept is not None:
                 gradient = gradient_of_reading(policy, before, self._functionals(before))
                 self.kept.renew(step, gradient, components, eta)
