@@ -5,7 +5,7 @@
 The vocabulary is visited in chunks with a running maximum, so no (tokens × vocabulary) array is
 ever held, and the same code serves values, forward mode and reverse mode.
 
-Conditional variances of a token's log-probability and of its derivative, given the prefix.
+Given the prefix, a token's log-probability and its derivative have the variances
 
     V_k = Σ_a π(a) (log π(a) + H_k)²          F_k = Σ_a π(a) (∂_v log π(a))²
 

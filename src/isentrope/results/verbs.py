@@ -4,7 +4,7 @@ Functions are given by dotted names and imported when their verb is called, so t
 loads no torch to print its help. A new verb is a module of `isentrope.verbs` with its analysis and
 what it prints, a result in `results.results`, and a row here.
 
-The tables of results: their columns and types, as the verbs write them.
+`SCHEMAS` has the columns of each table and their types.
 """
 
 from __future__ import annotations

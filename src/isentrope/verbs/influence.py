@@ -5,7 +5,7 @@ results.json      budget (momentum, decay, gradient, total ± se), closure, and 
                   responses; past, the momentum by past update (`past_updates`)
 sequences.parquet, tokens.parquet     one row per sequence or token, as measured
 
-What `isentrope influence` prints: who moved entropy most, classes, and the budget.
+Who moved entropy most, classes and the budget are printed too.
 """
 
 from __future__ import annotations

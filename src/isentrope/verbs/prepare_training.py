@@ -1,6 +1,6 @@
 """What a training run starts from: model, prompts, update batches, contract and observers.
 
-What watches and corrects a training run: probe, alarm, noise scale, isentropic step.
+Observers are what watches and corrects it: probe, alarm, noise scale, isentropic step.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ log-normal length put seven to nine eigenvalues above it. Outlying eigenvalues a
 the simulated edge only, the largest eigenvalue in `draws` draws: under that null K exceeds it
 with probability 1/(draws + 1).
 
-The singular values of a rectangular block of the Fisher kernel, such as E × U (T7).
+The singular values of a rectangular block, such as E × U, have a null of the last kind:
 
     K = Σ_k σ_k a_k b_kᵀ,     effective rank = (Σ_k σ_k)² / Σ_k σ_k²
 

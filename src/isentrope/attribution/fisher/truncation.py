@@ -22,7 +22,7 @@ the mean over the responses that are left, and sums are scaled back to the size 
 In 600 simulated batches of 30 prompts nominal 95 % intervals of the sums covered 92 to 95 %, those
 of ratios and correlations 95 to 99 %.
 
-The part of δH₁ that truncations of a rectangular block, such as E × U, predict (T7).
+A rectangular block, such as E × U, is truncated likewise:
 
     δH_j = x_j Σ_i e_i K_ij,     e_i = −(S_i − S̄)/n_E,     K replaced by
 
