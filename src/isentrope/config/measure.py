@@ -1,6 +1,6 @@
 """The configuration of a measurement: small frozen models, one a section.
 
-Every accepted key does something, unknown keys are an error (`config_io` says it in a sentence),
+Every accepted key does something, unknown keys are an error (`config.io` says it in a sentence),
 and `isentrope config show` prints every key with its default and the words below it.
 """
 

@@ -74,7 +74,7 @@ class Scorer(nn.Module):
             vocab_chunk: Vocabulary entries at a time.
             dtype: Type of the softmax arithmetic.
             features: Number of projected hidden-state features to return as well.
-            variances: Whether to return V and F of `spread` as well.
+            variances: Whether to return V and F of `token_statistics.Spread` as well.
 
         Returns:
             s and H, each (m,), then V and F, or (m, features), if requested.

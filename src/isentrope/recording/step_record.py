@@ -1,7 +1,7 @@
 """Recording the step of any trainer: its tokens, and c = −∂loss/∂s, d = −∂loss/∂H of each.
 
 A loss that depends on the model through log-probabilities s and entropies H alone has the gradient
-−Σ_ik (c_ik ∂s_ik + d_ik ∂H_ik) for any form of the loss; `loss_weights` computes c and d. That sum
+−Σ_ik (c_ik ∂s_ik + d_ik ∂H_ik) for any form of the loss; `token_record` computes c and d. That sum
 is compared with the gradient of the optimizer, first with d = 0 and then, where that does
 not replay it, with both. The two differ where the loss is more than a function of s and H (a
 router's loss) or the forward pass is not the policy's (dropout, packed sequences): then the record
