@@ -38,9 +38,8 @@ LISTED = {
     "system/inert.py": {"_Unpickler", "zipfile.ZipFile"},
     "_lazy.py": {"import_module"},
     "system/manifest.py": {"json.loads"},
-    "planning/plan.py": {"psutil.Process"},
-    "planning/shapes.py": {
-        *("AutoModelForCausalLM.from_config", "PeftConfig.from_pretrained"),
+    "planning/plan.py": {
+        *("AutoModelForCausalLM.from_config", "PeftConfig.from_pretrained", "psutil.Process"),
     },
     "models/base_model.py": {
         *("AutoConfig.from_pretrained", "auto.from_pretrained", "try_to_load_from_cache"),

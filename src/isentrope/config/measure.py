@@ -1,6 +1,6 @@
 """The configuration of a measurement: small frozen models, one a section.
 
-Every accepted key does something, unknown keys are an error (`config_io` says it in a sentence),
+Every accepted key does something, unknown keys are an error (`config.io` says it in a sentence),
 and `isentrope config show` prints every key with its default and the words below it.
 """
 
@@ -12,9 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from isentrope.config.acting import base_of
-from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig
-from isentrope.config.control import TrialConfig
+from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig, TrialConfig
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.stages import (
     LoggingConfig,
@@ -23,6 +21,7 @@ from isentrope.config.stages import (
     PromptsConfig,
     SamplingConfig,
     Section,
+    base_of,
     under_one_name,
 )
 from isentrope.config.values import (

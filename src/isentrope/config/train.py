@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from isentrope.config.control import ControlConfig
+from isentrope.config.analysis import ControlConfig
 from isentrope.config.stages import OutputConfig, Section, TaskConfig
 from isentrope.config.values import (
     Count,

@@ -2,9 +2,8 @@
 
 Types are strict: true and "3" are not numbers, and 3.0 is not a count.
 
-Paths in the config.yaml of a run: those inside the run's folder are relative to the file's own.
-
-So a run that was copied or moved, or is resumed from another directory, finds its own files. In a
+In the config.yaml of a run, paths inside the run's folder are relative to the file's own. So a run
+that was copied or moved, or is resumed from another directory, finds its own files. In a
 config.yaml that a run wrote, a relative path is looked for beside the file first, and then, as in
 any other configuration, in the current directory.
 """

@@ -10,7 +10,7 @@ so it is not scored again. F is ℋ or h of all positions, or its part at a clas
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,11 +23,11 @@ from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector
-from isentrope.policy.gradient import weighted_gradient
+from isentrope.policy.gradient import Weights, weighted_gradients
 from isentrope.policy.language_model import Policy
 
 GROUPS = 4
-"""Largest number of groups of prompts per sample, over which errors are computed."""
+"""Groups of prompts per sample of a single correction, over which errors are computed."""
 
 
 @dataclass(frozen=True)
@@ -82,18 +82,15 @@ class ControlSample:
         a, b = cotangents_of_arrays(f, torch.zeros_like(entropies), entropies)
         return a, b * inside
 
-    def groups(self, largest: int = GROUPS) -> Sequence[Tensor]:
-        """Rows of groups of whole prompts, as many as there may be and are prompts for."""
+    def groups(self, number: int) -> Sequence[Tensor]:
+        """Rows of groups of whole prompts, as many as asked for or as there are prompts."""
         units = Units.of(self.rollouts.prompt_index)
-        parts = torch.arange(units.count).tensor_split(min(largest, units.count))
+        parts = torch.arange(units.count).tensor_split(min(number, units.count))
         return [torch.isin(units.place, part).nonzero()[:, 0] for part in parts]
 
 
 def gradient_groups(
-    policy: Policy,
-    sample: ControlSample,
-    groups: Sequence[Tensor] | None = None,
-    mine: Iterable[int] | None = None,
+    policy: Policy, sample: ControlSample, groups: Sequence[Tensor] | None = None
 ) -> Vector:
     """g_F on a sample, as a sum over groups of its prompts.
 
@@ -101,45 +98,35 @@ def gradient_groups(
         policy: The policy that drew the sample.
         sample: E.
         groups: K groups of rows; None for those of the sample.
-        mine: The groups that are computed, the others are 0; None for all.
 
     Returns:
         (K, ...) by parameter name, float64, in the unit of F per unit of θ.
     """
-    splits = sample.groups() if groups is None else groups
-    a, b = sample.cotangents()
-    gradients = {
-        n: torch.zeros(len(splits), *x.shape, dtype=torch.float64, device=x.device)
-        for n, x in policy.theta.items()
-    }
+    splits = sample.groups(GROUPS) if groups is None else groups
+    weights = sample.cotangents()
     with derivative_of_scores(policy.model):
-        for k in range(len(splits)) if mine is None else mine:
-            part = gradient_of_rows(policy, sample.rollouts, splits[k], a, b)
-            for n, x in part.items():
-                gradients[n][k] = x
-    return gradients
+        parts = [gradients_of_rows(policy, sample.rollouts, rows, [weights])[0] for rows in splits]
+    return {n: torch.stack([part[n] for part in parts]) for n in policy.theta}
 
 
-def gradient_of_rows(
-    policy: Policy, rollouts: Rollouts, rows: Tensor, a: Tensor, b: Tensor | None
-) -> Vector:
-    """Σ over some rows of a ∂s + b ∂H.
+def gradients_of_rows(
+    policy: Policy, rollouts: Rollouts, rows: Tensor, weights: Sequence[Weights]
+) -> list[Vector]:
+    """Σ over some rows of a ∂s + b ∂H, of each pair of weights.
 
     Args:
         policy: The policy.
         rollouts: n sequences.
         rows: Which of them.
-        a: (n, t) weights of the log-probabilities.
-        b: The same of the entropies, or None.
+        weights: (n, t) a and b of each sum.
 
     Returns:
-        The gradient by parameter name, float64.
+        The gradients by parameter name, float64.
     """
     part = rollouts.select(rows)
     width = part.mask.shape[1]
-    return weighted_gradient(
-        policy, part, a[rows][:, :width], None if b is None else b[rows][:, :width]
-    )
+    cut = [(a[rows][:, :width], None if b is None else b[rows][:, :width]) for a, b in weights]
+    return weighted_gradients(policy, part, cut)
 
 
 def summed(groups: Vector) -> Vector:

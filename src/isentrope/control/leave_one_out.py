@@ -24,15 +24,18 @@ from torch import Tensor
 
 from isentrope.control.gradients import (
     ControlSample,
-    gradient_groups,
-    gradient_of_rows,
+    gradients_of_rows,
     slope_along,
 )
+from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep
 from isentrope.system.processes import rank, together, world_size
+
+GROUPS = 2
+"""Groups of prompts per half and step: their errors are filtered over steps."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,9 @@ def read_half(
     Returns:
         Gradients and slopes, the same on every process.
     """
-    groups = sample.groups()
+    groups = sample.groups(GROUPS)
     mine = range(rank(), len(groups), world_size())
-    gradients = together(lambda: gradient_groups(policy, sample, groups, mine))
-    own = together(lambda: _own_parts(policy, sample, groups, gradients, coming, clip, mine))
+    gradients, own = together(lambda: _by_group(policy, sample, groups, coming, clip, mine))
     if world_size() > 1:  # each group is on one process, and 0 on the others
         for part in (*gradients.values(), own):
             dist.all_reduce(part)
@@ -80,29 +82,33 @@ def read_half(
     return HalfReading(gradients, before + factor * (at_once - own), before + at_once)
 
 
-def _own_parts(
+def _by_group(
     policy: Policy,
     sample: ControlSample,
     groups: Sequence[Tensor],
-    gradients: Vector,
     coming: ComingStep,
     clip: float,
     mine: range,
-) -> Tensor:
-    """(K,) <g_E^j, P g_U^j>, 0 of groups that another process computes."""
-    E = sample.rollouts
+) -> tuple[Vector, Tensor]:
+    """(K, ...) g_E^j and (K,) <g_E^j, P g_U^j>, 0 of groups that another process computes."""
+    E, entropy = sample.rollouts, sample.cotangents()
     c, d = E.padded("token_weights"), None
     if E.entropy_weights is not None:
         d = E.padded("entropy_weights")
-    own = torch.zeros(len(groups), dtype=torch.float64)
-    for j in mine:
-        rows = groups[j][c[groups[j]].any(1)]
-        if len(rows) == 0:
-            continue
-        of_loss = gradient_of_rows(policy, E, rows, c, d)
-        moved = multiply(coming.preconditioner, of_loss)
-        own[j] = clip * dot({n: x[j] for n, x in gradients.items()}, moved)
-    return own
+    gradients = {
+        n: torch.zeros(len(groups), *x.shape, dtype=torch.float64, device=x.device)
+        for n, x in policy.theta.items()
+    }
+    own = torch.zeros(len(groups), dtype=torch.float64, device=policy.device)
+    with derivative_of_scores(policy.model):
+        for j in mine:
+            weights = [entropy, (c, d)] if bool(c[groups[j]].any()) else [entropy]
+            found = gradients_of_rows(policy, E, groups[j], weights)
+            for n, x in found[0].items():
+                gradients[n][j] = x
+            if len(found) > 1:
+                own[j] = clip * dot(found[0], multiply(coming.preconditioner, found[1]))
+    return gradients, own
 
 
 def _pairs(sample: ControlSample, groups: Sequence[Tensor], trained: int) -> tuple[int, int]:

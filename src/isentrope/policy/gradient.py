@@ -1,29 +1,129 @@
-"""The gradient of a weighted sum of log-probabilities and entropies, by one backward pass.
+"""Derivatives of log-probabilities and entropies: a gradient of their sum, and slopes of each.
 
-∂_θ Σ_ik (a_ik s_ik + b_ik H_ik)
+One backward pass gives the gradient of a weighted sum over tokens,
+
+    ∂_θ Σ_ik (a_ik s_ik + b_ik H_ik)
+
+and one forward-mode pass the slopes of every token along several directions,
+
+    ∂_v s_k = <∂s_k/∂h_k, ∂_v h_k>,     ∂_v H_k = <∂H_k/∂h_k, ∂_v h_k>
+
+Forward mode goes through the decoder only; the head enters through ∂s/∂h and ∂H/∂h (`head`), which
+are the same for every direction. A head that is not a plain frozen linear
+layer is differentiated like the rest of the model.
 """
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
 
 from isentrope.models.architecture import refusal_by_name
-from isentrope.models.batching import MicroBatch, as_trained, micro_batches
+from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch, as_trained, micro_batches
 from isentrope.models.requirements import require_no_checkpointing
 from isentrope.models.sharding import layer_gradients
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, is_sharded
+from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, weight_gradient
 from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import collect, score_along_each, stack_directions
 from isentrope.policy.scoring_batches import smaller_where_memory_is_short
+from isentrope.policy.token_statistics import Scores, token_statistics
 from isentrope.system.heap import mapped_blocks
 from isentrope.system.processes import Ranks
 
+DIRECTIONS_OF_A_BATCH = 4
+"""Directions up to which a micro-batch has all its tokens: each takes the memory of an evaluation.
 
-@smaller_where_memory_is_short
+More directions in smaller micro-batches share the pass at θ, and are faster on a CPU.
+"""
+
+
+def logprob_jvp(
+    policy: Policy, rollouts: Rollouts, directions: Iterable[Vector]
+) -> tuple[Scores, list[Tensor]]:
+    """Scores at θ, and the first derivative of every log-probability along each direction.
+
+    Args:
+        policy: The policy.
+        rollouts: n sequences.
+        directions: v_1 … v_m, at least one.
+
+    Returns:
+        Scores, and for each direction (n, t) ∂_v s in nats per unit η, 0 where there is no token.
+    """
+    scores, slopes = score_jvp(policy, rollouts, directions, entropies=False)
+    return scores, [slope.logprobs for slope in slopes]
+
+
+def score_jvp(
+    policy: Policy, rollouts: Rollouts, directions: Iterable[Vector], *, entropies: bool = True
+) -> tuple[Scores, list[Scores]]:
+    """Scores at θ, and the first derivative of every log-probability and entropy.
+
+    Args:
+        policy: The policy.
+        rollouts: n sequences.
+        directions: v_1 … v_m, at least one.
+        entropies: Whether the derivatives of entropies are needed; else they may be 0.
+
+    Returns:
+        Scores, and for each direction scores that hold ∂_v s and ∂_v H, in nats per unit η.
+    """
+    head = policy.head
+    if policy.spreads_theta or not is_frozen_linear(head):
+        scores, *slopes = score_along_each(policy, rollouts, directions)
+        return scores, slopes
+    require_derivatives(policy, rollouts)
+    stacked = stack_directions(policy, directions)
+    count = len(next(iter(stacked.values())))
+
+    def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
+        hidden, slopes = _hidden_slopes(policy, batch, stacked)  # (m, d), (directions, m, d)
+        one = hidden.new_ones(len(hidden))
+        with torch.no_grad(), policy.precision.active():
+            scores = token_statistics(
+                hidden,
+                head,
+                batch.targets,
+                temperature=policy.temperature,
+                vocab_chunk=policy.vocab_chunk,
+                dtype=policy.precision.entropy,
+            )
+            of = hidden, head, batch.targets
+            of_s = (slopes * hidden_gradient(*of, one, None, policy.temperature)).sum(-1)
+            of_entropy = torch.zeros_like(of_s)
+            if entropies:
+                of_entropy = hidden_gradient(*of, 0 * one, one, policy.temperature)
+                of_entropy = (slopes * of_entropy).sum(-1)
+        return (*scores, *(x for pair in zip(of_s, of_entropy, strict=True) for x in pair))
+
+    share = -(-count // DIRECTIONS_OF_A_BATCH)
+    scores, *derivatives = collect(policy, rollouts, packed, PADDING_OF_SLOPES, share)
+    return scores, derivatives
+
+
+def _hidden_slopes(policy: Policy, batch: MicroBatch, stacked: Vector) -> tuple[Tensor, Tensor]:
+    """(m, d) hidden states and their (directions, m, d) derivatives."""
+    count = len(next(iter(stacked.values())))
+
+    def at(theta: Vector) -> Tensor:
+        return policy.packed_hidden(batch, theta, count)
+
+    def along(direction: Vector) -> Any:
+        return torch.func.jvp(at, (policy.theta,), (direction,))
+
+    return torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
+
+
+Weights = tuple[Tensor, Tensor | None]
+"""(n, t) weights a of the log-probabilities and b of the entropies, or None for no entropy term."""
+
+
 def weighted_gradient(
     policy: Policy,
     rollouts: Rollouts,
@@ -50,10 +150,39 @@ def weighted_gradient(
     Raises:
         ValueError: If gradient checkpointing is active, or no trainable parameter is used.
     """
+    return weighted_gradients(policy, rollouts, [(a, b)], ranks, micro_batch)[0]
+
+
+@smaller_where_memory_is_short
+def weighted_gradients(
+    policy: Policy,
+    rollouts: Rollouts,
+    weights: Sequence[Weights],
+    ranks: Ranks | None = None,
+    micro_batch: int | None = None,
+) -> list[Vector]:
+    """Gradients of several sums over the same sequences, which share the forward pass.
+
+    Args:
+        policy: The policy; several sums need trainable parameters that are whole.
+        rollouts: n sequences.
+        weights: Of each sum.
+        ranks: The processes that share the work; None for those of the policy.
+        micro_batch: Sequences per pass of training, where it is rounded; None for all in one.
+
+    Returns:
+        As `weighted_gradient`, one for each sum.
+
+    Raises:
+        ValueError: If gradient checkpointing is active, or no trainable parameter is used.
+    """
     require_no_checkpointing(policy.model)
     rollouts.require_vocabulary(policy.vocabulary)
     parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
-    total = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
+    totals = [
+        {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
+        for _ in weights
+    ]
     ranks = policy.ranks if ranks is None else ranks
     batches = (
         micro_batches(rollouts, policy.max_tokens, ranks, padding=policy.padding)
@@ -62,8 +191,10 @@ def weighted_gradient(
     )
     for batch in batches:
         here = batch.to(policy.device)
-        packed_a = here.pack(a.to(policy.device))
-        packed_b = None if b is None else here.pack(b.to(policy.device))
+        packed = [
+            (here.pack(a.to(policy.device)), None if b is None else here.pack(b.to(policy.device)))
+            for a, b in weights
+        ]
         with (
             mapped_blocks(),
             torch.enable_grad(),
@@ -71,33 +202,43 @@ def weighted_gradient(
             layer_gradients(policy.theta, policy.model) as of_layers,
         ):
             with policy.precision.mixed():
-                root, cotangent = _root(policy, here, packed_a, packed_b, parameters)
-            if not root.requires_grad:
-                raise ValueError(
-                    f"No trainable parameter is used in the forward pass ({policy.names[0]!r} is "
-                    f"the first of {len(policy.names)}): the policy does not depend on θ."
-                )
-            if not batch.counted:  # run only so that the layers are gathered on every process
-                cotangent = torch.zeros_like(root)
-            # outside of autocast, as in training
-            with refusal_by_name(policy.causal_lm):
-                grads = _backward(root, cotangent, parameters, of_layers)
-        for name, grad in grads.items():
-            if batch.counted or is_sharded(grad):  # a sharded one is a sum over processes
-                sum_type = grad.dtype if policy.precision.rounding else torch.float64  # of .grad
-                total[name] = (total[name].to(sum_type) + grad).double()
-        del root, cotangent, grads
-    ranks.sum(x for x in total.values() if not is_sharded(x))
-    return total
+                roots = _roots(policy, here, packed, parameters)
+            for k, (total, (root, cotangent)) in enumerate(zip(totals, roots, strict=True)):
+                if not root.requires_grad:
+                    raise ValueError(
+                        "No trainable parameter is used in the forward pass "
+                        f"({policy.names[0]!r} is the first of {len(policy.names)}): the policy "
+                        "does not depend on θ."
+                    )
+                if not batch.counted:  # run only so that the layers are gathered everywhere
+                    cotangent = torch.zeros_like(root)
+                # outside of autocast, as in training
+                with refusal_by_name(policy.causal_lm):
+                    more = k + 1 < len(roots)
+                    grads = _backward(root, cotangent, parameters, of_layers, more)
+                _add(total, grads, batch.counted, bool(policy.precision.rounding))
+        del roots, root, cotangent, grads
+    for total in totals:
+        ranks.sum(x for x in total.values() if not is_sharded(x))
+    return totals
+
+
+def _add(total: Vector, grads: Vector, counted: bool, rounding: bool) -> None:
+    for name, grad in grads.items():
+        if counted or is_sharded(grad):  # a sharded one is a sum over processes
+            sum_type = grad.dtype if rounding else torch.float64  # of .grad
+            total[name] = (total[name].to(sum_type) + grad).double()
 
 
 def _backward(
-    root: Tensor, cotangent: Tensor | None, parameters: Vector, of_layers: Vector
+    root: Tensor, cotangent: Tensor | None, parameters: Vector, of_layers: Vector, more: bool
 ) -> Vector:
-    """The gradients of the parameters that are used."""
+    """The gradients of the parameters that are used; `more` backward passes follow."""
     whole = {n: p for n, p in parameters.items() if not is_sharded(p)}
     if len(whole) == len(parameters):
-        grads = torch.autograd.grad(root, list(whole.values()), cotangent, allow_unused=True)
+        grads = torch.autograd.grad(
+            root, list(whole.values()), cotangent, allow_unused=True, retain_graph=more
+        )
         found = dict(zip(whole, grads, strict=True))
         return {n: g for n, g in found.items() if g is not None}  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
     try:
@@ -109,23 +250,28 @@ def _backward(
     return of_layers | {n: g for n, g in found.items() if g is not None}
 
 
-def _root(
-    policy: Policy, batch: MicroBatch, a: Tensor, b: Tensor | None, parameters: Vector
-) -> tuple[Tensor, Tensor | None]:
+def _roots(
+    policy: Policy, batch: MicroBatch, weights: Sequence[Weights], parameters: Vector
+) -> list[tuple[Tensor, Tensor | None]]:
     """What is differentiated, and its own gradient where it is not the objective itself."""
     head = policy.head
-    if is_frozen_linear(head):
+    hidden_alone = is_frozen_linear(head)
+    if hidden_alone or (policy.precision.rounding and _has_weights_alone(head)):
         hidden = policy.packed_hidden(batch)
-        return hidden, hidden_gradient(hidden, head, batch.targets, a, b, policy.temperature)
-    if policy.precision.rounding and _has_weights_alone(head):
-        hidden = policy.packed_hidden(batch)
-        of = hidden, head, batch.targets, a, b, policy.temperature
-        of_hidden, of_weight = hidden_gradient(*of), weight_gradient(*of)
-        # has these gradients, which are rounded as training's are
-        return (hidden * of_hidden).sum() + (head.weight * of_weight).sum(), None
+        roots = list[tuple[Tensor, Tensor | None]]()
+        for a, b in weights:
+            of = hidden, head, batch.targets, a, b, policy.temperature
+            of_hidden = hidden_gradient(*of)
+            if hidden_alone:
+                roots.append((hidden, of_hidden))
+                continue
+            of_weight = weight_gradient(*of)
+            # has these gradients, which are rounded as training's are
+            roots.append(((hidden * of_hidden).sum() + (head.weight * of_weight).sum(), None))
+        return roots
     s, entropy = policy.packed_scores(batch, parameters)
-    objective = (a * s).sum()
-    return objective if b is None else objective + (b * entropy).sum(), None
+    sums = [(a * s).sum() if b is None else (a * s).sum() + (b * entropy).sum() for a, b in weights]
+    return [(x, None) for x in sums]
 
 
 def _has_weights_alone(head: nn.Module) -> TypeGuard[nn.Linear]:

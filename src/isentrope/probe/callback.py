@@ -29,7 +29,7 @@ from isentrope.models.sharding import is_spread
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.probe.coming_step import StepControl, moving_parts
+from isentrope.probe.coming_step import StepControl, ZeroStep, moving_parts, zero_optimizer
 from isentrope.probe.guard import never_raising, on_every_process
 from isentrope.probe.kept_gradient import KeptGradient, RunningMean, gradient_of_reading
 from isentrope.probe.reading import ProbeReading, read
@@ -42,7 +42,6 @@ from isentrope.probe.requirements import (
     require_whole_parameters,
 )
 from isentrope.probe.scoring import ScoredBefore, draw_share, look_ahead, look_back
-from isentrope.probe.zero_step import ZeroStep, zero_optimizer
 from isentrope.recording.observing import add_to_log, bare_model, evaluating
 from isentrope.recording.step_record import StepRecorder
 from isentrope.sampling.advantages import with_rewards

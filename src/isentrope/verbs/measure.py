@@ -10,9 +10,8 @@
 
 A folder appears when its measurement is complete, and not before.
 
-What `isentrope measure` prints: sweeps in one table, and the lines of each checkpoint.
-
-Measurements for scripts that follow the configuration dictionary of the original notes.
+Sweeps are printed in one table, with lines for each checkpoint. `EntropyMeasurements` serves
+scripts that follow the configuration dictionary of the original notes.
 """
 
 from __future__ import annotations

@@ -24,12 +24,12 @@ from isentrope.estimators.identities import (
     identities_verdict,
     martingale_z,
     p_value,
+    rounding_floor,
     score_identity_z,
 )
 from isentrope.estimators.price import Price
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.reward_change import RewardChange, reward_change
-from isentrope.estimators.rounding import rounding_floor
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.vectors import Vector, norm
 from isentrope.results.sweep import Checks, FloorOfStep

@@ -1,6 +1,6 @@
 """What a training run starts from: model, prompts, update batches, contract and observers.
 
-What watches and corrects a training run: probe, alarm, noise scale, entropy budget.
+Observers are what watches and corrects it: probe, alarm, noise scale, entropy budget.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from isentrope.config.contract import advantages_of, run_contract
-from isentrope.config.control_options import measures, run_control
+from isentrope.config.contract import advantages_of, measures, run_contract, run_control
 from isentrope.config.train import DataConfig, TrainConfig, TrainingConfig
 from isentrope.config.trl import grpo_options
 from isentrope.config.values import path_in_run

@@ -6,7 +6,7 @@
 <run folder>/training_state/     checkpoints step_N, where fine_tuning.save_every has them
 <run folder>/tensorboard/        where output.report_to has it
 
-What a fine-tuned model kept: format and reward of greedy responses to held-out prompts.
+At the end the model answers held-out prompts greedily, whose format and reward are given.
 """
 
 from __future__ import annotations
