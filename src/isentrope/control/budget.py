@@ -19,6 +19,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from isentrope.control.averages import GradientMeans
-from isentrope.control.correction import Asked, Correction, correct
+from isentrope.control.correction import Asked, Correction, Effects, correct, weighed
 from isentrope.control.feedback import Feedback, Gains, Level, Target
 from isentrope.control.gradients import ControlSample
 from isentrope.control.leave_one_out import HalfReading, read_half
@@ -39,7 +40,7 @@ from isentrope.control.requirements import (
 from isentrope.estimators.positions import named_positions
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.units import Units
-from isentrope.nouns.vectors import Vector
+from isentrope.nouns.vectors import Vector, multiply
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep, coming_step
 from isentrope.probe.requirements import setting
@@ -100,7 +101,8 @@ class EntropyBudget(TrainerCallback):
         self._policy: Policy | None = None
         self._eta = 0.0
         self._latest: dict[str, float] = {}
-        self._seen: Mapping[str, int] = {}
+        self._effects: Effects | None = None
+        self._seen = 0
         self._warned: set[str] = set()
         self.component: Vector | None = None
         self.seconds = 0.0
@@ -200,21 +202,20 @@ class EntropyBudget(TrainerCallback):
         for reason, there in obstacles.items():
             if there:
                 return _no_correction(reason, tau)
+        v, P, rate = coming.direction, coming.preconditioner, coming.learning_rate
+        asked = Asked(tau, self._options, None if coming.first else self._gain)
+        if self._effects is not None and (step - 1) % self._options.every:
+            u = multiply(P, self._means.mean)
+            return weighed(self._effects, u, v, P, rate, self._level.value, asked)
         halves = self._read(step, coming, policy, drawn, clip)
+        along_v = halves[0].along_v, halves[1].along_v
         gradients = self._means.halves(*(half.gradients for half in halves))
-        correction = correct(
-            gradients,
-            (halves[0].along_v, halves[1].along_v),
-            coming.direction,
-            coming.preconditioner,
-            coming.learning_rate,
-            self._level.value,
-            Asked(tau, self._options, None if coming.first else self._gain),
-        )
+        correction = correct(gradients, along_v, v, P, rate, self._level.value, asked)
         self._means.add(gradients)
-        reused = sum(float(half.reused.sum()) for half in halves) / 2
-        correction.numbers["predicted_reused"] = coming.learning_rate * reused
-        return correction.withdrawn("first_step") if coming.first else correction
+        if coming.first:
+            return correction.withdrawn("first_step")
+        self._effects = correction.effects
+        return correction
 
     def _read(
         self, step: int, coming: ComingStep, policy: Policy, drawn: ControlSample, clip: float
@@ -230,14 +231,12 @@ class EntropyBudget(TrainerCallback):
 
     def _predict_level(self, correction: Correction) -> None:
         """Change ĥ by the predicted change of the corrected step."""
-        numbers = correction.numbers
-        before, error = numbers["predicted"], numbers["predicted_se"]
-        change = before + self._eta * correction.weight * numbers["gain"]
-        gain_error = self._eta * correction.weight * numbers["gain_se"]
-        variance = error**2 + gain_error**2 + (SECOND_ORDER * before) ** 2
-        if not math.isfinite(change + variance) or "predicted_reused" not in numbers:
-            # nothing was predicted: only the previous level is known
-            change, variance = 0.0, (self._options.range * self._level.value) ** 2
+        change, variance = 0.0, (self._options.range * self._level.value) ** 2
+        if (known := correction.effects) is not None:
+            slope, added = self._eta * known.slope, self._eta * correction.weight
+            errors = self._eta * known.slope_se, added * known.gain_se, SECOND_ORDER * slope
+            if math.isfinite(total := slope + added * known.gain + sum(errors)):
+                change, variance = total - sum(errors), sum(x * x for x in errors)
         self._level.predict(change, variance)
 
     def _warn(self, step: int, reason: str, cut: bool) -> None:
@@ -265,16 +264,17 @@ class EntropyBudget(TrainerCallback):
     # --- state -------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Feedback, level, gain and counts, as plain JSON; the means are in `tensors`."""
+        """Feedback, level and what was last read, as plain JSON; the means are in `tensors`."""
         return {
             "feedback": self._feedback.state_dict(),
             "level": self._level.state_dict(),
             "gain": self._gain.state_dict(),
-            "seen": self._means.state_dict(),
+            "effects": None if self._effects is None else asdict(self._effects),
+            "readings": self._means.count,
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """Means of gradients, by name; empty where nothing is averaged."""
+        """Means of gradients, by name."""
         return self._means.tensors()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -282,7 +282,8 @@ class EntropyBudget(TrainerCallback):
         self._feedback.load_state_dict(state["feedback"])
         self._level.load_state_dict(state["level"])
         self._gain.load_state_dict(state["gain"])
-        self._seen = state["seen"]
+        self._effects = None if state["effects"] is None else Effects(**state["effects"])
+        self._seen = state["readings"]
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Resume with saved means."""
@@ -292,4 +293,4 @@ class EntropyBudget(TrainerCallback):
 def _no_correction(reason: str, tau: float) -> Correction:
     """No correction, where no prediction is possible."""
     numbers = dict.fromkeys(("predicted", "predicted_se", "gain", "gain_se"), 0.0)
-    return Correction(0.0, {}, None, {"asked": tau, **numbers}).withdrawn(reason)
+    return Correction(0.0, {}, None, None, {"asked": tau, **numbers}).withdrawn(reason)

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -45,6 +45,23 @@ GAIN_DRIFT = 0.1
 
 
 @dataclass(frozen=True)
+class Effects:
+    """What a step and its correction do to entropy to first order, per unit η.
+
+    Attributes:
+        slope: <g_H, v>.
+        slope_se: Its error.
+        gain: c.
+        gain_se: Its error.
+    """
+
+    slope: float
+    slope_se: float
+    gain: float
+    gain_se: float
+
+
+@dataclass(frozen=True)
 class Correction:
     """λu, with its statistics.
 
@@ -52,12 +69,14 @@ class Correction:
         weight: λ; 0 where there is no correction.
         direction: u, float64.
         reason: Why there is no correction, or why it was shortened; None otherwise.
+        effects: What v and u do to entropy; None where that was not read.
         numbers: Flat numbers for a log, by name without a prefix.
     """
 
     weight: float
     direction: Vector
     reason: str | None
+    effects: Effects | None
     numbers: dict[str, float] = field(default_factory=dict)
 
     def withdrawn(self, reason: str) -> Correction:
@@ -102,7 +121,7 @@ class Asked:
     """The request to a correction.
 
     Attributes:
-        tau: τ, the requested change of h, nats per token.
+        tau: τ, the requested change of entropy, in the unit of F.
         limits: Bounds of the correction.
         gains: The gains of earlier steps, to which this one is added; None for this one alone.
     """
@@ -161,53 +180,74 @@ def correct(
         v: The optimizer's direction.
         preconditioner: P.
         eta: η.
-        entropy: h, nats per token.
+        entropy: h, in the unit of F.
         asked: The request.
 
     Returns:
         λ and u.
     """
-    limits, gains = asked.limits, asked.gains
 
     def conditioned(x: Vector) -> Vector:
         return {n: preconditioner[n] * y for n, y in x.items()}
 
     u_a, u_b = (conditioned(halves.averaged(which)) for which in ("a", "b"))
-    u = {n: (x + u_b[n]) / 2 for n, x in u_a.items()}
-    predicted, predicted_se = _mean_of_two(*along_v)
     gain, gain_se = _gain(halves, u_a, u_b, conditioned)
-    if gains is not None and math.isfinite(gain + gain_se):
-        gain, gain_se = _filtered(gains, gain, gain_se)
+    if asked.gains is not None and math.isfinite(gain + gain_se):
+        gain, gain_se = _filtered(asked.gains, gain, gain_se)
+    effects = Effects(*_mean_of_two(*along_v), gain, gain_se)
+    u = {n: (x + u_b[n]) / 2 for n, x in u_a.items()}
+    return weighed(effects, u, v, preconditioner, eta, entropy, asked)
+
+
+def weighed(
+    effects: Effects,
+    u: Vector,
+    v: Vector,
+    preconditioner: Vector,
+    eta: float,
+    entropy: float,
+    asked: Asked,
+) -> Correction:
+    """λ of a given u.
+
+    Args:
+        effects: What the step and u do to entropy.
+        u: The direction that is added.
+        v: The optimizer's direction.
+        preconditioner: P.
+        eta: η.
+        entropy: h, in the unit of F.
+        asked: The request.
+
+    Returns:
+        λ and u.
+    """
+    limits, slope, gain = asked.limits, effects.slope, effects.gain
     sizes = _size(v, preconditioner), _size(u, preconditioner)
+    weight, reason = 0.0, _obstacle(eta, effects, sizes)
+    if reason is None:
+        exact = (asked.tau / eta - limits.strength * slope) / gain
+        weight, reason = _cut(exact, eta * gain, sizes, entropy, limits)
     numbers = {
-        "predicted": eta * predicted,
-        "predicted_se": eta * predicted_se,
+        "predicted": eta * slope,
+        "predicted_se": eta * effects.slope_se,
         "asked": asked.tau,
         "gain": gain,
-        "gain_se": gain_se,
-    }
-    weight, reason = 0.0, _obstacle(eta, predicted, gain, gain_se, *sizes)
-    if reason is None:
-        exact = (asked.tau / eta - limits.strength * predicted) / gain
-        weight, reason = _cut(exact, eta * gain, sizes, entropy, limits)
-    share = norm(u) * abs(weight) / norm(v) if weight else 0.0
-    numbers |= {
+        "gain_se": effects.gain_se,
         "lambda": weight,
         "no_correction": float(weight == 0.0 and reason is not None),
         "clamped": float(weight != 0.0 and reason is not None),
-        "step_share": share,
+        "step_share": norm(u) * abs(weight) / norm(v) if weight else 0.0,
     }
-    return Correction(weight, u, reason, numbers)
+    return Correction(weight, u, reason, effects, numbers)
 
 
-def _obstacle(
-    eta: float, predicted: float, gain: float, gain_se: float, v_size: float, u_size: float
-) -> str | None:
-    if not all(map(math.isfinite, (eta, predicted, gain, gain_se, v_size, u_size))):
+def _obstacle(eta: float, effects: Effects, sizes: tuple[float, float]) -> str | None:
+    if not all(map(math.isfinite, (eta, *astuple(effects), *sizes))):
         return "not_finite"
     if eta == 0:
         return "no_rate"
-    return None if gain > 2 * gain_se else "no_gain"
+    return None if effects.gain > 2 * effects.gain_se else "no_gain"
 
 
 def _cut(

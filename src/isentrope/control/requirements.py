@@ -40,8 +40,9 @@ class BudgetOptions(Limits):
             prompt", "unsolved prompt", or a regular expression between slashes that the response
             so far ends in; None for all.
         size: Responses of a step that serve for gradients; the level is that of all.
-        average: Number of steps over which the entropy gradient of u is averaged; 1 for the last.
-            The gain of u and <g,v> come from the last step alone.
+        every: Steps from one reading of gradients to the next; between them the effects of the
+            step and of u are those last read, and the level is new.
+        average: Readings over which the entropy gradient of u is averaged; 1 for the last.
     """
 
     targetable: ClassVar[bool] = True
@@ -49,6 +50,7 @@ class BudgetOptions(Limits):
     functional: Functional = "per_sequence"
     where: Annotated[str, Field(min_length=1)] | None = None
     size: Annotated[int, Field(ge=4 * GROUPS)] = 64
+    every: Count = 2
     average: Count = 8
 
 

@@ -217,7 +217,7 @@ def weighted_gradients(
                     more = k + 1 < len(roots)
                     grads = _backward(root, cotangent, parameters, of_layers, more)
                 _add(total, grads, batch.counted, bool(policy.precision.rounding))
-        del roots, root, cotangent, grads
+        del roots
     for total in totals:
         ranks.sum(x for x in total.values() if not is_sharded(x))
     return totals
