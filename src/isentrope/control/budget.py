@@ -46,6 +46,7 @@ from isentrope.probe.coming_step import ComingStep, coming_step
 from isentrope.probe.requirements import setting
 from isentrope.recording.observing import add_to_log, bare_model, evaluating
 from isentrope.sampling.streams import generator_of
+from isentrope.system.errors import IsentropeError
 from isentrope.system.processes import rank, together
 
 log = logging.getLogger("isentrope")
@@ -162,13 +163,24 @@ class EntropyBudget(TrainerCallback):
     ) -> None:
         inside = named_positions(drawn, self._options.where, policy.tokenizer)
         everything = ControlSample(drawn, self._options.functional, inside)
+        nowhere = inside is not None and not bool(inside.any())
+        if nowhere and math.isinf(self._level.variance):
+            raise IsentropeError(
+                f"No token of the first step stands at {self._options.where!r}: there is no "
+                "entropy to control. Choose another class (control.options.where)."
+            )
         entropy, se = everything.entropy()
-        self._level.observe(entropy, max(se**2, 1e-18))
+        if not nowhere:
+            self._level.observe(entropy, max(se**2, 1e-18))
         level_se = math.sqrt(self._level.variance)
         # the target before this step: `scheduled` adds its change in this step
         self._feedback.observe(step, self._level.value, ahead=0)
         tau = self._feedback.output + self._feedback.scheduled(step)
-        correction = self._correction(step, coming, policy, everything, clip, tau)
+        correction = (
+            _no_correction("no_position", tau)
+            if nowhere
+            else self._correction(step, coming, policy, everything, clip, tau)
+        )
         self._eta = coming.learning_rate
         self.component = correction.component if correction.weight else None
         self._predict_level(correction)
@@ -197,7 +209,6 @@ class EntropyBudget(TrainerCallback):
         obstacles = {
             "not_finite": not coming.components,
             "few_prompts": units.count < LEAST_PROMPTS,
-            "no_position": drawn.inside is not None and not bool(drawn.inside.any()),
         }
         for reason, there in obstacles.items():
             if there:
