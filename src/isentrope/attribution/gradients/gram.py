@@ -12,6 +12,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,6 +30,8 @@ from isentrope.attribution.gradients.tiles import Tiles
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.nouns.vectors import Vector, largest_part, local_part, require_same_names
 from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring_batches import tried_again
+from isentrope.system.memory import free_memory
 
 
 def gram(
@@ -67,7 +70,8 @@ def gram(
         tile = None if files is None else files.load(k)
         if tile is None:
             rows = (start, end)
-            tile = _tile(computed, held, streamed, scaled, plan.symmetric, rows, gradients.storage)
+            parts = computed, held, streamed, scaled, plan.symmetric, rows, gradients.storage
+            tile = tried_again(policy, held.rollouts, partial(_tile, *parts))
             if files is not None:
                 files.save(k, tile)
         out[start:end] += tile
@@ -111,7 +115,8 @@ def gram_diagonals(
 
     def diagonal(side: TokenSum) -> Tensor:
         n = side.n_rows
-        return torch.cat([squares(side, k, min(k + size, n)) for k in range(0, n, size)])
+        parts = (partial(squares, side, k, min(k + size, n)) for k in range(0, n, size))
+        return torch.cat([tried_again(policy, side.rollouts, part) for part in parts])
 
     return diagonal(left), diagonal(right)
 
@@ -128,6 +133,8 @@ def gram_plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage
     Returns:
         The plan; `str` is a sentence.
     """
+    if policy.device.type == "cuda":
+        storage = storage.within(min(policy.ranks.all_of([free_memory(policy.device)])))
     size = sum(largest_part(p) for p in policy.theta.values())  # as many tiles on every process
     element = max(p.element_size() for p in policy.theta.values())
     return plan_storage(n_left, n_right, size, element, storage)

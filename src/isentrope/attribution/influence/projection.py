@@ -9,6 +9,7 @@ the Gram matrix of two sets of gradients.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain, islice
 
 import torch
@@ -23,6 +24,7 @@ from isentrope.models.embeddings import DerivativeOfTraining
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, largest_part, local_part
 from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring_batches import tried_again
 from isentrope.policy.slopes import logprob_jvp, score_jvp
 from isentrope.policy.token_statistics import Scores
 from isentrope.update.step import Step
@@ -64,7 +66,8 @@ def on_sums(
     found: list[Tensor] = []
     while some := list(islice(short, max(1, MAX_STACKED_BYTES // size))):
         stacked = {n: torch.stack([u.pop(n) for u in some]) for n in theta}
-        found.append(_project(policy, sums, stacked, len(some), gradients))
+        once = partial(_project, policy, sums, stacked, len(some), gradients)
+        found.append(tried_again(policy, sums.rollouts, once))
     return torch.cat(found)
 
 
