@@ -1,7 +1,4 @@
-"""The sections that say how numbers are kept, responses drawn, and what is written (`config`).
-
-Names of the original notes that are not ours are here too; docs/from_notes.md has all of them.
-"""
+"""The sections that say how numbers are kept, responses drawn, and what is written (`config`)."""
 
 from __future__ import annotations
 
@@ -13,48 +10,20 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
-from isentrope.config.values import Count, Name, PathText, Real, Settings, Temperature, Text, Whole
+from isentrope.config.values import (
+    PATHS,
+    Count,
+    Name,
+    PathText,
+    Real,
+    Settings,
+    Temperature,
+    Text,
+    Whole,
+)
 from isentrope.models.precision import Precision
 from isentrope.sampling.tasks import TASKS, Task, is_task, load_task
 from isentrope.sampling.tasks.task import Conversations
-
-BACKBONES = {
-    "phi2": "microsoft/phi-2",
-    "phi1_5": "microsoft/phi-1_5",
-    "tinyllama": "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
-    "gemma2b": "google/gemma-2b-it",
-    "qwen2": "Qwen/Qwen2-0.5B",
-    "qwen2_5_05": "Qwen/Qwen2.5-0.5B",
-    "qwen2_5_15": "Qwen/Qwen2.5-1.5B",
-}
-"""Keys of the notes' model registry."""
-
-ELSEWHERE = [
-    *("entropy_analysis", "save_gradients", "entropy_probe", "simple_entropy_probe", "gns_probe"),
-    *("generation", "true_delta_h", "approx_delta_h", "rb_requires_grad", "tf_withgrad"),
-    "results_path",
-]
-"""Keys that are refused, and whose work another one does."""
-
-
-def base_of(backbone: str) -> str:
-    """The folder or the hub's name of a base model that is given as `backbone`.
-
-    Returns:
-        What `checkpoint.base_model` is to be.
-
-    Raises:
-        ValueError: If it is a key of a registry that is not known here.
-    """
-    if backbone in BACKBONES and not Path(backbone).exists():
-        return BACKBONES[backbone]
-    if "/" in backbone or Path(backbone).exists():
-        return backbone
-    raise ValueError(
-        f"backbone {backbone[:80]!r} is neither a folder, nor OWNER/NAME on the model hub, nor one "
-        f"of {', '.join(BACKBONES)}: give checkpoint.base_model"
-    )
-
 
 log = logging.getLogger("isentrope")
 
@@ -126,6 +95,20 @@ class PromptsConfig(Section):
             raise ValueError("system_prompt and chat_template_kwargs act with chat_template: true")
         return self
 
+    def require_files(self, section: str = "data") -> None:
+        """Refuse files that are missing, before any work is done.
+
+        Args:
+            section: The name of this section.
+
+        Raises:
+            FileNotFoundError: Naming the key and the path.
+        """
+        for key in PATHS[section]:
+            path = getattr(self, key)
+            if path is not None and not Path(path).exists():
+                raise FileNotFoundError(f"There is no file {path} ({section}.{key}).")
+
     def load_task(self, name: str, split: str, path: str | None) -> Task:
         """Load a task with its prompts as this section wants them."""
         own = name == cast(Any, self).dataset_name  # a data set of U may be another
@@ -143,6 +126,10 @@ class TaskConfig(PromptsConfig):
     """A task by name (docs/tasks.md), prompts (a jsonl), or file.py:name."""
     dataset_path: PathText | None = None
     """File or folder of the data set; null: the task's own source."""
+
+    def task(self, split: str) -> Task:
+        """The task, with the prompts of a split."""
+        return self.load_task(self.dataset_name, split, self.dataset_path)
 
 
 class ScoringPrecision(Section):

@@ -91,7 +91,7 @@ def held_out_prompts(
     """
     if not readers:
         return []
-    held_out = data.load_task(data.dataset_name, data.held_out_split, data.dataset_path)
+    held_out = data.task(data.held_out_split)
     trained = {prompt.content for prompt in trained_on}
     prompts = [prompt for prompt in held_out.prompts if prompt.content not in trained]
     if not prompts:
@@ -124,7 +124,7 @@ def prepare_training(
     require_disk(files.folder, model, kept, "set training.keep_last, or choose another --out")
     policy = Policy(model, tokenizer, precision="as_is")
     data, longest = config.data, config.sampling.max_new_tokens
-    task = data.load_task(data.dataset_name, data.train_split, data.dataset_path)
+    task = data.task(data.train_split)
     prompts = as_prompts(policy, task.prompts)
     require_room(policy, prompts, longest)
     batches = _batches(training, prompts, task, longest, advantages_of(config))
