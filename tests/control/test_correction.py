@@ -13,11 +13,11 @@ from isentrope.control.correction import (
     Halves,
     Limits,
     correct,
-    entropy_correction,
 )
 from isentrope.control.feedback import Level
 from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
 from isentrope.control.requirements import BudgetOptions
+from isentrope.control.trial import entropy_correction
 
 FREE = Limits(largest=1e9, range=1e9)
 

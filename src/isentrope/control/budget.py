@@ -71,8 +71,7 @@ class EntropyBudget(TrainerCallback):
     """Corrects each step so that it changes entropy by the requested amount.
 
     Attributes:
-        component: λu of the step in progress, or of the last step until the next begins; None where
-            there is no correction.
+        component: λu of the last step; None where there is no correction.
         seconds: Wall time of the control in the last step.
     """
 
@@ -140,9 +139,12 @@ class EntropyBudget(TrainerCallback):
         if self._own is None:
             raise ValueError("A budget reads its trainer's rollouts: call budget.attach(trainer).")
         model, step = bare_model(kwargs["model"]), state.global_step + 1
+        self.component = None  # of the last step: its memory is needed
         with evaluating(model):
             drawn, clip = self._own.take(), self._own.clip
-            policy = together(lambda: self._live_policy(model, args, kwargs))
+            policy = together(
+                lambda: self._live_policy(model, args, kwargs.get("processing_class"))
+            )
             coming = together(lambda: coming_step(policy, kwargs["optimizer"], "an entropy budget"))
             self._correct_step(step, coming, policy, drawn, clip)
         self.seconds = time.perf_counter() - start
@@ -176,11 +178,9 @@ class EntropyBudget(TrainerCallback):
         # the target before this step: `scheduled` adds its change in this step
         self._feedback.observe(step, self._level.value, ahead=0)
         tau = self._feedback.output + self._feedback.scheduled(step)
-        correction = (
-            _no_correction("no_position", tau)
-            if nowhere
-            else self._correction(step, coming, policy, everything, clip, tau)
-        )
+        correction = _no_correction("no_position", tau)
+        if not nowhere:
+            correction = self._correction(step, coming, policy, everything, clip, tau)
         self._eta = coming.learning_rate
         self.component = correction.component if correction.weight else None
         self._predict_level(correction)
@@ -205,14 +205,10 @@ class EntropyBudget(TrainerCallback):
         clip: float,
         tau: float,
     ) -> Correction:
-        units = Units.of(drawn.rollouts.prompt_index)
-        obstacles = {
-            "not_finite": not coming.components,
-            "few_prompts": units.count < LEAST_PROMPTS,
-        }
-        for reason, there in obstacles.items():
-            if there:
-                return _no_correction(reason, tau)
+        if not coming.components:
+            return _no_correction("not_finite", tau)
+        if drawn.rollouts.n_prompts < LEAST_PROMPTS:
+            return _no_correction("few_prompts", tau)
         v, P, rate = coming.direction, coming.preconditioner, coming.learning_rate
         asked = Asked(tau, self._options, None if coming.first else self._gain)
         if self._effects is not None and (step - 1) % self._options.every:
@@ -261,15 +257,11 @@ class EntropyBudget(TrainerCallback):
             *(step, effect, reason, _REASONS[reason], reason),
         )
 
-    def _live_policy(self, model: Any, args: Any, kwargs: Mapping[str, Any]) -> Policy:
+    def _live_policy(self, model: Any, args: Any, tokenizer: Any) -> Policy:
         if self._policy is None or self._policy.model is not model:
             require_long_parameters(model)
-            self._policy = Policy(
-                model,
-                kwargs.get("processing_class"),
-                temperature=setting(None, args, "temperature", "temperature"),
-                precision="as_is",
-            )
+            temperature = setting(None, args, "temperature", "temperature")
+            self._policy = Policy(model, tokenizer, temperature=temperature, precision="as_is")
         return self._policy
 
     # --- state -------------------------------------------------------------------------------

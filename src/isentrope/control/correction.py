@@ -35,10 +35,9 @@ import torch
 from torch import Tensor
 
 from isentrope.control.feedback import Level
-from isentrope.control.gradients import ControlSample, gradient_groups, slope_along, summed
+from isentrope.control.gradients import slope_along, summed
 from isentrope.control.requirements import Limits
 from isentrope.nouns.vectors import Vector, norm
-from isentrope.policy.language_model import Policy
 
 GAIN_DRIFT = 0.1
 """Change of the gain from one step to the next, as a share of it."""
@@ -129,38 +128,6 @@ class Asked:
     tau: float = 0.0
     limits: Limits = field(default_factory=Limits)
     gains: Level | None = None
-
-
-def entropy_correction(
-    policy: Policy,
-    E_a: ControlSample,
-    E_b: ControlSample,
-    direction: Vector,
-    preconditioner: Vector,
-    eta: float,
-    asked: Asked,
-) -> Correction:
-    """The correction of a step from two independent samples of E; the model does not change.
-
-    Args:
-        policy: The policy at θ.
-        E_a: A sample of it, drawn apart from the batch of the step.
-        E_b: Another one, independent of the first.
-        direction: v.
-        preconditioner: P, diagonal.
-        eta: Learning rate η of the step.
-        asked: The request.
-
-    Returns:
-        λ and u.
-    """
-    halves = Halves(gradient_groups(policy, E_a), gradient_groups(policy, E_b))
-    (first, one), (second, other) = E_a.entropy(), E_b.entropy()
-    entropy = (first + second) / 2
-    level = {"entropy": entropy, "entropy_se": math.hypot(one, other) / 2}
-    along_v = slope_along(halves.a, direction), slope_along(halves.b, direction)
-    correction = correct(halves, along_v, direction, preconditioner, eta, entropy, asked)
-    return replace(correction, numbers=level | correction.numbers)
 
 
 def correct(

@@ -2,7 +2,8 @@
 
     e_t = h*_t − ĥ_t,     output_t = clip(k_p e_t + k_i Σ_s e_s, ± limit · h*_t)
 
-h* is the target and ĥ the measured entropy, in nats per token; the output is the change of h that
+h* is the target and ĥ the measured entropy, nats per token or per response, as the control
+has them; the output is the change of h that
 is requested of the next step. Anti-windup: the integral does not change while the output is at its
 limit and the error would push it further, or where a control did not apply the request (`forget`).
 `share` is the output divided by its limit, in [−1, 1]; a token control multiplies its strength by
@@ -86,7 +87,7 @@ class _Section(BaseModel):
 
 
 class Target(_Section):
-    """The entropy that is wanted at each step, in nats per token."""
+    """The entropy that is wanted at each step: nats per token, of a budget also per response."""
 
     kind: TargetKind = "none"
     """none, hold (the entropy before the first step), value, linear, or cosine."""

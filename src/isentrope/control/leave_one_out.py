@@ -91,7 +91,9 @@ def _by_group(
     mine: range,
 ) -> tuple[Vector, Tensor]:
     """(K, ...) g_E^j and (K,) <g_E^j, P g_U^j>, 0 of groups that another process computes."""
-    E, entropy = sample.rollouts, sample.cotangents()
+    E = sample.rollouts
+    a, b = sample.cotangents()
+    entropy = a * (len(E) / (len(E) - 1)), b  # the mean that a subtracts holds the response's own
     c, d = E.padded("token_weights"), None
     if E.entropy_weights is not None:
         d = E.padded("entropy_weights")

@@ -15,12 +15,18 @@ import numpy as np
 import torch
 
 from isentrope.control.controls import FIELDS, STEP, TOKEN, build
-from isentrope.control.correction import Asked, Correction, entropy_correction
+from isentrope.control.correction import Asked, Correction
 from isentrope.control.gradients import ControlSample
 from isentrope.control.measured import kept_mass, token_influence
 from isentrope.control.requirements import BudgetOptions
 from isentrope.control.tokens import Tokens
-from isentrope.control.trial import Trial, on_policy_tokens, strength_for, try_tokens
+from isentrope.control.trial import (
+    Trial,
+    entropy_correction,
+    on_policy_tokens,
+    strength_for,
+    try_tokens,
+)
 from isentrope.estimators.entropy import entropy_gradient
 from isentrope.estimators.positions import named_positions
 from isentrope.nouns.rollouts import Rollouts
