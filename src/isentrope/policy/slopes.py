@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch
+from isentrope.nouns.frozen_products import FrozenProducts
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.derivatives import require_derivatives
@@ -105,4 +106,5 @@ def _hidden_slopes(policy: Policy, batch: MicroBatch, stacked: Vector) -> tuple[
     def along(direction: Vector) -> Any:
         return torch.func.jvp(at, (policy.theta,), (direction,))
 
-    return torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
+    with FrozenProducts():
+        return torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
