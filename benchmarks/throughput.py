@@ -40,8 +40,8 @@ from isentrope.models.batching import (
 )
 from isentrope.nouns.vectors import Vector
 from isentrope.policy import chi_square, scoring
+from isentrope.policy.gradient import logprob_jvp
 from isentrope.policy.language_model import Policy
-from isentrope.policy.slopes import logprob_jvp
 
 QUESTIONS = (20, 37, 42, 47, 51, 56, 61, 68, 76, 90, 200)
 ANSWERS = (20, 65, 78, 90, 101, 113, 128, 144, 165, 199, 250)

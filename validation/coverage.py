@@ -67,24 +67,26 @@ class Enumerated:
 
     def estimates(self, functional: str, method: str, n: int, seed: int) -> list:
         """Estimates of QUANTITIES on one batch of n, and its ESS/n by step size."""
-        index = self._draw(n, seed, _probabilities(self.series[0]))
+        index = self.draw(n, seed, _probabilities(self.series[0]))
         units = torch.arange(n) // self.group
         if method == "resampled":
-            here = _rows(self.series[0], index)
+            here = rows_of(self.series[0], index)
             out = [None] * 3
             for moved in self.moved:
-                other = self._draw(n, seed, _probabilities(moved))
-                there = _rows(moved, other)
+                other = self.draw(n, seed, _probabilities(moved))
+                there = rows_of(moved, other)
                 out.append(coupled_change(here, there, units, other != index, functional))
             return out
         sample = self.sample(functional, method, index)
-        sweep = change_of_sample(sample, self.etas, [_rows(s, index) for s in self.moved])
+        sweep = change_of_sample(sample, self.etas, [rows_of(s, index) for s in self.moved])
         changes = [p.change for p in sweep.points]
         self.ess = [p.trust.ess_whole / n for p in sweep.points]
         return [sweep.entropy, sweep.first_order, sweep.second_order, *changes]
 
-    def _draw(self, n: int, seed: int, probabilities: torch.Tensor) -> torch.Tensor:
+    def draw(self, n: int, seed: int, probabilities: torch.Tensor | None = None) -> torch.Tensor:
         """Rows of n responses, the same for the same seed as far as the probabilities allow."""
+        if probabilities is None:
+            probabilities = _probabilities(self.series[0])
         if self.group == 1:
             return self.exact.draw(n, seed, probabilities)
         generator = torch.Generator().manual_seed(seed)
@@ -96,7 +98,7 @@ class Enumerated:
         return prompt * responses + torch.searchsorted(steps, heights * steps[:, -1:])[:, 0]
 
     def sample(self, functional: str, method: str, index: torch.Tensor) -> ScoredBatch:
-        series = tuple(_rows(s, index) for s in self.series)
+        series = tuple(rows_of(s, index) for s in self.series)
         tokens, baseline = series[0].mask.double(), None
         units = torch.arange(len(index)) // self.group
         if method == "doubly-robust":
@@ -111,7 +113,7 @@ def _probabilities(scores: Scores) -> torch.Tensor:
     return scores.logprobs.sum(1).exp()
 
 
-def _rows(scores: Scores, index: torch.Tensor) -> Scores:
+def rows_of(scores: Scores, index: torch.Tensor) -> Scores:
     return Scores(scores.logprobs[index], scores.entropies[index], scores.mask[index])
 
 

@@ -37,7 +37,7 @@ _HOMES = {
     # What the change is made of
     "Influence": "isentrope.attribution.influence.contributions",
     "influence": "isentrope.attribution.influence.influence",
-    "influence_shares": "isentrope.attribution.influence.shares",
+    "influence_shares": "isentrope.attribution.influence.projection",
     "InfluenceOptions": "isentrope.attribution.influence.quantities",
     "audit": "isentrope.attribution.proxies.audit",
     "AuditOptions": "isentrope.attribution.proxies.audit",
@@ -70,8 +70,8 @@ else:
     from isentrope.attribution.gradients.storage_plan import GradientOptions
     from isentrope.attribution.influence.contributions import Influence
     from isentrope.attribution.influence.influence import influence
+    from isentrope.attribution.influence.projection import influence_shares
     from isentrope.attribution.influence.quantities import InfluenceOptions
-    from isentrope.attribution.influence.shares import influence_shares
     from isentrope.attribution.noise.consequences import entropy_noise_scale
     from isentrope.attribution.noise.scale import NoiseScale, noise_scale
     from isentrope.attribution.proxies.audit import AuditOptions, audit

@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 
-from isentrope.config.control import ControlConfig
+from isentrope.config.analysis import ControlConfig
 from isentrope.config.train import TrainConfig
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.attribution.fisher.block_model import block_model, block_model_table
-from isentrope.attribution.fisher.square import SquareKernel
+from isentrope.attribution.fisher.square import SquareKernel, block_model, block_model_table
 from tests.attribution.test_structure import UNEVEN, planted_gram, uneven_kernel
 
 PARTS = ["diagonal", "same_prompt", "constant", "low_rank", "rest"]

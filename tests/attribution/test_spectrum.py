@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from isentrope.attribution.fisher.null_spectra import (
-    marchenko_pastur_eigenvalues,
     simulated_null,
     singular_spectrum,
 )
@@ -106,14 +105,6 @@ def test_random_rows_have_the_effective_rank_and_the_edges_of_theory(n, d):
     assert fitted.mean() == pytest.approx(d, rel=0.03)
 
 
-def test_the_curve_of_the_null_is_the_spectrum_of_a_random_matrix():
-    for n, d in ((60, 400), (120, 60)):
-        found = torch.linalg.eigvalsh(wishart(n, d, 3)).flip(0)
-        curve = marchenko_pastur_eigenvalues(n, d, float(found.mean()))
-        assert len(curve) == min(n, d)
-        assert float((found[: len(curve)] / curve - 1).abs().mean()) < 0.1
-
-
 @pytest.mark.slow
 def test_random_rows_exceed_the_simulated_edge_in_one_of_twenty():
     above = [
@@ -204,14 +195,3 @@ def test_a_row_is_an_outlier_above_three_and_a_half():
     )
     assert found.norm_outliers() == [2, 1]
     assert found.norm_outliers(2.0) == [2, 1, 3, 4]
-
-
-def test_the_eigenvalues_of_theory_are_the_quantiles_of_its_density():
-    n, d = 100, 400
-    ends = [(1 + sign * (n / d) ** 0.5) ** 2 for sign in (-1, 1)]
-    x = np.linspace(*ends, 400_001)
-    density = np.sqrt((ends[1] - x) * (x - ends[0])) / x
-    mass = np.concatenate([[0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    expected = np.interp((n - np.arange(n) - 0.5) / n * mass[-1], mass, x)
-    found = marchenko_pastur_eigenvalues(n, d, 1.0)
-    np.testing.assert_allclose(found, expected, rtol=2e-6)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isentrope.attribution.fisher.supervised import supervised_loss_change, supervised_noise_scale
+from isentrope.attribution.fisher.second_order import supervised_loss_change, supervised_noise_scale
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.gradient import weighted_gradient

@@ -1,8 +1,8 @@
 import pytest
 import yaml
 
-from isentrope.config.acting import ELSEWHERE
 from isentrope.config.io import ConfigError, dump_config, load_config
+from isentrope.config.measure import ELSEWHERE
 from isentrope.config.train import TrainConfig
 from isentrope.verbs.measure import EntropyMeasurements
 

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from isentrope.config.contract import objective_of, plain_objective_of
-from isentrope.config.control_options import (
+from isentrope.config.contract import (
     contract_entry,
+    objective_of,
+    plain_objective_of,
     run_control,
 )
 from isentrope.config.io import ConfigError, load_config

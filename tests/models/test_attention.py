@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from isentrope.models import attention
-from isentrope.policy.gradient import weighted_gradient
+from isentrope.policy.gradient import logprob_jvp, weighted_gradient
 from isentrope.policy.scoring import score_along, score_along_each
-from isentrope.policy.slopes import logprob_jvp
 from tests import cases
 
 NAMES = ("qwen2", "gpt_neox")

@@ -5,7 +5,7 @@ import pytest
 from isentrope.models import base_model
 from isentrope.models.base_model import adapter_base, causal_lm
 from isentrope.models.checkpoint import load_tokenizer
-from isentrope.planning.shapes import shapes_of
+from isentrope.planning.plan import shapes_of
 from isentrope.system.errors import FileError
 from isentrope.trainers.convert.gathered import described_model
 from tests import cases

@@ -5,9 +5,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from isentrope.models.adapter import adapter_mismatch
+from isentrope.models.adapter import adapter_mismatch, base_type
 from isentrope.models.checkpoint import load_tokenizer
-from isentrope.models.trainable import base_type
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.sampling.tasks.addition import character_tokenizer

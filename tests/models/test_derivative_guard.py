@@ -7,8 +7,11 @@ import torch
 from torch import nn
 
 import isentrope as ise
-from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
-from isentrope.attribution.fisher.supervised import supervised_loss_change
+from isentrope.attribution.fisher.second_order import (
+    second_order_change,
+    second_order_kernel,
+    supervised_loss_change,
+)
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.models import derivative_guard
 from isentrope.models.architecture import UnsupportedModelError
@@ -16,9 +19,9 @@ from isentrope.models.derivative_guard import DerivativeError
 from isentrope.nouns import differences
 from isentrope.nouns.differences import derivative_gap
 from isentrope.policy.derivatives import require_derivatives
+from isentrope.policy.gradient import logprob_jvp
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along
-from isentrope.policy.slopes import logprob_jvp
 from isentrope.probe.scoring import look_ahead
 from tests import cases
 

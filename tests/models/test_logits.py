@@ -10,8 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import isentrope as ise
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.policy import own_logits
+from isentrope.policy.gradient import logprob_jvp
 from isentrope.policy.scoring import score, score_along
-from isentrope.policy.slopes import logprob_jvp
 from tests import cases
 
 DECLARED = {

@@ -11,13 +11,12 @@ from isentrope.models import attention
 from isentrope.models.batching import micro_batches
 from isentrope.models.shared_prompts import PLAIN_CACHE, keeps_plain_cache
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy import language_model, scoring, slopes
+from isentrope.policy import gradient, language_model, scoring
 from isentrope.policy.chi_square import score_moved
-from isentrope.policy.gradient import weighted_gradient
+from isentrope.policy.gradient import logprob_jvp, score_jvp, weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along, score_with_features
 from isentrope.policy.scoring_batches import scoring_batches
-from isentrope.policy.slopes import logprob_jvp, score_jvp
 from isentrope.system.processes import Ranks
 from tests import cases
 from tests.architectures import SETTINGS
@@ -73,7 +72,7 @@ def calls_of(policy: Policy, E: Rollouts) -> list[int]:
 def cheap(monkeypatch):
     """One more call costs as much as two tokens: short prompts are shared too."""
     monkeypatch.setattr(language_model, "PADDING", 2)
-    for module in (scoring, slopes):
+    for module in (scoring, gradient):
         monkeypatch.setattr(module, "PADDING_OF_SLOPES", 2)
 
 

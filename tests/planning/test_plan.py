@@ -14,8 +14,8 @@ from isentrope.planning.plan import (
     bytes_of,
     held,
     on_line,
+    shapes_of,
 )
-from isentrope.planning.shapes import shapes_of
 from isentrope.policy.language_model import Policy
 
 FLOAT32, FLOAT64 = Precision("float32"), Precision("float64")

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from isentrope.models.batching import micro_batches
-from isentrope.policy.gradient import weighted_gradient
+from isentrope.policy.gradient import logprob_jvp, weighted_gradient
 from isentrope.policy.scoring import score, score_along
-from isentrope.policy.slopes import logprob_jvp
 from tests import cases
 
 BATCH = cases.ragged(7)

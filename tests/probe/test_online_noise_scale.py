@@ -133,8 +133,3 @@ def test_a_restored_scale_goes_on_to_the_bit():
     for one in (scale, again):
         one.update(2.0, 1.0)
     assert again.latest() == scale.latest()
-
-
-def test_one_micro_batch_has_no_noise_scale():
-    with pytest.raises(ValueError, match=r"lower training\.micro_batch"):
-        NoiseScaleMonitor([], accumulation=1, processes=2, groups=1)

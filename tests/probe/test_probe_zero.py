@@ -12,9 +12,8 @@ import torch.distributed as dist
 from torch import nn
 
 from isentrope.policy.language_model import Policy
-from isentrope.probe.coming_step import moving_parts
+from isentrope.probe.coming_step import ZeroStep, moving_parts, zero_optimizer
 from isentrope.probe.requirements import require_whole_parameters
-from isentrope.probe.zero_step import ZeroStep, zero_optimizer
 from tests import cases
 from tests.probe import following
 from tests.probe.zero_probe import CASES

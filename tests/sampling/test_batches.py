@@ -37,15 +37,6 @@ def _ranks(rollouts):
     return torch.arange(len(rollouts))
 
 
-def test_excluded_prompts_are_in_neither_batch(policy):
-    first = name_prompts(PROMPTS)[0].key
-    e = sample(policy, name_prompts(PROMPTS, [first]), 20, **OPTIONS)
-    u, _ = update_batch(
-        policy, name_prompts(PROMPTS, [first]), _ranks, Groups(6, 2, 4, "rloo"), seed=0
-    )
-    assert first not in {*e.prompt_keys, *u.prompt_keys}
-
-
 def test_weighted_prompts_are_drawn_as_often_as_their_weights_say(policy):
     weights = [1.0, 3.0, *[1e-9] * (len(PROMPTS) - 2)]
     keys = [p.key for p in name_prompts(PROMPTS)]

@@ -17,13 +17,6 @@ def test_a_prompts_own_key_and_token_ids_win(policy):
     assert as_prompts(policy, [prompt]) == [prompt]
 
 
-def test_excluded_keys_are_left_out():
-    prompts = [Prompt("a", "x"), Prompt("b", "y")]
-    assert name_prompts(prompts, {"a"}) == prompts[1:]
-    with pytest.raises(ValueError, match="2 prompts"):
-        name_prompts(prompts, {"a", "b"})
-
-
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [

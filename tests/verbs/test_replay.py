@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from isentrope.cli.main import app
 from isentrope.config.io import load_config
 from isentrope.system.checkpoint_names import step_name
-from isentrope.verbs.replay import NORM, PARTS, STEP, NoNextStepError, replay
+from isentrope.verbs.replay import NORM, STEP, NoNextStepError, replay
 from tests.training import runs
 
 pytest.importorskip("trl")
@@ -43,26 +43,16 @@ def test_every_recorded_step_is_the_one_that_was_taken(ran):
     assert [f.passed for f in last] == [None]
     assert len(found) == runs.STEPS
     for findings in found.values():
-        assert {f.name: f.passed for f in findings} == {STEP: True, NORM: True, PARTS: None}
+        assert {f.name: f.passed for f in findings} == {STEP: True, NORM: True}
 
 
-def errors(finding):
-    """Part → relative error of a finding."""
-    words = finding.detail.removeprefix("relative error of ").split("), ")
-    return {word.split()[0]: float(word.split()[1]) for word in words}
-
-
-def test_a_momentum_that_is_not_the_runs_is_found_and_named(own):
-    assert max(map(abs, errors(replayed(own / "step_2")[PARTS]).values())) < 0.01
+def test_a_momentum_that_is_not_the_runs_is_found_and_its_gradient_is_not_blamed(own):
     state = torch.load(own / "step_2" / "optimizer.pt")
     for moments in state["state"].values():
         moments["exp_avg"] *= 1.25
     torch.save(state, own / "step_2" / "optimizer.pt")
     found = replayed(own / "step_2")
     assert (found[STEP].passed, found[NORM].passed) == (False, True)
-    parts = errors(found[PARTS])
-    assert parts["momentum"] == pytest.approx(1 / 1.25 - 1, abs=0.01)
-    assert abs(parts["gradient"]) < 0.01
 
 
 def test_another_next_checkpoint_fails_by_status_and_sentence(own):

@@ -21,9 +21,8 @@ from isentrope.results.verbs import TRY
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.trial import on_frontier
+from isentrope.verbs.trial import on_frontier, price_sentences
 from isentrope.verbs.trial_steps import largest_strength
-from isentrope.verbs.trial_strengths import price_sentences
 from tests.tiny_checkpoint import make_checkpoint, settings
 
 WITHOUT_CONTROL = ("shrunk_step", "no_momentum")

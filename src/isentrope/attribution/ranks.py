@@ -4,7 +4,7 @@ Values that differ by rounding alone are tied: what ranks them does not depend o
 
 Two equal responses have equal influences, and two sums of the same numbers in another order differ.
 
-Ranks and tails of a sample in which item i counts w_i times, from one sort.
+One sort gives ranks and tails of a sample in which item i counts w_i times:
 
     rank(x) = Σ_{x_j < x} w_j + ½ Σ_{x_j = x} w_j                           (mid-rank, less ½)
     x_j = x      to rounding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from isentrope.checks.checkpoint import Finding
-from isentrope.estimators.rounding import rounding_floor
+from isentrope.estimators.identities import rounding_floor
 from isentrope.estimators.sample import score_batch
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.models.precision import matmul_switches

@@ -1,9 +1,8 @@
 """Where results and progress are printed, and tables that fit the width.
 
-Tables that fit the width of the console: columns are left out, numbers are never cut.
-
-Each column has a rank. Columns of rank 0 are always there; the others are added in the order of
-their ranks wherever there is room. A line below the table says which are left out.
+Columns are left out where a table is too wide; numbers are never cut. Each column has a rank.
+Columns of rank 0 are always there; the others are added in the order of their ranks wherever there
+is room. A line below the table says which are left out.
 """
 
 from __future__ import annotations

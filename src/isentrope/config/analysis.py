@@ -1,14 +1,95 @@
-"""The sections of influence, kernel, noise and audit: what is attributed, and how it is held."""
+"""What influence, kernel, noise and audit attribute, and what controls entropy in training."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from isentrope.attribution.gradients.storage_plan import GradientBackend, Storage
 from isentrope.config.stages import Section
-from isentrope.config.values import Count, NotNegative, Positive, Real, Share, Whole
+from isentrope.config.values import (
+    Count,
+    Name,
+    NotNegative,
+    Pattern,
+    Positive,
+    Real,
+    Settings,
+    Share,
+    Whole,
+)
+from isentrope.control.feedback import Feedback, Gains, Target
+
+
+class ControlConfig(Section):
+    """What the run does about entropy."""
+
+    name: Name = "none"
+    """none, or the name of a control."""
+    strength: Real | None = None
+    """How hard it acts; null: the control's default. With a target, how hard it acts at most."""
+    target: Target = Target()
+    """The entropy that is wanted; without one, the strength stays as it is."""
+    feedback: Gains = Gains()
+    """From the distance to the target to the strength."""
+    options: Settings = Field(default_factory=dict)
+    """Settings of the control."""
+
+    @model_validator(mode="after")
+    def _known(self) -> ControlConfig:
+        control = self.build()
+        if control is None:
+            given = self.strength is not None or self.options or self.target.kind != "none"
+            if given:
+                raise ValueError(
+                    "name is none, and a strength, a target or options are given: name the control"
+                )
+        elif self.target.kind != "none" and not getattr(control, "targetable", True):
+            raise ValueError(
+                f"the control {self.name!r} cannot use a target: it has no strength that moves "
+                "entropy one way; leave control.target out"
+            )
+        return self
+
+    def build(self) -> Any:
+        """The control, or None where there is none."""
+        if self.name == "none":
+            return None
+        from isentrope.control import controls
+
+        return controls.build(self.name, self.strength, self.options)
+
+    def build_feedback(self) -> Feedback:
+        """The feedback, with nothing seen yet."""
+        return Feedback(self.target, self.feedback)
+
+
+class TrialConfig(Section):
+    """What `isentrope try` tries on a checkpoint's step."""
+
+    controls: list[Name] | None = None
+    """Controls to try; null: every one that acts while the batch is on-policy."""
+    strengths: Annotated[list[Positive], Field(min_length=1)] | None = None
+    """Multiples of each control's default strength; null: those that suit each."""
+    options: dict[str, Settings] = Field(default_factory=dict)
+    """Settings of the controls, by name."""
+    size: Annotated[Count, Field(ge=8)] = 256
+    """Responses of the controls' own E, for those that need one; others than those of E."""
+    random_masks: bool = True
+    """Beside each control, a random mask of as many tokens."""
+    change: Real | None = None
+    """Instead of `strengths`: the change of entropy per step that a strength is looked for."""
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> TrialConfig:
+        from isentrope.control import controls
+
+        if self.change is not None and self.strengths is not None:
+            raise ValueError("change looks for the strength, so strengths cannot be given with it.")
+        for name, options in self.options.items():
+            controls.build(name, None, options)
+        return self
 
 
 class AnalysisConfig(Section):
@@ -18,6 +99,10 @@ class AnalysisConfig(Section):
     """Influence of tokens (forward mode over U); false: of sequences only (one backward pass)."""
     reward: bool = True
     """Reward too: E is rewarded by its task; measure has ΔJ, and every piece of U a delta_j."""
+    price: bool = True
+    """measure: where the step spends entropy, and what reward it buys there (needs order ≥ 1)."""
+    position_pattern: Pattern | None = None
+    """A class of positions of its own: the response up to the position ends in this regex."""
     groups: Count | None = None
     """Groups of E's prompts for errors; null: 8 for tokens, 32 for sequences; 1: no errors."""
     overlap: Literal["refuse", "independent", "u_statistic"] = "refuse"

@@ -1,17 +1,146 @@
-"""What every checkpoint of a training run says of it, so that its step can be replayed."""
+"""What every checkpoint of a training run says of it, so that its step can be replayed.
+
+The section `control` is compared with the rest of a run: what fits it, and what does nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from isentrope.config.control_options import contract_entry
+from isentrope.config.io import ConfigError
 from isentrope.config.train import TrainConfig
+from isentrope.control.base import TokenRule
+from isentrope.control.bonus import TrainerFields
+from isentrope.control.clips import InfluenceClip
+from isentrope.control.controls import NONE
+from isentrope.control.masks import EntropyMask
+from isentrope.control.measured import HeldOutSample
+from isentrope.control.requirements import IsentropicOptions
+from isentrope.control.run_control import RunControl
+from isentrope.control.sequence_rules import PassAtK
+from isentrope.control.tokens import Tokens
+from isentrope.sampling.prompts import Prompt
 from isentrope.system.processes import world_size
 from isentrope.trainers.arguments import SavedArguments
-from isentrope.trainers.rules import obstacles_of
+from isentrope.trainers.passed import BESIDE_TOKEN_WEIGHTS, CONTROLS
+from isentrope.trainers.settings import obstacles_of
 from isentrope.trainers.step import Use
 from isentrope.update.objective import RECORDED
+
+log = logging.getLogger("isentrope")
+
+
+def trainer_fields(config: TrainConfig) -> dict[str, Any]:
+    """Fields of TRL's configuration that the control sets.
+
+    Returns:
+        Field and value.
+
+    Raises:
+        ConfigError: If the control does not fit the rest of the configuration.
+    """
+    control, name, given = config.control.build(), config.control.name, config.trainer
+    if control is None:
+        return {}
+    for field, same in CONTROLS.items():
+        if field in given:
+            raise ConfigError(
+                f"control.name={name} and trainer.{field} would both act on entropy: choose one "
+                f"(control.name={same} is the control of that kind)."
+            )
+    if isinstance(control, TokenRule):
+        _require_token_weights(config, control, given)
+    fields = control.fields() if isinstance(control, TrainerFields) else {}
+    if taken := sorted(fields.keys() & given):
+        raise ConfigError(
+            f"trainer.{taken[0]} is set by control.name={name}: leave it out of trainer, and give "
+            "the control's options instead."
+        )
+    return fields
+
+
+def _require_token_weights(config: TrainConfig, control: TokenRule, given: dict[str, Any]) -> None:
+    name = config.control.name
+    for field, (usual, words) in BESIDE_TOKEN_WEIGHTS.items():
+        if given.get(field) not in (None, *usual):
+            raise ConfigError(
+                f"control.name={name} gives every token a weight of its own, and "
+                f"trainer.{field}={given[field]} {words}: leave it out."
+            )
+    if isinstance(control, InfluenceClip) and given.get("num_iterations", 1) > 1:
+        raise ConfigError(
+            "control.name=influence measures at the policy that drew the batch, and with "
+            f"trainer.num_iterations={given['num_iterations']} later steps start elsewhere: set "
+            "it to 1."
+        )
+    size = config.training.group_size
+    if isinstance(control, PassAtK) and control.k >= size:
+        raise ConfigError(
+            f"control.options.k={control.k} of pass_at_k leaves no group of "
+            f"training.group_size={size} responses an advantage: k must be smaller."
+        )
+
+
+def measures(config: TrainConfig) -> bool:
+    """Whether the control draws evaluation batches of its own."""
+    return isinstance(config.control.build(), InfluenceClip | IsentropicOptions)
+
+
+def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> RunControl | None:
+    """The token control of a run; None where it has none. Held-out prompts are not trained on."""
+    control = config.control.build()
+    inert = {
+        "it acts through ratios of the policy to its sampler other than 1, and with "
+        "trainer.num_iterations=1 every ratio is 1": not getattr(control, "on_policy", True)
+        and config.trainer.get("num_iterations", 1) < 2,
+        "its strength is 0": getattr(control, "strength", None) == 0,
+        "no token is below quantile=0": isinstance(control, EntropyMask) and control.quantile == 0,
+    }
+    for reason in (words for words, found in inert.items() if found):
+        log.warning("control.name=%s does nothing in this run: %s.", config.control.name, reason)
+    if not isinstance(control, TokenRule):
+        return None
+    measured = None
+    if isinstance(control, InfluenceClip):
+        measured = HeldOutSample(
+            prompts=list(held_out),
+            size=control.size,
+            max_new_tokens=config.sampling.max_new_tokens,
+            seed=config.training.draws,
+            batch_size=config.sampling.batch_size,
+        )
+    high = args.epsilon if args.epsilon_high is None else args.epsilon_high
+    plain = partial(
+        Tokens.of,
+        objective="dr_grpo_longest" if config.training.normaliser == "longest" else args.loss_type,
+        max_response_length=config.sampling.max_new_tokens,
+        seed=config.training.draws,
+        clip_high=high,
+        micro_batch=args.per_device_train_batch_size,
+    )
+    return RunControl(
+        *(control, config.control.build_feedback(), plain),
+        max_grad_norm=config.training.max_grad_norm or None,
+        held_out=measured,
+    )
+
+
+def contract_entry(config: TrainConfig) -> dict[str, Any] | None:
+    """The run's control in a contract: name, strength, all options, target; None without one."""
+    of = config.control
+    if of.name == NONE:
+        return None
+    targeted = of.target.kind != "none"
+    return {
+        "name": of.name,
+        "options": asdict(of.build()),
+        "target": of.target.model_dump(exclude_none=True) if targeted else None,
+        "feedback": of.feedback.model_dump() if targeted else None,
+    }
 
 
 def run_contract(config: TrainConfig, args: Any, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from isentrope.config.acting import ELSEWHERE
-from isentrope.config.measure import MeasureConfig
+from isentrope.config.measure import ELSEWHERE, MeasureConfig
 from isentrope.config.strict_yaml import (
     FIRST_LINE,
     LAST_LINE,

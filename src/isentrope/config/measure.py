@@ -1,7 +1,8 @@
 """The configuration of a measurement: small frozen models, one a section.
 
-Every accepted key does something, unknown keys are an error (`config_io` says it in a sentence),
-and `isentrope config show` prints every key with its default and the words below it.
+Every accepted key does something, unknown keys are an error (`config.io` says it in a sentence),
+and `isentrope config show` prints every key with its default and the words below it. Names of the
+original notes that are not ours are in docs/from_notes.md.
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from isentrope.config.acting import base_of
-from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig
-from isentrope.config.control import TrialConfig
+from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig, TrialConfig
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.stages import (
     LoggingConfig,
@@ -36,6 +35,43 @@ from isentrope.config.values import (
 from isentrope.sampling.tasks import Task
 from isentrope.trainers.as_trained import ROUNDING, AsTrained, settle
 from isentrope.trainers.settings import GivenBatch
+
+BACKBONES = {
+    "phi2": "microsoft/phi-2",
+    "phi1_5": "microsoft/phi-1_5",
+    "tinyllama": "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+    "gemma2b": "google/gemma-2b-it",
+    "qwen2": "Qwen/Qwen2-0.5B",
+    "qwen2_5_05": "Qwen/Qwen2.5-0.5B",
+    "qwen2_5_15": "Qwen/Qwen2.5-1.5B",
+}
+"""Keys of the notes' model registry."""
+
+ELSEWHERE = [
+    *("entropy_analysis", "save_gradients", "entropy_probe", "simple_entropy_probe", "gns_probe"),
+    *("generation", "true_delta_h", "approx_delta_h", "rb_requires_grad", "tf_withgrad"),
+    "results_path",
+]
+"""Keys that are refused, and whose work another one does."""
+
+
+def base_of(backbone: str) -> str:
+    """The folder or the hub's name of a base model that is given as `backbone`.
+
+    Returns:
+        What `checkpoint.base_model` is to be.
+
+    Raises:
+        ValueError: If it is a key of a registry that is not known here.
+    """
+    if backbone in BACKBONES and not Path(backbone).exists():
+        return BACKBONES[backbone]
+    if "/" in backbone or Path(backbone).exists():
+        return backbone
+    raise ValueError(
+        f"backbone {backbone[:80]!r} is neither a folder, nor OWNER/NAME on the model hub, nor one "
+        f"of {', '.join(BACKBONES)}: give checkpoint.base_model"
+    )
 
 
 class PolicyConfig(Section):
@@ -151,17 +187,6 @@ class BatchConfig(PromptsConfig):
         """The seeds of E, of U, of fresh responses, and of the controls' own E."""
         U = self.seed + 1 + 3 * self.first_repeat
         return {"E": self.seed, "U": U, "resample": U + 1, "control": U + 2}
-
-    def require_files(self) -> None:
-        """Refuse batch and data files that are missing, before any work is done.
-
-        Raises:
-            FileNotFoundError: Naming the key and the path.
-        """
-        for key in ("E_file", "U_file", "dataset_path", "U_dataset_path"):
-            path = getattr(self, key)
-            if path is not None and not Path(path).exists():
-                raise FileNotFoundError(f"There is no file {path} (batch_config.{key}).")
 
     @property
     def repeat_numbers(self) -> range:

@@ -5,11 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
-from isentrope.config.values import Count, Name, PathText, Real, Settings, Temperature, Text, Whole
+from isentrope.config.values import (
+    PATHS,
+    Count,
+    Name,
+    PathText,
+    Real,
+    Settings,
+    Temperature,
+    Text,
+    Whole,
+)
 from isentrope.models.precision import Precision
 from isentrope.sampling.tasks import TASKS, Task, is_task, load_task
 from isentrope.sampling.tasks.task import Conversations
@@ -84,6 +95,20 @@ class PromptsConfig(Section):
             raise ValueError("system_prompt and chat_template_kwargs act with chat_template: true")
         return self
 
+    def require_files(self, section: str = "data") -> None:
+        """Refuse files that are missing, before any work is done.
+
+        Args:
+            section: The name of this section.
+
+        Raises:
+            FileNotFoundError: Naming the key and the path.
+        """
+        for key in PATHS[section]:
+            path = getattr(self, key)
+            if path is not None and not Path(path).exists():
+                raise FileNotFoundError(f"There is no file {path} ({section}.{key}).")
+
     def load_task(self, name: str, split: str, path: str | None) -> Task:
         """Load a task with its prompts as this section wants them."""
         own = name == cast(Any, self).dataset_name  # a data set of U may be another
@@ -101,6 +126,10 @@ class TaskConfig(PromptsConfig):
     """A task by name (docs/tasks.md), prompts (a jsonl), or file.py:name."""
     dataset_path: PathText | None = None
     """File or folder of the data set; null: the task's own source."""
+
+    def task(self, split: str) -> Task:
+        """The task, with the prompts of a split."""
+        return self.load_task(self.dataset_name, split, self.dataset_path)
 
 
 class ScoringPrecision(Section):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from isentrope.config.control import ControlConfig
+from isentrope.config.analysis import ControlConfig
 from isentrope.config.stages import OutputConfig, Section, TaskConfig
 from isentrope.config.values import (
     Count,
@@ -18,6 +18,7 @@ from isentrope.config.values import (
     Name,
     NotNegative,
     PathText,
+    Pattern,
     Positive,
     Rate,
     Seed,
@@ -137,6 +138,10 @@ class ProbeConfig(Section):
     """Also measure on a second mini-batch, whose error is independent of the prediction's."""
     preconditioning: Preconditioning = "this_step"
     """The predicted step: as taken, or previous_step: with the second moments of before it."""
+    price: bool = True
+    """Also what a step spends of entropy and earns of reward, and at which positions."""
+    position_pattern: Pattern | None = None
+    """A class of positions of its own: the response so far ends in this regular expression."""
     memory: Decay = 0.9
     """Of the running mean over readings: how much of it the next reading leaves standing."""
 

@@ -1,6 +1,6 @@
-"""TRL's configurations from ours: the fields that a run sets, and those that it passes through.
+"""TRL's configurations from ours: the fields that a run sets, and those of the section `trainer`.
 
-Fields of TRL's configuration that a `trainer` section passes through, by name and type.
+The latter are passed through by name, if they are of TRL's type.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from isentrope.config.control_options import trainer_fields
+from isentrope.config.contract import trainer_fields
 from isentrope.config.io import ConfigError
 from isentrope.config.strict_yaml import brief
 from isentrope.config.train import ModelConfig, SftConfig, TrainConfig

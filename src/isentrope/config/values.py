@@ -2,9 +2,8 @@
 
 Types are strict: true and "3" are not numbers, and 3.0 is not a count.
 
-Paths in the config.yaml of a run: those inside the run's folder are relative to the file's own.
-
-So a run that was copied or moved, or is resumed from another directory, finds its own files. In a
+In the config.yaml of a run, paths inside the run's folder are relative to the file's own. So a run
+that was copied or moved, or is resumed from another directory, finds its own files. In a
 config.yaml that a run wrote, a relative path is looked for beside the file first, and then, as in
 any other configuration, in the current directory.
 """
@@ -145,6 +144,14 @@ def _file_name(value: str) -> str:
     return value
 
 
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"{value[:80]!r} is no regular expression: {error}") from error
+    return value
+
+
 def _no_truth_value(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError(f"should be a number, got {value}")
@@ -218,5 +225,6 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 Text = Annotated[str, BeforeValidator(spelling), AfterValidator(_text)]
 Name = PathText = Annotated[str, BeforeValidator(spelling), AfterValidator(_not_blank)]
 """A name, or a path, or a name on the model hub."""
+Pattern = Annotated[Name, AfterValidator(_pattern)]
 FileName = Annotated[Name, AfterValidator(_file_name)]
 """The name of a file or folder, which cannot leave the folder that it is in."""

@@ -22,9 +22,8 @@ from isentrope.models.batching import micro_batches
 from isentrope.models.embeddings import DerivativeOfTraining, derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector, multiply, norm
-from isentrope.policy.gradient import weighted_gradient
+from isentrope.policy.gradient import logprob_jvp, weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.slopes import logprob_jvp
 from isentrope.policy.token_statistics import LOGITS_HELD
 from isentrope.probe.scoring import draw_share
 from isentrope.sampling.prompts import PromptLike

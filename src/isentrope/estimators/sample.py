@@ -1,6 +1,6 @@
 """The input of every estimator: one E-batch, scored at θ, and the function F on it.
 
-What a sweep over learning rates estimates, as functions of the samples' weights (T2), (T3).
+What a sweep over learning rates estimates are functions of the samples' weights (T2), (T3):
 
     ω ↦ (F, δH₁, pathwise, δH₂, then ΔH(η) and ΔH(η) − ηδH₁ − η²δH₂ for each η)
 

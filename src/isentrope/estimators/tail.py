@@ -12,12 +12,10 @@ between 1 and n − 1: 1/ξ is the tail index of z. Normal c have about 4 (quant
 Hill's estimate of their own index 1/ξ_c identifies a light tail better, and the larger of 2/ξ and
 1/ξ_c is used. No interval accounts for large values so rare that a batch holds none of them.
 
-Means over prompts of scores in [0, 1].
-
-Such scores are often all but equal, so the interval is the t-interval of the prompts with one 0 and
-one 1 added (as Agresti and Coull do for proportions); value and standard error are those of the
-prompts alone. In simulations it covers 94–98 % from 64 prompts on, more where nearly all prompts
-score alike.
+Scores of prompts in [0, 1] have no tail, and are often all but equal: the interval of their mean is
+the t-interval of the prompts with one 0 and one 1 added (as Agresti and Coull do for proportions);
+value and standard error are those of the prompts alone. In simulations it covers 94–98 % from 64
+prompts on, more where nearly all prompts score alike.
 """
 
 from __future__ import annotations

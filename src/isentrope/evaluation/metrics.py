@@ -22,7 +22,7 @@ Entropies are at the sampling temperature, and are expectations over sampled res
 responses have none. A metric without meaning (the length of correct responses where none is
 correct, a format that the task does not define) is None.
 
-pass@k: the probability that one of k responses to a prompt is correct.
+pass@k is the probability that one of k responses to a prompt is correct:
 
     pass@k = E_p[ 1 − C(n−c, k)/C(n, k) ]          n responses to the prompt, c of them correct
 

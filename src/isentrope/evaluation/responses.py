@@ -5,7 +5,7 @@ sampler. Every (prompt, response, position) has its own uniform number, in the o
 and fixed by the seed alone. So a response does not depend on its batch, and two checkpoints with
 the same settings are coupled (common random numbers).
 
-Responses as a table, one row each, from which every metric is computed.
+They become a table, one row each, from which every metric is computed.
 """
 
 from __future__ import annotations

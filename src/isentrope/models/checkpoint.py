@@ -16,10 +16,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from isentrope.models.adapter import adapter_mismatch, fit_vocabulary, require_tunable
+from isentrope.models.adapter import (
+    adapter_mismatch,
+    base_type,
+    fit_vocabulary,
+    require_tunable,
+    train_only,
+)
 from isentrope.models.base_model import adapter_base, causal_lm, loading
 from isentrope.models.layouts import foreign_layout
-from isentrope.models.trainable import base_type, train_only
 from isentrope.system import manifest
 from isentrope.system.checkpoint_folder import ADAPTER, ADAPTER_CONFIG, CheckpointFolder
 from isentrope.system.errors import FileError

@@ -1,6 +1,6 @@
-"""Checks that a model can be measured. Each names the cause of a refusal in one sentence.
+"""Checks that a model can be measured, each of which names the cause of a refusal in one sentence.
 
-The tokens that end a response, and the one that pads prompts.
+Which tokens end a response, and which one pads prompts, is found here too.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

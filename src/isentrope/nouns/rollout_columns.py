@@ -1,6 +1,6 @@
-"""Columns of a rollouts file, read and checked: their types, no nulls, values in range.
+"""Columns of rollouts, as a file or a caller gives them: converted to tensors, and checked.
 
-Columns of rollouts as a caller gives them, converted to tensors and checked.
+Those of a file have their types, no nulls, and values in range.
 """
 
 from __future__ import annotations

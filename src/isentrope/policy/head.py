@@ -1,4 +1,4 @@
-"""The derivatives of scores by hidden states, written out for the output embedding.
+"""A causal LM by its hidden states and its output embedding, and the derivatives of scores there.
 
 With logits l = W h + b, and π = softmax(l/T) at the position that predicts token t,
 
@@ -6,9 +6,8 @@ With logits l = W h + b, and π = softmax(l/T) at the position that predicts tok
     ∂s/∂h   = (W_t − Σ_a π_a W_a)/T
 
 So a gradient goes back from the hidden states, and a directional derivative of s is a dot product
-with ∂s/∂h, the same for every direction. No graph over (tokens × vocabulary) is built.
-
-The causal LM without its loss: hidden states at response positions, then the head in chunks.
+with ∂s/∂h, the same for every direction. No graph over (tokens × vocabulary) is built. The model is
+run without its loss: hidden states at response positions, then the head in chunks.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class Scorer(nn.Module):
             vocab_chunk: Vocabulary entries at a time.
             dtype: Type of the softmax arithmetic.
             features: Number of projected hidden-state features to return as well.
-            variances: Whether to return V and F of `spread` as well.
+            variances: Whether to return V and F of `token_statistics.Spread` as well.
 
         Returns:
             s and H, each (m,), then V and F, or (m, features), if requested.

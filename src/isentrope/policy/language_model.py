@@ -191,7 +191,7 @@ class Policy(Theta):
             params: Trainable parameters to use, θ by default.
             directions: Directions of a forward-mode pass that this is in.
             features: Number k of projected hidden-state coordinates to return as well.
-            variances: Whether to return V and F of `spread` as well.
+            variances: Whether to return V and F of `Spread` as well.
 
         Returns:
             s and H in nats, each (m,); then V and F, each (m,), or the features (m, k).

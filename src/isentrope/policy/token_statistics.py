@@ -5,7 +5,7 @@
 The vocabulary is visited in chunks with a running maximum, so no (tokens × vocabulary) array is
 ever held, and the same code serves values, forward mode and reverse mode.
 
-Conditional variances of a token's log-probability and of its derivative, given the prefix.
+Given the prefix, a token's log-probability and its derivative have the variances
 
     V_k = Σ_a π(a) (log π(a) + H_k)²          F_k = Σ_a π(a) (∂_v log π(a))²
 
@@ -111,7 +111,7 @@ class Scores:
         mask: (n, t) bool, where there is a token.
         features: (n, t, k) float64, hidden state before each token, projected; or None.
         variances: (n, t) float64, variance of `logprobs` over the token drawn, given the prefix
-            (`spread`); or None where not requested.
+            (`Spread`); or None where not requested.
     """
 
     logprobs: Tensor
@@ -159,7 +159,7 @@ def token_statistics(
         temperature: Sampling temperature T.
         vocab_chunk: Vocabulary entries at a time.
         dtype: Type of the softmax arithmetic.
-        variances: Whether to return V and F of `spread` as well.
+        variances: Whether to return V and F of `Spread` as well.
 
     Returns:
         s and H, each (m,), in nats; then V and F if requested.

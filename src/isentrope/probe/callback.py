@@ -29,7 +29,7 @@ from isentrope.models.sharding import is_spread
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.probe.coming_step import StepControl, moving_parts
+from isentrope.probe.coming_step import StepControl, ZeroStep, moving_parts, zero_optimizer
 from isentrope.probe.guard import never_raising, on_every_process
 from isentrope.probe.kept_gradient import KeptGradient, RunningMean, gradient_of_reading
 from isentrope.probe.reading import ProbeReading, read
@@ -42,9 +42,9 @@ from isentrope.probe.requirements import (
     require_whole_parameters,
 )
 from isentrope.probe.scoring import ScoredBefore, draw_share, look_ahead, look_back
-from isentrope.probe.zero_step import ZeroStep, zero_optimizer
 from isentrope.recording.observing import add_to_log, bare_model, evaluating
 from isentrope.recording.step_record import StepRecorder
+from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.sampling.streams import generator_of
 from isentrope.system.processes import all_ranks, rank, together
@@ -199,7 +199,11 @@ class EntropyProbe(TrainerCallback):
             if not self._reads(state.global_step):
                 return
             E = self._draw(policy, step, 0, length)
-            before = look_ahead(policy, E, components, self.options.second_order, eta)
+            if (reward := self.options.reward) is not None:
+                drawn = E
+                E = together(lambda: with_rewards(drawn, reward))
+            asked = self.options.second_order, eta, self.options.position_pattern
+            before = look_ahead(policy, E, components, *asked)
             if self.kept is not None:
                 gradient = gradient_of_reading(policy, before, self._functionals(before))
                 self.kept.renew(step, gradient, components, eta)

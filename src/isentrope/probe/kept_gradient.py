@@ -6,7 +6,7 @@ g grows old. At each reading the old and the new gradient are multiplied with th
 mean square of the differences, over the last readings, is the error that is given with every
 prediction. Both gradients are of their own mini-batch, so it holds sampling noise and age.
 
-An exponential moving average of estimates, with its error.
+Over steps there is an exponential moving average of readings, with its error:
 
     m_t = Σ_k β^(t−k) x_k / Σ_k β^(t−k),     SE² = Σ_k β^(2(t−k)) se_k² / (Σ_k β^(t−k))²
 

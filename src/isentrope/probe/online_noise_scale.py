@@ -170,20 +170,12 @@ class NoiseScaleMonitor(OnlineNoiseScale):
 
         Args:
             parameters: The trainable parameters, whose .grad accumulates over a step.
-            accumulation: Micro-batches per step on each process; the loss of each was divided by
-                it.
+            accumulation: Micro-batches per step on each process, 2 or more; the loss of each was
+                divided by it.
             processes: Processes whose gradients are averaged.
             groups: Prompt groups per micro-batch.
             ema_decay: β of the moving averages, in [0, 1).
-
-        Raises:
-            ValueError: If no micro-batch of a process is known separately.
         """
-        if accumulation < 2:
-            raise ValueError(
-                "The noise scale needs at least two micro-batches per step on each process, got "
-                f"{accumulation}: lower training.micro_batch, or set noise_scale.enabled=false."
-            )
         self._parameters = list(parameters)
         self._accumulation, self._processes, self._groups = accumulation, processes, groups
         super().__init__(ema_decay)

@@ -16,6 +16,7 @@ from torch import Tensor
 from isentrope.estimators.functional import Functionals, along
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.price import Price, price_of_step
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.sample import ScoredBatch, trust_of_change
 from isentrope.nouns.estimate import Estimate
@@ -47,6 +48,7 @@ class ProbeReading:
         trust: Diagnostics of the importance weights after the step, or of those at θ, policy over
             sampler, where they are worse.
         fresh: ΔH on other samples of θ, or None.
+        price: What the step spends and earns; None without rewards.
     """
 
     step: int
@@ -62,6 +64,7 @@ class ProbeReading:
     residual: Estimate
     trust: Trust
     fresh: Estimate | None = None
+    price: Price | None = None
 
     def to_dict(self) -> dict[str, float]:
         """Flat numbers for a log, errors under names that end in _se.
@@ -91,7 +94,7 @@ class ProbeReading:
         for name, estimate in named.items():
             if estimate is not None:
                 flat |= {f"probe/{name}": estimate.value, f"probe/{name}_se": estimate.se}
-        return flat
+        return flat | (self.price.to_dict() if self.price else {})
 
 
 def read(
@@ -148,6 +151,11 @@ def read(
         change=estimate(4, trust=trust),
         residual=estimate(5, trust=of_residual),
         trust=trust,
+        price=None
+        if before.rewards is None
+        else price_of_step(
+            before.sample(f), eta, before.classes, before.rewards, after=(after, trust)
+        ),
     )
 
 

@@ -11,6 +11,8 @@ from torch.distributed.tensor import DTensor
 
 from isentrope.estimators.functional import Functional, Method
 from isentrope.models.requirements import active_dropout
+from isentrope.sampling.advantages import RewardFunction
+from isentrope.sampling.tasks.task import Task
 from isentrope.trainers.fields import SAMPLER_OFF, filters
 from isentrope.update.optimizer_rules import Preconditioning, choose_rule
 
@@ -200,6 +202,10 @@ class ProbeOptions:
         ema_decay: β of the exponential moving averages over readings, in [0, 1).
         temperature: Sampling temperature; by default the trainer's.
         max_new_tokens: Longest response in tokens; by default the trainer's.
+        reward: Rewards the mini-batch, for the price of a step: a task, or a function of the
+            rollouts; None for none.
+        position_pattern: A regular expression; where a response so far ends in it, the price has a
+            class of positions of its own.
     """
 
     log_every: int | None = None
@@ -212,6 +218,8 @@ class ProbeOptions:
     ema_decay: float = 0.9
     temperature: float | None = None
     max_new_tokens: int | None = None
+    reward: Task | RewardFunction | None = None
+    position_pattern: str | None = None
 
     def temperature_of(self, args: Any) -> float:
         """The temperature of a trainer's arguments, or the one given for a trainer without."""

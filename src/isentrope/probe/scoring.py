@@ -11,12 +11,15 @@ after the step     scores at θ' = θ + ηv, on the same samples
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from isentrope.attribution.influence.quantities import require_agreement
+from isentrope.estimators.functional import Functionals
+from isentrope.estimators.positions import matches, position_classes
+from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sampler_match import SamplerMatch, root_mean_square, tolerance_of
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -26,7 +29,7 @@ from isentrope.policy.scoring import score, score_along, score_along_each
 from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.guard import on_every_process
-from isentrope.sampling.generate import sample_responses
+from isentrope.sampling.generate import sample_responses, texts_of
 from isentrope.sampling.prompts import PromptLike, as_prompts, require_room
 from isentrope.sampling.streams import draw_plan
 from isentrope.system.processes import gather, rank, world_size
@@ -45,6 +48,8 @@ class ScoredBefore:
         curvature: (∂_v, ∂²_v) of the scores along v, with the second order; else None.
         divergence: How far θ + ηv moves each distribution.
         match: How the sampler compares with the scorer.
+        rewards: (n,) of the whole mini-batch; None where it has none.
+        after: Where a pattern has just matched, (T,) of each response, by pattern.
     """
 
     mine: Rollouts
@@ -55,6 +60,25 @@ class ScoredBefore:
     curvature: Scores | None
     divergence: Divergence
     match: SamplerMatch
+    rewards: Tensor | None = None
+    after: Mapping[str, Sequence[Tensor]] = field(default_factory=dict[str, Sequence[Tensor]])
+
+    @property
+    def classes(self) -> dict[str, Tensor]:
+        """(n, t) positions by class; an E of one response per prompt has no solved prompts."""
+        return position_classes(self.base, after=self.after)
+
+    def sample(self, f: Functionals) -> ScoredBatch:
+        """The mini-batch with its derivative along the step.
+
+        Args:
+            f: F of it.
+
+        Returns:
+            The scored batch.
+        """
+        series = (self.base, sum_of_scores(list(self.slopes.values())))
+        return ScoredBatch(f, self.sampler, series, self.prompt_index, self.match)
 
 
 def own_rows(policy: Policy, size: int) -> Tensor:
@@ -100,6 +124,8 @@ def draw_share(
     )
     return Rollouts(
         *(ids, drawn.responses, torch.arange(len(ids))),
+        references=[chosen[i].reference for i in mine.tolist()],
+        response_texts=texts_of(policy, drawn.responses),
         sampler_logprobs=drawn.logprobs,
         sampler_entropies=drawn.entropies,
     )
@@ -111,6 +137,7 @@ def look_ahead(
     components: Mapping[str, Vector],
     second_order: bool,
     eta: float,
+    pattern: str | None = None,
 ) -> ScoredBefore:
     """Score an E mini-batch at θ, and its derivatives along the step; every process must call this.
 
@@ -120,6 +147,7 @@ def look_ahead(
         components: Parts of v that are not zero, at least one.
         second_order: Whether to compute ∂²_v too.
         eta: Learning rate of the step, at which the weights are judged.
+        pattern: Of a class of positions; None for no such class.
 
     Returns:
         The scored mini-batch, the same on every process but for `mine`.
@@ -157,6 +185,11 @@ def look_ahead(
         curvature=along_v[1] if along_v else None,
         divergence=Divergence(*(torch.stack((x.logprobs, x.entropies), 2) for x in moments)),
         match=SamplerMatch(difference, RowSampler(policy.temperature) if agrees else None, agrees),
+        rewards=None if mine.rewards is None else torch.stack(_all_rows(policy, [*mine.rewards])),
+        after={
+            name: _all_rows(policy, matches(mine.response_ids, name, policy.tokenizer))
+            for name in ([] if pattern is None else [pattern])
+        },
     )
 
 

@@ -5,10 +5,9 @@ training_state/step_N/
   parameter_names.json     the optimizer's parameters in its order, one list per param group
   next_update/             written one step later: the step from θ_N to θ_N+1 (`next_update`)
 
-What contract.json may hold: every key, the values that each can have, and how they agree.
-
-A key that is not here is of a newer version, and is refused, as a value is that no run has. What a
-contract says twice must be the same: its configuration holds most of its settings too.
+The class `Contract` has every key of contract.json and the values that it can have. A key that is
+not here is of a newer version, and is refused, as a value is that no run has. What a contract says
+twice must be the same: its configuration holds most of its settings too.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from isentrope.system.files import sha256
 from isentrope.system.manifest import verify
 from isentrope.system.reading import require_types
 from isentrope.update.objective import OBJECTIVES, RECORDED, SFT
-from isentrope.update.optimizer_checks import require_plausible
 from isentrope.update.parameter_names import SIDECAR
+from isentrope.update.saved_state import require_plausible
 
 
 def _digest(text: str) -> str:

@@ -1,7 +1,7 @@
 """Recording the step of any trainer: its tokens, and c = −∂loss/∂s, d = −∂loss/∂H of each.
 
 A loss that depends on the model through log-probabilities s and entropies H alone has the gradient
-−Σ_ik (c_ik ∂s_ik + d_ik ∂H_ik) for any form of the loss; `loss_weights` computes c and d. That sum
+−Σ_ik (c_ik ∂s_ik + d_ik ∂H_ik) for any form of the loss; `token_record` computes c and d. That sum
 is compared with the gradient of the optimizer, first with d = 0 and then, where that does
 not replay it, with both. The two differ where the loss is more than a function of s and H (a
 router's loss) or the forward pass is not the policy's (dropout, packed sequences): then the record
@@ -29,9 +29,14 @@ from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.recording.contract import optimizer_names, write_names
-from isentrope.recording.next_update import NEXT_UPDATE, write_next_update
+from isentrope.recording.next_update import (
+    NEXT_UPDATE,
+    precision_of,
+    replay_error,
+    replay_tolerance,
+    write_next_update,
+)
 from isentrope.recording.observing import evaluating
-from isentrope.recording.replay_error import precision_of, replay_error, replay_tolerance
 from isentrope.recording.token_record import ForwardPass, TrainedSequence, sequences_of
 from isentrope.sampling.generate import texts_of
 from isentrope.sampling.prompts import name_prompts

@@ -3,10 +3,9 @@
 The gradient of a loss of log-probabilities and entropies is −Σ_ik (c_ik ∂s_ik + d_ik ∂H_ik)
 for any form of the loss, so c and d replay the step. d is 0 without an entropy term.
 
-c = −∂loss/∂s and d = −∂loss/∂H of every token, from the gradient at the hidden states.
-
-Where the loss is a function of the log-probabilities s alone, the gradient at the hidden state h
-that predicts a token is ∂loss/∂h = −c ∂s/∂h, so
+Of other trainers only the gradient at the hidden states is seen. Where the loss is a function of
+the log-probabilities s alone, the gradient at the hidden state h that predicts a token is ∂loss/∂h
+= −c ∂s/∂h, so
 
     c = −⟨∂loss/∂h, ∂s/∂h⟩ / ⟨∂s/∂h, ∂s/∂h⟩
 

@@ -7,7 +7,7 @@ Fieller's or on a logarithm. ρ is the correlation of the two numbers: that of t
 prompts, where both runs were measured on the same prompts, else 0. Where either has no interval of
 its own, its error is not to be trusted and no difference is given.
 
-Figures of results as files of their own.
+The figures that a verb writes beside its results are drawn here too.
 """
 
 from __future__ import annotations

@@ -3,11 +3,10 @@
 A mark is a function of axes; `chart` draws marks into a figure. A figure is WIDTH units wide, which
 is a column of the page on a desktop; on a phone it shrinks by a fifth and can still be read.
 
-One colour per meaning, the same in every figure, in a light and a dark shade.
-
-Figures are drawn in the light shades; in the page each is replaced by its CSS variable, so that a
-reader who prefers a dark screen gets the dark ones. The hues (Okabe and Ito's for what is measured
-and predicted; violet against ochre for fall and rise) can be distinguished by colour-blind readers.
+A meaning has one colour in every figure, in a light and a dark shade. Figures are drawn in the
+light shades; in the page each is replaced by its CSS variable, so that a reader who prefers a dark
+screen gets the dark ones. The hues (Okabe and Ito's for what is measured and predicted; violet
+against ochre for fall and rise) can be distinguished by colour-blind readers.
 """
 
 from __future__ import annotations

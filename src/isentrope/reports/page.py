@@ -4,8 +4,7 @@ Style, script and figures are inside it, and its content security policy forbids
 A panel's data are in it too, as a table and as CSV to be saved; those of more than LARGEST bytes
 are only begun in the page, and whole in the folder beside it.
 
-Figures as files, and inside a page, where their text stays text and colours follow the page.
-
+Figures are files, and are in the page, where their text stays text and colours follow the page.
 Identifiers carry the figure's name, so that two figures in one page do not draw each other's
 shapes.
 """

@@ -1,6 +1,6 @@
 """A panel of the report: a figure, its message in a sentence, and its source.
 
-Estimates in words, short and with their errors, and as they stand in rows of tables.
+Estimates are written here too: in words, short and with their errors, from rows of tables.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parts of what results.json of `influence`, `audit` and `try` says.
 
-Is the published criterion of tokens the whole story? One sentence on classes of tokens.
+One sentence on classes of tokens says whether the published criterion is the whole story.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pydantic import FiniteFloat
 from isentrope.models.precision import Precision
 from isentrope.nouns.saved import Absent
 from isentrope.trainers.as_trained import Origin
-from isentrope.trainers.rules import Obstacle
+from isentrope.trainers.settings import Obstacle
 from isentrope.update.rounding import Rounded
 
 

@@ -5,10 +5,9 @@
 
 This is the only module that reads or writes results.json. Keys of the file are names of fields.
 
-How results are written as JSON and read back, with errors in one sentence.
-
-JSON holds neither NaN nor infinity, so both are written as null, and null is NaN again wherever the
-type of a field wants a number. Where it may be None, null is None.
+Errors of reading are one sentence. JSON holds neither NaN nor infinity, so both are written as
+null, and null is NaN again wherever the type of a field wants a number. Where it may be None, null
+is None.
 
 The notes call changes deltaH: results.json has those names beside ours, and files of the first
 version have them alone.

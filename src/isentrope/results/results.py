@@ -11,6 +11,7 @@ from pydantic import FiniteFloat
 from isentrope._lazy import load
 from isentrope.attribution.fisher.truncation import Prediction
 from isentrope.attribution.influence.classes import Classes
+from isentrope.estimators.price import Price
 from isentrope.estimators.variance import MethodVariance
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
@@ -44,6 +45,7 @@ class MeasureResult(Result):
             error's degrees of freedom at NAME_degrees_of_freedom, NaN where it has no interval.
         checks: Whether the instrument is sound.
         reward: ΔJ(η) likewise; None where E has no rewards.
+        price: What the step spends and earns at the rate of interest, to first order.
     """
 
     verb: ClassVar[str] = verbs.MEASURE.name
@@ -57,6 +59,7 @@ class MeasureResult(Result):
     budget: dict[str, float]
     checks: Checks
     reward: Absent[RewardRecord] = None
+    price: Absent[Price] = None
 
     @property
     def unit(self) -> str:

@@ -4,7 +4,7 @@ Functions are given by dotted names and imported when their verb is called, so t
 loads no torch to print its help. A new verb is a module of `isentrope.verbs` with its analysis and
 what it prints, a result in `results.results`, and a row here.
 
-The tables of results: their columns and types, as the verbs write them.
+`SCHEMAS` has the columns of each table and their types.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ KERNEL = Verb(
     "Compute the Fisher kernel: how a step on one response moves another.",
     analyse="isentrope.verbs.kernel:find_kernel",
     result="isentrope.results.results:KernelResult",
-    printed="isentrope.verbs.kernel_text:printed_kernel",
+    printed="isentrope.verbs.kernel:printed_kernel",
     table="structure",
     gradients="blocks",
     absent="There is no Fisher kernel",
@@ -211,7 +211,7 @@ TRY = Verb(
     "Try controls on the step of a checkpoint: entropy and reward gained, before a run.",
     analyse="isentrope.verbs.trial:find_trial",
     result="isentrope.results.results:TrialResult",
-    printed="isentrope.verbs.trial_strengths:printed_trial",
+    printed="isentrope.verbs.trial:printed_trial",
     table="trial",
     figure=("isentrope.reports.compare:trial_figure", "trial.png"),
     errors_over_E=True,

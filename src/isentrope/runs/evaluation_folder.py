@@ -10,8 +10,6 @@ eval_runs/<name>_<dataset>/
                                  has a digest of its content, its number and `made_from`
 
 Every file is written under another name and renamed, so a reader never sees half of one.
-
-What `isentrope evaluate` finds at one checkpoint, written as metrics.json and read back.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ runs/run_YYYY-MM-DD_HH-MM-SS/
   measurements/<verb>_step_N/      results.json, tables, figure
   logs/                            what `detailed_logging` asks for
 
-Whether results can be written: looked at before any work is done.
+Whether results can be written is looked at before any work is done.
 """
 
 from __future__ import annotations

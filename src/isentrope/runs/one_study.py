@@ -21,7 +21,7 @@ from isentrope.system.checkpoint_folder import ADAPTER, CONTRACT, CheckpointFold
 from isentrope.system.manifest import file_digest
 from isentrope.system.reading import read_json
 from isentrope.trainers.fields import FIELDS
-from isentrope.trainers.rules import Obstacle
+from isentrope.trainers.settings import Obstacle
 
 _HARMLESS = [name for name, field in FIELDS.items() if field.treatment == "harmless"]
 """Fields of the trainer that do not change the step, or only through the optimizer."""

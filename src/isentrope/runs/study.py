@@ -129,7 +129,7 @@ class Study:
 
 def require_inputs(config: MeasureConfig) -> list[Subject]:
     """Refuse a configuration whose files are not there, before any work is done."""
-    config.batch_config.require_files()
+    config.batch_config.require_files("batch_config")
     subjects = find_subjects(config.checkpoint)
     require_one_model(subjects, config.checkpoint.base_model)
     if not config.checkpoint.allow_mixed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import reprlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any, cast
@@ -145,31 +145,24 @@ def _warn_of_unknown(tokenizer: Any, prompts: Sequence[Prompt]) -> None:
         )
 
 
-def name_prompts(prompts: Iterable[PromptLike], exclude_keys: Collection[str] = ()) -> list[Prompt]:
+def name_prompts(prompts: Iterable[PromptLike]) -> list[Prompt]:
     """Give every prompt its key, without encoding it.
 
     Args:
         prompts: Prompts, texts, or token ids.
-        exclude_keys: Keys of prompts to omit.
 
     Returns:
         At least one prompt, in the order given.
 
     Raises:
-        ValueError: If there is no prompt, none remains, or one is not understood.
+        ValueError: If there is no prompt, or one is not understood.
     """
     if isinstance(prompts, str):
         raise ValueError("prompts is one text; give a list of prompts, such as [text].")
     named = [_named(p) for p in prompts]
     if not named:
         raise ValueError("The dataset is empty: there is no prompt to draw from.")
-    kept = [p for p in named if p.key not in exclude_keys] if exclude_keys else named
-    if not kept:
-        raise ValueError(
-            f"All {len(named)} prompts are excluded (exclude_keys holds {len(exclude_keys)} keys): "
-            "no prompt remains to draw from."
-        )
-    return kept
+    return named
 
 
 def runs_of(prompts: Sequence[Prompt]) -> Tensor:

@@ -1,9 +1,8 @@
 """What is written into files: tables as bytes, their columns, and plain values.
 
-Which columns a parquet file has, and of which types: a table of another form is refused by name.
-
-A type is the name of an arrow type. Where it ends in "?", values may be missing. Those of "double"
-may be anyway: NaN and null are the same there. A column without any value is of arrow's null type.
+A table that has other columns than its schema, or other types, is refused by name. A type is the
+name of an arrow type. Where it ends in "?", values may be missing. Those of "double" may be anyway:
+NaN and null are the same there. A column without any value is of arrow's null type.
 """
 
 from __future__ import annotations

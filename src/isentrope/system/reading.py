@@ -312,14 +312,6 @@ def read_table(
         return table.to_pandas().rename(columns=today)
 
 
-def read_csv(path: str | Path, cure: str = CURE) -> pd.DataFrame:
-    """A CSV file as a table."""
-    import pandas as pd
-
-    with reading(path, cure) as file:
-        return pd.read_csv(file)
-
-
 def _shown(content: Any) -> str:
     text = json.dumps(content)
     return text if len(text) <= 40 else f"{text[:40]} …"

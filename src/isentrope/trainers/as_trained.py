@@ -18,9 +18,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from isentrope.trainers.fields import KEYS
-from isentrope.trainers.rules import Obstacle
 from isentrope.trainers.settings import (
     GivenBatch,
+    Obstacle,
     TrainingSettings,
     batch_in_file,
     of_another_step,

@@ -2,10 +2,9 @@
 
 Dropout in an adapter is refused, because the update would be random and could not be replayed.
 
-The toy policy: a Qwen2 of 0.79 million parameters over a character vocabulary.
-
-It can be fine-tuned and trained by reinforcement on one CPU thread in two minutes. It is an
-ordinary transformers model: it is saved, loaded, adapted and scored like any other.
+The toy policy is a Qwen2 of 0.79 million parameters over a character vocabulary. It can be
+fine-tuned and trained by reinforcement on one CPU thread in two minutes. It is an ordinary
+transformers model: it is saved, loaded, adapted and scored like any other.
 """
 
 from __future__ import annotations

@@ -95,17 +95,15 @@ class PromptSampler:
         """Start a sampler without observations.
 
         Args:
-            keys: Stable identifiers of the prompts, all different.
+            keys: Stable identifiers of the prompts, one or more, all different.
             seed: Fixes every draw, and is saved with the state.
             draws: Seed of the draws from here on, where another than `seed`.
             weighting: "uniform" or "difficulty".
             memory: Decay of the exponential mean of the pass rate per group, in [0, 1).
 
         Raises:
-            ValueError: If there are no keys, or a key is duplicated.
+            ValueError: If a key is duplicated.
         """
-        if not keys:
-            raise ValueError("The training set is empty: there is no prompt to draw from.")
         if len(set(keys)) < len(keys):
             duplicate = next(key for i, key in enumerate(keys) if key in keys[:i])
             raise ValueError(f"Two training prompts have the key {duplicate!r}: keys must differ.")

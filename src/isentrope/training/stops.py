@@ -1,7 +1,4 @@
-"""Checkpoints at both ends of a run, and the first number that is not finite.
-
-Checks that stop training at the first non-finite number, before it reaches a checkpoint.
-"""
+"""Stop training at the first number that is not finite, before it reaches a checkpoint."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 TRL receives token ids, so prompts and responses are tokenised as in sampling, and their order is
 kept. Only this file and `trainer` import TRL.
 
-Demonstrations: prompts with a target response, as token ids.
+Demonstrations are prompts with a target response, as token ids:
 
     input_ids = prompt + response + EOS,     labels = −100 on the prompt, the token elsewhere
 

@@ -274,7 +274,7 @@ def short_types(
     Args:
         policy: The policy at θ.
         moments: Type of each parameter's stored moments (`OptimizerState.types`).
-        stored: Type of each parameter on disk (`models.trainable`).
+        stored: Type of each parameter on disk (`models.adapter`).
 
     Returns:
         bfloat16 or float16 by name; empty where training rounds nothing that is kept.

@@ -24,10 +24,16 @@ from isentrope.system.heap import mapped_blocks
 from isentrope.system.manifest import verify
 from isentrope.system.reading import read_json, read_torch, reading
 from isentrope.system.stated_steps import require_own_states
-from isentrope.update.optimizer_checks import require_moment, require_plausible, require_steps
 from isentrope.update.optimizer_rules import choose_rule, state_keys
 from isentrope.update.parameter_names import PARTLY_FROZEN, SIDECAR, Names, names_of_states
-from isentrope.update.saved_state import GATHER, before_first_step, groups_and_states
+from isentrope.update.saved_state import (
+    GATHER,
+    before_first_step,
+    groups_and_states,
+    require_moment,
+    require_plausible,
+    require_steps,
+)
 
 OptimizerLike = str | Path | Mapping[str, Any] | torch.optim.Optimizer
 """A path to optimizer.pt (or to its folder), a state_dict, or a torch optimizer."""

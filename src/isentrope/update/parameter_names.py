@@ -8,11 +8,11 @@ In this order, the first that applies:
     sidecar     `parameter_names.json` beside the file: a list of names, or one list per group
     order       Hugging Face's: named_parameters() in order, split into decay and no-decay
 
-Names are compared without what wrappers of training add to them (`name_spelling`). A mismatch is
+Names are compared without what wrappers of training add to them (below). A mismatch is
 an error: a list that contradicts the state's own names is refused, and no state is ever matched by
 position across another number of parameters, or where it has names.
 
-Spellings of a parameter's name: what wrappers of training add to it, and PEFT's adapter infix.
+What wrappers of training add to a name is
 
     FSDP                      _fsdp_wrapped_module.    anywhere
     activation checkpointing  _checkpoint_wrapped_module.    anywhere

@@ -23,6 +23,7 @@ from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prom
 from isentrope.sampling.tasks import Task
 from isentrope.sampling.tasks.custom import read_responses
 from isentrope.system.progress import Progress
+from isentrope.system.reading import reading
 from isentrope.trainers.trl_completions import is_trl_completions, read_trl_completions
 from isentrope.training.prompt_sampler import difficulty_weights
 from isentrope.update.objective import RECORDED, SFT
@@ -241,20 +242,9 @@ def read_rollouts(policy: Policy, path: str | Path, max_new_tokens: int | None =
         rollouts = read_trl_completions(policy, path, max_new_tokens)
     else:
         rollouts = Rollouts.load(path)
-    vocabulary = policy.model.get_input_embeddings().weight.shape[0]
-    context = getattr(policy.model.config, "max_position_embeddings", None)
-    parts = zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)
-    for i, ids in enumerate(torch.cat(pair) for pair in parts):
-        if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
-            raise ValueError(
-                f"Sequence {i} of {path} has token ids outside the model's vocabulary of "
-                f"{vocabulary}: it was encoded with another tokenizer."
-            )
-        if context is not None and len(ids) > context:
-            raise ValueError(
-                f"Sequence {i} of {path} has {len(ids)} tokens, more than the model's {context} "
-                "positions."
-            )
+    with reading(path, "Give a batch that this model could have drawn."):
+        rollouts.require_vocabulary(policy.model.get_input_embeddings().weight.shape[0])
+        rollouts.require_positions(getattr(policy.model.config, "max_position_embeddings", None))
     return rollouts
 
 

@@ -4,10 +4,9 @@ E and U are responses of the policy to the prompts of the configured task, or el
 the library's own. U's advantages are the task's where a group has one, else random: most checks ask
 for a direction of the size of a step, not for the step itself. What the rewards say is a finding.
 
-What a model and a batch tell of training: dropout, a load-balancing loss, a stale batch.
-
-These are the parts of training's step that no settings file has to name: they show in the model
-that was loaded, and in the log-probabilities that a batch keeps of its sampler.
+Dropout, a load-balancing loss and a stale batch are found here too. These are the parts of
+training's step that no settings file has to name: they show in the model that was loaded, and in
+the log-probabilities that a batch keeps of its sampler.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.advantages import rules_of_advantages, with_advantages, with_rewards
 from isentrope.sampling.prompts import PromptLike
 from isentrope.trainers.as_trained import AsTrained
-from isentrope.trainers.rules import Obstacle
+from isentrope.trainers.settings import Obstacle
 from isentrope.update.objective import RECORDED, SFT
 from isentrope.update.off_policy import OTHER_SAMPLER, SAMPLER_ROUNDING, sampler_gap
 from isentrope.verbs.batches import Sampler

@@ -1,7 +1,7 @@
 """`isentrope entropies`: why an entropy that a trainer logged is not the exact one.
 
 E is unfiltered and drawn from θ; U is the update batch: recorded (batch_config.U_file), or drawn
-and filtered as training's. Beside the definitions of `estimators.entropy_definitions` there are
+and filtered as training's. Beside the definitions of `estimators.entropy` there are
 
     temperature_1      of logits that are not divided
     truncated          after top-k and top-p
@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimators.entropy_definitions import (
+from isentrope.estimators.entropy import (
     EXACT,
     definitions,
     mean_of_tokens,

@@ -104,9 +104,7 @@ def require_evaluation_inputs(
     Raises:
         FileNotFoundError: If the data set is not there.
     """
-    path = data.dataset_path
-    if path is not None and not Path(path).exists():
-        raise FileNotFoundError(f"There is no file {path} (data.dataset_path).")
+    data.require_files()
     checkpoints = find_checkpoints(where)
     require_one_model(checkpoints, where.base_model)
     if sampling.engine == "vllm":

@@ -91,7 +91,7 @@ class Work:
         self._checkpoint, self._step, self._of = checkpoint, step, of
         data, profile = of.data, of.profile
         self.policy: Policy = checkpoint.load(of.where, of.sampling)
-        self.task: Task = data.load_task(data.dataset_name, data.split, data.dataset_path)
+        self.task: Task = data.task(data.split)
         require_format(self.task, profile.metrics or (), data.dataset_name)
         self.prompts: list[Prompt] = choose_prompts(
             self.task.prompts, profile.n_prompts, profile.seed, policy=self.policy

@@ -5,7 +5,7 @@ results.json      budget (momentum, decay, gradient, total ± se), closure, and 
                   responses; past, the momentum by past update (`past_updates`)
 sequences.parquet, tokens.parquet     one row per sequence or token, as measured
 
-What `isentrope influence` prints: who moved entropy most, classes, and the budget.
+Who moved entropy most, classes and the budget are printed too.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from isentrope.attribution.influence.contributions import (
     token_table,
 )
 from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.projection import influence_shares
 from isentrope.attribution.influence.quantities import InfluenceOptions
 from isentrope.attribution.influence.reliability import LISTED
-from isentrope.attribution.influence.shares import influence_shares
 from isentrope.nouns.estimate import t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.results.attributions import Budget, MomentumRecord, SharesRecord

@@ -17,13 +17,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.block_model import block_model, block_model_table
 from isentrope.attribution.fisher.clusters import Clustering, cluster_sequences
 from isentrope.attribution.fisher.kernel import fisher_kernel
 from isentrope.attribution.fisher.null_spectra import singular_spectrum
 from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pair_classes
 from isentrope.attribution.fisher.spectrum import Eigenvalues
-from isentrope.attribution.fisher.square import SquareKernel
+from isentrope.attribution.fisher.square import SquareKernel, block_model, block_model_table
 from isentrope.attribution.fisher.truncation import Prediction, block_truncations, truncations
 from isentrope.attribution.gradients.gram import gram_plan
 from isentrope.attribution.gradients.sketch import sketched_kernel

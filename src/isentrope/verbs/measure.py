@@ -10,9 +10,8 @@
 
 A folder appears when its measurement is complete, and not before.
 
-What `isentrope measure` prints: sweeps in one table, and the lines of each checkpoint.
-
-Measurements for scripts that follow the configuration dictionary of the original notes.
+Sweeps are printed in one table, with lines for each checkpoint. `EntropyMeasurements` serves
+scripts that follow the configuration dictionary of the original notes.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ from isentrope.verbs.detailed_log import DetailedLog
 from isentrope.verbs.loop import Draw, run_verb
 from isentrope.verbs.measurement import Measurement, measure_checkpoint
 from isentrope.verbs.prepare import Prepared
+from isentrope.verbs.price import price_lines
 from isentrope.verbs.printed import Column, Printed, Table, bounds, ends, named, number, text
 from isentrope.verbs.results import measure_result
 
@@ -171,6 +171,7 @@ def summary_lines(result: MeasureResult) -> Iterator[str]:
     yield from _range_line(result)
     yield from _order_lines(result)
     yield from reward_lines(result)
+    yield from price_lines(result)
     yield from settings_line(result)
     identities = "; ".join(identity_words(result.checks))
     floor = number(result.checks.rounding_floor.log_weight)

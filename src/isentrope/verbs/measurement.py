@@ -23,17 +23,19 @@ from isentrope.estimators.identities import (
     identities_verdict,
     martingale_z,
     p_value,
+    rounding_floor,
     score_identity_z,
 )
+from isentrope.estimators.price import Price
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.reward_change import RewardChange, reward_change
-from isentrope.estimators.rounding import rounding_floor
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.policy.scoring import score_along
 from isentrope.results.sweep import Checks, FloorOfStep
 from isentrope.system.progress import Progress, part_of
 from isentrope.verbs.prepare import Prepared
+from isentrope.verbs.price import price_at_checkpoint
 
 PARTS_APART = 1e-6
 """Part of the components' size by which their sum may differ from the step."""
@@ -51,6 +53,8 @@ class Measurement:
         no_reward: Why E has none, in a sentence; empty otherwise.
         fresh: ΔH from fresh responses, by learning rate, where they were drawn.
         budget: δH₁ per unit η of the whole step ("total") and of each component.
+        price: What the step spends and earns at the rate of interest, and where; None where that
+            was not asked for, or there is no first order.
         checks: Whether the instrument is sound.
         influences: (P,) of each prompt draw of E on the changes, by their names in results.json.
     """
@@ -62,6 +66,7 @@ class Measurement:
     no_reward: tuple[str, ...]
     fresh: dict[float, Estimate]
     budget: dict[str, Estimate]
+    price: Price | None
     checks: Checks
     influences: dict[str, Tensor]
 
@@ -77,11 +82,14 @@ def measure_checkpoint(ready: Prepared, progress: Progress) -> Measurement:
         fresh = _resample(ready, _to_resample(estimator, change, etas), progress)
     with clock.stage("budget"):
         budget, of_parts = _budget(ready, change, progress)
+    with clock.stage("price"):
+        spent = price_at_checkpoint(ready, change, rewards, budget, of_parts)
     with clock.stage("checks"):
         checks = _checks(ready, change)
     influences = {**change.influences, **of_parts, **(reward.influences if reward else {})}
     return Measurement(
-        *(ready, etas, change, reward, no_reward, fresh, budget, checks), influences=influences
+        *(ready, etas, change, reward, no_reward, fresh, budget, spent, checks),
+        influences=influences,
     )
 
 

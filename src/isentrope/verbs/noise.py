@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from isentrope.attribution.fisher.supervised import supervised_loss_change, supervised_noise_scale
+from isentrope.attribution.fisher.second_order import supervised_loss_change, supervised_noise_scale
 from isentrope.attribution.influence.influence import require_disjoint
 from isentrope.attribution.noise.consequences import entropy_noise_scale
 from isentrope.attribution.noise.scale import ESTIMATES, groups_with_weight, noise_scale

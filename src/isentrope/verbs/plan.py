@@ -18,13 +18,14 @@ from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.planning.plan import (
     DoesNotFitError,
     Plan,
+    Shapes,
     bytes_of,
     gigabytes,
     held,
     libraries_bytes,
     memory_of,
+    shapes_of,
 )
-from isentrope.planning.shapes import Shapes, shapes_of
 from isentrope.results.verbs import MEASURE, VERBS
 from isentrope.runs.checkpoints import find_checkpoints
 from isentrope.runs.study import plan_study

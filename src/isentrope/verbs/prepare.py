@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from isentrope.attribution.gradients.storage_plan import GradientOptions
-from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig
-from isentrope.config.control import TrialConfig
+from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig, TrialConfig
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.stages import LoggingConfig

@@ -1,6 +1,6 @@
 """What a training run starts from: model, prompts, update batches, contract and observers.
 
-What watches and corrects a training run: probe, alarm, noise scale, isentropic step.
+Observers are what watches and corrects it: probe, alarm, noise scale, isentropic step.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from isentrope.config.contract import advantages_of, run_contract
-from isentrope.config.control_options import measures, run_control
+from isentrope.config.contract import advantages_of, measures, run_contract, run_control
 from isentrope.config.train import DataConfig, TrainConfig, TrainingConfig
 from isentrope.config.trl import grpo_options
 from isentrope.config.values import path_in_run
@@ -32,6 +31,7 @@ from isentrope.runs.identity import contract_config, require_same_run
 from isentrope.runs.origin import training_origin
 from isentrope.sampling.batches import Groups
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
+from isentrope.sampling.tasks.task import Task
 from isentrope.system.checkpoint_names import step_of_folder
 from isentrope.system.files import sha256
 from isentrope.system.processes import all_ranks, world_size
@@ -91,7 +91,7 @@ def held_out_prompts(
     """
     if not readers:
         return []
-    held_out = data.load_task(data.dataset_name, data.held_out_split, data.dataset_path)
+    held_out = data.task(data.held_out_split)
     trained = {prompt.content for prompt in trained_on}
     prompts = [prompt for prompt in held_out.prompts if prompt.content not in trained]
     if not prompts:
@@ -124,7 +124,7 @@ def prepare_training(
     require_disk(files.folder, model, kept, "set training.keep_last, or choose another --out")
     policy = Policy(model, tokenizer, precision="as_is")
     data, longest = config.data, config.sampling.max_new_tokens
-    task = data.load_task(data.dataset_name, data.train_split, data.dataset_path)
+    task = data.task(data.train_split)
     prompts = as_prompts(policy, task.prompts)
     require_room(policy, prompts, longest)
     batches = _batches(training, prompts, task, longest, advantages_of(config))
@@ -143,7 +143,7 @@ def prepare_training(
     readers = ["the probe"] if config.entropy_probe.enabled else []
     readers += [f"control.name={config.control.name}"] if measures(config) else []
     held_out = held_out_prompts(data, readers, prompts)
-    observers = _observers(config, held_out, model, args)
+    observers = _observers(config, held_out, task, model, args)
     return _assembled(
         config, (model, tokenizer, args, batches, files), contract, observers, held_out, progress
     )
@@ -189,11 +189,16 @@ def _facts(policy: Policy, prompts: list[Prompt], args: Any) -> dict[str, Any]:
     }
 
 
-_AS_CONFIGURED = ["log_every", "functional", "method", "second_order", "fresh", "preconditioning"]
+_AS_CONFIGURED = [
+    *("log_every", "functional", "method", "second_order", "fresh", "preconditioning"),
+    "position_pattern",
+]
 """Settings of the probe that are its options."""
 
 
-def _observers(config: TrainConfig, held_out: list[Prompt], model: Any, args: Any) -> Observers:
+def _observers(
+    config: TrainConfig, held_out: list[Prompt], task: Task, model: Any, args: Any
+) -> Observers:
     """Those of a configuration; the noise scale needs a step of two micro-batches or more."""
     training, control = config.training, config.control.build()
     probing, watching, noise = config.entropy_probe, config.alarm, config.noise_scale
@@ -211,6 +216,7 @@ def _observers(config: TrainConfig, held_out: list[Prompt], model: Any, args: An
             **{name: getattr(probing, name) for name in _AS_CONFIGURED},
             seed=training.seed,
             ema_decay=probing.memory,
+            reward=task if probing.price else None,
         )
         probe = EntropyProbe(
             held_out,

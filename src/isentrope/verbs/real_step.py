@@ -13,7 +13,7 @@ from isentrope.checks.checkpoint import Finding, fit_of_order
 from isentrope.checks.rates import describe_groups, disagreement
 from isentrope.checks.state_order import describe_misplaced
 from isentrope.config.estimator import EstimatorConfig
-from isentrope.models.trainable import stored_types
+from isentrope.models.adapter import stored_types
 from isentrope.nouns.vectors import axpy
 from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Subject

@@ -2,9 +2,9 @@
 
     v from θ_N, its optimizer's state and next_update/      against      (θ_N+1 − θ_N) / η
 
-The error is relative to the step that was taken. Each part of v has an error too, c − 1 of the
-least-squares fit  Σ_part c · part = (θ_N+1 − θ_N) / η,  which tells a wrong momentum from a wrong
-gradient. Weights are stored in a type of few bits: what its rounding may be is given beside.
+The error is relative to the step that was taken. The norm of the gradient is compared by itself,
+which tells a wrong momentum from a wrong gradient. Weights are stored in a type of few bits: what
+its rounding may be is given beside.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ import torch
 from isentrope.checks import Finding
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.stages import SamplingConfig
+from isentrope.models.adapter import stored_types
 from isentrope.models.precision import Precision
-from isentrope.models.trainable import stored_types
-from isentrope.nouns.vectors import Vector, axpy, dot, norm
+from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.policy.language_model import Policy
-from isentrope.recording.next_update import NEXT_UPDATE, read_next_update
-from isentrope.recording.replay_error import precision_of, replay_tolerance
+from isentrope.recording.next_update import (
+    NEXT_UPDATE,
+    precision_of,
+    read_next_update,
+    replay_tolerance,
+)
 from isentrope.runs.checkpoints import Checkpoint, Subject
 from isentrope.runs.study import require_inputs
 from isentrope.system.checkpoint_names import step_of_folder
@@ -40,7 +44,6 @@ from isentrope.verbs.training_step import with_control
 
 STEP = "the recorded step is the one taken"
 NORM = "its gradient has the recorded norm"
-PARTS = "its parts"
 
 
 class NoNextStepError(ValueError):
@@ -164,28 +167,12 @@ def _findings(
         f"{rounding:.2g}"
     )
     advice = (
-        "What is measured is not the step that training took: see which part is wrong, and compare "
-        "the optimizer's state and its settings with those of training."
+        "What is measured is not the step that training took: compare the optimizer's state and "
+        "settings with those of training."
     )
     found = [Finding(STEP, error <= allowed, detail, "" if error <= allowed else advice)]
     if recorded is not None:
         gap = abs(step.gradient_norm - recorded) / recorded if recorded else step.gradient_norm
         detail = f"relative error {gap:.2g}, allowed {limit:.2g}"
         found.append(Finding(NORM, gap <= limit, detail))
-    return [*found, Finding(PARTS, None, _parts(step, taken, rounding))]
-
-
-def _parts(step: Step, taken: Vector, rounding: float) -> str:
-    """The error of each part of v, by least squares."""
-    parts = {name: x for name, x in step.components.items() if norm(x) > 0}
-    if not parts or not math.isfinite(rounding):
-        return "the step is zero"
-    sizes = {name: norm(x) for name, x in parts.items()}
-    gram = [[dot(x, y) / (sizes[a] * sizes[b]) for b, y in parts.items()] for a, x in parts.items()]
-    right = [dot(x, taken) / sizes[name] for name, x in parts.items()]
-    fit = torch.linalg.lstsq(torch.tensor(gram), torch.tensor(right), driver="gelsd").solution
-    words = [
-        f"{name} {float(c) / sizes[name] - 1:+.2g} (rounding {rounding * norm(taken) / size:.1g})"
-        for (name, size), c in zip(sizes.items(), fit, strict=True)
-    ]
-    return f"relative error of {', '.join(words)}"
+    return found

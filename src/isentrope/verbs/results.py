@@ -19,6 +19,8 @@ Keys of its results.json are
     budget        δH₁ per unit η: total, momentum, decay, gradient, each with its _se
     reward        at_theta = J, first_order, second_order, top or no_top (why there is none), sweep:
                   one row per rate, with delta_j in place of delta_h; absent without rewards
+    price         whole and at (by class of positions): tokens, entropy, first_order = ηδF, share,
+                  reward = ηδJ, reward_for_a_nat, each an Estimate; momentum, cosine
     checks        score_identity and martingale: each _z, _p (of both, by Bonferroni) and _verdict;
                   rounding_floor
     warnings      sentences on what limits the use of these numbers
@@ -71,6 +73,7 @@ def measure_result(found: Measurement) -> MeasureResult:
         budget=budget,
         checks=found.checks,
         reward=found.reward and _reward(found.reward),
+        price=found.price,
         warnings=tuple(dict.fromkeys(_warnings(found))),
     )
 

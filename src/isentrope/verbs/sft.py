@@ -6,7 +6,7 @@
 <run folder>/training_state/     checkpoints step_N, where fine_tuning.save_every has them
 <run folder>/tensorboard/        where output.report_to has it
 
-What a fine-tuned model kept: format and reward of greedy responses to held-out prompts.
+At the end the model answers held-out prompts greedily, whose format and reward are given.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class HeldOut:
         """Choose them; refuse what cannot be done before anything is trained."""
         n = tuning.adherence_prompts
         policy = Policy(model.eval(), tokenizer, precision="as_is")
-        task = data.load_task(data.dataset_name, data.held_out_split, data.dataset_path)
+        task = data.task(data.held_out_split)
         prompt_lengths = [labels.count(IGNORED) for labels in rows["labels"]]
         pairs = zip(rows["input_ids"], prompt_lengths, strict=True)
         trained = {tuple(ids[:length]) for ids, length in pairs}
@@ -249,8 +249,7 @@ def require_paths(model: ModelConfig, data: DataConfig) -> None:
         FileNotFoundError: Naming the key and the path.
     """
     find_model(model.path)
-    if data.dataset_path is not None and not Path(data.dataset_path).exists():
-        raise FileNotFoundError(f"There is no file {data.dataset_path} (data.dataset_path).")
+    data.require_files()
 
 
 def _examples(
@@ -263,7 +262,7 @@ def _examples(
             f"{dropout[0]!r} has dropout, which would make the model random: set it to 0 in the "
             "model's config.json."
         )
-    task = data.load_task(data.dataset_name, data.train_split, data.dataset_path)
+    task = data.task(data.train_split)
     if not isinstance(task, Demonstrator):
         raise ValueError(f"The task {data.dataset_name!r} has no demonstrations to learn from.")
     pairs = task.demonstrations(tuning.steps * tuning.batch_size, tuning.seed)

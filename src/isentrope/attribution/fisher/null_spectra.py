@@ -24,12 +24,11 @@ log-normal length put seven to nine eigenvalues above it. Outlying eigenvalues a
 the simulated edge only, the largest eigenvalue in `draws` draws: under that null K exceeds it
 with probability 1/(draws + 1).
 
-The singular values of a rectangular block of the Fisher kernel, such as E × U (T7).
+The singular values of a rectangular block, such as E × U, have a null of the last kind:
 
     K = Σ_k σ_k a_k b_kᵀ,     effective rank = (Σ_k σ_k)² / Σ_k σ_k²
 
-The column b_k says which responses of the update batch push together, the row a_k which responses
-of E move for it. Of a batch with itself σ_k are the eigenvalues, and the effective rank is that of
+Of a batch with itself σ_k are the eigenvalues, and the effective rank is that of
 `spectrum`. It depends on how many rows and columns there are, so it is compared with random
 directions of the observed norms in d_eff dimensions, 1/d_eff the mean square cosine of responses to
 different prompts.
@@ -39,11 +38,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.integrate import cumulative_trapezoid
 from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import (
@@ -95,35 +93,10 @@ def wishart_null(name: str, eigenvalues: Tensor, dimension: float) -> Null:
     Returns:
         The null.
     """
-    n = len(eigenvalues)
-    rank = (n * dimension + 2) / (n + dimension + 1)
-    return Null(name, dimension, *_edges(n, dimension, float(eigenvalues.mean())), rank, None)
-
-
-def _edges(n: int, dimension: float, mean: float) -> tuple[float, float]:
-    """λ± of the Marchenko–Pastur law."""
-    root = math.sqrt(n / dimension)
-    return mean * (1 - root) ** 2, mean * (1 + root) ** 2
-
-
-def marchenko_pastur_eigenvalues(n: int, dimension: float, mean_eigenvalue: float) -> Tensor:
-    """The eigenvalues of a typical matrix of the Marchenko–Pastur law, by rank.
-
-    Args:
-        n: Rows.
-        dimension: d.
-        mean_eigenvalue: tr K/n.
-
-    Returns:
-        (min(n, d),) descending quantiles at (k − ½)/n of the nonzero part, in the unit of K.
-    """
-    count = min(n, round(dimension))
-    lower, upper = _edges(n, dimension, mean_eigenvalue)
-    angle = np.linspace(0, np.pi, 4001)  # even steps at both edges
-    x = (lower + upper) / 2 - (upper - lower) / 2 * np.cos(angle)
-    mass = cumulative_trapezoid(np.sin(angle) ** 2 / x.clip(1e-300), angle, initial=0)
-    positions = (count - np.arange(count) - 0.5) / count * mass[-1]
-    return torch.from_numpy(np.interp(positions, mass, x))
+    n, mean = len(eigenvalues), float(eigenvalues.mean())
+    rank, root = (n * dimension + 2) / (n + dimension + 1), math.sqrt(n / dimension)
+    edges = mean * (1 - root) ** 2, mean * (1 + root) ** 2
+    return Null(name, dimension, *edges, rank, None)
 
 
 def simulated_null(
@@ -192,17 +165,6 @@ class SingularValues:
     null: Null | None
 
 
-@dataclass(frozen=True)
-class SingularSpectrum(SingularValues):
-    """Singular values of a block, and the columns behind the first.
-
-    Attributes:
-        leading: (m,) b_1, the unit vector of columns with the largest singular value.
-    """
-
-    leading: Tensor = field(repr=False)
-
-
 def singular_spectrum(
     matrix: Tensor,
     row_prompt: Tensor,
@@ -210,7 +172,7 @@ def singular_spectrum(
     diagonals: tuple[Tensor, Tensor] | None = None,
     *,
     seed: int = 0,
-) -> SingularSpectrum:
+) -> SingularValues:
     """Singular values, effective rank and the null.
 
     Args:
@@ -224,7 +186,6 @@ def singular_spectrum(
         The spectrum.
     """
     values = torch.linalg.svdvals(matrix)
-    _, vectors = torch.linalg.eigh(matrix.T @ matrix)
     top = [k for k in TOP if k <= len(values)]
     removed = deletions(row_prompt, column_prompt)
     left = [_of(torch.linalg.svdvals(matrix[d.rows][:, d.columns]), top) for d in removed]
@@ -239,7 +200,7 @@ def singular_spectrum(
             null = simulated_null(diagonals, values, fitted.value, DRAWS, rng)
     by_k = dict(zip(top, shares, strict=True))
     values = above_rounding(values, max(matrix.shape))
-    return SingularSpectrum(values, rank, by_k, fitted, null, vectors[:, -1])
+    return SingularValues(values, rank, by_k, fitted, null)
 
 
 def _of(values: Tensor, top: Sequence[int]) -> list[float]:

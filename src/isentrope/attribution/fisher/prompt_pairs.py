@@ -4,7 +4,7 @@
 
 Deleting a prompt removes its rows and its columns together, which needs row and column sums only.
 
-A jackknife over the prompts of both sides of a rectangular block, by groups (T7).
+Of a rectangular block the prompts of both sides are deleted, by groups (T7):
 
     SE² = Σ_kinds (G_k − 1)/G_k Σ_{g of kind k} (θ̂_(g) − θ̄_k)²
 

@@ -15,14 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.block_model import oversample, ritz_pairs
 from isentrope.attribution.fisher.null_spectra import Null, simulated_null, wishart_null
 from isentrope.attribution.fisher.prompt_pairs import (
     above_rounding,
     delete_one,
     fitted_dimension,
 )
-from isentrope.attribution.fisher.square import SquareKernel
+from isentrope.attribution.fisher.square import SquareKernel, oversample, ritz_pairs
 from isentrope.attribution.ranks import TIED, tied
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Numbers

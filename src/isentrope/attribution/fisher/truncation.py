@@ -22,7 +22,7 @@ the mean over the responses that are left, and sums are scaled back to the size 
 In 600 simulated batches of 30 prompts nominal 95 % intervals of the sums covered 92 to 95 %, those
 of ratios and correlations 95 to 99 %.
 
-The part of δH₁ that truncations of a rectangular block, such as E × U, predict (T7).
+A rectangular block, such as E × U, is truncated likewise:
 
     δH_j = x_j Σ_i e_i K_ij,     e_i = −(S_i − S̄)/n_E,     K replaced by
 
@@ -45,7 +45,6 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from isentrope.attribution.fisher.block_model import oversample, ritz_pairs
 from isentrope.attribution.fisher.pair_classes import UNIT
 from isentrope.attribution.fisher.prompt_pairs import (
     Deletion,
@@ -54,7 +53,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
     estimate_table,
     over_deletions,
 )
-from isentrope.attribution.fisher.square import SquareKernel
+from isentrope.attribution.fisher.square import SquareKernel, oversample, ritz_pairs
 from isentrope.attribution.ranks import tied
 from isentrope.nouns.estimate import Estimate
 

@@ -1,13 +1,10 @@
 """What an influence is of (T6): entropy and expected reward, their gradients, and their budget.
 
-δH₁ = <g, momentum> + <g, decay> + Σ_i δH_i
+    δH₁ = <g_H, v> = <g_H, momentum> + <g_H, decay> + Σ_i δH_i
 
-Forward mode and reverse mode must give the same derivative; otherwise the analysis is refused.
-
-    <g_H, v> = δH₁,     momentum + decay + Σ_i δH_i = <g_H, v>
-
-hold to rounding. Where they do not, the gradient that autograd returns is not the derivative of
-the model's output (a custom backward pass, a detached tensor), and no number from it is reported.
+hold to rounding, δH₁ by forward mode and the others by reverse mode. Where they do not, the
+gradient that autograd returns is not the derivative of the model's output (a custom backward pass,
+a detached tensor), and no number from it is reported.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What follows from noise: the best rate at other batch sizes, and the sign of δH₁ (T8).
 
-The best learning rate at other batch sizes, from the top of J's parabola and B_noise (T8).
+The best learning rate at another batch size B follows from the top of J's parabola and B_noise:
 
     η_top(B) = η_max / (1 + B_noise/(mB)),     m = (1 + β₁)/(1 − β₁)
 
@@ -9,11 +9,10 @@ without noise, follows from it. m is the number of batches that momentum average
 momentum). B_noise is tr(HΣ)/(GᵀHG); B_simple stands for it, which is exact where the curvature is
 the same along noise and gradient (McCandlish et al., arXiv 1812.06162, eq. 2.6).
 
-The noise scale of the entropy step: the size of U at which the sign of δH₁ is certain (T8).
-
-With δH_i of the sequences of U (T6), x_p = n Σ_{i∈p} δH_i over n prompts has the mean m = Σ_i δH_i,
-the gradient part of δH₁, and the variance s². A batch of B prompts from the same population has
-m ± s/√B, so
+The size of U at which the sign of δH₁ is certain is the noise scale of the entropy step. With δH_i
+of the sequences of U (T6), x_p = n Σ_{i∈p} δH_i over n prompts has the mean m = Σ_i δH_i, the
+gradient part of δH₁, and the variance s². A batch of B prompts from the same population has m ±
+s/√B, so
 
     B = Var_U(δH₁) |U| / δH₁² = s²/(m² − s²/n),     the square of the mean without bias
     B_sign = z² s²/((b + m)² − s²/n)

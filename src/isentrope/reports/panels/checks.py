@@ -1,6 +1,7 @@
-"""Is the instrument sound? Every check that the results carry, with what it should be.
+"""Is the instrument sound, and where do the numbers come from?
 
-Where every number of the report comes from: commands, batches, precision, versions, seeds.
+Every check that the results carry is listed with what it should be; every file with the command
+that makes it again, its batches, precision, versions and seeds.
 """
 
 from __future__ import annotations

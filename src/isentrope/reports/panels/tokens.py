@@ -4,10 +4,10 @@ Colour is relative to the largest |δH_ik| (or |δJ_ik|) that is shown, on a squ
 that small ones are seen too. Of a long response only the surroundings of its most influential
 tokens are shown, with a count of what is left out.
 
-Classes of tokens: what the likely and the unlikely, the rewarded and the punished cost.
-
-Bars are δH of a class per unit η with their intervals; numbers beside the names are shares of the
-tokens that act. Whether the published criterion is the whole story is a sentence of the verdict.
+A second panel has classes of tokens: what the likely and the unlikely, the rewarded and the
+punished cost. Bars are δH of a class per unit η with their intervals; numbers beside the names are
+shares of the tokens that act. Whether the published criterion is the whole story is a sentence of
+the verdict.
 """
 
 from __future__ import annotations

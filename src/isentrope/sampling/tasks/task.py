@@ -1,10 +1,7 @@
-"""What a task is, its splits, and tasks whose prompts are turns of a conversation.
+"""What a task is, and which problems it asks, in which order.
 
-A task whose text prompts become the user's turn of a conversation.
-
-Which problems a task asks, and in which order.
-
-Train and test of generated tasks are separated by a digest of the problem, so they never meet.
+Train and test of generated tasks are separated by a digest of the problem, so they never meet. Text
+prompts can become the user's turn of a conversation.
 """
 
 from __future__ import annotations

@@ -1,0 +1,91 @@
+"""How far a step that earns reward must spend entropy: the angle of their gradients (T10).
+
+    cos_P(g_J, g_H) = <g_J, P g_H> / √(<g_J, P g_J> <g_H, P g_H>)
+
+−1: every step along P g_J spends as much entropy as can be had; 0: reward has a price in entropy by
+chance only. Each inner product is of pairs of different groups of prompts, so that the noise of a
+gradient is not taken for its length:
+
+    <a, P b> ≈ Σ_{g≠g'} <a_g, P b_g'> / (1 − Σ_g w_g²),     w_g the share of the samples in g
+
+The error is a delete-a-group jackknife of the cosine.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from isentrope.attribution.gradients.groups import GradientGroups
+from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_groups
+from isentrope.nouns.vectors import Vector, dot, multiply
+
+_NO_LENGTH = (
+    "The gradient of {} is not distinguishable from noise on this batch: it has no direction."
+)
+
+
+def alignment(
+    of_reward: GradientGroups,
+    of_entropy: GradientGroups,
+    preconditioner: Vector,
+    confidence: float = 0.95,
+) -> Estimate:
+    """cos_P of the gradients of expected reward and of entropy.
+
+    Args:
+        of_reward: g_J by groups of prompts.
+        of_entropy: g_H by the same groups.
+        preconditioner: P, diagonal.
+        confidence: Nominal coverage.
+
+    Returns:
+        The cosine; NaN where a gradient is not distinguishable from noise.
+
+    Raises:
+        ValueError: If the groups differ, or there are fewer than three.
+    """
+    shares = of_entropy.shares
+    if len(shares) < 3 or not torch.equal(shares, of_reward.shares):
+        raise ValueError("The angle needs both gradients by the same groups, three or more.")
+    gradients = [*of_reward.parts, *of_entropy.parts]
+    G = len(shares)
+    products = torch.zeros(2 * G, 2 * G, dtype=torch.float64)
+    for i, one in enumerate(gradients):
+        scaled = multiply(preconditioner, one)
+        for j, other in enumerate(gradients[: i + 1]):
+            products[i, j] = products[j, i] = dot(scaled, other)
+    blocks = products.view(2, G, 2, G).transpose(1, 2)  # (2, 2, G, G)
+    whole, short = _cosine(blocks, shares)
+    deleted, shorts = zip(*(_cosine(blocks, shares, g) for g in range(G)), strict=True)
+    influences = torch.tensor(deleted, dtype=torch.float64)
+    influences = (1 - 1 / G) * (influences.mean() - influences)
+    trusted = all(x.trust is None or x.trust.caveats.trusted for x in (of_reward, of_entropy))
+    noise = next((words for words in (short, *shorts) if words), "")
+    warnings = (_NO_LENGTH.format(noise),) if noise else ()
+    found = Estimate.from_standard_error(
+        whole,
+        math.sqrt(G / (G - 1)) * float(influences.norm()),
+        of_entropy.prompts,
+        unit="cosine",
+        method="delete-a-group jackknife",
+        confidence=confidence,
+        caveats=Caveats(warnings, trusted and not noise),
+        degrees_of_freedom=G - 1 if noise else freedom_of_groups(influences),
+    )
+    return replace(found, ci_low=max(found.ci_low, -1.0), ci_high=min(found.ci_high, 1.0))
+
+
+def _cosine(blocks: Tensor, shares: Tensor, without: int | None = None) -> tuple[float, str]:
+    """The cosine from products of groups, one left out; and which gradient is noise."""
+    kept = torch.arange(len(shares)) != (-1 if without is None else without)
+    shares = shares[kept] / shares[kept].sum()
+    blocks = blocks[:, :, kept][..., kept]
+    unlike = blocks.sum((2, 3)) - blocks.diagonal(dim1=2, dim2=3).sum(2)
+    (jj, jh), (_, hh) = (unlike / (1 - shares.square().sum())).tolist()
+    if jj <= 0 or hh <= 0:
+        return math.nan, "reward" if jj <= 0 else "entropy"
+    return jh / math.sqrt(jj * hh), ""

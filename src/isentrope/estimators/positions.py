@@ -1,0 +1,122 @@
+"""Classes of positions of E, each decided by what stands before the position (`price`).
+
+    first token     the first of a response
+    high entropy    the fifth of E's tokens with the highest H_k
+    after /…/       the text before the position ends in a pattern
+    solved prompt   the other responses to the prompt earn more than half, on average
+    unsolved prompt the others
+
+A response is no part of what decides that its prompt is solved: it would select itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isentrope.nouns.units import Units
+from isentrope.policy.token_statistics import Scores
+from isentrope.system.errors import IsentropeError
+
+HIGH = 0.8
+"""Quantile of H above which an entropy is high; the fifth above is that of arXiv 2506.01939."""
+
+WINDOW = 64
+"""Tokens before a position that a pattern sees. Where there are more, "…" stands for them."""
+
+
+def position_classes(
+    scores: Scores,
+    *,
+    after: Mapping[str, Sequence[Tensor]] | None = None,
+    solved: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """The classes of positions that a batch has.
+
+    Args:
+        scores: Of n responses at θ.
+        after: What `matches` found, by pattern.
+        solved: What `solved_prompts` found.
+
+    Returns:
+        (n, t) bool by name.
+    """
+    mask = scores.mask
+    first = torch.zeros_like(mask)
+    first[:, 0] = True
+    threshold = scores.entropies[mask].quantile(HIGH)
+    classes = {"first token": first & mask, "high entropy": (scores.entropies >= threshold) & mask}
+    for pattern, rows in (after or {}).items():
+        found = torch.nn.utils.rnn.pad_sequence([*rows], batch_first=True)
+        classes[f"after /{pattern}/"] = found[:, : mask.shape[1]] & mask
+    if solved is not None:
+        known, yes = solved.isfinite()[:, None], (solved > 0.5)[:, None]
+        classes |= {"solved prompt": mask & known & yes, "unsolved prompt": mask & known & ~yes}
+    return classes
+
+
+def solved_prompts(rewards: Tensor | None, prompt_index: Tensor) -> Tensor | None:
+    """What the other responses to a prompt earn, between the lowest and the highest reward of E.
+
+    Args:
+        rewards: (n,) the reward of each response; None where they are not known.
+        prompt_index: (n,) its prompt draw.
+
+    Returns:
+        (n,) in 0 .. 1, NaN for the only response to a prompt; None without rewards, with one
+        reward only, or where no prompt has two responses.
+    """
+    units = Units.of(prompt_index)
+    if rewards is None or units.count == len(rewards) or bool((rewards == rewards[0]).all()):
+        return None
+    low, high = rewards.min(), rewards.max()
+    earned = ((rewards - low) / (high - low)).double()
+    others = units.sums(earned)[units.place] - earned
+    return others / (units.sizes[units.place] - 1)  # 0/0 is NaN for an only response
+
+
+def matches(responses: Sequence[Tensor], pattern: str, tokenizer: Any) -> list[Tensor]:
+    """Where the text of a response so far ends in a match of a regular expression.
+
+    Args:
+        responses: Token ids of each response.
+        pattern: The expression.
+        tokenizer: Decodes them.
+
+    Returns:
+        (T,) bool for each response: whether the text before the token ends in a match.
+
+    Raises:
+        IsentropeError: If the pattern is no regular expression.
+    """
+    try:
+        ends = re.compile(rf"(?:{pattern})\Z")
+    except re.error as error:
+        raise IsentropeError(f"{pattern!r} is no regular expression: {error}.") from error
+
+    def before(ids: list[int], k: int) -> str:
+        cut = max(0, k - WINDOW)
+        return ("…" if cut else "") + tokenizer.decode(ids[cut:k])
+
+    lists = [[int(token) for token in response] for response in responses]
+    return [
+        torch.tensor([ends.search(before(ids, k)) is not None for k in range(len(ids))])
+        for ids in lists
+    ]
+
+
+def require_matches(after: Mapping[str, Sequence[Tensor]]) -> None:
+    """Refuse a pattern that matches nowhere.
+
+    Raises:
+        IsentropeError: Naming it.
+    """
+    for pattern, rows in after.items():
+        if not any(bool(row.any()) for row in rows):
+            raise IsentropeError(
+                f"The text before no token of E ends in /{pattern}/, so there is no such position."
+            )

@@ -1,0 +1,235 @@
+"""What a step spends of entropy and earns of reward, and at which positions (T2), (T3), (T10).
+
+    δF_c = d/dη F(r(η), 1_c H(η)),     δJ_c = d/dη J(Σ_{k∈c} r_ik(η)),     ΔF_c likewise at one η
+
+c is a class of positions of E that the text before a position decides, so that its entropies belong
+to prefixes, as all of F do. F is linear in H: the parts of δF and of ΔF over classes that share out
+all positions sum to the whole. δF_c holds what the distributions at c lose, and how much oftener
+the policy comes to lose it. J has parts to first order alone: δJ_c is the reward that the tokens at
+c bring by what happened to their probabilities.
+
+    −δJ/δF is the reward for a nat.
+
+All numbers have one jackknife over prompts, so shares and the reward for a nat have the interval of
+a ratio (Fieller).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from isentrope.estimators.functional import along
+from isentrope.estimators.importance import Trust
+from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.ratio import ratio_of
+from isentrope.estimators.reward_change import REWARD, RewardMean
+from isentrope.estimators.sample import ScoredBatch
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.saved import Absent
+from isentrope.policy.token_statistics import Scores
+
+PRICED = ("prefix", "sequence")
+"""Methods that read H, of which positions have parts."""
+
+ROWS = 6
+"""Statistics of a class of positions."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What happens at the positions of a class; of all positions, where it is the whole step.
+
+    Attributes:
+        tokens: Share of E's tokens that stand there.
+        entropy: F_c at θ.
+        first_order: ηδF_c, negative where entropy is spent.
+        share: Its share of ηδF; of the whole 1.
+        change: ΔF_c as measured; None where only the first order is known.
+        reward: ηδJ_c; None without rewards.
+        reward_for_a_nat: −δJ_c/δF_c, positive where entropy is spent for reward.
+    """
+
+    tokens: float
+    entropy: Estimate
+    first_order: Estimate
+    share: Estimate
+    change: Absent[Estimate] = None
+    reward: Absent[Estimate] = None
+    reward_for_a_nat: Absent[Estimate] = None
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a step spends and earns.
+
+    Attributes:
+        whole: At all positions.
+        at: By class of positions.
+        reward_change: ΔJ as measured; None where only the first order is known.
+        momentum: The share of momentum in ηδF.
+        cosine: cos_P of the gradients of reward and entropy (`attribution.alignment`).
+    """
+
+    whole: Spent
+    at: dict[str, Spent]
+    reward_change: Absent[Estimate] = None
+    momentum: Absent[Estimate] = None
+    cosine: Absent[Estimate] = None
+
+    def to_dict(self) -> dict[str, float]:
+        """Flat numbers for a log, errors under names that end in _se.
+
+        Returns:
+            Keys "price/NAME" of the whole step, and "price/at_CLASS/NAME".
+        """
+        parts = {"price": self.whole} | {
+            f"price/at_{name.replace(' ', '_')}": part for name, part in self.at.items()
+        }
+        named = {
+            f"{place}/{name}": getattr(part, name)
+            for place, part in parts.items()
+            for name in ("entropy", "first_order", "change", "reward", "reward_for_a_nat")
+        }
+        flat: dict[str, float] = {}
+        for name, estimate in (named | {"price/reward_change": self.reward_change}).items():
+            if estimate is not None:
+                flat |= {name: estimate.value, f"{name}_se": estimate.se}
+        return flat
+
+
+def price_of_step(
+    sample: ScoredBatch,
+    eta: float,
+    classes: Mapping[str, Tensor],
+    rewards: Tensor | None = None,
+    *,
+    after: tuple[Scores, Trust] | None = None,
+    confidence: float = 0.95,
+) -> Price:
+    """Say what a step spends of entropy and earns of reward, at each class of positions.
+
+    Args:
+        sample: E at θ with its first derivative along v, by "prefix" or "sequence".
+        eta: η, the learning rate of the step.
+        classes: (n, t) bool by name; classes may overlap.
+        rewards: (n,) the reward of each response; None for entropy alone.
+        after: Scores at θ + ηv, and how far weights there can be trusted; None for first order.
+        confidence: Nominal coverage of the intervals.
+
+    Returns:
+        Spendings and earnings of the step.
+
+    Raises:
+        ValueError: If there is no derivative, the method does not read H, or a class has another
+            shape than E's tokens.
+    """
+    f, (base, *slopes) = sample.functional, sample.series
+    if not slopes or f.method not in PRICED:
+        raise ValueError(
+            "A price needs the derivative along the step, by the method 'prefix' or 'sequence'."
+        )
+    masks = {"": base.mask}
+    for name, mask in classes.items():
+        if mask.shape != base.mask.shape:
+            raise ValueError(
+                f"The class {name!r} has shape {tuple(mask.shape)}, E's tokens "
+                f"{tuple(base.mask.shape)}."
+            )
+        masks[name] = mask & base.mask
+    read = PriceStatistics(sample, eta, rewards, after and after[0])
+    result = infinitesimal_jackknife(
+        lambda omega: torch.cat([read(omega, mask) for mask in masks.values()]),
+        sample.prompt_index,
+    )
+    trusts = {"H": sample.trust, "J": sample.trust}
+    trusts["after"] = sample.trust if after is None else after[1].or_worse(sample.trust)
+    if rewards is not None and read.reward is not None and read.reward.withheld:
+        trusts["J"] = sample.trust.without_interval(read.reward.withheld)
+
+    def options(kind: str) -> dict[str, Any]:
+        return {"confidence": confidence, **trusts[kind].options(f.method)}
+
+    def estimate(row: int, unit: str, kind: str) -> Estimate:
+        return result.estimate(row, unit=unit, **options(kind))
+
+    def spent(place: int, mask: Tensor) -> Spent:
+        at, whole = place * ROWS, 1
+        part = Spent(
+            tokens=float(mask.sum() / base.mask.sum()),
+            entropy=estimate(at, f.unit, "H"),
+            first_order=estimate(at + 1, f.unit, "H"),
+            share=ratio_of(
+                result, at + 1, whole, name="δH₁", unit="share", sign="any", **options("H")
+            )
+            if place
+            else Estimate.exact(1.0, result.n_units, unit="share", method="definition"),
+        )
+        if after is not None:
+            part = replace(part, change=estimate(at + 2, f.unit, "after"))
+        if rewards is None:
+            return part
+        unit = f"{REWARD} per {f.unit.replace('nats', 'nat')}"
+        for_a_nat = ratio_of(
+            result, at + 3, at + 4, name="δH₁", unit=unit, sign="any", **options("J")
+        )
+        return replace(part, reward=estimate(at + 3, REWARD, "J"), reward_for_a_nat=for_a_nat)
+
+    parts = {name: spent(place, mask) for place, (name, mask) in enumerate(masks.items())}
+    change = None
+    if after is not None and rewards is not None:
+        kind = "J" if trusts["J"] is not sample.trust else "after"
+        change = estimate(5, REWARD, kind)
+    return Price(parts.pop(""), parts, change)
+
+
+@dataclass(frozen=True)
+class PriceStatistics:
+    """The statistics of a class of positions as a function of the samples' weights.
+
+    Attributes:
+        sample: E at θ, with its first derivative along v.
+        eta: η.
+        rewards: (n,) the reward of each response, or None.
+        after: Scores at θ + ηv, or None.
+    """
+
+    sample: ScoredBatch
+    eta: float
+    rewards: Tensor | None
+    after: Scores | None
+
+    @property
+    def reward(self) -> RewardMean | None:
+        """J of the batch."""
+        if self.rewards is None:
+            return None
+        tokens = self.sample.functional.tokens
+        return RewardMean("per_sequence", "sequence", tokens, rewards=self.rewards.double())
+
+    def __call__(self, omega: Tensor, mask: Tensor) -> Tensor:
+        """F_c, ηδF_c, ΔF_c, ηδJ_c, −ηδF_c and ΔJ.
+
+        Args:
+            omega: (n,) sample weights.
+            mask: (n, t) whether a token stands at a position of the class.
+
+        Returns:
+            (`ROWS`,), 0 for what is not known.
+        """
+        f, sample, eta, reward = self.sample.functional, self.sample, self.eta, self.reward
+        r, h = sample.log_ratio_series[:2], tuple(x * mask for x in sample.entropy_series[:2])
+        value, slope, _ = along(f, omega, r, h)
+        change = earned = total = value * 0
+        if reward is not None:
+            earned = along(reward, omega, (r[0], r[1] * mask), h[:1])[1]
+        if self.after is not None:
+            moved = self.after.logprobs - sample.sampler_logprobs
+            change = f(omega, moved, self.after.entropies * mask) - value
+            if reward is not None:
+                total = reward(omega, moved, h[0]) - reward(omega, r[0], h[0])
+        return torch.stack([value, eta * slope, change, eta * earned, -eta * slope, total])

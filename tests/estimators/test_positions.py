@@ -1,0 +1,68 @@
+"""Classes of positions are decided by what stands before them."""
+
+import pytest
+import torch
+
+from isentrope.estimators.positions import (
+    WINDOW,
+    matches,
+    position_classes,
+    require_matches,
+    solved_prompts,
+)
+from isentrope.policy.token_statistics import Scores
+from isentrope.system.errors import IsentropeError
+
+
+class Letters:
+    """Token k is the k-th letter."""
+
+    @staticmethod
+    def decode(ids):
+        return "".join(chr(ord("a") + i) for i in ids)
+
+
+def responses(*texts):
+    return [torch.tensor([ord(c) - ord("a") for c in text]) for text in texts]
+
+
+def scores(*lengths):
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    entropies = torch.arange(mask.numel(), dtype=torch.float64).view(mask.shape) * mask
+    return Scores(torch.zeros_like(entropies), entropies, mask)
+
+
+def test_first_tokens_and_the_fifth_of_highest_entropy():
+    classes = position_classes(scores(4, 2, 4))
+    assert set(classes) == {"first token", "high entropy"}
+    assert classes["first token"].nonzero().tolist() == [[0, 0], [1, 0], [2, 0]]
+    assert classes["high entropy"].nonzero().tolist() == [[2, 2], [2, 3]]
+
+
+def test_a_pattern_reads_what_stands_before_and_no_more():
+    after = {"ab|^b": matches(responses("abab", "bb"), "ab|^b", Letters)}
+    found = position_classes(scores(4, 2), after=after)["after /ab|^b/"]
+    assert found.nonzero().tolist() == [[0, 2], [1, 1]]
+    assert matches(responses("a" * (WINDOW + 4)), "^a*", Letters)[0].sum() == WINDOW + 1
+
+
+@pytest.mark.parametrize(("pattern", "words"), [("(", "no regular expression"), ("z", "no token")])
+def test_a_pattern_that_finds_nothing_is_refused(pattern, words):
+    with pytest.raises(IsentropeError, match=words):
+        require_matches({pattern: matches(responses("ab"), pattern, Letters)})
+
+
+def test_a_response_does_not_decide_that_its_own_prompt_is_solved():
+    rewards = torch.tensor([1.0, 0.0, 0.0, 3.0, 3.0, 0.0])
+    solved = solved_prompts(rewards, torch.tensor([0, 0, 0, 1, 1, 2]))
+    assert solved[:5].tolist() == pytest.approx([0.0, 1 / 6, 1 / 6, 1.0, 1.0])
+    assert solved[5].isnan()
+    classes = position_classes(scores(*[2] * 6), solved=solved)
+    assert classes["solved prompt"].any(1).tolist() == [False] * 3 + [True] * 2 + [False]
+    assert classes["unsolved prompt"].any(1).tolist() == [True] * 3 + [False] * 3
+
+
+@pytest.mark.parametrize("rewards", [None, torch.ones(2), torch.arange(2.0)])
+def test_without_unlike_rewards_of_one_prompt_none_is_solved(rewards):
+    assert solved_prompts(rewards, torch.arange(2)) is None
+    assert solved_prompts(torch.ones(2), torch.zeros(2)) is None

@@ -1,0 +1,154 @@
+"""What a step spends and earns at each class of positions, against enumerations cut short."""
+
+import math
+
+import pytest
+import torch
+
+from isentrope.estimators.functional import Functionals
+from isentrope.estimators.importance import diagnose
+from isentrope.estimators.price import PriceStatistics, price_of_step
+from isentrope.estimators.sample import ScoredBatch, score_batch
+from isentrope.oracle import enumerate_policy
+from isentrope.oracle.richardson import derivatives
+from isentrope.policy.scoring import score, score_along
+from tests import cases
+from tests.estimators.test_paired import batch, expected_reward, rewards_of
+
+ETA, STEP = 0.05, 0.3
+
+
+def prompts_of(exact):
+    places = exact.rollouts.prompt_index.unique(return_inverse=True)[1]
+    return [
+        exact.rollouts.prompt_ids[int((places == p).nonzero()[0])] for p in range(exact.n_prompts)
+    ]
+
+
+def cut(exact, length):
+    """The same policy, with responses that are cut after so many tokens."""
+    return enumerate_policy(exact.policy, prompts_of(exact), length)
+
+
+def all_responses(exact, functional="per_sequence"):
+    """Every response as a batch of one, to be weighted with its probability."""
+    series = score_along(exact.policy, exact.rollouts, cases.direction(exact.policy), 1)
+    f = Functionals(functional, "sequence", series[0].mask.double())
+    return ScoredBatch(f, series[0].logprobs, tuple(series), exact.rollouts.prompt_index)
+
+
+def statistics(exact, mask, functional="per_sequence"):
+    """F_c, ηδF_c, ΔF_c, ηδJ_c, −ηδF_c, ΔJ of a class, without sampling noise."""
+    policy, E = exact.policy, exact.rollouts
+    after = score(policy, E, policy.parameters_along(cases.direction(policy), ETA))
+    of = PriceStatistics(all_responses(exact, functional), ETA, rewards_of(E), after)
+    return of(exact.probabilities() / exact.n_prompts, mask).tolist()
+
+
+def before(exact, length):
+    """(n, t) the tokens of a place before `length`."""
+    mask = exact.rollouts.mask
+    return mask & (torch.arange(mask.shape[1]) < length)
+
+
+@pytest.mark.parametrize("name", cases.POLICIES)
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_entropy_of_the_first_places_is_that_of_responses_cut_there(name, length):
+    exact, v = cases.exact(name), cases.direction(cases.exact(name).policy)
+    short = cut(exact, length)
+    value, first, change, *_ = statistics(exact, before(exact, length))
+    assert value == pytest.approx(short.entropy("per_sequence"), rel=1e-10)
+    assert first == pytest.approx(ETA * short.derivatives(v, "per_sequence")[0], rel=1e-7)
+    assert change == pytest.approx(short.entropy_change(v, ETA, "per_sequence"), rel=1e-7)
+
+
+def test_reward_at_the_first_place_is_what_its_probabilities_alone_bring():
+    exact = cases.exact("qwen2")
+    policy, v = exact.policy, cases.direction(exact.policy)
+    first = cut(exact, 1)
+    rows = {
+        (tuple(p.tolist()), int(r[0])): k
+        for k, (p, r) in enumerate(
+            zip(first.rollouts.prompt_ids, first.rollouts.response_ids, strict=True)
+        )
+    }
+    pairs = zip(exact.rollouts.prompt_ids, exact.rollouts.response_ids, strict=True)
+    place = torch.tensor([rows[tuple(p.tolist()), int(r[0])] for p, r in pairs])
+    start, rewards = exact.probabilities(), rewards_of(exact.rollouts).double()
+
+    def mixed(eta):
+        moved = first.probabilities({n: p + eta * v[n] for n, p in policy.theta.items()})
+        return float(start * (moved / first.probabilities())[place] @ rewards) / exact.n_prompts
+
+    assert statistics(exact, before(exact, 1))[3] == pytest.approx(
+        ETA * derivatives(mixed, STEP)[0], rel=1e-7
+    )
+    whole = statistics(exact, exact.rollouts.mask)
+    change = expected_reward(exact, v, ETA) - expected_reward(exact, v, 0.0)
+    assert whole[3] == pytest.approx(
+        ETA * derivatives(lambda eta: expected_reward(exact, v, eta), STEP)[0], rel=1e-7
+    )
+    assert whole[5] == pytest.approx(change, rel=1e-7)
+
+
+@pytest.mark.parametrize("functional", cases.FUNCTIONALS)
+@pytest.mark.parametrize("method", ["prefix", "sequence"])
+def test_the_parts_of_all_positions_sum_to_the_whole(functional, method):
+    exact = cases.exact("llama")
+    policy, v, E = exact.policy, cases.direction(exact.policy), batch(exact, 300, 0)
+    sample = score_batch(policy, E, functional=functional, method=method, direction=v, order=1)
+    after = score(policy, E, policy.parameters_along(v, ETA))
+    places = torch.arange(E.mask.shape[1]).expand(E.mask.shape)
+    classes = {str(k): places == k for k in range(E.mask.shape[1])}
+    trust = diagnose(after.logprobs - sample.sampler_logprobs, sample.functional.tokens)
+    found = price_of_step(sample, ETA, classes, E.rewards, after=(after, trust))
+    for name in ("entropy", "first_order", "change", "reward"):
+        parts = [getattr(part, name).value for part in found.at.values()]
+        assert sum(parts) == pytest.approx(getattr(found.whole, name).value, rel=1e-10)
+    assert sum(part.share.value for part in found.at.values()) == pytest.approx(1)
+    assert sum(part.tokens for part in found.at.values()) == pytest.approx(1)
+    whole = found.whole
+    assert whole.reward_for_a_nat.value == pytest.approx(
+        -whole.reward.value / whole.first_order.value
+    )
+
+
+def test_a_batch_is_near_the_enumeration_by_its_own_errors():
+    exact = cases.exact("qwen2")
+    policy, v, E = exact.policy, cases.direction(exact.policy), batch(exact, 2000, 4)
+    sample = score_batch(
+        policy, E, functional="per_sequence", method="prefix", direction=v, order=1
+    )
+    first = torch.zeros_like(E.mask)
+    first[:, 0] = True
+    found = price_of_step(sample, ETA, {"first": first}, E.rewards)
+    truth = statistics(exact, before(exact, 1))
+    part = found.at["first"]
+    for estimate, value in [
+        (part.entropy, truth[0]),
+        (part.first_order, truth[1]),
+        (part.reward, truth[3]),
+    ]:
+        assert 0 < abs(estimate.value - value) <= 4 * estimate.se
+    assert part.change is None
+    assert found.reward_change is None
+    assert price_of_step(sample, ETA, {}).whole.reward is None
+
+
+def test_what_cannot_have_a_price_is_refused():
+    sample = cases.array_sample(method="doubly-robust")
+    with pytest.raises(ValueError, match="'prefix' or 'sequence'"):
+        price_of_step(sample, ETA, {})
+    sample = cases.array_sample()
+    with pytest.raises(ValueError, match="shape"):
+        price_of_step(sample, ETA, {"first": torch.ones(2, 2, dtype=torch.bool)})
+
+
+def test_few_different_rewards_leave_values_without_intervals():
+    sample = cases.array_sample()
+    rewards = torch.zeros(len(sample.prompt_index))
+    rewards[0] = 1.0
+    found = price_of_step(sample, ETA, {}, rewards).whole
+    assert found.first_order.ci_low < found.first_order.ci_high
+    for estimate in (found.reward, found.reward_for_a_nat):
+        assert math.isnan(estimate.ci_low)
