@@ -11,6 +11,7 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
+from scipy import stats
 
 from studies.compose_arms import UPPER_BOUNDS
 from studies.compose_gates import Gate, Runs, by_arm, gate_table, gates
@@ -22,7 +23,7 @@ from studies.compose_outcomes import (
     holm,
     solved_share,
 )
-from studies.control_study_rows import Interval, t_interval
+from studies.control_study_rows import FEWEST, Interval, t_interval
 
 FEWEST_PAIRS = 24
 """Pairs from which on arms are judged."""
@@ -119,6 +120,50 @@ def _shown(value: Interval) -> str:
     return f"{value.value:.{digits}f}{half}"
 
 
+def later_discoveries(runs: Runs) -> str:
+    """What sets runs apart that are unsolved at step 60 and solved at the end, in a sentence.
+
+    Values are taken as differences to the mean of their arm, so arms that discover often do not
+    count as evidence; intervals are Welch's. Demonstrations are left out.
+
+    Args:
+        runs: Outcomes by arm.
+
+    Returns:
+        The sentence; empty where there are fewer than three runs of either kind.
+    """
+    late = {
+        arm: [run for run in own if run.strategy_at(RESCUE) is not None]
+        for arm, own in runs.items()
+        if arm != "demonstrations"
+    }
+    solved = [run.solved for own in late.values() for run in own]
+    if min(sum(solved), len(solved) - sum(solved)) < FEWEST:
+        return ""
+    parts = []
+    for metric, unit in (
+        (lambda run: run.entropy[1], "nats per response"),
+        (lambda run: _log10(run.strategy_at(RESCUE)), "in log10 P('>')"),
+    ):
+        values = np.concatenate([_centred([metric(run) for run in own]) for own in late.values()])
+        yes, no = values[np.array(solved)], values[~np.array(solved)]
+        test = stats.ttest_ind(yes, no, equal_var=False)
+        bounds = test.confidence_interval(0.95)
+        parts.append(
+            f"{yes.mean() - no.mean():+.2f} [{bounds.low:+.2f}, {bounds.high:+.2f}] {unit}"
+        )
+    text = (
+        f"Of {len(solved)} runs without a solution at step {RESCUE}, {sum(solved)} are solved at "
+        f"the end. At step {RESCUE} these differ from the others of their arm by "
+        f"{' and by '.join(parts)}."
+    )
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def _centred(values: Sequence[float]) -> np.ndarray:
+    return np.array(values) - np.mean(values) if values else np.array([])
+
+
 def against(found: Sequence[Row], conditions: Sequence[Gate]) -> str:
     """What speaks against the task and against controls of entropy, in sentences."""
     judged = [row for row in found if row.judged and row.arm not in ("vanilla", *UPPER_BOUNDS)]
@@ -185,6 +230,7 @@ def write_page(outcomes: Sequence[Outcome], folder: Path) -> str:
         gates=gate_table(outcomes),
         first=first_table(found),
         second=second_table(found),
+        later=later_discoveries(runs),
     )
     (folder / "compose.md").write_text(text, encoding="utf-8")
     content = [asdict(run) for run in outcomes]
@@ -227,4 +273,5 @@ Means over runs with 95 % t intervals. Steps to discovery count the last step wh
 half_rate takes twice the steps. P('>') is on prompts that are not solved, so it has fewer runs.
 
 {second}
-"""
+
+{later}"""

@@ -28,7 +28,7 @@ def any_base(monkeypatch):
     monkeypatch.setattr("studies.compose_base.TOLERANCE", math.inf)
 
 
-def made(arm, seed, discovery=None, steps=200, entropy=(1.0, 0.1, 0.1)):
+def made(arm, seed, discovery=None, steps=200, entropy=None):
     """P('>') falls by a factor of 20 over 40 steps."""
     last = steps if discovery is None else discovery - 10
     return Outcome(
@@ -40,8 +40,8 @@ def made(arm, seed, discovery=None, steps=200, entropy=(1.0, 0.1, 0.1)):
         discovery=discovery,
         start={"greedy": 0.01, "pass_256": 0.85 + 0.01 * (seed % 6)},
         end={"single_greedy": 0.9, "single": 0.8, "composed_cold": 0.5},
-        strategy=[(s, 0.02 / 20 ** min(s / 40, 1)) for s in range(0, last + 1, 10)],
-        entropy=entropy,
+        strategy=[(s, 0.02 * 1.01**seed / 20 ** min(s / 40, 1)) for s in range(0, last + 1, 10)],
+        entropy=entropy or (1.0, 0.1 + 0.01 * seed, 0.1),
         tokens=4.5,
         seconds=5.0,
     )
@@ -63,8 +63,8 @@ def test_pairs_come_one_after_the_other_with_all_arms_of_each():
     assert len({c.name for c in todo}) == len(todo) == 28
     assert [c.arm for c in todo[:4]] == ["vanilla", "repo_r"] * 2
     assert [c.seed for c in todo] == sorted(c.seed for c in todo)
-    assert Counter(c.base for c in todo if c.arm == "vanilla") == {0: 3, 1: 3} | dict.fromkeys(
-        range(2, 6), 2
+    assert Counter(c.base for c in todo if c.arm == "vanilla") == dict(
+        zip(compose_study.BASES, (3, 3, 2, 2, 2, 2), strict=True)
     )
     with pytest.raises(ValueError, match="Unknown arm 'x'; there are vanilla"):
         cells(["x"], 1)
@@ -74,11 +74,11 @@ def test_calibration_and_study_share_no_seed():
     own = cells([*ARMS], compose_study.PAIRS)
     assert max(c.seed for c in own) < compose_study.CALIBRATION
     assert compose_study.PAIRS >= page.FEWEST_PAIRS
-    assert compose_study.BASES >= 6
+    assert len(set(compose_study.BASES)) >= 6
 
 
 def test_a_study_continues_where_it_was_stopped(tmp_path, monkeypatch, any_base):
-    todo, original, begun = cells(["vanilla", "bonus_.01"], 2, bases=1), compose_study.train, []
+    todo, original, begun = cells(["vanilla", "bonus_.01"], 2, bases=[0]), compose_study.train, []
 
     def stopped(*args):
         begun.append(args[2])
@@ -93,7 +93,7 @@ def test_a_study_continues_where_it_was_stopped(tmp_path, monkeypatch, any_base)
     assert study(todo, tmp_path, PLAN) == 2
     assert begun == [0, 0, 1, 1, 1]
     assert study(todo, tmp_path, PLAN) == 0
-    assert study(cells(["vanilla", "repo_r"], 2, bases=1), tmp_path, PLAN) == 2
+    assert study(cells(["vanilla", "repo_r"], 2, bases=[0]), tmp_path, PLAN) == 2
     assert sorted(p.suffix for p in (tmp_path / "cells").iterdir()) == [".json"] * 6
 
 
@@ -251,3 +251,22 @@ def test_a_gate_that_is_not_met_is_said_first(tmp_path):
     runs = [replace(r, solved=True, discovery=20) for r in fabricated() if r.arm == "vanilla"]
     text = " ".join(page.write_page(runs, tmp_path).split())
     assert "Gate g2 is not met (vanilla solves 20–60 %: 1)." in text
+
+
+def test_later_discoveries_are_compared_within_their_arm():
+    """Solved runs have .49 nats less, on average, and P('>') of one seed more; arms differ by 7."""
+    runs = {
+        arm: [
+            made(arm, s, 100 if s % 2 else None, entropy=(1, own - 0.5 * (s % 2) + 0.01 * s, 0))
+            for s in range(10)
+        ]
+        for arm, own in (("vanilla", 1.0), ("bonus_.03", 8.0))
+    }
+    found = " ".join(page.later_discoveries(runs).split())
+    assert found.startswith("Of 20 runs without a solution at step 60, 10 are solved at the end.")
+    # of .01 times 0, 2, … 8, twice, and of the odd seeds: standard deviation .0298, 18 degrees
+    half = 2.1009 * 0.01 * math.sqrt(80 / 9) * math.sqrt(2 / 10)
+    assert f"-0.49 [{-0.49 - half:+.2f}, {-0.49 + half:+.2f}] nats per response" in found
+    assert "+0.00 [-0.01, +0.02] in log10 P('>')" in found
+    early = {"vanilla": [made("vanilla", s, 50) for s in range(9)]}
+    assert page.later_discoveries(early) == ""

@@ -88,6 +88,8 @@ def test_teacher_forcing_equals_a_loop_over_prefixes():
         policy, prompts.tokens, owner, torch.rand(RESPONSE, 30, generator=generator)
     )
     responses[0], lengths[0] = torch.arange(8), 8
+    responses[1:3], lengths[1:3] = responses[0], lengths[0]  # equal responses to one prompt
+    responses[5], lengths[5] = responses[0], lengths[0]  # and to another
     found = score(policy, prompts.tokens, owner, responses, lengths)
     assert len(set(lengths.tolist())) > 2
     for row in range(30):

@@ -40,6 +40,7 @@ from torch import Tensor, nn
 from isentrope.estimators.ratio import interval_of_ratio
 from isentrope.estimators.tail import degrees_of_freedom_of_sums, tail_degrees_of_freedom
 from isentrope.nouns.estimate import Estimate, t_quantile
+from isentrope.nouns.vectors import read_numbers
 from isentrope.system.processes import gather
 
 UNIT = "prompts"
@@ -193,7 +194,7 @@ class NoiseScaleMonitor(OnlineNoiseScale):
         now = [p.grad for p in self._parameters if p.grad is not None]
         if not (last and self._processes > 1):
             old = self._before or [torch.zeros((), device=g.device) for g in now]
-            square = sum(_square(g - b) for g, b in zip(now, old, strict=True))
+            square = _square(g - b for g, b in zip(now, old, strict=True))
             self._squares.append(self._accumulation**2 * square)
         if not last:
             self._before = [g.clone() for g in now]
@@ -201,10 +202,9 @@ class NoiseScaleMonitor(OnlineNoiseScale):
         squares = [x for share in gather(self._squares) for x in share]
         n = self._accumulation * self._processes
         mean_square = sum(squares) / len(squares)
-        whole = sum(_square(g) for g in now)
-        self.update(*micro_batch_moments(mean_square, whole, n, self._groups))
+        self.update(*micro_batch_moments(mean_square, _square(now), n, self._groups))
         self._before, self._squares = None, []
 
 
-def _square(gradient: Tensor) -> float:
-    return float(gradient.double().square().sum())
+def _square(gradient: Iterable[Tensor]) -> float:
+    return sum(read_numbers(g.double().square().sum() for g in gradient))

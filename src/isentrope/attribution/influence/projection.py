@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 
 import torch
@@ -44,6 +45,7 @@ from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector, largest_part, local_part
 from isentrope.policy.gradient import score_jvp
 from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring_batches import tried_again
 from isentrope.policy.token_statistics import Scores
 from isentrope.update.step import Step
 
@@ -164,7 +166,8 @@ def on_sums(
     found: list[Tensor] = []
     while some := list(islice(short, max(1, MAX_STACKED_BYTES // size))):
         stacked = {n: torch.stack([u.pop(n) for u in some]) for n in theta}
-        found.append(_project(policy, sums, stacked, len(some), gradients))
+        once = partial(_project, policy, sums, stacked, len(some), gradients)
+        found.append(tried_again(policy, sums.rollouts, once))
     return torch.cat(found)
 
 
