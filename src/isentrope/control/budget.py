@@ -54,7 +54,7 @@ log = logging.getLogger("isentrope")
 STREAM = 13
 """Number of the control's random stream, different from the probe's."""
 SECOND_ORDER = 0.2
-"""Second order as a share of the predicted change, for the variance of ĥ."""
+"""Second order as a share of a predicted change, for the variance of ĥ."""
 _REASONS = {
     "not_finite": "a number of the step is not finite",
     "no_rate": "the learning rate is 0",
@@ -131,8 +131,6 @@ class EntropyBudget(TrainerCallback):
         """Flat numbers of the last step."""
         return {f"control/{name}": value for name, value in self._latest.items()}
 
-    # --- hooks of transformers.Trainer -------------------------------------------------------
-
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Compute the correction of the step about to be taken."""
         start = time.perf_counter()
@@ -177,16 +175,20 @@ class EntropyBudget(TrainerCallback):
         level_se = math.sqrt(self._level.variance)
         # the target before this step: `scheduled` adds its change in this step
         self._feedback.observe(step, self._level.value, ahead=0)
-        tau = self._feedback.output + self._feedback.scheduled(step)
+        rise = self._feedback.scheduled(step)
+        tau = self._feedback.output + rise
+        goal = self._feedback.latest().get("error", 0.0) + rise
+        asked = Asked(tau, goal, self._options, None if coming.first else self._gain)
         correction = _no_correction("no_position", tau)
         if not nowhere:
-            correction = self._correction(step, coming, policy, everything, clip, tau)
+            correction = self._correction(step, coming, policy, everything, clip, asked)
         self._eta = coming.learning_rate
         self.component = correction.component if correction.weight else None
         self._predict_level(correction)
         if correction.reason is not None:
-            self._feedback.forget()
             self._warn(step, correction.reason, bool(correction.weight))
+        if correction.reason is not None or correction.numbers["asked"] != tau:
+            self._feedback.forget()
         self._latest = {
             **self._feedback.latest(),
             "entropy_se": level_se,
@@ -203,14 +205,13 @@ class EntropyBudget(TrainerCallback):
         policy: Policy,
         drawn: ControlSample,
         clip: float,
-        tau: float,
+        asked: Asked,
     ) -> Correction:
         if not coming.components:
-            return _no_correction("not_finite", tau)
+            return _no_correction("not_finite", asked.tau)
         if drawn.rollouts.n_prompts < LEAST_PROMPTS:
-            return _no_correction("few_prompts", tau)
+            return _no_correction("few_prompts", asked.tau)
         v, P, rate = coming.direction, coming.preconditioner, coming.learning_rate
-        asked = Asked(tau, self._options, None if coming.first else self._gain)
         if self._effects is not None and (step - 1) % self._options.every:
             u = multiply(P, self._means.mean)
             return weighed(self._effects, u, v, P, rate, self._level.value, asked)
@@ -241,21 +242,20 @@ class EntropyBudget(TrainerCallback):
         change, variance = 0.0, (self._options.range * self._level.value) ** 2
         if (known := correction.effects) is not None:
             slope, added = self._eta * known.slope, self._eta * correction.weight
-            errors = self._eta * known.slope_se, added * known.gain_se, SECOND_ORDER * slope
-            if math.isfinite(total := slope + added * known.gain + sum(errors)):
-                change, variance = total - sum(errors), sum(x * x for x in errors)
+            rise = added * known.gain
+            errors = self._eta * known.slope_se, added * known.gain_se
+            errors += SECOND_ORDER * slope, SECOND_ORDER * rise
+            if math.isfinite(slope + rise + sum(errors)):
+                change, variance = slope + rise, sum(x * x for x in errors)
         self._level.predict(change, variance)
 
     def _warn(self, step: int, reason: str, cut: bool) -> None:
         """Log each reason once."""
-        if reason in self._warned or rank() != 0:
-            return
+        if reason not in self._warned and rank() == 0:
+            effect = "reduced the correction" if cut else "did not correct the step"
+            words = "Step %d: the entropy budget %s: %s. Later steps are counted in control/%s."
+            log.warning(words, step, effect, _REASONS[reason], reason)
         self._warned.add(reason)
-        effect = "reduced the correction" if cut else "did not correct the step"
-        log.warning(
-            "Step %d: the entropy budget %s (%s): %s. Later steps are counted in control/%s.",
-            *(step, effect, reason, _REASONS[reason], reason),
-        )
 
     def _live_policy(self, model: Any, args: Any, tokenizer: Any) -> Policy:
         if self._policy is None or self._policy.model is not model:

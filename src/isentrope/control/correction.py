@@ -121,13 +121,21 @@ class Asked:
 
     Attributes:
         tau: τ, the requested change of entropy, in the unit of F.
+        goal: The change that would meet the target at once; None for τ. A step that by itself
+            changes entropy by more than τ towards the goal is left alone up to there.
         limits: Bounds of the correction.
         gains: The gains of earlier steps, to which this one is added; None for this one alone.
     """
 
     tau: float = 0.0
+    goal: float | None = None
     limits: Limits = field(default_factory=Limits)
     gains: Level | None = None
+
+    def of_step(self, predicted: float) -> float:
+        """The change that is asked of a step with a predicted change of its own."""
+        low, high = sorted((self.tau, self.tau if self.goal is None else self.goal))
+        return min(max(predicted, low), high)
 
 
 def correct(
@@ -191,14 +199,15 @@ def weighed(
     """
     limits, slope, gain = asked.limits, effects.slope, effects.gain
     sizes = _size(v, preconditioner), _size(u, preconditioner)
+    tau = asked.of_step(eta * slope)
     weight, reason = 0.0, _obstacle(eta, effects, sizes)
-    if reason is None:
-        exact = (asked.tau / eta - limits.strength * slope) / gain
+    if reason is None and tau != eta * slope:
+        exact = (tau / eta - limits.strength * slope) / gain
         weight, reason = _cut(exact, eta * gain, sizes, entropy, limits)
     numbers = {
         "predicted": eta * slope,
         "predicted_se": eta * effects.slope_se,
-        "asked": asked.tau,
+        "asked": tau,
         "gain": gain,
         "gain_se": effects.gain_se,
         "lambda": weight,

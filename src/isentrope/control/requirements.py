@@ -26,7 +26,7 @@ class Limits:
 
     strength: Positive = 1.0
     largest: Positive = 1.0
-    range: Positive = 0.1
+    range: Positive = 0.05
 
 
 @options
