@@ -8,7 +8,7 @@ STAMP := .venv/.pip-stamp
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help setup smollm2 demo test test-portable test-slow golden bench-gpu docs gallery docs-commands coverage audit dist lint typecheck format size clean
+.PHONY: help setup smollm2 demo test test-portable test-slow second-device golden bench-gpu docs gallery docs-commands coverage audit dist lint typecheck format size clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,12 @@ NUMERICAL := $(addprefix tests/,estimators golden gpu oracle attribution/test_gr
 
 test-portable: $(STAMP)  ## run the numerical tests again, with the plainest CPU kernels and two threads
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=2 $(BIN)/pytest $(NUMERICAL)
+
+second-device: export OMP_NUM_THREADS := 1
+
+second-device: $(STAMP)  ## run every verb and the GPU tests on a device on host memory (needs g++)
+	PYTHONPATH=. $(BIN)/python -m tests.second_device.launch $(BIN)/pytest -n 2 -m "gpu or second_device" \
+		tests/gpu tests/second_device
 
 golden: $(STAMP)  ## write the golden files anew, where numbers or files are meant to change
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.golden.make

@@ -37,6 +37,7 @@ OF_NO_PACKAGE = {
     "docs": "commands, snippets and language of the pages",
     "golden": "what every verb writes on a frozen checkpoint",
     "gpu": "the same numbers on a device",
+    "second_device": "a device on host memory, on which every verb runs",
 }
 """Folders of tests/ that mirror no package, and what they hold."""
 

@@ -10,6 +10,7 @@ import weakref
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from typer.testing import CliRunner
 
@@ -80,6 +81,8 @@ def test_the_option_traceback_prints_it(failing, monkeypatch):
         (OSError(28, "No space left on device", "/x/y"), "/x/y: No space left on device."),
         (OSError(28, "No space left on device"), "report could not read or write: No space"),
         (MemoryError(), "The memory is full: lower sampling.batch_size"),
+        (torch.OutOfMemoryError("CUDA out of memory."), "The memory is full: lower sampling.batch"),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"), "The memory is full: lower sampling.batch"),
         (ValueError(), "Error: report failed by ValueError."),
     ],
     ids=str,

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from isentrope.nouns.differences import derivatives_at_zero
+from isentrope.nouns.forward_mode import FrozenProducts
 
 G = torch.Generator().manual_seed(0)
 
@@ -29,6 +31,8 @@ six, six_too = path(6), path(6)
 INDEX = torch.randint(0, 6, (3, 6), generator=G)
 LAYER_NORM = torch.nn.LayerNorm(8, dtype=torch.float64).requires_grad_(False)
 ROWS = torch.tensor([0, 2, 2])
+BIAS = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+FROZEN = torch.randn(3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
 
 
 def attention(e):
@@ -146,3 +150,53 @@ def test_the_second_derivative_is_the_limit_of_differences(name):
     truth = second_difference(f)
     found = derivatives_at_zero(f, 2)[2]
     assert float((found - truth).abs().max()) < 1e-6 * float(truth.abs().max())
+
+
+def frozen(e):
+    """A product with a frozen matrix, of an input whose second derivative is not 0."""
+    return F.linear(x(e).square(), FROZEN, BIAS)
+
+
+def mixed(e):
+    """One with a matrix that moves."""
+    return F.linear(x(e).square(), torch.cat([w(e)[None], FROZEN]), FROZEN.new_ones(4))
+
+
+def slope_by_differences(f):
+    h = torch.tensor(1e-6, dtype=torch.float64)
+    return (f(h) - f(-h)) / (2 * h)
+
+
+@pytest.mark.parametrize("f", [frozen, mixed])
+def test_products_with_a_frozen_matrix_have_the_derivatives_of_products(f):
+    for order in (1, 2):
+        found = derivatives_at_zero(f, order)[order]
+        truth = second_difference(f) if order == 2 else slope_by_differences(f)
+        assert float((found - truth).abs().max()) < 1e-6 * float(truth.abs().max())
+
+
+@pytest.mark.parametrize(("order", "products"), [(1, 2), (2, 4)])
+def test_no_zeros_are_multiplied_by_a_frozen_matrix(order, products):
+    class Count(TorchDispatchMode):
+        found = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.found += func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+            return func(*args, **(kwargs or {}))
+
+    with Count() as count:
+        derivatives_at_zero(frozen, order)
+    assert count.found == products
+
+
+def test_directions_that_are_taken_together_share_the_frozen_product():
+    rows = torch.randn(
+        3, 4, FROZEN.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(6)
+    )
+
+    def slope(v):
+        return torch.func.jvp(lambda y: F.linear(y.square(), FROZEN), (rows[0],), (v,))[1]
+
+    with FrozenProducts():
+        found = torch.func.vmap(slope)(rows)
+    assert torch.allclose(found, (2 * rows[0] * rows) @ FROZEN.T, rtol=1e-12)

@@ -5,11 +5,19 @@ import logging
 import pytest
 import torch
 
+import isentrope as ise
+from isentrope.attribution.fisher.second_order import second_order_kernel
+from isentrope.attribution.gradients.sketch import sketched_kernel
+from isentrope.attribution.gradients.storage_plan import GradientOptions
+from isentrope.attribution.gradients.token_sum import score_sums
+from isentrope.attribution.influence.projection import on_sums
+from isentrope.checks.draws import count_draws
+from isentrope.control.measured import kept_mass
 from isentrope.policy.chi_square import score_moved
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.policy.scoring_batches import is_lack_of_memory
+from isentrope.system.memory import is_lack_of_memory
 from isentrope.system.processes import Ranks
 from tests import cases
 
@@ -51,6 +59,13 @@ def test_every_pass_goes_on_in_smaller_micro_batches(short, error, caplog):
         lambda p: score(p, E).logprobs,
         lambda p: score_moved(p, E, v, [1e-3])[0][0].entropies,
         lambda p: next(iter(weighted_gradient(p, E, weights).values())),
+        lambda p: ise.fisher_kernel(p, E).matrix,
+        lambda p: ise.fisher_kernel(p, E, E).matrix,
+        lambda p: sketched_kernel(p, E, None, 64, torch.eye(len(E)).double())[0],
+        lambda p: on_sums(p, score_sums(E), [v], GradientOptions()),
+        lambda p: second_order_kernel(p, E, E),
+        lambda p: count_draws(p, E).filters[0].log_within,
+        lambda p: kept_mass(p, E, 0.1),
     )
     for run in passes:
         policy, given = short(30, error)
@@ -59,6 +74,18 @@ def test_every_pass_goes_on_in_smaller_micro_batches(short, error, caplog):
         torch.testing.assert_close(found, run(plain), rtol=1e-10, atol=1e-12)
         assert policy.max_tokens <= 30 < max(given)
         assert "Memory is short: " in caplog.text
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
+def test_sampling_goes_on_with_fewer_responses_at_a_time(short, error, caplog):
+    plain = cases.lora_policy("qwen2")
+    policy, given = short(6, error)
+    with caplog.at_level(logging.WARNING):
+        found = ise.sample(policy, [[1, 2], [3]], 8, max_new_tokens=6, seed=5)
+    expected = ise.sample(plain, [[1, 2], [3]], 8, max_new_tokens=6, seed=5)
+    assert [x.tolist() for x in found.response_ids] == [x.tolist() for x in expected.response_ids]
+    assert given[-1] <= 6 < max(given)
+    assert "at a time" in caplog.text
 
 
 def test_a_single_sequence_that_does_not_fit_is_an_error(short):

@@ -6,6 +6,7 @@ import yaml
 
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
+from isentrope.planning.plan import DoesNotFitError
 from isentrope.training.trainer import EntropyGRPOTrainer
 from isentrope.verbs.train import resume, train
 from tests.tiny_checkpoint import as_made_elsewhere
@@ -93,12 +94,12 @@ def test_another_model_or_another_trainable_set_is_not_resumed(tmp_path):
         resume(folder, MORE)
 
 
-def test_a_full_gpu_names_the_knob(tmp_path, monkeypatch):
+def test_a_full_memory_names_the_knob(tmp_path, monkeypatch):
     def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(EntropyGRPOTrainer, "train", full)
-    with pytest.raises(RuntimeError, match=r"GPU .*training\.micro_batch \(now 2"):
+    with pytest.raises(DoesNotFitError, match=r"memory is full .*training\.micro_batch \(now 2"):
         train(config(tmp_path))
 
 

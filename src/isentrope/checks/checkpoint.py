@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isentrope.checks.state_order import StateOrder, describe_misplaced, state_order
 from isentrope.models.adapter import adapter_mismatch
-from isentrope.nouns.vectors import Vector
+from isentrope.nouns.vectors import Vector, read_numbers
 from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
 from isentrope.update.saved_state import before_first_step
@@ -102,11 +102,9 @@ def check_adapter(
 
 def _initial_factors(policy: Policy) -> tuple[list[str], list[str]]:
     """Factors that an adapter starts with at zero: those that still are, and the others."""
-    zero, active = [], []
-    for name, parameter in policy.theta.items():
-        if set(name.split(".")) & set(ZERO_AT_START):
-            (active if bool(parameter.any()) else zero).append(name)
-    return zero, active
+    factors = {n: p for n, p in policy.theta.items() if set(n.split(".")) & set(ZERO_AT_START)}
+    found = dict(zip(factors, read_numbers(p.any() for p in factors.values()), strict=True))
+    return [n for n, x in found.items() if not x], [n for n, x in found.items() if x]
 
 
 def _untouched(policy: Policy, optimizer: OptimizerLike, names: list[str]) -> bool:
@@ -116,7 +114,7 @@ def _untouched(policy: Policy, optimizer: OptimizerLike, names: list[str]) -> bo
     except (ValueError, FileNotFoundError):
         return False  # which is the finding of check_optimizer
     moments = [x for n in names for x in state.moments[n].values() if isinstance(x, Tensor)]
-    return bool(moments) and not any(bool(x.any()) for x in moments)
+    return bool(moments) and not any(read_numbers(x.any() for x in moments))
 
 
 def check_optimizer(

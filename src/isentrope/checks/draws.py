@@ -22,6 +22,7 @@ from torch import Tensor
 from isentrope.models.batching import MicroBatch, micro_batches
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring_batches import smaller_where_memory_is_short
 
 LOGITS_SORTED = 2**21
 """Largest number of logits sorted at once."""
@@ -102,6 +103,7 @@ class Draws:
     filters: tuple[Filter, ...]
 
 
+@smaller_where_memory_is_short
 def count_draws(policy: Policy, rollouts: Rollouts) -> Draws:
     """Place every response token in the distribution that it was drawn from.
 

@@ -75,8 +75,8 @@ def state_order(gradient: Vector, moments: Vector) -> StateOrder:
     undecided: tuple[str, str] | None = None
     stored = best = 0.0
     for names in several:
-        v = torch.stack([_log(moments[n]) for n in names])
-        g = torch.stack([_log(gradient[n].square()) for n in names])
+        v = _logs([moments[n] for n in names])
+        g = _logs([gradient[n].square() for n in names])
         costs = torch.stack([(x - g).square().mean((1, 2)) for x in v]).numpy()
         rows, columns = linear_sum_assignment(costs)
         stored += float(costs.trace())
@@ -100,13 +100,21 @@ def describe_misplaced(wrong: Mapping[str, str]) -> str:
     )
 
 
-def _log(values: Tensor) -> Tensor:
-    """(rows, columns) logarithms of some entries; zeros count as the smallest positive one."""
-    values = whole(values).double()
+def _logs(tensors: list[Tensor]) -> Tensor:
+    """(n, rows, columns) logarithms of some entries, on the CPU."""
+    return torch.stack([_log(x) for x in torch.stack([_some(x) for x in tensors]).cpu().double()])
+
+
+def _some(values: Tensor) -> Tensor:
+    """(rows, columns) entries at even distances."""
+    values = whole(values)
     values = values.flatten(1) if values.ndim > 1 else values.reshape(-1, 1)
-    for axis in (0, 1):
-        size = values.shape[axis]
-        values = values.index_select(axis, torch.arange(0, size, -(-size // SIDE)))
+    rows, columns = (-(-size // SIDE) for size in values.shape)
+    return values[::rows, ::columns]
+
+
+def _log(values: Tensor) -> Tensor:
+    """Logarithms; zeros count as the smallest positive one."""
     floor = values[values > 0].min() if bool((values > 0).any()) else 1e-300
     return values.clamp_min(float(floor)).log()
 

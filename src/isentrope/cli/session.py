@@ -35,6 +35,7 @@ from isentrope.cli.main import settings
 from isentrope.cli.options import asked
 from isentrope.system.errors import IsentropeError
 from isentrope.system.manifest import NOT_VERIFIED, verification, verifying
+from isentrope.system.memory import is_lack_of_memory
 from isentrope.system.processes import OtherProcessError, forget_frames, leave, lost_another, speaks
 
 EXPECTED = (IsentropeError, ValueError, OSError, RuntimeError, ImportError, SafetensorError)
@@ -97,13 +98,13 @@ def _failed(verb: Command, error: Exception) -> int:
     shown = settings.traceback or logging.getLogger("isentrope").isEnabledFor(logging.DEBUG)
     if shown:
         err.print(trace, markup=False, highlight=False, soft_wrap=True)
-    if isinstance(error, MemoryError):
+    own = isinstance(error, IsentropeError)
+    if not own and is_lack_of_memory(error):
         _print_error(
             "The memory is full: lower sampling.batch_size, sampling.max_tokens or the sizes of "
             "the batches."
         )
         return 1
-    own = isinstance(error, IsentropeError)
     if own or (isinstance(error, EXPECTED) and not isinstance(error, FAULTS)):
         _print_error(_sentence(verb, error))
         return 1

@@ -220,7 +220,7 @@ def _print(out: Console, plan: Plan) -> None:
     say(f"  held    {terms}", out)
     say(
         f"  peak    {gigabytes(plan.peak)} ({plan.largest[1]}, with {gigabytes(plan.libraries)} "
-        f"for Python and its libraries) of {gigabytes(plan.memory)}",
+        f"for libraries) of {gigabytes(plan.memory)}",
         out,
     )
     if plan.seconds is not None:

@@ -21,7 +21,7 @@ from isentrope.config.contract import trainer_fields
 from isentrope.config.io import ConfigError
 from isentrope.config.strict_yaml import brief
 from isentrope.config.train import ModelConfig, SftConfig, TrainConfig
-from isentrope.system.processes import world_size
+from isentrope.system.processes import on_one_gpu, world_size
 from isentrope.trainers.passed import RANGES, SHARDING, managed_fields
 
 
@@ -143,7 +143,7 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
         "disable_dropout": True,
     }
     ours = _of_every_run(config, training, checkpoints) | fixed
-    return GRPOConfig(**(_usual() | usual | given | of_control | ours))
+    return on_one_gpu(GRPOConfig(**(_usual() | usual | given | of_control | ours)))
 
 
 def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:

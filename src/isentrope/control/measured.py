@@ -24,6 +24,7 @@ from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector, multiply, norm
 from isentrope.policy.gradient import logprob_jvp, weighted_gradient
 from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring_batches import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import LOGITS_HELD
 from isentrope.probe.scoring import draw_share
 from isentrope.sampling.prompts import PromptLike
@@ -49,6 +50,7 @@ def kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
     return _whole(rollouts, gather((mine, here)))
 
 
+@smaller_where_memory_is_short
 def _kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
     out = torch.zeros(rollouts.mask.shape, dtype=torch.float64)
     rows = max(1, LOGITS_HELD // policy.vocabulary)

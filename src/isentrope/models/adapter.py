@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isentrope.nouns.vectors import first_false
 from isentrope.system.checkpoint_folder import ADAPTER, CURE, CheckpointFolder
 from isentrope.system.errors import FileError
 from isentrope.system.reading import read_tensors
@@ -112,7 +113,7 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
         None if every tensor on disk is in the model with equal values, and the model's adapter has
         no other; else a sentence.
     """
-    from peft import get_peft_model_state_dict
+    from peft import get_peft_model_state_dict  # pyright: ignore[reportUnknownVariableType]
 
     stored = read_tensors(Path(folder) / ADAPTER, CURE)
     adapters: Any = getattr(model, "peft_config", {})
@@ -130,12 +131,17 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
             f"{other[0]!r}: the file is incomplete, or the base model or the adapter's settings "
             "differ."
         )
-    for key, tensor in stored.items():
-        here = loaded[key].cpu().to(tensor.dtype)
-        same = here.shape == tensor.shape and here.allclose(tensor, rtol=0, atol=0, equal_nan=True)
-        if not same:
-            return f"Tensor {key!r} differs from the one on disk: reload the checkpoint."
+    if key := first_false({key: _equal(loaded[key], tensor) for key, tensor in stored.items()}):
+        return f"Tensor {key!r} differs from the one on disk: reload the checkpoint."
     return None
+
+
+def _equal(loaded: Tensor, stored: Tensor) -> Tensor:
+    """Whether two tensors are the same in the type of the second one, NaN included."""
+    if loaded.shape != stored.shape:
+        return torch.zeros((), device=loaded.device)
+    here, there = loaded.to(stored.dtype), stored.to(loaded.device)
+    return here.isclose(there, rtol=0, atol=0, equal_nan=True).all()
 
 
 def _of_the_base(model: nn.Module, keys: set[str]) -> dict[str, Tensor]:

@@ -16,19 +16,10 @@ from typing import Any
 
 import torch
 
+from isentrope.system.memory import is_lack_of_memory
+
 EAGER = "eager"
 _TORCH, _ISENTROPE = Path(torch.__file__).parent, Path(__file__).parents[1]
-
-
-_OF_THE_CPU = "DefaultCPUAllocator: can't allocate memory"
-"""What torch says where the CPU's memory is full; it has no class of its own."""
-
-
-def is_lack_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory is full."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        isinstance(error, RuntimeError) and _OF_THE_CPU in str(error)
-    )
 
 
 class UnsupportedModelError(ValueError):

@@ -185,7 +185,9 @@ def with_adapter(model: Any, folder: Path) -> Any:
     with reading(folder / ADAPTER_CONFIG):
         PeftConfig.from_pretrained(str(folder))
     with reading(folder):
-        adapted = PeftModel.from_pretrained(model, folder, is_trainable=True)
+        adapted = PeftModel.from_pretrained(
+            model, folder, is_trainable=True, torch_device=str(model.device)
+        )
     if missing := adapter_mismatch(adapted, folder):
         raise ValueError(f"The adapter in {folder} did not load: {missing}")
     return adapted

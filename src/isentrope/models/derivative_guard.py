@@ -22,7 +22,6 @@ from itertools import chain
 from typing import Any
 
 import torch
-from accelerate.utils import get_max_memory
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
@@ -32,8 +31,9 @@ from isentrope.models.embeddings import derivative_of_scores
 from isentrope.models.precision import Precision
 from isentrope.models.sharding import Moved, is_spread, layers_at, moved_along
 from isentrope.nouns.differences import Function, Gap, Mode, derivative_gap
-from isentrope.nouns.vectors import Vector, is_sharded, norm, sharded_like
+from isentrope.nouns.vectors import Vector, is_sharded, local_part, sharded_like, total
 from isentrope.system.heap import mapped_blocks
+from isentrope.system.memory import free_memory
 
 log = logging.getLogger("isentrope")
 
@@ -114,9 +114,8 @@ def _types(model: nn.Module, *, first: bool) -> Iterator[torch.dtype]:
     tensors = [p for p in model.parameters() if p.is_floating_point()]
     shorter = [p for p in tensors if p.dtype != torch.float64]
     device = tensors[0].device
-    where: Any = device.index or 0 if device.type == "cuda" else "cpu"
     # the layers of a sharded base are exchanged in their own type
-    room = 0 if is_spread(model) else get_max_memory()[where] / 2
+    room = 0 if is_spread(model) else free_memory(device) / 2
     if first and {p.dtype for p in tensors} == {torch.float32}:
         yield torch.float32
         return
@@ -134,8 +133,9 @@ def _gap(of: _Pass, dtype: torch.dtype) -> Gap:
     """The derivatives of the scores along the random direction."""
     theta, names = of.theta, of.scorer.inner_names
     tensors = _converted(of.scorer, dtype)
-    size = max(_size(p) for p in theta.values())
-    along = {n: _noise(p, k, size) for k, (n, p) in enumerate(theta.items())}
+    sizes = _sizes(theta)
+    largest = max(sizes.values())
+    along = {n: _noise(p, sizes[n] or largest, k) for k, (n, p) in enumerate(theta.items())}
     spread = {n for n, p in theta.items() if is_sharded(p)}
 
     def scores(e: Tensor) -> Tensor:
@@ -155,15 +155,18 @@ def _converted(module: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
     return {n: x.detach().to(dtype) for n, x in named if x.is_floating_point()}
 
 
-def _size(x: Tensor) -> float:
-    return norm({"x": x}) / x.numel() ** 0.5 if x.numel() else 0.0
+def _sizes(tensors: Vector) -> dict[str, float]:
+    """Root mean squares."""
+    squares = {n: local_part(x).double().square().sum() for n, x in tensors.items()}
+    pairs = zip(tensors.items(), total(squares, tensors), strict=True)
+    return {n: (square / x.numel()) ** 0.5 if x.numel() else 0.0 for (n, x), square in pairs}
 
 
-def _noise(x: Tensor, seed: int = 0, otherwise: float = 1.0) -> Tensor:
-    """Normal numbers as large as x, root mean square; `otherwise` where x is 0."""
+def _noise(x: Tensor, size: float, seed: int = 0) -> Tensor:
+    """Normal numbers of a root mean square."""
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
-    return sharded_like((_size(x) or otherwise) * noise, x)
+    return sharded_like(size * noise, x)
 
 
 @dataclass(frozen=True)
@@ -219,7 +222,7 @@ def _of_module(call: _Call, dtype: torch.dtype) -> Function:
 
     def moved(x: Any, e: Tensor) -> Any:
         finite = isinstance(x, Tensor) and x.is_floating_point() and float(x.abs().max()) < MASKED
-        return moved_along(x, _noise(x), e) if finite else x
+        return moved_along(x, _noise(x, _sizes({"x": x})["x"] or 1.0), e) if finite else x
 
     def output(e: Tensor) -> Tensor:
         parameters = {n: moved(x, e) for n, x in tensors.items()}

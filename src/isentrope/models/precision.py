@@ -212,12 +212,16 @@ class _KeepFloat64(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = dict(kwargs or {})
         if func is Tensor.float:
             return args[0].double()
+        for a in args:  # of nearly every call, none
+            if a is torch.float32:
+                args = tuple(torch.float64 if a is torch.float32 else a for a in args)
+                break
+        if not kwargs:
+            return func(*args)
         if kwargs.get("dtype") is torch.float32:
-            kwargs["dtype"] = torch.float64
-        args = tuple(torch.float64 if a is torch.float32 else a for a in args)
+            kwargs = {**kwargs, "dtype": torch.float64}
         return func(*args, **kwargs)
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from isentrope.nouns.vectors import local_part
+from isentrope.nouns.vectors import first_false, local_part
 
 
 def end_tokens(chosen: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> tuple[int, ...]:
@@ -181,10 +181,9 @@ def require_finite_weights(model: nn.Module) -> None:
     Raises:
         ValueError: Naming the first such parameter.
     """
-    for name, parameter in model.named_parameters():
-        own = local_part(parameter)
-        if own.is_floating_point() and not bool(own.isfinite().all()):
-            raise ValueError(f"Parameter {name!r} holds NaN or infinity.")
+    floating = {n: local_part(p) for n, p in model.named_parameters() if p.is_floating_point()}
+    if name := first_false({n: x.isfinite().all() for n, x in floating.items()}):
+        raise ValueError(f"Parameter {name!r} holds NaN or infinity.")
 
 
 def require_plain_embeddings(model: nn.Module) -> None:

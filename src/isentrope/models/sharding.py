@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -47,13 +48,18 @@ def shard_base(model: Any, ranks: Ranks, device: str | torch.device = "cpu") -> 
         device: Where this process computes; weights move there layer by layer.
 
     Raises:
-        ValueError: If there is one process.
+        ValueError: If there is one process, or NCCL would have to carry tensors of the CPU.
         UnsupportedModelError: If the model keeps its layers elsewhere, or quantised.
     """
     if ranks.size == 1:
         raise ValueError(
             "shard_base spreads the base over several processes, and there is one: "
             "start the command by torchrun --nproc_per_node N."
+        )
+    if torch.device(device).type == "cpu" and dist.get_backend() == "nccl":
+        raise ValueError(
+            "The base is to be spread on the CPU, and this process group carries tensors of GPUs "
+            "alone: join it with the backend cpu:gloo,cuda:nccl, or choose a CUDA device."
         )
     adapted = hasattr(model, "peft_config")
     lm = model.get_base_model() if adapted else model

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from isentrope.nouns.norms import NormsWrittenOut
+from isentrope.nouns.forward_mode import FrozenProducts, NormsWrittenOut
 
 
 def derivatives_at_zero(
@@ -31,7 +31,7 @@ def derivatives_at_zero(
     """Value and derivatives of f(e) at e = 0.
 
     At second order normalisation is written out, because torch's own derivative of it is wrong
-    there (`norms`).
+    there (`forward_mode`).
 
     Args:
         function: Maps a float64 scalar tensor to a tensor or a tuple of tensors.
@@ -44,18 +44,40 @@ def derivatives_at_zero(
     Raises:
         ValueError: If `order` is not 1 or 2.
     """
+    zero = torch.zeros((), dtype=torch.float64, device=device)
+    return derivatives_along(function, zero, torch.ones_like(zero), order)
+
+
+def derivatives_along(
+    function: Callable[[Any], Any], point: Any, direction: Any, order: int
+) -> tuple[Any, ...]:
+    """Value and derivatives of f(x + e v) at e = 0.
+
+    x takes v as its tangent as it is: a product of v with a dual e is many times slower.
+
+    Args:
+        function: Maps a tensor, or a dictionary of tensors, to a tensor or a tuple of tensors.
+        point: x.
+        direction: v, like x.
+        order: Highest derivative, 1 or 2.
+
+    Returns:
+        (f, f') or (f, f', f''), each shaped like the function's result.
+
+    Raises:
+        ValueError: If `order` is not 1 or 2.
+    """
     if order not in (1, 2):
         raise ValueError(f"order must be 1 or 2, got {order}.")
-    zero = torch.zeros((), dtype=torch.float64, device=device)
-    one = torch.ones_like(zero)
 
-    def with_slope(e: Tensor) -> Any:
-        return torch.func.jvp(function, (e,), (one,))
+    def with_slope(x: Any) -> Any:
+        return torch.func.jvp(function, (x,), (direction,))
 
     if order == 1:
-        return with_slope(zero)
-    with NormsWrittenOut():
-        result: Any = torch.func.jvp(with_slope, (zero,), (one,))
+        with FrozenProducts():
+            return with_slope(point)
+    with NormsWrittenOut(), FrozenProducts():
+        result: Any = torch.func.jvp(with_slope, (point,), (direction,))
     (value, first), (_, second) = result
     return value, first, second
 

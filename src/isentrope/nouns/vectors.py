@@ -14,12 +14,27 @@ each process on its part. A sum over all entries is exchanged, so every process 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial
+
+
+def read_numbers(scalars: Iterable[Tensor]) -> list[float]:
+    """The values of scalar tensors, of which a device is asked once, whatever their number."""
+    found = list(scalars)
+    if not found:
+        return []
+    return torch.stack([x.double().to(found[0].device) for x in found]).tolist()
+
+
+def first_false(flags: Mapping[str, Tensor]) -> str | None:
+    """The first name whose scalar is zero, all read at once; None where there is none."""
+    return next(
+        (n for n, x in zip(flags, read_numbers(flags.values()), strict=True) if not x), None
+    )
 
 
 def is_sharded(tensor: object) -> bool:
@@ -123,7 +138,7 @@ def total(values: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> list[floa
         assert isinstance(first, DTensor)
         dist.all_reduce(here, group=first.device_mesh.get_group())
         values = {**values, **dict(zip(sharded, here, strict=True))}
-    return [float(x) for x in values.values()]
+    return read_numbers(values.values())
 
 
 Vector = dict[str, Tensor]

@@ -79,7 +79,7 @@ def gradients(f: Callable[[Vector], Tensor], theta: Vector) -> Tensor:
     columns: list[Tensor] = []
     for start in range(0, len(flat), COORDINATES):
         many = min(COORDINATES, len(flat) - start)
-        shift = torch.zeros(many, len(flat), dtype=flat.dtype)
+        shift = flat.new_zeros(many, len(flat))
         shift[torch.arange(many), start + torch.arange(many)] = COORDINATE_STEP
         near, far = (
             torch.func.vmap(at)(flat + k * shift) - torch.func.vmap(at)(flat - k * shift)

@@ -65,7 +65,9 @@ class Tree:
         policy = self._policy
         with torch.no_grad(), policy.precision.active():
             logits = [
-                functional_call(policy.model, params, (), {"input_ids": ids}).logits[:, -1]
+                functional_call(policy.model, params, (), {"input_ids": ids.to(policy.device)})
+                .logits[:, -1]
+                .cpu()
                 for ids in self._inputs
             ]
         log_p = (torch.cat(logits) / policy.temperature).log_softmax(-1)  # (prefixes, v)

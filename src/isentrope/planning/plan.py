@@ -7,7 +7,6 @@ configuration files, and no weight is read.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +140,7 @@ class Plan:
         verb: Its name.
         checkpoint: Name of the checkpoint.
         held: Bytes that are held without any pass, by what they are; they are in the stages too.
-        libraries: Bytes of Python and its libraries, without any model.
+        libraries: Bytes of Python and its libraries, or of CUDA, without any model.
         memory: Bytes that there are.
         stages: In the order in which they run; none where nothing was run.
         not_run: Why no stage was run; None where they were.
@@ -224,22 +223,25 @@ def held(
     return {name: term for name, term in terms.items() if term}
 
 
-def libraries_bytes() -> int:
-    """Resident memory of this process, which has loaded the libraries and no model."""
+CONTEXT = 500 * 2**20
+"""Bytes of a device that CUDA and its libraries take in a process, about, before any tensor."""
+
+
+def libraries_bytes(device: str) -> int:
+    """Memory of this process on cpu, cuda or cuda:N that holds libraries and no model."""
     import psutil
 
-    return int(psutil.Process().memory_info().rss)
+    return CONTEXT if device.startswith("cuda") else int(psutil.Process().memory_info().rss)
 
 
 def memory_of(device: str) -> int:
-    """Bytes that are free on cpu, cuda or cuda:N; processes of torchrun share those of a CPU."""
-    import psutil
+    """Bytes that are free on cpu, cuda or cuda:N, or hold libraries; the host's without CUDA."""
     import torch
 
-    if device.startswith("cuda") and torch.cuda.is_available():
-        return int(torch.cuda.mem_get_info(device)[0])
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return int(psutil.virtual_memory().available) // processes + libraries_bytes()
+    from isentrope.system.memory import free_memory
+
+    here = device if torch.cuda.is_available() else "cpu"
+    return free_memory(here) + libraries_bytes(here)
 
 
 def bytes_of(text: str) -> int:

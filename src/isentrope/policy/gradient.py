@@ -25,6 +25,7 @@ from isentrope.models.architecture import refusal_by_name
 from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch, as_trained, micro_batches
 from isentrope.models.requirements import require_no_checkpointing
 from isentrope.models.sharding import layer_gradients
+from isentrope.nouns.forward_mode import FrozenProducts
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, is_sharded
 from isentrope.policy.derivatives import require_derivatives
@@ -117,7 +118,8 @@ def _hidden_slopes(policy: Policy, batch: MicroBatch, stacked: Vector) -> tuple[
     def along(direction: Vector) -> Any:
         return torch.func.jvp(at, (policy.theta,), (direction,))
 
-    return torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
+    with FrozenProducts():
+        return torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
 
 
 @smaller_where_memory_is_short

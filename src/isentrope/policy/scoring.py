@@ -15,7 +15,7 @@ from torch import Tensor
 
 from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch
 from isentrope.models.sharding import Point
-from isentrope.nouns.differences import derivatives_at_zero
+from isentrope.nouns.forward_mode import FrozenProducts
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.derivatives import require_derivatives
@@ -98,12 +98,11 @@ def score_along(
     require_derivatives(policy, rollouts, "forward" if order == 1 else "forward over forward")
 
     def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
-        def at(e: Tensor) -> tuple[Tensor, ...]:
-            point = policy.parameters_along(direction, e)
+        def at(point: Point) -> tuple[Tensor, ...]:
             return policy.packed_scores(batch, point, variances=variances)
 
         # order + 1 tuples, the values and each derivative: s and H, each (m,), then V and F if any
-        series = derivatives_at_zero(at, order, policy.device)
+        series = policy.derivatives(at, direction, order)
         spread = series[0][2:]  # F is a derivative's variance, computed beside the values
         return (*spread, *(x for of in series for x in of[:2]))
 
@@ -145,7 +144,8 @@ def score_along_each(
             return torch.func.jvp(at, (policy.theta,), (direction,))
 
         # values do not depend on the direction, so vmap computes them once: out_dims None
-        base, slopes = torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
+        with FrozenProducts():
+            base, slopes = torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
         # base: s and H, each (m,); slopes: ∂s and ∂H, each (directions, m)
         return (*base, *(x for pair in zip(*slopes, strict=True) for x in pair))
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
+from torch import nn
 
-from isentrope.models.architecture import is_lack_of_memory
 from isentrope.models.batching import (
     MicroBatch,
     Part,
@@ -33,6 +33,7 @@ from isentrope.models.batching import (
 from isentrope.models.shared_prompts import keeps_plain_cache
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from isentrope.system.memory import give_back, is_lack_of_memory
 
 log = logging.getLogger("isentrope")
 
@@ -54,23 +55,55 @@ def smaller_where_memory_is_short(
 
     @wraps(compute)
     def tried(policy: Policy, rollouts: Rollouts, *args: P.args, **options: P.kwargs) -> R:
-        while True:
-            try:
-                return compute(policy, rollouts, *args, **options)
-            except (RuntimeError, MemoryError) as error:
-                smaller = _half(policy, rollouts)
-                if not is_lack_of_memory(error) or smaller is None:
-                    raise
-                log.warning(
-                    "Memory is short: %d tokens per micro-batch from here on instead of %d "
-                    "(sampling.max_tokens).",
-                    *(smaller, policy.max_tokens),
-                )
-            policy.max_tokens = smaller  # outside of the handler, which keeps the tensors alive
-            if policy.device.type == "cuda":
-                torch.cuda.empty_cache()
+        return tried_again(policy, rollouts, partial(compute, policy, rollouts, *args, **options))
 
     return tried
+
+
+def tried_again(policy: Policy, rollouts: Rollouts, attempt: Callable[[], R]) -> R:
+    """Compute something, and from its beginning with half of the tokens where memory is short.
+
+    Args:
+        policy: Whose `max_tokens` is lowered.
+        rollouts: What is read in micro-batches.
+        attempt: It must leave nothing behind where it fails.
+
+    Returns:
+        What it returned.
+
+    Raises:
+        MemoryError: Where no smaller micro-batch is possible; of a device it is torch's own error.
+        RuntimeError: What else it raises.
+    """
+    while True:
+        try:
+            return attempt()
+        except (RuntimeError, MemoryError) as error:
+            smaller = _half(policy, rollouts)
+            if not is_lack_of_memory(error) or smaller is None:
+                raise
+            log.warning(
+                "Memory is short: %d tokens per micro-batch from here on instead of %d "
+                "(sampling.max_tokens).",
+                *(smaller, policy.max_tokens),
+            )
+        policy.max_tokens = smaller  # outside of the handler, which keeps the tensors alive
+        give_back()
+
+
+def tokens_in(memory: int, policy: Policy) -> int:
+    """How many tokens a micro-batch may have, about, where a pass may keep so many bytes.
+
+    Args:
+        memory: Bytes.
+        policy: The policy; inputs and outputs of its decoder's linear layers are kept.
+
+    Returns:
+        At least one.
+    """
+    layers = [m for n, m in policy.model.named_modules() if "lora_" not in n and m != policy.head]
+    kept = sum(m.in_features + m.out_features for m in layers if isinstance(m, nn.Linear))
+    return max(1, memory // max(1, 4 * kept))
 
 
 def _half(policy: Policy, rollouts: Rollouts) -> int | None:

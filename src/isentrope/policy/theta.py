@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from isentrope.models.sharding import Moved, Point, is_spread, moved_along
+from isentrope.nouns.differences import derivatives_along, derivatives_at_zero
 from isentrope.nouns.vectors import Vector, is_sharded, local_part, require_same_names, total
 
 
@@ -64,6 +65,29 @@ class Theta:
             else moved_along(p.detach(), direction[n], eta)
             for n, p in trained.items()
         }
+
+    def derivatives(
+        self, function: Callable[[Point], Any], direction: Vector, order: int
+    ) -> tuple[Any, ...]:
+        """Value and derivatives of f(θ + ev) at e = 0, by forward mode.
+
+        Args:
+            function: Maps parameters by name to a tensor or a tuple of tensors.
+            direction: v by parameter name.
+            order: Highest derivative, 1 or 2.
+
+        Returns:
+            (f, f') or (f, f', f'').
+        """
+        if self.spreads_theta:  # v is gathered where it is used, layer by layer
+
+            def at(e: Tensor) -> Any:
+                return function(self.parameters_along(direction, e))
+
+            return derivatives_at_zero(at, order, self.device)
+        theta = self.theta
+        v = {n: direction[n].to(p.device, p.dtype) for n, p in theta.items()}
+        return derivatives_along(function, theta, v, order)
 
     def require_direction(self, direction: Mapping[str, Tensor]) -> None:
         """Refuse a vector that is not over exactly θ.

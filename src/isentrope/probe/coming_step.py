@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from isentrope.nouns.vectors import Vector, axpy
+from isentrope.nouns.vectors import Vector, axpy, read_numbers
 from isentrope.policy.language_model import Policy
 from isentrope.system.processes import gather, together
 from isentrope.trainers.convert.gathered import split_flat
@@ -232,7 +232,7 @@ def coming_step(
     whole: Vector = {n: cast(Tensor, g).double() for n, g in gradient.items()}
     fresh = state.rule != "sgd" and not all(state.moments.values())
     unknown = fresh and preconditioning == "previous_step"
-    if unknown or not all(bool(g.isfinite().all()) for g in whole.values()):
+    if unknown or not all(read_numbers(g.isfinite().all() for g in whole.values())):
         return ComingStep({}, {}, state.learning_rate, whole)
     parts = follow_rule(policy, state, whole, preconditioning=preconditioning)
     return ComingStep(*parts, state.learning_rate, whole, fresh)
@@ -267,5 +267,8 @@ def moving_parts(
         parts["rounding"] = zero_step.rounding(policy, taken, coming.learning_rate)
     if parts and control is not None and control.component is not None:
         parts["control"] = control.component
-    moving = {name: part for name, part in parts.items() if any(x.any() for x in part.values())}
+    moves = read_numbers(
+        torch.stack([x.any() for x in part.values()]).any() for part in parts.values()
+    )
+    moving = {name: part for (name, part), any_ in zip(parts.items(), moves, strict=True) if any_}
     return moving, coming.learning_rate

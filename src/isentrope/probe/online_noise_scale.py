@@ -37,9 +37,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.estimators.ratio import ends_of_ratio, fieller
+from isentrope.estimators.ratio import interval_of_ratio
 from isentrope.estimators.tail import degrees_of_freedom_of_sums, tail_degrees_of_freedom
 from isentrope.nouns.estimate import Estimate, t_quantile
+from isentrope.nouns.vectors import read_numbers
 from isentrope.system.processes import gather
 
 UNIT = "prompts"
@@ -123,8 +124,10 @@ class OnlineNoiseScale:
         df = max(tail_degrees_of_freedom(rest), degrees_of_freedom_of_sums(recent[:, 0]))
         t = t_quantile(min(df, effective - 1))
         c = effective * t * t / (effective - 1 + t * t)
-        found = fieller(s["num"], s["den"], (s["nn"], s["nd"], s["dd"]), c**0.5)
-        return ends_of_ratio(*found, sign="any") if s["den"] > 0 else (math.nan, math.nan)
+        if not s["den"] > 0:
+            return math.nan, math.nan
+        spread = s["nn"], s["nd"], s["dd"]
+        return interval_of_ratio(s["num"], s["den"], spread, c**0.5, sign="any")
 
     def latest(self) -> dict[str, float]:
         """The estimate as flat numbers for a log; empty before the third step."""
@@ -191,7 +194,7 @@ class NoiseScaleMonitor(OnlineNoiseScale):
         now = [p.grad for p in self._parameters if p.grad is not None]
         if not (last and self._processes > 1):
             old = self._before or [torch.zeros((), device=g.device) for g in now]
-            square = sum(_square(g - b) for g, b in zip(now, old, strict=True))
+            square = _square(g - b for g, b in zip(now, old, strict=True))
             self._squares.append(self._accumulation**2 * square)
         if not last:
             self._before = [g.clone() for g in now]
@@ -199,10 +202,9 @@ class NoiseScaleMonitor(OnlineNoiseScale):
         squares = [x for share in gather(self._squares) for x in share]
         n = self._accumulation * self._processes
         mean_square = sum(squares) / len(squares)
-        whole = sum(_square(g) for g in now)
-        self.update(*micro_batch_moments(mean_square, whole, n, self._groups))
+        self.update(*micro_batch_moments(mean_square, _square(now), n, self._groups))
         self._before, self._squares = None, []
 
 
-def _square(gradient: Tensor) -> float:
-    return float(gradient.double().square().sum())
+def _square(gradient: Iterable[Tensor]) -> float:
+    return sum(read_numbers(g.double().square().sum() for g in gradient))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -16,9 +17,13 @@ from isentrope.models.checkpoint import require_checkpoint
 from isentrope.models.layouts import foreign_layout
 from isentrope.models.sharding import shard_base
 from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring_batches import tokens_in
 from isentrope.system.checkpoint_names import step_name, step_of_folder
+from isentrope.system.memory import free_memory, require_device
 from isentrope.system.processes import all_ranks, world_size
 from isentrope.trainers.as_trained import AsTrained
+
+log = logging.getLogger("isentrope")
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,10 @@ class Checkpoint:
         Raises:
             ValueError: If it is to run on a GPU and there is none, or cannot be sharded.
         """
-        if where.device_map.startswith("cuda") and not torch.cuda.is_available():
-            raise ValueError(
-                f"checkpoint.device_map={where.device_map}, but torch sees no CUDA device here."
-            )
         device = where.device_map
+        require_device(device)
+        if device == "cpu" and torch.cuda.is_available():
+            log.info("The GPU is not used: checkpoint.device_map=cpu.")
         if device == "cuda" and world_size() > 1:
             device = f"cuda:{os.environ['LOCAL_RANK']}"
         patterns = where.trainable if isinstance(where, CheckpointConfig) else None
@@ -77,6 +81,9 @@ class Checkpoint:
             policy.convert("float32")
             policy.ranks = all_ranks()
             policy.require_own_logits()  # in the precision that is measured
+        elif policy.device.type == "cuda":
+            fitting = tokens_in(free_memory(policy.device) // 2, policy)
+            policy.max_tokens = min(policy.max_tokens, fitting)
         return policy
 
 

@@ -11,6 +11,7 @@ kept beside a token is the one it was drawn with.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, cast
@@ -26,7 +27,10 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, require_room
 from isentrope.system.heap import mapped_blocks
+from isentrope.system.memory import give_back, is_lack_of_memory
 from isentrope.system.progress import Report, silent
+
+log = logging.getLogger("isentrope")
 
 
 def sample(
@@ -211,16 +215,38 @@ def sample_responses(
     sequences: list[tuple[Tensor, ...]] = [()] * n
     order = sorted(range(n), key=lambda i: -len(prompt_ids[i]))  # similar lengths share a batch
     ranks = policy.ranks
-    size = min(batch_size, -(-n // ranks.size))
+    size = at_once = min(batch_size, -(-n // ranks.size))
     for start in range(0, n, size * ranks.size):  # one batch per process
         first = start + size * ranks.own
         chosen = order[first : first + size] or order[-1:]  # all run equally many batches
         prompts = [prompt_ids[i] for i in chosen]
-        drawn = _generate(policy, prompts, uniforms[chosen], max_new_tokens)
+        drawn, at_once = _in_pieces(policy, prompts, uniforms[chosen], max_new_tokens, at_once)
         for i, sequence in ranks.all_of(list(zip(chosen, drawn, strict=True))):
             sequences[i] = sequence
         (progress or silent)(min(start + size * ranks.size, n), n)
     return DrawnResponses(*(list(column) for column in zip(*sequences, strict=True)))
+
+
+def _in_pieces(
+    policy: Policy, prompts: list[Tensor], uniforms: Tensor, max_new_tokens: int, at_once: int
+) -> tuple[list[tuple[Tensor, ...]], int]:
+    """One batch, in smaller pieces where memory is short; and how many sequences are in one."""
+    drawn: list[tuple[Tensor, ...]] = []
+    while len(drawn) < len(prompts):
+        here = slice(len(drawn), len(drawn) + at_once)
+        try:
+            drawn += _generate(policy, prompts[here], uniforms[here], max_new_tokens)
+            continue
+        except (RuntimeError, MemoryError) as error:
+            at_once = min(at_once, len(prompts)) // 2
+            if not at_once or policy.sharded or not is_lack_of_memory(error):
+                raise
+            log.warning(
+                "Memory is short: %d responses at a time from here on (sampling.batch_size).",
+                at_once,
+            )
+        give_back()
+    return drawn, at_once
 
 
 def _generate(

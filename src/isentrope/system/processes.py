@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+log = logging.getLogger("isentrope")
 
 T = TypeVar("T")
 
@@ -100,6 +103,10 @@ def _joined() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
+_ON_GPUS: dict[str, Any] = {"backend": "cpu:gloo,cuda:nccl"}  # a base may stay on the CPU
+_ON_CPUS: dict[str, Any] = {"cpu": True, "backend": "gloo"}
+
+
 def join_processes() -> None:
     """Under torchrun, join the group, by the backend of the device; else nothing.
 
@@ -111,7 +118,7 @@ def join_processes() -> None:
     from accelerate import PartialState
 
     try:
-        PartialState(**({} if torch.cuda.is_available() else {"cpu": True, "backend": "gloo"}))
+        PartialState(**(_ON_GPUS if torch.cuda.is_available() else _ON_CPUS))
     except dist.DistError as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise RuntimeError(
@@ -138,6 +145,21 @@ def rank() -> int:
 def world_size() -> int:
     """Number of processes."""
     return dist.get_world_size() if _joined() else 1
+
+
+def on_one_gpu(args: Any) -> Any:
+    """Arguments of a trainer that takes one GPU per process, as TRL does, however many it sees.
+
+    Args:
+        args: A TrainingArguments.
+
+    Returns:
+        The same object.
+    """
+    if args.n_gpu > 1:
+        log.warning("This process trains on one of %d GPUs: torchrun uses them all.", args.n_gpu)
+        args._n_gpu = 1
+    return args
 
 
 def lost_another(error: BaseException) -> bool:

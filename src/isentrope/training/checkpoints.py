@@ -147,7 +147,10 @@ def write_state(folder: Path, parts: Mapping[str, Any], step: int) -> None:
 
 
 def restore_state(
-    checkpoint: Path, parts: Mapping[str, Any], changed: Collection[str] | None = None
+    checkpoint: Path,
+    parts: Mapping[str, Any],
+    changed: Collection[str] | None = None,
+    device: Any = "cpu",
 ) -> None:
     """Restore the state of all parts from a checkpoint.
 
@@ -156,6 +159,7 @@ def restore_state(
         parts: Objects with load_state_dict(), by name.
         changed: Settings that another run which begins there changes: its parts may be others, and
             those with other settings begin anew. None for the same run.
+        device: Of the model, where their tensors go.
 
     Raises:
         ValueError: If the checkpoint was saved with other parts; those of `_LATER_PARTS` may be
@@ -177,7 +181,8 @@ def restore_state(
         with reading(checkpoint / STATE):
             part.load_state_dict(state[name])
             if hasattr(part, "load_tensors"):
-                part.load_tensors(read_tensors(file) if file.is_file() else {})
+                saved = read_tensors(file) if file.is_file() else {}
+                part.load_tensors({n: x.to(device) for n, x in saved.items()})
             _require_same_state(name, state[name], part.state_dict())
 
 

@@ -57,7 +57,7 @@ def build_toy_policy(seed: int) -> Policy:
         pad_token_id=PAD_ID,
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # the CPU's, and no device's
         model = Qwen2ForCausalLM(config).float().eval()
     return Policy(model, tokenizer, precision="float32")
 
@@ -140,7 +140,7 @@ def fresh_adapter(
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # the CPU's, and no device's
         return get_peft_model(model, config).eval()
 
 

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from isentrope.nouns.vectors import local_part
+from isentrope.nouns.vectors import first_false, local_part
 from isentrope.system.processes import gather
 
 
@@ -57,11 +56,7 @@ def require_finite_state(
 
 def _first_bad(model: nn.Module, optimizer: Any) -> str | None:
     tensors = dict(_tensors(model, optimizer))
-    flags = [x.isfinite().all() for x in tensors.values()]
-    # one transfer from the device, not one per tensor
-    if not flags or bool(torch.stack([flag.to(flags[0].device) for flag in flags]).all()):
-        return None
-    return next(name for name, flag in zip(tensors, flags, strict=True) if not bool(flag))
+    return first_false({name: x.isfinite().all() for name, x in tensors.items()})
 
 
 def _tensors(model: nn.Module, optimizer: Any) -> Iterator[tuple[str, Tensor]]:

@@ -30,7 +30,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt, as_prompts
 from isentrope.system.files import whole_folder, write_json
-from isentrope.system.processes import all_ranks
+from isentrope.system.processes import all_ranks, on_one_gpu
 from isentrope.training.checkpoints import WholeCheckpoints
 from isentrope.training.models import SpreadBase
 from isentrope.training.run_files import RunFiles
@@ -87,7 +87,7 @@ def fine_tune_supervised(
     Returns:
         The trainer, its model trained.
     """
-    args = SFTConfig(**options)
+    args = on_one_gpu(SFTConfig(**options))
     if shard_base:
         spread(model, all_ranks(), args.device)
     # labels beside token ids are used unchanged; the collator pads them

@@ -212,4 +212,4 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
             ValueError: If the checkpoint was saved with other parts.
         """
         self.branched = changed is not None
-        restore_state(checkpoint, self.stateful, changed)
+        restore_state(checkpoint, self.stateful, changed, self.accelerator.device)

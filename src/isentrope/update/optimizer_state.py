@@ -30,7 +30,7 @@ from isentrope.update.saved_state import (
     GATHER,
     before_first_step,
     groups_and_states,
-    require_moment,
+    require_moments,
     require_plausible,
     require_steps,
 )
@@ -167,6 +167,7 @@ def _by_name(
     if file is not None:
         _require_own_step(file.parent, saved_states)
     kept = {} if fresh else _kept(rule, held, saved_states)
+    require_moments(kept)
     tensors = {
         name: [x for key, x in of.items() if key != "step" and isinstance(x, Tensor)]
         for name, of in kept.items()
@@ -255,7 +256,7 @@ def _kept(
                 "rule of torch.optim writes: it is of another optimizer, whose step cannot be "
                 "computed."
             )
-    require_steps({name: (state or {}).get("step") for name, state in states.items()})
+    states = require_steps(states)
     return {
         name: {key: (states[name] or {}).get(key) for key in state_keys(rule, group)}
         for name, group in held.items()
@@ -271,7 +272,6 @@ def _entry(policy: Policy, name: str, key: str, value: Any) -> Tensor | float:
     if key == "step":
         return float(value)
     _require_shape(policy, name, value, f"{key!r} of the optimizer")
-    require_moment(key, value, f"{key!r} of parameter {name!r}")
     like = policy.model.get_parameter(name)
     return (sharded_like(value, like) if is_sharded(like) else value).double()
 

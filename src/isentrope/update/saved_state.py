@@ -18,9 +18,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from isentrope.nouns.vectors import first_false, read_numbers
 from isentrope.system.reading import read_json
 
-_SQUARES = ("exp_avg_sq", "square_avg", "max_exp_avg_sq")
+_SQUARES = ("'exp_avg_sq'", "'square_avg'", "'max_exp_avg_sq'")
 
 
 def require_plausible(group: Mapping[str, Any], what: str) -> None:
@@ -41,41 +42,53 @@ def require_plausible(group: Mapping[str, Any], what: str) -> None:
                 raise ValueError(f"{key} of {what} is {group[key]!r}, not {words}.")
 
 
-def require_moment(key: str, moment: Tensor, what: str) -> None:
-    """Refuse a moment that no gradient leaves.
+def require_moments(states: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse moments that no gradient leaves, by their values.
 
     Args:
-        key: "exp_avg", "exp_avg_sq" or another.
-        moment: Its tensor.
-        what: Its name in the message.
+        states: By parameter name, moments by key; what is no tensor is passed over.
 
     Raises:
-        ValueError: If it holds no numbers, one that is not finite, or a square below 0.
+        ValueError: If one holds no numbers, one that is not finite, or a square below 0.
     """
-    if moment.layout != torch.strided or moment.is_meta or not moment.is_floating_point():
-        kind = "meta" if moment.is_meta else f"{moment.layout} {moment.dtype}"
-        raise ValueError(f"The moment {what} is of type {kind}, not plain floating point.")
-    if not bool(moment.isfinite().all()):
+    moments = {
+        f"{key!r} of parameter {name!r}": x
+        for name, state in states.items()
+        for key, x in state.items()
+        if key != "step" and isinstance(x, Tensor)
+    }
+    for what, moment in moments.items():
+        if moment.layout != torch.strided or moment.is_meta or not moment.is_floating_point():
+            kind = "meta" if moment.is_meta else f"{moment.layout} {moment.dtype}"
+            raise ValueError(f"The moment {what} is of type {kind}, not plain floating point.")
+    least = {n: 0.0 if n.startswith(_SQUARES) else -math.inf for n in moments}
+    sound = {n: (x.isfinite() & (x >= least[n])).all() for n, x in moments.items()}
+    if what := first_false(sound):
         raise ValueError(
-            f"The moment {what} in the optimizer's state is not finite: training diverged before "
-            "it was saved, or the file is damaged."
+            f"The moment {what} in the optimizer's state is not finite, or negative where it is a "
+            "mean of squares: training diverged before it was saved, or the file is damaged."
         )
-    if key in _SQUARES and bool((moment < 0).any()):
-        raise ValueError(f"The moment {what} is a mean of squares and has negative values.")
 
 
-def require_steps(steps: Mapping[str, Any]) -> None:
+def require_steps(states: Mapping[str, Any]) -> dict[str, Any]:
     """Refuse numbers of steps that are no whole numbers above 0.
 
     Args:
-        steps: By parameter name; None for a parameter without.
+        states: By parameter name; None for a parameter without.
+
+    Returns:
+        The same; a device that holds steps is asked for all of them at once.
 
     Raises:
         ValueError: Naming the parameter.
     """
+    steps = {n: s["step"] for n, s in states.items() if s and s.get("step") is not None}
+    there = {n: x for n, x in steps.items() if isinstance(x, Tensor) and x.is_cuda}
+    steps |= zip(there, read_numbers(x.sum() for x in there.values()), strict=True)
     for name, step in steps.items():
-        if step is not None and not (_number(step) >= 1 and float(step).is_integer()):
+        if not (_number(step) >= 1 and float(step).is_integer()):
             raise ValueError(f"The step of parameter {name!r} is {step!r}, not a whole number.")
+    return {**states, **{n: {**states[n], "step": step} for n, step in steps.items()}}
 
 
 def _number(value: Any) -> float:
@@ -150,7 +163,7 @@ def groups_and_states(saved: Any) -> tuple[Groups, States]:
             f"The optimizer has a state for parameter {strangers.pop()!r}, which is in no group."
         )
     for name, state in states.items():
-        kinds = {kind.__name__ for x in (state or {}).values() for kind in type(x).__mro__}
+        kinds = {kind.__name__ for x in _mapping(state).values() for kind in type(x).__mro__}
         if sharded := kinds & SHARDED:
             raise ValueError(
                 f"The optimizer's state of {name!r} is a sharded tensor ({sharded.pop()}), of "
@@ -174,10 +187,12 @@ def before_first_step(file: Path) -> bool:
 
 def _inner(saved: Any) -> Mapping[str, Any]:
     """The state_dict itself, one level deeper or laid out flat."""
-    within = saved.values() if isinstance(saved, Mapping) else ()
-    found = [saved] if _is_state_dict(saved) else [x for x in within if _is_state_dict(x)]
+    within = _mapping(saved)
+    found = [x for x in within.values() if _is_state_dict(x)]
+    if _is_state_dict(within):
+        found = [within]
     if len(found) != 1:
-        keys = [str(key) for key in saved][:4] if within else type(saved).__name__
+        keys = [str(key) for key in within][:4] if within else type(saved).__name__
         raise ValueError(
             "The optimizer must be a path, a torch optimizer or its state_dict with the keys "
             f"'state' and 'param_groups', at most one level deeper; got {keys}."
@@ -187,8 +202,11 @@ def _inner(saved: Any) -> Mapping[str, Any]:
 
 
 def _is_state_dict(value: Any) -> bool:
-    parts = {str(key).partition(".")[0] for key in value} if isinstance(value, Mapping) else set()
-    return _PARTS.issubset(parts)
+    return {str(key).partition(".")[0] for key in _mapping(value)} >= _PARTS
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from isentrope.runs.identity import CONFIG
 from isentrope.runs.one_writer import one_writer
 from isentrope.system.file_contents import csv
 from isentrope.system.files import write_bytes
+from isentrope.system.memory import give_back
 from isentrope.system.outputs import require_apart
 from isentrope.system.processes import barrier, join_processes, rank
 from isentrope.system.progress import Progress
@@ -124,8 +125,7 @@ def _end(start: Start, planned: Planned, progress: Progress) -> Path:
     else:
         branch(start.checkpoint, planned.overrides, until=start.until, progress=progress)
     gc.collect()  # the trainer refers to itself
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    give_back()
     if not end.is_dir():
         raise ValueError(
             f"{files.folder} is at step {max(files.steps())} and has no checkpoint {end.name}: "

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from isentrope.attribution.influence.quantities import require_agreement
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample, entropy_change
 from isentrope.estimators.functional import Functional, Functionals
@@ -31,11 +30,15 @@ from isentrope.estimators.price import Price
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.reward_change import RewardChange, reward_change
 from isentrope.nouns.estimate import Estimate
-from isentrope.nouns.vectors import Vector, norm
+from isentrope.nouns.vectors import Vector, axpy, norm
+from isentrope.policy.scoring import score_along
 from isentrope.results.sweep import Checks, FloorOfStep
 from isentrope.system.progress import Progress, part_of
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.price import price_at_checkpoint
+
+PARTS_APART = 1e-6
+"""Part of the components' size by which their sum may differ from the step."""
 
 
 @dataclass(frozen=True)
@@ -179,35 +182,53 @@ def _budget(
 ) -> tuple[dict[str, Estimate], dict[str, Tensor]]:
     """δH₁ along each component by the same F on the same samples, which sum to the total.
 
+    Slopes are linear in the direction: those along the largest component are what the others leave
+    of the step's.
+
     Returns:
         The parts, and the influences on them.
     """
     if (total := change.first_order) is None:
         return {}, {}
-    policy, components = ready.policy, ready.step.components
+    sizes = {name: norm(component) for name, component in ready.step.components.items()}
+    _require_sum(ready, sum(sizes.values()))
+    moving = {name: c for name, c in ready.step.components.items() if sizes[name]}
+    largest = max(sizes, key=lambda name: sizes[name])
+    here, left, *_ = change.sample.series
     whole = change.influences["first_order"]
+    zero = Estimate.exact(0.0, total.n, unit=total.unit, method=total.method)
     budget, influences = {"total": total}, {"budget.total": whole}
+    parts: dict[str, EntropyChange] = {}
     with progress.bar("budget") as report:
-        for done, (name, component) in enumerate(components.items()):
-            report(done, len(components), name)
-            found = Estimate.exact(0.0, total.n, unit=total.unit, method=total.method)
-            by_prompt = 0 * whole
-            if norm(component):
-                part = entropy_change(
-                    policy, ready.E, component, [], ready.estimator.options, order=1
+        for done, name in enumerate(sorted(moving, key=lambda name: name == largest)):
+            report(done, len(moving), name)
+            slope = left
+            if name != largest:
+                slope = score_along(ready.policy, ready.E, moving[name], 1)[1]
+                left = replace(
+                    left,
+                    logprobs=left.logprobs - slope.logprobs,
+                    entropies=left.entropies - slope.entropies,
                 )
-                assert part.first_order is not None
-                found, by_prompt = part.first_order, part.influences["first_order"]
-            budget[name], influences[f"budget.{name}"] = found, by_prompt
-    parts = [budget[name].value for name in components]
-    require_agreement(
-        policy,
-        "The parts of δH₁ (momentum, decay, gradient, control) added up and δH₁ along the step",
-        sum(parts),
-        total.value,
-        sum(map(abs, parts)),
-    )
+            sample = replace(change.sample, series=(here, slope))
+            parts[name] = change_of_sample(sample, [], [], confidence=ready.estimator.confidence)
+    for name in sizes:
+        part = parts.get(name)
+        budget[name] = (part and part.first_order) or zero
+        influences[f"budget.{name}"] = part.influences["first_order"] if part else 0 * whole
     return budget, influences
+
+
+def _require_sum(ready: Prepared, size: float) -> None:
+    """Refuse components that do not sum to the step."""
+    rest = ready.step.direction
+    for component in ready.step.components.values():
+        rest = axpy(-1.0, component, rest)
+    if not norm(rest) <= PARTS_APART * size:
+        raise ValueError(
+            f"The components of the step ({', '.join(ready.step.components)}) do not sum to it: "
+            f"{norm(rest):.2g} is left, of {size:.2g}."
+        )
 
 
 def _checks(ready: Prepared, change: EntropyChange) -> Checks:

@@ -98,8 +98,10 @@ def _least(verb: str, name: str, config: MeasureConfig, shapes: Shapes, memory: 
         u, e = data.B_U * data.G, data.B_E * data.G_E
         of = {"UU": (u, None), "EE": (e, None), "EU": (e, u), "FU": (data.B_U, u)}
         sides = [of[block] for block in kernel.blocks]
-    terms = held(shapes, config.precision.measuring, kernel.held, groups, sides)
-    return Plan(verb, name, terms, libraries_bytes(), memory)
+    on_gpu = config.checkpoint.device_map != "cpu"
+    storage = kernel.held.within(memory) if on_gpu else kernel.held
+    terms = held(shapes, config.precision.measuring, storage, groups, sides)
+    return Plan(verb, name, terms, libraries_bytes(config.checkpoint.device_map), memory)
 
 
 def _obstacle(where: CheckpointConfig, shapes: Shapes) -> str | None:

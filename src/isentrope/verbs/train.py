@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import shards_weights
 from isentrope.config.values import inputs_of
+from isentrope.planning.plan import DoesNotFitError
 from isentrope.recording.contract import read_contract
 from isentrope.runs.branch import (
     Branch,
@@ -42,6 +41,7 @@ from isentrope.runs.origin import training_origin
 from isentrope.system.checkpoint_names import step_of_folder
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
+from isentrope.system.memory import is_lack_of_memory
 from isentrope.system.processes import barrier, from_first, gather, join_processes, rank
 from isentrope.system.progress import Progress
 from isentrope.training.checkpoints import StopAt, require_resumable
@@ -209,15 +209,18 @@ def under_way(files: RunFiles, verb: str, smaller: str, *, saves: bool = True) -
         Nothing.
 
     Raises:
-        RuntimeError: If the GPU is full.
+        DoesNotFitError: If the memory is full.
+        Exception: What else stops it.
     """
     how = f"Resume the run by `isentrope {verb} --resume {files.folder}`." if saves else None
     try:
         with noted_if_interrupted(lambda: how):
             yield
-    except torch.OutOfMemoryError as error:
-        raise RuntimeError(
-            f"The GPU is full ({error}): lower {smaller}, or set "
+    except Exception as error:
+        if not is_lack_of_memory(error):
+            raise
+        raise DoesNotFitError(
+            f"The memory is full ({error}): lower {smaller}, or set "
             "trainer.gradient_checkpointing=true."
         ) from error
 

@@ -55,6 +55,7 @@ from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along
+from isentrope.policy.scoring_batches import smaller_where_memory_is_short
 
 UNIT = "nats per example"
 
@@ -157,6 +158,7 @@ def supervised_noise_scale(
     return scale(own, "η"), scale(cross.T @ cross / len(E), "η²")
 
 
+@smaller_where_memory_is_short
 def second_order_kernel(
     policy: Policy,
     E: Rollouts,
@@ -238,7 +240,7 @@ def _hessian_products(
     n = len(next(iter(gradients.values())))
     theta = {n: p.requires_grad_() for n, p in policy.theta.items()}
     leaves = list(theta.values())
-    out = torch.zeros(n, n, dtype=torch.float64)
+    out = torch.zeros(n, n, dtype=torch.float64, device=policy.device)
     for batch in micro_batches(E, policy.max_tokens, policy.ranks, padding=policy.padding):
         here = batch.to(policy.device)
         scores = derivative_of_scores(policy.model)
@@ -255,6 +257,6 @@ def _hessian_products(
                 )
                 if batch.counted:
                     for name, x in zip(theta, curved, strict=True):
-                        out[:, j] += (gradients[name] @ x.flatten()).double().cpu()
+                        out[:, j] += (gradients[name] @ x.flatten()).double()
     policy.ranks.sum([out])
-    return out
+    return out.cpu()

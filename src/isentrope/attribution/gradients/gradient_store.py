@@ -143,9 +143,11 @@ class HeldVectors(Sequence[Vector]):
 
     def __getitem__(self, index: Any) -> Any:
         vector: Vector = {}
+        at = range(self._count)[index]  # no kernel of a device says that there is no such row
         for name, p in self._like.items():
-            row = self._store.block(name, torch.tensor([index]))
-            vector[name] = with_part(row.double().view(local_part(p).shape), p)
+            row = self._store.block(name, slice(at, at + 1))
+            copy = row.to(torch.float64, copy=True)
+            vector[name] = with_part(copy.view(local_part(p).shape), p)
         return vector
 
     def add(self, index: int, vector: Vector, scale: float = 1.0) -> None:
@@ -157,5 +159,6 @@ class HeldVectors(Sequence[Vector]):
             scale: What it is multiplied with.
         """
         require_same_names(self._like, vector)
+        row = torch.tensor([index])
         for name, x in vector.items():
-            self._store.add(name, torch.tensor([index]), scale * local_part(x)[None])
+            self._store.add(name, row, scale * local_part(x)[None])

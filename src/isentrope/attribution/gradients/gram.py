@@ -14,6 +14,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -38,7 +39,9 @@ from isentrope.nouns.vectors import (
     tensor_bytes,
 )
 from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring_batches import tried_again
 from isentrope.system.files import sha256, write_file
+from isentrope.system.memory import free_memory
 from isentrope.system.reading import read_tensors
 
 _CURE = "Remove the file: the same computation makes it again."
@@ -158,7 +161,8 @@ def gram(
         tile = None if files is None else files.load(k)
         if tile is None:
             rows = (start, end)
-            tile = _tile(computed, held, streamed, scaled, plan.symmetric, rows, gradients.storage)
+            parts = computed, held, streamed, scaled, plan.symmetric, rows, gradients.storage
+            tile = tried_again(policy, held.rollouts, partial(_tile, *parts))
             if files is not None:
                 files.save(k, tile)
         out[start:end] += tile
@@ -202,7 +206,8 @@ def gram_diagonals(
 
     def diagonal(side: TokenSum) -> Tensor:
         n = side.n_rows
-        return torch.cat([squares(side, k, min(k + size, n)) for k in range(0, n, size)])
+        parts = (partial(squares, side, k, min(k + size, n)) for k in range(0, n, size))
+        return torch.cat([tried_again(policy, side.rollouts, part) for part in parts])
 
     return diagonal(left), diagonal(right)
 
@@ -219,6 +224,8 @@ def gram_plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage
     Returns:
         The plan; `str` is a sentence.
     """
+    if policy.device.type == "cuda":
+        storage = storage.within(min(policy.ranks.all_of([free_memory(policy.device)])))
     size = sum(largest_part(p) for p in policy.theta.values())  # as many tiles on every process
     element = max(p.element_size() for p in policy.theta.values())
     return plan_storage(n_left, n_right, size, element, storage)

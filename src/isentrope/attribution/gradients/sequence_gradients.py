@@ -43,6 +43,7 @@ from isentrope.nouns.vectors import (
     local_part,
     multiply,
     norm,
+    read_numbers,
     sharded_like,
 )
 from isentrope.policy.derivatives import require_derivatives
@@ -212,8 +213,8 @@ class SequenceGradients:
     def _check(self, token_sum: TokenSum) -> None:
         """Compare scores, autograd and hooks with each other on the first tokens of two sequences.
 
-        The model's own logits against the scores, autograd against forward mode along a random
-        direction (where the model has it), and the hooks against autograd.
+        The model's own logits against the scores, autograd against forward mode in a random
+        direction if the model has it, and the hooks against autograd.
 
         Raises:
             ValueError: If two of them differ.
@@ -241,10 +242,10 @@ class SequenceGradients:
                 "model does not use it in its forward pass. Freeze it, or use "
                 "GradientOptions('loop') if it is used outside the hooked layers."
             )
-        scale = max(float(x.abs().max()) for x in gradient.values())
+        scale = max(read_numbers(x.abs().max() for x in gradient.values()))
         epsilon = max(torch.finfo(p.dtype).eps for p in policy.theta.values())
-        for name, expected in gradient.items():
-            error = float((by_hooks[name].double() - expected).abs().max())
+        gaps = ((by_hooks[name].double() - x).abs().max() for name, x in gradient.items())
+        for name, error in zip(gradient, read_numbers(gaps), strict=True):
             if not error <= min(3e3 * epsilon, 0.1) * scale:
                 raise ValueError(
                     f"The hooks' gradient of {name!r} differs from autograd's by {error:.1e} "

@@ -20,8 +20,10 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, local_part, require_same_names, sharded_like
 from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring_batches import smaller_where_memory_is_short
 
 
+@smaller_where_memory_is_short
 def sketched_kernel(
     policy: Policy,
     E: Rollouts,
@@ -78,7 +80,7 @@ def _sketch(
         signs = 2.0 * torch.randint(2, size, generator=generator) - 1
         bucket, sign = (local_part(sharded_like(x.view(like.shape), like)) for x in (hashes, signs))
         if preconditioner is not None:
-            sign = sign * local_part(preconditioner[name])
+            sign = sign * local_part(preconditioner[name]).to(sign.device)
         hashed = new.new_zeros(len(new), dimension).index_add_(
             1, bucket.flatten(), new * sign.flatten().to(new)
         )

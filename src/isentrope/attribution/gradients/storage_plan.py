@@ -16,7 +16,7 @@ How the gradients of sequences are computed and held, in one object for every at
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -31,8 +31,8 @@ class Storage:
     """How gradients may be held.
 
     Attributes:
-        memory: Bytes that the held gradients may take; None for no limit. The model, its
-            activations and the result are not counted.
+        memory: Bytes that the held gradients may take; None for no limit on the CPU, and half of
+            a device's free memory. The model, its activations and the result are not counted.
         kept: "exact" at the runtime dtype, or "bfloat16" or "int8", which round.
         where: "device" with the model, "cpu", or "disk" (a temporary file per parameter; the memory
             is then not a limit).
@@ -41,6 +41,19 @@ class Storage:
     memory: int | None = None
     kept: Kept = "exact"
     where: Where = "device"
+
+    def within(self, free: int) -> Storage:
+        """The same; without a limit of its own, half of a device's free memory is one.
+
+        Args:
+            free: Bytes.
+
+        Returns:
+            A limit that is a power of two: free memory is not the same twice.
+        """
+        if self.memory is not None or self.where != "device":
+            return self
+        return replace(self, memory=1 << (free // 2).bit_length() - 1)
 
     def row_bytes(self, parameters: int, element: int) -> int:
         """Bytes of one held gradient.
