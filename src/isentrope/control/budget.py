@@ -53,7 +53,7 @@ log = logging.getLogger("isentrope")
 
 STREAM = 13
 """Number of the control's random stream, different from the probe's."""
-SECOND_ORDER = 0.2
+SECOND_ORDER = 0.5
 """Second order as a share of a predicted change, for the variance of ĥ."""
 _REASONS = {
     "not_finite": "a number of the step is not finite",
