@@ -36,6 +36,8 @@ STEPS = {
     "entropy_probe.fresh": (PROBED, "true"),
     "entropy_probe.preconditioning": (PROBED, "previous_step"),
     "entropy_probe.memory": (PROBED, "0.5"),
+    "entropy_probe.price": (PROBED, "false"),
+    "entropy_probe.position_pattern": (PROBED, "^"),
     "alarm.enabled": (PROBED, "false"),
     "noise_scale.enabled": (NOISY[1:], "true"),
     "noise_scale.memory": (NOISY, "0.5"),

@@ -112,7 +112,9 @@ class Halves:
         current, past = summed(getattr(self, which)), getattr(self, f"past_{which}")
         if past is None:
             return current
-        return {n: self.share * x + (1 - self.share) * past[n] for n, x in current.items()}
+        return {
+            n: self.share * x + (1 - self.share) * past[n].to(x.device) for n, x in current.items()
+        }
 
 
 @dataclass(frozen=True)
