@@ -72,7 +72,7 @@ def predictions(exact: ExactPolicy, functional: Functional, draws: int) -> Itera
         coming = ComingStep(parts, P, 1.0, {n: -x for n, x in of_loss.items()})
         sample = ControlSample(U, functional)
         halves = [
-            read_half(policy, sample.select(rows), coming, 1.0, GROUPS)
+            read_half(policy, sample.select(rows), coming, 1.0, len(U))
             for rows in torch.arange(len(U)).tensor_split(2)
         ]
         sums = [[float(x.sum()) for x in (half.along_v, half.reused)] for half in halves]

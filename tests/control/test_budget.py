@@ -321,7 +321,7 @@ def test_a_trainer_whose_rollouts_are_not_its_steps_own_is_refused(tmp_path):
     made = following.grpo(tmp_path, steps=2)
     for field, value, words in (
         ("num_iterations", 2, "num_iterations=1"),
-        ("steps_per_generation", 4, "serves 2 steps"),
+        ("steps_per_generation", 4, "serves 4 micro-batches where a step has 2"),
         ("mask_truncated_completions", True, "mask_truncated_completions=false"),
         ("generation_batch_size", 8, "2 prompts"),
     ):
@@ -332,3 +332,14 @@ def test_a_trainer_whose_rollouts_are_not_its_steps_own_is_refused(tmp_path):
         setattr(made.args, field, usual)
     with pytest.raises(ValueError, match="SFTTrainer"):
         OwnRollouts(following.sft(tmp_path / "sft"))
+
+
+def test_a_filtered_sampler_is_refused_and_a_step_without_advantages_is_taken(tmp_path):
+    made = following.grpo(tmp_path, steps=3)
+    made.reward_funcs = [lambda completions, **_: [1.0] * len(completions)]
+    control = EntropyBudget(options=BudgetOptions(size=16)).attach(made)
+    made.train()
+    assert control.latest()["control/predicted"] == pytest.approx(0, abs=1e-6)
+    filtered = following.grpo(tmp_path, steps=2, top_p=0.5)
+    with pytest.raises(ValueError, match="top_p"):
+        EntropyBudget().attach(filtered)

@@ -14,7 +14,7 @@ from isentrope.control.correction import (
     Limits,
     correct,
 )
-from isentrope.control.feedback import Level
+from isentrope.control.feedback import SteadyLevel
 from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
 from isentrope.control.requirements import BudgetOptions
 from isentrope.control.trial import entropy_correction
@@ -204,7 +204,7 @@ def test_the_gain_that_is_applied_is_that_of_the_direction_where_noise_hides_it(
     for _ in range(8):
         g = rng.normal(size=40)
         g /= np.linalg.norm(g)
-        means, gains = GradientMeans(8), Level()
+        means, gains = GradientMeans(8), SteadyLevel()
         for _ in range(60):
             a, b = (g / 4 + noise / 2 * rng.normal(size=(4, 40)) for _ in range(2))
             read = means.halves(named(a), named(b))
@@ -216,3 +216,38 @@ def test_the_gain_that_is_applied_is_that_of_the_direction_where_noise_hides_it(
                 true.append(g @ flat(made.direction))
     assert len(used) > 350
     assert np.mean(used) == pytest.approx(np.mean(true), rel=0.1)
+
+
+def test_a_step_that_goes_to_the_goal_by_itself_is_left_alone_up_to_there():
+    for tau, goal, predicted, asked in (
+        (-0.06, -0.6, -0.3, -0.3),
+        (-0.06, -0.6, -2.0, -0.6),
+        (-0.06, -0.6, 0.1, -0.06),
+        (0.02, 0.0, -0.1, 0.02),
+        (0.02, -0.1, -0.05, 0.02),
+        (0.0, 0.0, -0.1, 0.0),
+        (0.06, 0.5, 0.2, 0.2),
+    ):
+        assert Asked(tau, goal).of_step(predicted) == asked
+    assert Asked(0.02).of_step(-0.1) == 0.02
+
+
+def test_a_share_of_strength_goes_that_share_of_the_way_to_the_goal(case):
+    found, a, b, _, P = case
+    v = P * (a.sum(0) + b.sum(0))  # raises entropy
+    limits = Limits(0.5, 1e9, 1e9)
+    slope = float((a.sum(0) + b.sum(0)) @ v) / 2
+    goal = 0.1 * slope / 2
+    made = corrected(found, named(v), named(P), 0.1, 1.0, Asked(goal / 9, goal, limits))
+    after = 0.1 * (slope + made.weight * made.numbers["gain"])
+    assert after == pytest.approx((0.1 * slope + goal) / 2)
+
+
+def test_a_variance_that_is_small_by_chance_does_not_decide():
+    level = SteadyLevel()
+    level.observe(1.0, 1.0)
+    level.observe(3.0, 1e-12)
+    assert 1.5 < level.value < 2.5
+    again = SteadyLevel()
+    again.load_state_dict(level.state_dict())
+    assert again.filtered(2.0, 0.1) == level.filtered(2.0, 0.1)

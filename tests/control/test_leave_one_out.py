@@ -40,13 +40,13 @@ def test_it_is_the_sum_over_pairs_of_different_groups():
     clip = 0.3
     parts = {"momentum": m, "decay": decay, "gradient": multiply(P, axpy(clip - 1, total, total))}
     coming = ComingStep(parts, P, 1.0, total)
-    found = read_half(policy, sample, coming, clip, trained=len(has))
+    found = read_half(policy, sample, coming, clip, trained=8 * len(has))
     groups = sample.groups(2)
     a, b = sample.cotangents()
     a = a * 40 / 39
     of_entropy = [gradients_of_rows(policy, sample.rollouts, r, [(a, b)])[0] for r in groups]
     prompts = [sample.rollouts.prompt_index[r].unique().tolist() for r in groups]
-    whole = 5 * len(has)
+    whole = 5 * len(has)  # groups of 8, so pairs of responses are 64 times these
     pairs = whole - sum(len(p) * len(has & set(p)) for p in prompts)
     for k, g in enumerate(of_entropy):
         others = [of_loss[p] for p in range(8) if p not in prompts[k]]

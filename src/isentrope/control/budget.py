@@ -28,9 +28,9 @@ from transformers import TrainerCallback
 
 from isentrope.control.averages import GradientMeans
 from isentrope.control.correction import Asked, Correction, Effects, correct, weighed
-from isentrope.control.feedback import Feedback, Gains, Level, Target
+from isentrope.control.feedback import Feedback, Gains, Level, SteadyLevel, Target
 from isentrope.control.gradients import ControlSample
-from isentrope.control.leave_one_out import HalfReading, read_half
+from isentrope.control.leave_one_out import HalfReading, in_the_loss, read_half
 from isentrope.control.own_rollouts import LEAST_PROMPTS, OwnRollouts
 from isentrope.control.requirements import (
     BudgetOptions,
@@ -43,7 +43,7 @@ from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector, multiply
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep, coming_step
-from isentrope.probe.requirements import setting
+from isentrope.probe.requirements import require_unfiltered, setting
 from isentrope.recording.observing import add_to_log, bare_model, evaluating
 from isentrope.sampling.streams import generator_of
 from isentrope.system.errors import IsentropeError
@@ -96,7 +96,7 @@ class EntropyBudget(TrainerCallback):
         self._feedback = Feedback(target or Target(kind="hold"), gains)
         self._seed = seed
         self._means = GradientMeans(self._options.average)
-        self._level, self._gain = Level(), Level()
+        self._level, self._gain = Level(), SteadyLevel()
         self._own: OwnRollouts | None = None
         self._policy: Policy | None = None
         self._eta = 0.0
@@ -121,6 +121,7 @@ class EntropyBudget(TrainerCallback):
                 no temperature, or trains on responses that its policy did not draw for the step.
         """
         require_correctable(trainer)
+        require_unfiltered(trainer)
         setting(None, trainer.args, "temperature", "temperature")
         self._own = OwnRollouts(trainer)
         trainer.add_callback(self)
@@ -230,7 +231,7 @@ class EntropyBudget(TrainerCallback):
     ) -> list[HalfReading]:
         """Both halves of `size` responses, by whole prompts."""
         E, units = drawn.rollouts, Units.of(drawn.rollouts.prompt_index)
-        trained = int((units.sums(E.padded("token_weights").abs().sum(1)) > 0).sum())
+        trained = int(in_the_loss(E).sum())
         wanted = max(LEAST_PROMPTS, round(self._options.size * units.count / len(E)))
         order = torch.randperm(units.count, generator=generator_of(self._seed, step, STREAM))
         halves = order[:wanted].tensor_split(2)

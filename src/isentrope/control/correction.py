@@ -34,13 +34,10 @@ from dataclasses import astuple, dataclass, field, replace
 import torch
 from torch import Tensor
 
-from isentrope.control.feedback import Level
+from isentrope.control.feedback import SteadyLevel
 from isentrope.control.gradients import slope_along, summed
 from isentrope.control.requirements import Limits
 from isentrope.nouns.vectors import Vector, norm
-
-GAIN_DRIFT = 0.1
-"""Change of the gain from one step to the next, as a share of it."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +129,14 @@ class Asked:
     tau: float = 0.0
     goal: float | None = None
     limits: Limits = field(default_factory=Limits)
-    gains: Level | None = None
+    gains: SteadyLevel | None = None
 
     def of_step(self, predicted: float) -> float:
         """The change that is asked of a step with a predicted change of its own."""
-        low, high = sorted((self.tau, self.tau if self.goal is None else self.goal))
+        tau, goal = self.tau, self.goal
+        if goal is None or abs(goal) <= abs(tau) or goal * tau < 0:
+            return tau
+        low, high = sorted((tau, goal))
         return min(max(predicted, low), high)
 
 
@@ -170,7 +170,7 @@ def correct(
     u_a, u_b = (conditioned(halves.averaged(which)) for which in ("a", "b"))
     gain, gain_se = _gain(halves, u_a, u_b, conditioned)
     if asked.gains is not None and math.isfinite(gain + gain_se):
-        gain, gain_se = _filtered(asked.gains, gain, gain_se)
+        gain, gain_se = asked.gains.filtered(gain, gain_se)
     effects = Effects(*_mean_of_two(*along_v), gain, gain_se)
     u = {n: (x + u_b[n]) / 2 for n, x in u_a.items()}
     return weighed(effects, u, v, preconditioner, eta, entropy, asked)
@@ -204,7 +204,9 @@ def weighed(
     tau = asked.of_step(eta * slope)
     weight, reason = 0.0, _obstacle(eta, effects, sizes)
     if reason is None and tau != eta * slope:
-        exact = (tau / eta - limits.strength * slope) / gain
+        at_goal = tau != asked.tau
+        exact = (tau / eta - (1.0 if at_goal else limits.strength) * slope) / gain
+        exact *= limits.strength if at_goal else 1.0
         weight, reason = _cut(exact, eta * gain, sizes, entropy, limits)
     numbers = {
         "predicted": eta * slope,
@@ -264,14 +266,6 @@ def _gain(
     by_sample = [_variance(x) for x in parts]
     product = halves.share**2 * _interaction(table)
     return gain, math.sqrt(max(sum(by_sample) - product, *by_sample))
-
-
-def _filtered(gains: Level, gain: float, error: float) -> tuple[float, float]:
-    """The gain given those of all steps so far, and its error."""
-    if not math.isinf(gains.variance):
-        gains.predict(0.0, (GAIN_DRIFT * gains.value) ** 2)
-    gains.observe(gain, max(error**2, 1e-300))
-    return gains.value, math.sqrt(gains.variance)
 
 
 def _interaction(table: Tensor) -> float:

@@ -8,8 +8,9 @@ therefore left out of the step that it is compared with:
 
     <g_H, v> ≈ <g_E, m> + (<g_E, P g_U> − Σ_j <g_E^j, P g_U^j>) · n_E n_U / (n_E n_U − Σ_j e_j u_j)
 
-j are groups of whole prompts with e_j of the n_E prompts of E and u_j of the n_U of U. m, the
-parts of v that earlier batches made, is independent of E given θ. P has second moments of this
+j are groups of whole prompts with e_j of the n_E responses of E and u_j of the n_U of U; draws of
+one prompt are left out together, which for few different prompts omits what they have in common. m,
+the parts of v that earlier batches made, is independent of E given θ. P has second moments of this
 gradient too, with a share of 1 − β₂.
 """
 
@@ -28,6 +29,7 @@ from isentrope.control.gradients import (
     slope_along,
 )
 from isentrope.models.embeddings import derivative_of_scores
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply
 from isentrope.policy.language_model import Policy
@@ -63,7 +65,7 @@ def read_half(
         sample: The half, with the weights of its responses in the loss.
         coming: The step.
         clip: What clipping multiplied the gradient by.
-        trained: n_U, prompts of the step that have weights.
+        trained: n_U, responses of the step to prompts that are in the loss.
 
     Returns:
         Gradients and slopes, the same on every process.
@@ -78,7 +80,7 @@ def read_half(
     before = slope_along(gradients, axpy(1.0, parts["momentum"], parts["decay"]))
     at_once = slope_along(gradients, parts["gradient"])
     pairs, shared = _pairs(sample, groups, trained)
-    factor = pairs / (pairs - shared)
+    factor = pairs / (pairs - shared) if pairs > shared else 0.0
     return HalfReading(gradients, before + factor * (at_once - own), before + at_once)
 
 
@@ -97,6 +99,7 @@ def _by_group(
     c, d = E.padded("token_weights"), None
     if E.entropy_weights is not None:
         d = E.padded("entropy_weights")
+    in_loss = in_the_loss(E)
     gradients = {
         n: torch.zeros(len(groups), *x.shape, dtype=torch.float64, device=x.device)
         for n, x in policy.theta.items()
@@ -104,7 +107,7 @@ def _by_group(
     own = torch.zeros(len(groups), dtype=torch.float64, device=policy.device)
     with derivative_of_scores(policy.model):
         for j in mine:
-            weights = [entropy, (c, d)] if bool(c[groups[j]].any()) else [entropy]
+            weights = [entropy, (c, d)] if bool(in_loss[groups[j]].any()) else [entropy]
             found = gradients_of_rows(policy, E, groups[j], weights)
             for n, x in found[0].items():
                 gradients[n][j] = x
@@ -113,13 +116,16 @@ def _by_group(
     return gradients, own
 
 
+def in_the_loss(E: Rollouts) -> Tensor:
+    """(n,) bool, the responses to prompts of which any token has a weight in the loss."""
+    weights = E.padded("token_weights").abs().sum(1)
+    if E.entropy_weights is not None:
+        weights += E.padded("entropy_weights").abs().sum(1)
+    units = Units.of(E.prompt_index)
+    return (units.sums(weights) > 0)[units.place]
+
+
 def _pairs(sample: ControlSample, groups: Sequence[Tensor], trained: int) -> tuple[int, int]:
-    """n_E n_U, and how many of these pairs are within a group."""
-    index, weights = sample.rollouts.prompt_index, sample.rollouts.padded("token_weights")
-    has = Units.of(index).sums(weights.abs().sum(1)) > 0
-    place = Units.of(index).place
-    shared = 0
-    for rows in groups:
-        prompts = place[rows].unique()
-        shared += len(prompts) * int(has[prompts].sum())
-    return sample.rollouts.n_prompts * trained, shared
+    """n_E n_U, and how many of these pairs of responses are within a group."""
+    has = in_the_loss(sample.rollouts)
+    return len(has) * trained, sum(len(rows) * int(has[rows].sum()) for rows in groups)

@@ -18,6 +18,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.recording.token_record import TokenRecorder
 from isentrope.system.processes import gather
+from isentrope.trainers.fields import EVERY_RESPONSE
 
 
 class OwnRollouts:
@@ -125,20 +126,20 @@ def _require_own_rollouts(trainer: Any) -> None:
             f"{type(trainer).__name__}."
         )
     args: Any = trainer.args
-    inner = max(1, args.steps_per_generation // args.gradient_accumulation_steps)
-    if args.num_iterations * inner > 1:
+    passes, uses = args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations
+    if passes % uses:
         raise ValueError(
-            f"An entropy budget needs responses drawn at the θ of each step, and here one batch "
-            f"serves {args.num_iterations * inner} steps: set num_iterations=1 and "
+            "An entropy budget needs responses drawn at the θ of each step, and here one batch "
+            f"serves {uses} micro-batches where a step has {passes}: set num_iterations=1 and "
             "steps_per_generation=gradient_accumulation_steps."
         )
-    for field in ("mask_truncated_completions", "use_liger_kernel"):
+    for field in EVERY_RESPONSE:
         if getattr(args, field, False):
             raise ValueError(
                 f"An entropy budget needs every response with its log-probabilities: set "
                 f"{field}=false."
             )
-    prompts = args.generation_batch_size // args.num_generations
+    prompts = args.generation_batch_size // args.num_generations * passes // uses
     if prompts < LEAST_PROMPTS:
         raise ValueError(
             f"A step has {prompts} prompts, and a budget leaves each one out in turn: it needs "
