@@ -102,14 +102,15 @@ def author(tmp_path_factory):
             for k in range(4)
             for answer in (1, 2)  # so that half of the responses are correct
         ]
-        (folder / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        (folder / "data").mkdir(exist_ok=True)
+        (folder / "data" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     return folder
 
 
 @pytest.mark.slow
 def test_the_author_goes_from_fine_tuning_to_a_report(author, monkeypatch):
     monkeypatch.chdir(author)
-    data = ["--set", f"data.dataset_path={author}"]
+    data = ["--set", f"data.dataset_path={author / 'data'}"]
     small = ["fine_tuning.steps=150", "fine_tuning.batch_size=8", "fine_tuning.micro_batch=8"]
     small += ["fine_tuning.learning_rate=1e-2", "trainer.bf16=false", "model.path=base"]
     run("sft", *sets(small), *data, "--out", "runs/qwen_sft")
@@ -118,7 +119,7 @@ def test_the_author_goes_from_fine_tuning_to_a_report(author, monkeypatch):
     small += ["trainer.bf16=false", "training.learning_rate=1e-4"]
     run("train", *sets(small), *data, "--out", "runs/qwen")
     small = ["checkpoint.device_map=cpu", "batch_config.B_E=16", "batch_config.B_U=3"]
-    small += [f"batch_config.dataset_path={author}", "batch_config.allow_overlap=true"]
+    small += [f"batch_config.dataset_path={author / 'data'}", "batch_config.allow_overlap=true"]
     small += ["checkpoint.checkpoint_path=runs/qwen/training_state/step_1"]
     small += ["analysis.groups=4"]
     for verb in ("measure", "influence"):
