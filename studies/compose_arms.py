@@ -149,6 +149,21 @@ class KL(Arm):
         return self.coefficient * (d.exp() - d - 1).sum() / batch.mask.numel()
 
 
+def tokens_of(batch: Batch) -> Tokens:
+    """The input of the library's token controls."""
+    n = len(batch.lengths)
+    return Tokens(
+        logprobs=batch.logprobs.detach().double(),
+        entropies=batch.entropies.detach().double(),
+        mask=batch.mask.bool(),
+        sequence_weights=torch.full((n,), 1 / (n * RESPONSE), dtype=torch.float64),
+        advantages=batch.advantages.double(),
+        rewards=batch.rewards.double(),
+        group=batch.owner,
+        step=batch.step + 1,
+    )
+
+
 class RepoRTarget(Arm):
     """REPO-R, its strength searched by doubling and halving."""
 
@@ -167,18 +182,7 @@ class RepoRTarget(Arm):
         factor = 2.0 if entropy < self._target else 0.5
         self.strength = min(max(self.strength * factor, self.LEAST), self.MOST)
         self.numbers = {"coefficient": self.strength}
-        n = len(batch.lengths)
-        tokens = Tokens(
-            logprobs=batch.logprobs.detach().double(),
-            entropies=batch.entropies.detach().double(),
-            mask=batch.mask.bool(),
-            sequence_weights=torch.full((n,), 1 / (n * RESPONSE), dtype=torch.float64),
-            advantages=batch.advantages.double(),
-            rewards=batch.rewards.double(),
-            group=batch.owner,
-            step=batch.step + 1,
-        )
-        return RepoR(strength=self.MOST).rewrite(tokens, self.strength).weights.float()
+        return RepoR(strength=self.MOST).rewrite(tokens_of(batch), self.strength).weights.float()
 
 
 class Demonstrations(Arm):
