@@ -91,6 +91,7 @@ SECOND: dict[str, Metric] = {
     f"nats per response, step {RESCUE}": lambda run: run.entropy[1],
     "at the end": lambda run: run.entropy[2],
     f"log10 P('>'), step {RESCUE}": lambda run: _log10(run.strategy_at(RESCUE)),
+    "distance from the target": lambda run: run.away,
 }
 """Secondary readings; P('>') is on unsolved prompts."""
 
@@ -172,7 +173,7 @@ def against(found: Sequence[Row], conditions: Sequence[Gate]) -> str:
         for gate in conditions
         if not math.isnan(gate.low) and not gate.holds
     ]
-    waiting = [row.arm for row in found if not row.judged]
+    waiting = [f"{row.arm} ({row.paired.n})" for row in found if not row.judged]
     if waiting:
         parts.append(
             f"Fewer than {FEWEST_PAIRS} pairs, so nothing is said of them: {', '.join(waiting)}."
@@ -181,6 +182,8 @@ def against(found: Sequence[Row], conditions: Sequence[Gate]) -> str:
     worse = [row for row in sure if row.paired.difference < 0]
     better = [row for row in sure if row.paired.difference > 0]
     open_ = [row for row in judged if row not in sure]
+    if not judged:
+        parts.append(f"There is no answer yet: arms are judged from {FEWEST_PAIRS} pairs on.")
     if judged and not better:
         parts.append("No arm that a user could run solves more runs than vanilla (Holm, .05).")
     if worse:
@@ -270,7 +273,8 @@ bounds. No interval of the table is corrected.
 
 Means over runs with 95 % t intervals, from three runs on. Steps to discovery count the last step
 where there is none; half_rate takes twice the steps. P('>') is on prompts that are not solved, so
-it has fewer runs.
+it has fewer runs. The distance from the target, of the budgets, is the mean of |h/h* − 1| of the
+responses drawn from step 60 on; h is in nats per response, of budget_strategy at its position.
 
 {second}
 
