@@ -25,6 +25,8 @@ from studies.compose_outcomes import (
 )
 from studies.control_study_rows import FEWEST, Interval, t_interval
 
+ANSWER = Path(__file__).with_name("compose_answer.md")
+"""Written by hand from the tables of the page."""
 FEWEST_PAIRS = 24
 """Pairs from which on arms are judged."""
 
@@ -229,14 +231,19 @@ def write_page(outcomes: Sequence[Outcome], folder: Path) -> str:
         bases=len({run.base for run in outcomes}),
         seconds=float(np.median([run.seconds for run in outcomes])),
         against=against(found, gates(runs)),
+        answer=ANSWER.read_text(encoding="utf-8"),
         gates=gate_table(outcomes),
         first=first_table(found),
         second=second_table(found),
         later=later_discoveries(runs),
     )
     (folder / "compose.md").write_text(text, encoding="utf-8")
-    content = [asdict(run) for run in outcomes]
-    (folder / "compose.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
+    content = json.loads(
+        json.dumps([asdict(run) for run in outcomes]),
+        parse_float=lambda x: float(f"{float(x):.4g}"),
+    )
+    short = json.dumps(content, separators=(",", ":"))
+    (folder / "compose.json").write_text(short + "\n", encoding="utf-8")
     return text
 
 
@@ -247,6 +254,9 @@ pairs in every arm, {seconds:.1f} s per run on one core.
 
 {against}
 
+## The answer, in words
+
+{answer}
 The design, with its calibration on other seeds, was written before the first run
 ([studies/compose_design.md](../../studies/compose_design.md)).
 
