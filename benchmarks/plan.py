@@ -264,7 +264,7 @@ def run(verb: str, file: str, kept: bool) -> None:
     if verb in MEASURING:
         work = partial(run_verb, MEASURING[verb], load_config(json.loads(Path(file).read_text())))
     else:
-        import trl.trainer.grpo_trainer
+        import trl.trainer.grpo_trainer  # noqa: F401
         import trl.trainer.sft_trainer  # noqa: F401
 
         from isentrope.verbs import prepare_training  # noqa: F401
