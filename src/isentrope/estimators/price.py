@@ -39,6 +39,8 @@ PRICED = ("prefix", "sequence")
 ROWS = 6
 """Statistics of a class of positions."""
 
+_ONE_PROMPT = "Responses to fewer than two prompts have such positions: there is no interval."
+
 
 @dataclass(frozen=True)
 class Spent:
@@ -69,7 +71,8 @@ class Price:
 
     Attributes:
         whole: At all positions.
-        at: By class of positions.
+        at: By class of positions; and by "group NAME", the positions in responses to the prompts of
+            a group, which sum to the whole.
         reward_change: ΔJ as measured; None where only the first order is known.
         momentum: The share of momentum in ηδF.
         cosine: cos_P of the gradients of reward and entropy (`attribution.alignment`).
@@ -151,14 +154,16 @@ def price_of_step(
     if rewards is not None and read.reward is not None and read.reward.withheld:
         trusts["J"] = sample.trust.without_interval(read.reward.withheld)
 
-    def options(kind: str) -> dict[str, Any]:
-        return {"confidence": confidence, **trusts[kind].options(f.method)}
-
-    def estimate(row: int, unit: str, kind: str) -> Estimate:
-        return result.estimate(row, unit=unit, **options(kind))
-
     def spent(place: int, mask: Tensor) -> Spent:
         at, whole = place * ROWS, 1
+        alone = _ONE_PROMPT if len(sample.prompt_index[mask.any(1)].unique()) < 2 else ""
+
+        def options(kind: str) -> dict[str, Any]:
+            return {"confidence": confidence, **trusts[kind].withholding(alone).options(f.method)}
+
+        def estimate(row: int, unit: str, kind: str) -> Estimate:
+            return result.estimate(row, unit=unit, **options(kind))
+
         part = Spent(
             tokens=float(mask.sum() / base.mask.sum()),
             entropy=estimate(at, f.unit, "H"),
@@ -182,8 +187,8 @@ def price_of_step(
     parts = {name: spent(place, mask) for place, (name, mask) in enumerate(masks.items())}
     change = None
     if after is not None and rewards is not None:
-        kind = "J" if trusts["J"] is not sample.trust else "after"
-        change = estimate(5, REWARD, kind)
+        trust = trusts["J" if trusts["J"] is not sample.trust else "after"]
+        change = result.estimate(5, unit=REWARD, confidence=confidence, **trust.options(f.method))
     return Price(parts.pop(""), parts, change)
 
 
