@@ -343,3 +343,31 @@ def test_a_filtered_sampler_is_refused_and_a_step_without_advantages_is_taken(tm
     filtered = following.grpo(tmp_path, steps=2, top_p=0.5)
     with pytest.raises(ValueError, match="top_p"):
         EntropyBudget().attach(filtered)
+
+
+def test_a_resumed_trainer_of_ones_own_equals_an_uninterrupted_one_to_the_bit(
+    tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr("isentrope.control.correction._obstacle", lambda *_: None)  # corrects all
+
+    def trained(name, steps, **options):
+        folder = tmp_path / name
+        made = following.grpo(folder, steps=steps, save_strategy="steps", save_steps=1)
+        control = EntropyBudget(options=BudgetOptions(size=16, every=2)).attach(made)
+        made.train(**options)
+        return made, control, folder / "out"
+
+    whole, through, _ = trained("whole", 4)
+    _, _, out = trained("parts", 3)
+    resumed, control, _ = trained("parts", 4, resume_from_checkpoint=str(out / "checkpoint-3"))
+    assert through.component is not None
+    assert control.latest() == through.latest()
+    assert control.state_dict() == through.state_dict()
+    pairs = zip(whole.model.parameters(), resumed.model.parameters(), strict=True)
+    assert all(torch.equal(p, q) for p, q in pairs)
+    (out / "checkpoint-3" / "entropy_budget.json").write_text('{"feedback": 3}')
+    with pytest.raises(ValueError, match=r"entropy_budget\.json"):
+        trained("parts", 4, resume_from_checkpoint=str(out / "checkpoint-3"))
+    (out / "checkpoint-3" / "entropy_budget.json").unlink()
+    trained("parts", 4, resume_from_checkpoint=str(out / "checkpoint-3"))
+    assert "was saved without an entropy budget" in caplog.text
