@@ -6,6 +6,7 @@ Functions are given by dotted names and imported when their verb is called, so t
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import Parameter, Signature
@@ -171,7 +172,11 @@ def _command(verb: Command) -> Callable[..., None]:
 
     def command(**given: Any) -> None:
         with stopped_by_signals():
-            load("isentrope.cli.session:run")(verb, given)
+            gc.disable()  # nothing that is imported is garbage: looking for it takes a second
+            run = load("isentrope.cli.session:run")
+            gc.freeze()
+            gc.enable()
+            run(verb, given)
 
     command.__signature__ = Signature(verb.options)  # type: ignore[attr-defined]
     return command
