@@ -59,6 +59,11 @@ PADDING, PADDING_OF_SLOPES, PADDING_ON_ACCELERATOR = 32, 128, 1024
 mode (`benchmarks.kernel`), and elsewhere."""
 
 
+PLAIN_TOKENS_ON_CPU = 2048
+"""Padded tokens of a micro-batch without derivatives at most: activations of more leave the cache,
+and the same products take half as long again (`benchmarks.small_case`)."""
+
+
 @dataclass(frozen=True)
 class Part:
     """Sequences of a micro-batch that the model reads at once.

@@ -100,7 +100,7 @@ def score_moved(
     head = _separate(policy.head) if _is_trained(policy) else policy.head
     sampler = sampler or RowSampler(policy.temperature)
     with torch.no_grad():
-        for batch in scoring_batches(policy, rollouts, policy.max_tokens, policy.padding):
+        for batch in scoring_batches(policy, rollouts, policy.plain_tokens, policy.padding):
             here = batch.to(policy.device)
             # given θ by name, as the moved policy is: the same passes, so equal up to rounding
             hidden = policy.packed_hidden(here, policy.theta)  # (m, d)

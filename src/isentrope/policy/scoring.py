@@ -201,8 +201,8 @@ def collect(
     rollouts.require_positions(getattr(policy.model.config, "max_position_embeddings", None))
     mask = rollouts.mask
     out: list[Tensor] = []
+    tokens = max(1, (policy.max_tokens if padding else policy.plain_tokens) // share)
     padding = max(padding, policy.padding)
-    tokens = max(1, policy.max_tokens // share)
     for batch in scoring_batches(policy, rollouts, tokens, padding):
         packed = [x.detach() for x in packed_scores(batch.to(policy.device))]  # each (m, ...)
         out = out or [torch.zeros(*mask.shape, *x.shape[1:], dtype=torch.float64) for x in packed]
@@ -216,17 +216,16 @@ def collect(
     return scores
 
 
-def nondeterminism(policy: Policy, rollouts: Rollouts) -> str | None:
-    """Score the rollouts twice and compare.
+def nondeterminism(first: Scores, second: Scores) -> str | None:
+    """Compare two evaluations of the same rollouts.
 
     Args:
-        policy: The policy.
-        rollouts: Any sequences.
+        first: One.
+        second: The other.
 
     Returns:
-        None if both evaluations are bit-identical, else a sentence that says what differed.
+        None if both are bit-identical, else a sentence that says what differed.
     """
-    first, second = score(policy, rollouts), score(policy, rollouts)
     for name in ("logprobs", "entropies"):
         gap = (getattr(first, name) - getattr(second, name)).abs()
         if float(gap.max()) > 0:
