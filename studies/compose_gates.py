@@ -51,13 +51,16 @@ class Gate:
         """Whether the value meets the condition."""
         return self.least <= self.value <= self.most
 
+    def __str__(self) -> str:
+        if math.isnan(self.low):
+            return "–"
+        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
     @property
     def verdict(self) -> str:
         """Whether it holds, and whether the interval says so too."""
-        if self.n == 0 or math.isnan(self.value):
-            return "not measured"
         if math.isnan(self.low):
-            return f"{'holds' if self.holds else 'FAILS'}, no interval"
+            return "not measured" if self.n == 0 else "too few for an interval"
         inside = self.least <= self.low and self.high <= self.most
         outside = self.high < self.least or self.low > self.most
         if inside or outside:
@@ -139,7 +142,5 @@ def gate_table(outcomes: Sequence[Outcome]) -> str:
     """The gates as Markdown."""
     lines = ["| gate | condition | measured [95 %] | n | |", "|---|---|---|---|---|"]
     for gate in gates(by_arm(outcomes)):
-        bounds = "" if math.isnan(gate.low) else f" [{gate.low:.3g}, {gate.high:.3g}]"
-        value = "–" if math.isnan(gate.value) else f"{gate.value:.3g}{bounds}"
-        lines.append(f"| {gate.name} | {gate.words} | {value} | {gate.n} | {gate.verdict} |")
+        lines.append(f"| {gate.name} | {gate.words} | {gate} | {gate.n} | {gate.verdict} |")
     return "\n".join(lines)

@@ -113,11 +113,10 @@ def second_table(found: Sequence[Row]) -> str:
 
 
 def _shown(value: Interval) -> str:
-    if value.n == 0:
+    if math.isnan(value.low):
         return "–"
     digits = 0 if abs(value.value) >= 10 else 2
-    half = "" if math.isnan(value.low) else f" ± {value.high - value.value:.{digits}f}"
-    return f"{value.value:.{digits}f}{half}"
+    return f"{value.value:.{digits}f} ± {value.high - value.value:.{digits}f}"
 
 
 def later_discoveries(runs: Runs) -> str:
@@ -169,9 +168,9 @@ def against(found: Sequence[Row], conditions: Sequence[Gate]) -> str:
     judged = [row for row in found if row.judged and row.arm not in ("vanilla", *UPPER_BOUNDS)]
     bounds = [row for row in found if row.judged and row.arm in UPPER_BOUNDS]
     parts = [
-        f"Gate {gate.name} is not met ({gate.words}: {gate.value:.3g})."
+        f"Gate {gate.name} {gate.verdict} ({gate.words}: {gate})."
         for gate in conditions
-        if gate.n and not gate.holds
+        if not math.isnan(gate.low) and not gate.holds
     ]
     waiting = [row.arm for row in found if not row.judged]
     if waiting:
@@ -269,8 +268,9 @@ bounds. No interval of the table is corrected.
 
 ## What else changed
 
-Means over runs with 95 % t intervals. Steps to discovery count the last step where there is none;
-half_rate takes twice the steps. P('>') is on prompts that are not solved, so it has fewer runs.
+Means over runs with 95 % t intervals, from three runs on. Steps to discovery count the last step
+where there is none; half_rate takes twice the steps. P('>') is on prompts that are not solved, so
+it has fewer runs.
 
 {second}
 

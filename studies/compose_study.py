@@ -168,10 +168,11 @@ def study(todo: Sequence[Cell], out: Path, plan: Plan, jobs: int = 1) -> int:
     return len(left)
 
 
-def load(out: Path, plan: Plan) -> list[Outcome]:
-    """What came of the cells that are there.
+def load(todo: Sequence[Cell], out: Path, plan: Plan) -> list[Outcome]:
+    """What came of the cells that are there; files of other cells are not read.
 
     Args:
+        todo: Cells of the study, or of the calibration, which share a folder.
         out: Folder of the study.
         plan: What its cells have in common.
 
@@ -182,7 +183,9 @@ def load(out: Path, plan: Plan) -> list[Outcome]:
         ValueError: If a cell was run with another plan.
     """
     found = []
-    for file in sorted((out / "cells").glob("*.json")):
+    for file in (out / "cells" / f"{cell.name}.json" for cell in todo):
+        if not file.exists():
+            continue
         content = json.loads(file.read_text())
         for part, value in plan.plain().items():
             _require_same(file, content["plan"][part], value)
@@ -213,18 +216,17 @@ def main() -> None:
     from studies.compose_gates import gate_table
     from studies.compose_page import write_page
 
-    plan, first_seed = Plan(), 0
-    if asked.page:
-        write_page(load(asked.out, plan), RESULTS)
+    plan = Plan()
+    if asked.calibrate:
+        todo = cells(GATE_ARMS, asked.pairs, first_seed=CALIBRATION)
+        study(todo, asked.out, plan, asked.jobs)
+        print(gate_table(load(todo, asked.out, plan)))
         return
-    if asked.calibrate:
-        asked.arms, first_seed = GATE_ARMS, CALIBRATION
-    todo = cells(asked.arms, asked.pairs, first_seed=first_seed)
+    todo = cells(asked.arms, asked.pairs)
+    if asked.page:
+        write_page(load(todo, asked.out, plan), RESULTS)
+        return
     study(todo, asked.out, plan, asked.jobs)
-    if asked.calibrate:
-        names = {cell.name for cell in todo}
-        own = [o for o in load(asked.out, plan) if Cell(o.arm, o.base, o.seed).name in names]
-        print(gate_table(own))
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def test_a_study_continues_where_it_was_stopped(tmp_path, monkeypatch, any_base)
     monkeypatch.setattr(compose_study, "train", stopped)
     with pytest.raises(KeyboardInterrupt):
         study(todo, tmp_path, PLAN)
-    assert len(load(tmp_path, PLAN)) == 2
+    assert len(load(todo, tmp_path, PLAN)) == 2
     assert study(todo, tmp_path, PLAN) == 2
     assert begun == [0, 0, 1, 1, 1]
     assert study(todo, tmp_path, PLAN) == 0
@@ -109,13 +109,22 @@ def test_a_cell_that_is_run_again_is_the_same(tmp_path, any_base):
 
 
 def test_cells_and_bases_of_another_plan_are_refused(tmp_path, any_base):
-    study([Cell("vanilla", 0, 0)], tmp_path, PLAN)
+    todo = [Cell("vanilla", 0, 0)]
+    study(todo, tmp_path, PLAN)
     faster = replace(PLAN, settings=replace(PLAN.settings, rate=1.0))
     with pytest.raises(ValueError, match=r"vanilla_0_0\.json was made with rate = 0\.0003, and"):
-        load(tmp_path, faster)
+        load(todo, tmp_path, faster)
     other = replace(PLAN, dials=replace(PLAN.dials, junk=0.5))
     with pytest.raises(ValueError, match=r"0\.pt was made with junk = 0\.04, and now it is 0\.5"):
         study([Cell("vanilla", 0, 1)], tmp_path, other)
+
+
+def test_cells_of_the_calibration_do_not_enter_the_study(tmp_path, any_base):
+    own = cells(["vanilla"], 1)
+    other = cells(["vanilla"], 1, first_seed=compose_study.CALIBRATION)
+    study(own + other, tmp_path, PLAN)
+    assert [run.seed for run in load(own, tmp_path, PLAN)] == [0]
+    assert [run.seed for run in load(other, tmp_path, PLAN)] == [compose_study.CALIBRATION]
 
 
 def test_the_outcome_of_a_cell():
@@ -206,8 +215,7 @@ def test_gates_read_the_runs():
         (0.4, 0.1, 0.7, "holds, undecided by its interval"),
         (0.1, 0.0, 0.3, "FAILS, undecided by its interval"),
         (0.1, 0.0, 0.15, "FAILS"),
-        (0.9, math.nan, math.nan, "FAILS, no interval"),
-        (math.nan, math.nan, math.nan, "not measured"),
+        (0.9, math.nan, math.nan, "too few for an interval"),
     ],
 )
 def test_a_gate_says_whether_its_interval_decides(value, low, high, verdict):
@@ -247,10 +255,17 @@ def test_a_page_of_few_pairs_judges_no_arm(tmp_path):
         page.write_page([made("repo_r", 0)], tmp_path)
 
 
+def test_means_of_too_few_runs_are_not_shown(tmp_path):
+    text = page.write_page(fabricated(2), tmp_path)
+    assert f"| vanilla |{' – |' * len(page.SECOND)}" in text
+    (fall,) = [line for line in text.splitlines() if line.startswith("| g4 |")]
+    assert fall.endswith("| – | 2 | too few for an interval |")
+
+
 def test_a_gate_that_is_not_met_is_said_first(tmp_path):
     runs = [replace(r, solved=True, discovery=20) for r in fabricated() if r.arm == "vanilla"]
     text = " ".join(page.write_page(runs, tmp_path).split())
-    assert "Gate g2 is not met (vanilla solves 20–60 %: 1)." in text
+    assert "Gate g2 FAILS (vanilla solves 20–60 %: 1 [0.862, 1])." in text
 
 
 def test_later_discoveries_are_compared_within_their_arm():

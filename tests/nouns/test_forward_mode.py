@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from isentrope.nouns.differences import derivatives_at_zero
-from isentrope.nouns.frozen_products import FrozenProducts
+from isentrope.nouns.forward_mode import FrozenProducts
 
 G = torch.Generator().manual_seed(0)
 

@@ -24,6 +24,9 @@ from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.tail import tail_degrees_of_freedom, too_few
 from isentrope.nouns.estimate import Estimate, t_quantile
 
+Sign = Literal["any", "none", "plus"]
+"""Of what an interval is: a/b, |a/b|, or an a/b that cannot be negative."""
+
 
 def fieller(
     top: float, bottom: float, covariance: tuple[float, float, float], t: float
@@ -55,7 +58,7 @@ def ratio_of(
     *,
     name: str,
     confidence: float,
-    sign: Literal["any", "none"] = "none",
+    sign: Sign = "none",
     **options: Any,
 ) -> Estimate:
     """a/b or |a/b| with Fieller's interval, by the participation of the ratio's own influences.
@@ -66,7 +69,7 @@ def ratio_of(
         bottom: Row of b.
         name: Of b, for the warning.
         confidence: Nominal coverage of the interval.
-        sign: As of `ends_of_ratio`.
+        sign: "any" or "none".
         **options: Of `Estimate.from_influences`.
 
     Returns:
@@ -82,25 +85,33 @@ def ratio_of(
         return ratio
     (vaa, vab), (_, vbb) = result.covariance[[top, bottom]][:, [top, bottom]].tolist()
     t = t_quantile(ratio.degrees_of_freedom, confidence)
-    low, high = ends_of_ratio(*fieller(a, b, (vaa, vab, vbb), t), sign=sign)
+    low, high = interval_of_ratio(a, b, (vaa, vab, vbb), t, sign=sign)
     warning = f"{name} is not distinguishable from zero here: the interval has no upper end."
     warnings = ratio.warnings if high < math.inf else (*ratio.warnings, warning)
     return replace(ratio, ci_low=low, ci_high=high, warnings=warnings)
 
 
-def ends_of_ratio(
-    low: float, high: float, *, sign: Literal["any", "none", "plus"]
+def interval_of_ratio(
+    top: float,
+    bottom: float,
+    covariance: tuple[float, float, float],
+    t: float,
+    *,
+    sign: Sign,
 ) -> tuple[float, float]:
-    """An interval from the ends of Fieller's set.
+    """An interval from Fieller's set.
 
     Args:
-        low: As `fieller` gives it.
-        high: As `fieller` gives it.
-        sign: "any" for a/b; "none" for |a/b|; "plus" for a/b that cannot be negative.
+        top: a.
+        bottom: b.
+        covariance: Var a, Cov(a, b), Var b.
+        t: The quantile.
+        sign: Of what.
 
     Returns:
         The ends. Where b may be zero there is no upper end, and of "any" no interval (NaN).
     """
+    low, high = fieller(top, bottom, covariance, t)
     bounded = low <= high < math.inf
     if sign == "any":
         return (low, high) if bounded else (math.nan, math.nan)
@@ -115,10 +126,11 @@ def ends_of_ratio(
 def ratio_of_means(
     tops: Sequence[float],
     bottoms: Sequence[float],
-    shared: Tensor | None,
+    shared: Tensor,
     *,
     freedom: float,
     confidence: float,
+    sign: Sign,
 ) -> tuple[float, float, float, float]:
     """Mean of a over mean of b, from N ≥ 2 repeats (a_r, b_r), with Fieller's interval.
 
@@ -127,24 +139,26 @@ def ratio_of_means(
     Args:
         tops: a_r.
         bottoms: b_r.
-        shared: (2, 2) covariance of the two means that more repeats do not reduce; None for 0.
+        shared: (2, 2) covariance of the two means that more repeats do not reduce.
         freedom: Degrees of freedom of `shared`.
         confidence: Nominal coverage.
+        sign: Of what the interval is.
 
     Returns:
-        Value, standard error, and the ends, low > high where b may be zero, as of `fieller`.
+        Value a/b, its error, and the ends as of `interval_of_ratio`; NaN where the error is.
     """
     pairs = torch.tensor([[*tops], [*bottoms]], dtype=torch.float64)
     n, (a, b) = len(tops), pairs.mean(1).tolist()
     repeats = pairs.cov() / n
-    both = repeats if shared is None else repeats + shared
+    both = repeats + shared
     x = a / b if b else math.inf
     along = torch.tensor([1.0, -x if b else 0.0], dtype=torch.float64)
-    parts = [float((along @ c @ along).clamp_min(0)) for c in (repeats, both - repeats)]
+    parts = [float((along @ c @ along).clamp_min(0)) for c in (repeats, shared)]
     t = t_of_two_errors(parts[0] ** 0.5, parts[1] ** 0.5, n, freedom, confidence)
     (vaa, vab), (_, vbb) = both.tolist()
-    low, high = fieller(a, b, (vaa, vab, vbb), t)
-    return x, sum(parts) ** 0.5 / abs(b) if b else math.inf, low, high
+    se = sum(parts) ** 0.5 / abs(b) if b else math.inf
+    ends = interval_of_ratio(a, b, (vaa, vab, vbb), t, sign=sign)
+    return x, se, *((math.nan, math.nan) if math.isnan(se) else ends)
 
 
 def t_of_two_errors(

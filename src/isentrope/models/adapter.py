@@ -113,7 +113,7 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
         None if every tensor on disk is in the model with equal values, and the model's adapter has
         no other; else a sentence.
     """
-    from peft import get_peft_model_state_dict
+    from peft import get_peft_model_state_dict  # pyright: ignore[reportUnknownVariableType]
 
     stored = read_tensors(Path(folder) / ADAPTER, CURE)
     adapters: Any = getattr(model, "peft_config", {})

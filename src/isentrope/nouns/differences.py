@@ -22,8 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from isentrope.nouns.frozen_products import FrozenProducts
-from isentrope.nouns.norms import NormsWrittenOut
+from isentrope.nouns.forward_mode import FrozenProducts, NormsWrittenOut
 
 
 def derivatives_at_zero(
@@ -32,7 +31,7 @@ def derivatives_at_zero(
     """Value and derivatives of f(e) at e = 0.
 
     At second order normalisation is written out, because torch's own derivative of it is wrong
-    there (`norms`).
+    there (`forward_mode`).
 
     Args:
         function: Maps a float64 scalar tensor to a tensor or a tuple of tensors.

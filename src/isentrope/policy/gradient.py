@@ -25,7 +25,7 @@ from isentrope.models.architecture import refusal_by_name
 from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch, as_trained, micro_batches
 from isentrope.models.requirements import require_no_checkpointing
 from isentrope.models.sharding import layer_gradients
-from isentrope.nouns.frozen_products import FrozenProducts
+from isentrope.nouns.forward_mode import FrozenProducts
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, is_sharded
 from isentrope.policy.derivatives import require_derivatives

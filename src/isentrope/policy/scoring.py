@@ -15,7 +15,7 @@ from torch import Tensor
 
 from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch
 from isentrope.models.sharding import Point
-from isentrope.nouns.frozen_products import FrozenProducts
+from isentrope.nouns.forward_mode import FrozenProducts
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.derivatives import require_derivatives

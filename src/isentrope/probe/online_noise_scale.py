@@ -37,7 +37,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.estimators.ratio import ends_of_ratio, fieller
+from isentrope.estimators.ratio import interval_of_ratio
 from isentrope.estimators.tail import degrees_of_freedom_of_sums, tail_degrees_of_freedom
 from isentrope.nouns.estimate import Estimate, t_quantile
 from isentrope.nouns.vectors import read_numbers
@@ -124,8 +124,10 @@ class OnlineNoiseScale:
         df = max(tail_degrees_of_freedom(rest), degrees_of_freedom_of_sums(recent[:, 0]))
         t = t_quantile(min(df, effective - 1))
         c = effective * t * t / (effective - 1 + t * t)
-        found = fieller(s["num"], s["den"], (s["nn"], s["nd"], s["dd"]), c**0.5)
-        return ends_of_ratio(*found, sign="any") if s["den"] > 0 else (math.nan, math.nan)
+        if not s["den"] > 0:
+            return math.nan, math.nan
+        spread = s["nn"], s["nd"], s["dd"]
+        return interval_of_ratio(s["num"], s["den"], spread, c**0.5, sign="any")
 
     def latest(self) -> dict[str, float]:
         """The estimate as flat numbers for a log; empty before the third step."""

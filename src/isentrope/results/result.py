@@ -85,16 +85,21 @@ def also_as(*theirs: str) -> WrapSerializer:
     return WrapSerializer(write)
 
 
-def encode(adapter: TypeAdapter[T], content: T) -> dict[str, Any]:
+@cache
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    return TypeAdapter(kind)
+
+
+def encode(content: Any) -> dict[str, Any]:
     """The content of a file."""
-    return finite(adapter.dump_python(content, by_alias=True))
+    return finite(_adapter(type(content)).dump_python(content, by_alias=True))
 
 
-def decode(adapter: TypeAdapter[T], content: object, path: Path) -> T:
+def decode(kind: type[T], content: object, path: Path) -> T:
     """Read back what `encode` made; numbers are not made of texts, nor texts of numbers.
 
     Args:
-        adapter: Of the type.
+        kind: The type of what was made.
         content: JSON as it was read.
         path: The file that holds it, for messages.
 
@@ -108,10 +113,10 @@ def decode(adapter: TypeAdapter[T], content: object, path: Path) -> T:
         content = _with_our_names(content)
     try:
         try:
-            return adapter.validate_json(json.dumps(content))
+            return _adapter(kind).validate_json(json.dumps(content))
         except ValidationError as error:
             _put_nan(content, error)
-            return adapter.validate_json(json.dumps(content))
+            return _adapter(kind).validate_json(json.dumps(content))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"])) or "its content"
@@ -194,7 +199,7 @@ class Result(Header):
 
     def to_dict(self) -> dict[str, Any]:
         """The content of results.json; null for NaN and infinity."""
-        content = encode(_adapter(type(self)), self)
+        content = encode(self)
         last = {key: content.pop(key) for key in ("warnings", "timing", "provenance")}
         return {"schema": f"isentrope/{self.verb}/1", **content, **last}
 
@@ -236,7 +241,7 @@ def read_result(folder: Path, *kinds: type[R]) -> R:
         raise ResultsError(
             f"{path}: its schema is {schema!r}, and it should be {' or '.join(known)}."
         )
-    result = replace(decode(_adapter(known[schema]), content, path), tables=Tables(folder))
+    result = replace(decode(known[schema], content, path), tables=Tables(folder))
     repeat = repeat_of(result.provenance.seeds)
     if folder.name.startswith(f"{result.verb}_") and repeat is not None:
         require_own_name(folder, f"{result.verb}_{item_name(result.policy.name, repeat)}")
@@ -246,8 +251,3 @@ def read_result(folder: Path, *kinds: type[R]) -> R:
 def item_name(checkpoint: str, repeat: int) -> str:
     """What results of a checkpoint are called: step_40, or step_40_repeat_2."""
     return f"{checkpoint}_repeat_{repeat}" if repeat else checkpoint
-
-
-@cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)

@@ -18,12 +18,11 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import pandas as pd
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 
 from isentrope.nouns.estimate import COLUMNS, Estimate
 from isentrope.results.result import ResultsError, decode, encode
@@ -111,17 +110,12 @@ class EvaluationResult:
 
     def save(self, file: Path) -> None:
         """Write metrics.json."""
-        write_json(file, encode(_adapter(), self))
+        write_json(file, encode(self))
 
     @classmethod
     def load(cls, file: Path) -> EvaluationResult:
         """Read metrics.json."""
-        return decode(_adapter(), read_json(file, "Remove the folder to evaluate it again."), file)
-
-
-@cache
-def _adapter() -> TypeAdapter[EvaluationResult]:
-    return TypeAdapter(EvaluationResult)
+        return decode(cls, read_json(file, "Remove the folder to evaluate it again."), file)
 
 
 TABLE = "consolidated_metrics.csv"

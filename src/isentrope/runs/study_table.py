@@ -30,7 +30,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimators.ratio import ends_of_ratio, mean_over_repeats, ratio_of_means
+from isentrope.estimators.ratio import mean_over_repeats, ratio_of_means
 from isentrope.nouns.estimate import COLUMNS, Estimate, freedom_of_units, within_bounds
 from isentrope.results.attributions import IN_FILE, EntropyRecord
 from isentrope.results.result import Result, Tables
@@ -209,11 +209,10 @@ def _ratio(
 ) -> tuple[float, float, float, float]:
     """Value, error and interval."""
     tops, bottoms = (_column(part, "value") for part in parts)
-    value, se, *found = ratio_of_means(
-        tops, bottoms, covariance, freedom=freedom, confidence=confidence
-    )
     sign = "any" if "share" in quantity else "none" if quantity == "linear_range" else "plus"
-    low, high = (math.nan, math.nan) if math.isnan(se) else ends_of_ratio(*found, sign=sign)
+    value, se, low, high = ratio_of_means(
+        tops, bottoms, covariance, freedom=freedom, confidence=confidence, sign=sign
+    )
     value = abs(value) if sign == "none" else value if sign == "any" or value > 0 else math.inf
     return value, se, low, high
 

@@ -256,15 +256,15 @@ def _acting_keys(
         "estimator.clip": weighted and same and (use.off_policy or objective == "cispo"),
         "estimator.micro_batch": (same and objective == "bnpo") or use.rounding is not None,
     }
+    acting, known = {key for key, does in acts.items() if does}, {*given, *training.keys}
     # the number of responses of a group and the length of those of E make no other step
-    of_step = {key: key != "batch_config.G" for key in acts}
-    known = {*given, *training.keys}
+    same_step = {"batch_config.G", "estimator.max_response_length"}
+    if objective != "bnpo":
+        same_step.add("estimator.micro_batch")
     constant = objective == "dr_grpo" and "estimator.max_response_length" not in known
-    of_step["estimator.max_response_length"] = False
-    of_step["estimator.micro_batch"] = objective == "bnpo"
-    of_step["sampling.max_new_tokens"] = (batch.drawn or constant) and not batch.max_new_tokens
-    acting = {key for key, does in acts.items() if does}
-    return acting, {key for key in acting - known if of_step[key]}
+    if batch.max_new_tokens or not (batch.drawn or constant):
+        same_step.add("sampling.max_new_tokens")
+    return acting, acting - known - same_step
 
 
 def _text(value: Any) -> str:

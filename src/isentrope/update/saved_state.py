@@ -163,7 +163,7 @@ def groups_and_states(saved: Any) -> tuple[Groups, States]:
             f"The optimizer has a state for parameter {strangers.pop()!r}, which is in no group."
         )
     for name, state in states.items():
-        kinds = {kind.__name__ for x in (state or {}).values() for kind in type(x).__mro__}
+        kinds = {kind.__name__ for x in _mapping(state).values() for kind in type(x).__mro__}
         if sharded := kinds & SHARDED:
             raise ValueError(
                 f"The optimizer's state of {name!r} is a sharded tensor ({sharded.pop()}), of "
@@ -187,10 +187,12 @@ def before_first_step(file: Path) -> bool:
 
 def _inner(saved: Any) -> Mapping[str, Any]:
     """The state_dict itself, one level deeper or laid out flat."""
-    within = saved.values() if isinstance(saved, Mapping) else ()
-    found = [saved] if _is_state_dict(saved) else [x for x in within if _is_state_dict(x)]
+    within = _mapping(saved)
+    found = [x for x in within.values() if _is_state_dict(x)]
+    if _is_state_dict(within):
+        found = [within]
     if len(found) != 1:
-        keys = [str(key) for key in saved][:4] if within else type(saved).__name__
+        keys = [str(key) for key in within][:4] if within else type(saved).__name__
         raise ValueError(
             "The optimizer must be a path, a torch optimizer or its state_dict with the keys "
             f"'state' and 'param_groups', at most one level deeper; got {keys}."
@@ -200,8 +202,11 @@ def _inner(saved: Any) -> Mapping[str, Any]:
 
 
 def _is_state_dict(value: Any) -> bool:
-    parts = {str(key).partition(".")[0] for key in value} if isinstance(value, Mapping) else set()
-    return _PARTS.issubset(parts)
+    return {str(key).partition(".")[0] for key in _mapping(value)} >= _PARTS
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:

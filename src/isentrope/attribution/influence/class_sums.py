@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.influence.contributions import Attribution, Influence
-from isentrope.estimators.ratio import ends_of_ratio, fieller
+from isentrope.estimators.ratio import interval_of_ratio
 from isentrope.nouns.estimate import Estimate, freedom_of_groups, t_quantile
 from isentrope.nouns.saved import Absent
 
@@ -138,6 +138,6 @@ def _share(
     if not math.isfinite(change.ci_low):
         return ratio
     t = t_quantile(freedom_of_groups(one - value * two), confidence)
-    low, high = ends_of_ratio(*fieller(a, b, (aa, ab, bb), t), sign="any")
+    low, high = interval_of_ratio(a, b, (aa, ab, bb), t, sign="any")
     warnings = change.warnings if math.isfinite(low) else (*change.warnings, _NO_SHARE)
     return replace(ratio, ci_low=low + 0.0, ci_high=high + 0.0, warnings=warnings)

@@ -43,7 +43,7 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector, largest_part, local_part
-from isentrope.policy.gradient import logprob_jvp, score_jvp
+from isentrope.policy.gradient import score_jvp
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring_batches import tried_again
 from isentrope.policy.token_statistics import Scores
@@ -147,13 +147,11 @@ def on_tokens(
     for first in left:
         some = chain([first], islice(left, DIRECTIONS_AT_ONCE - 1))
         with DerivativeOfTraining():  # U's tokens, differentiated as in the step
-            if step.entropy_weights is None:
-                scores, slopes = logprob_jvp(policy, U, some)
-                projections += [step.token_weights * slope for slope in slopes]
-            else:
-                c, d = step.token_weights, step.entropy_weights
-                scores, both = score_jvp(policy, U, some)
-                projections += [c * slope.logprobs + d * slope.entropies for slope in both]
+            c, d = step.token_weights, step.entropy_weights
+            scores, slopes = score_jvp(policy, U, some, entropies=d is not None)
+            for slope in slopes:
+                moved = c * slope.logprobs
+                projections.append(moved if d is None else moved + d * slope.entropies)
     assert scores is not None
     return scores, torch.stack(projections)
 
