@@ -101,8 +101,8 @@ def counted(arguments: list[str]) -> None:
 
 def rows(checkpoint: Path, older: Path | None, verbs: Sequence[str], repeats: int) -> list[str]:
     """A row of the table a verb, and the lines about imports."""
-    imports = min(seconds(ROOT, ["-c", IMPORTED]) for _ in range(2 + repeats))
-    torch_alone = min(seconds(ROOT, ["-c", "import torch"]) for _ in range(2 + repeats))
+    imports = min(seconds(ROOT, ["-c", IMPORTED]) for _ in range(repeats))
+    torch_alone = min(seconds(ROOT, ["-c", "import torch"]) for _ in range(repeats))
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

