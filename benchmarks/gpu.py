@@ -10,19 +10,23 @@ the median of interleaved repetitions after a warm-up. Peak memory is above the 
 FLOPs are those that torch counts in matrix products; utilisation divides their rate by that of a
 square product of the same type, timed in the same run.
 
-A shape that would pass the time limit, and a part whose library is missing, is named in the table.
+What does not fit into the memory, what the time limit leaves out, and a part whose library is
+missing, is named in the table. The limit bounds the whole call.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import signal
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,6 +38,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 import isentrope as ise
 from benchmarks.cost import peak_megabytes, ratio, timed
 from isentrope.models.batching import micro_batches
+from isentrope.system.memory import give_back, is_lack_of_memory
 
 
 @dataclass(frozen=True)
@@ -59,10 +64,23 @@ SHAPES = {
     "1.5B": Shape(1536, 28, 12, 2, 8960, 151936, True),
     "7B": Shape(3584, 28, 28, 4, 18944, 152064, False),
 }
+MAX_TOKENS = 4096
+"""Tokens per micro-batch, of the floors too."""
 HEADER = (
     "| model | precision | what | ratio to the floor | seconds | peak memory ÷ floor's | "
     "utilisation |\n|---|---|---|---|---|---|---|"
 )
+
+
+@contextmanager
+def default_type(dtype: torch.dtype) -> Iterator[None]:
+    """A block in which new parameters have a type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class Subject:
@@ -79,13 +97,14 @@ class Subject:
             num_key_value_heads=shape.kv_heads,
             tie_word_embeddings=shape.tied,
         )
-        with torch.device(device):
+        kept = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        with torch.device(device), default_type(kept):  # 7B in float32 first would fit few cards
             base = Qwen2ForCausalLM(config)
             lora = LoraConfig(r=shape.rank, target_modules="all-linear", init_lora_weights=False)
             model = get_peft_model(base, lora).eval()
         self.shape, self.device = shape, device
         self.policy = ise.Policy(
-            model, precision=precision, eos_token_id=1, pad_token_id=0, max_tokens=4096
+            model, precision=precision, eos_token_id=1, pad_token_id=0, max_tokens=MAX_TOKENS
         )
         self.E, self.U = self.batch(0, 1), self.batch(1, 2)
         advantages = torch.randn(len(self.U), dtype=torch.float64)
@@ -190,52 +209,103 @@ def peak_bytes(job: Callable[[], object], device: str) -> float:
     return torch.cuda.max_memory_allocated() - before
 
 
-def flops(job: Callable[[], object]) -> int:
-    """Floating-point operations of a job's matrix products."""
+def cost_of(job: Callable[[], object], device: str) -> tuple[float, int]:
+    """Largest number of bytes of a job, and the floating-point operations of its products."""
     with FlopCounterMode(display=False) as counter:
-        job()
-    return counter.get_total_flops()
+        peak = peak_bytes(job, device)
+    return peak, counter.get_total_flops()
 
 
-def peak_rate(precision: str, device: str) -> float:
+def peak_rate(precision: str, device: str, size: int) -> float:
     """Floating-point operations per second of a square matrix product of this type."""
-    dtype, size = getattr(torch, precision), 512 if device == "cpu" else 8192
-    a = torch.randn(size, size, dtype=dtype, device=device)
+    a = torch.randn(size, size, dtype=getattr(torch, precision), device=device)
     with ise.Precision.named(precision).active():
         seconds = timed({"product": lambda: a @ a}, 5, device)["product"]
     return 2 * size**3 / statistics.median(seconds)
 
 
-def shape_rows(name: str, precision: str, device: str, repetitions: int) -> list[str]:
-    """One row per quantity."""
-    subject = Subject(SHAPES[name], precision, device)
+class TimeLimitError(BaseException):
+    """The seconds of a call are over; no handler of errors is to go on after it."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """End a block after so many seconds, wherever it is."""
+
+    def stop(*_: object) -> None:
+        raise TimeLimitError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def where_it_fits(what: str, rows: Callable[[], list[str]]) -> list[str]:
+    """Rows, or one that says that the memory is too small for them."""
+    try:
+        return rows()
+    except (RuntimeError, MemoryError) as error:
+        if not is_lack_of_memory(error):
+            raise
+        found = [f"| {what} | not run: the memory is too small | | | |"]
+    return found
+
+
+def shape_rows(name: str, precision: str, device: str, repetitions: int) -> Iterator[list[str]]:
+    """One row per quantity, each beside its floor; a quantity that does not fit says so."""
+    made: list[Subject] = []
+    failed = where_it_fits(
+        f"{name} | {precision} | all",
+        lambda: made.append(Subject(SHAPES[name], precision, device)) or [],
+    )
+    gc.collect()  # what a constructor that failed has built
+    give_back()
+    if failed:
+        yield failed
+        return
+    subject = made.pop()
+    rate = peak_rate(precision, device, 512 if name == "tiny" else 8192)
     floors = {
         "forward": subject.forward,
         "forward+backward": subject.forward_backward,
         "both": subject.both,
     }
-    jobs = subject.jobs()
-    everything = {**floors, **{what: job for what, (job, _, _) in jobs.items()}}
-    seconds = timed(everything, repetitions, device)
-    memory = {what: peak_bytes(job, device) for what, job in everything.items()}
-    rate = peak_rate(precision, device)
+    costs = {}
 
-    def used(what: str) -> str:
-        share = flops(everything[what]) / statistics.median(seconds[what]) / rate
-        return f"{share:.0%}"
+    def of_floor(what: str) -> list[str]:
+        seconds = statistics.median(timed({what: floors[what]}, repetitions, device)[what])
+        costs[what] = bytes_, operations = cost_of(floors[what], device)
+        return [
+            f"| {name} | {precision} | plain {what} | 1 | {seconds:.3g} | "
+            f"1 ({bytes_ / 2**20:.0f} MiB) | {operations / seconds / rate:.0%} |"
+        ]
 
-    rows = [
-        f"| {name} | {precision} | plain {what} | 1 | {statistics.median(seconds[what]):.3g} | "
-        f"1 ({memory[what] / 2**20:.0f} MiB) | {used(what)} |"
-        for what in ("forward", "forward+backward")
-    ]
-    for what, (_, floor, passes) in jobs.items():
-        rows.append(
-            f"| {name} | {precision} | {what} | {ratio(seconds[what], seconds[floor], passes)} | "
-            f"{statistics.median(seconds[what]):.3g} | {memory[what] / memory[floor]:.2f} | "
-            f"{used(what)} |"
-        )
-    return [*rows, sampling_row(name, subject)]
+    def of_job(what: str, job: Callable[[], object], floor: str, passes: float) -> list[str]:
+        if floor not in costs:
+            return [f"| {name} | {precision} | {what} | not run: its floor was not | | | |"]
+        subject.policy.max_tokens = MAX_TOKENS
+        seconds = timed({what: job, floor: floors[floor]}, repetitions, device)
+        peak, operations = cost_of(job, device)
+        taken, tokens = statistics.median(seconds[what]), subject.policy.max_tokens
+        note = "" if tokens == MAX_TOKENS else f" (memory for {tokens} tokens at a time)"
+        return [
+            f"| {name} | {precision} | {what}{note} | "
+            f"{ratio(seconds[what], seconds[floor], passes)} | {taken:.3g} | "
+            f"{peak / costs[floor][0]:.2f} | {operations / taken / rate:.0%} |"
+        ]
+
+    for what in floors:
+        yield where_it_fits(f"{name} | {precision} | plain {what}", partial(of_floor, what))
+        give_back()
+    for what, parts in subject.jobs().items():
+        yield where_it_fits(f"{name} | {precision} | {what}", partial(of_job, what, *parts))
+        give_back()
+    label = f"{name} | {precision} | sampling"
+    yield where_it_fits(label, lambda: [sampling_row(name, subject)])
 
 
 def sampling_row(name: str, subject: Subject) -> str:
@@ -269,7 +339,11 @@ def train_rows(steps: int) -> list[str]:
     seconds = {}
     with tempfile.TemporaryDirectory() as scratch:
         quiet = ["output.log_level=WARNING"]
-        settings = [f"output.directory={scratch}/base", *quiet]
+        short = [
+            "fine_tuning.steps=20",
+            "fine_tuning.warmup_steps=1",
+        ]  # what it learns is no matter
+        settings = [f"output.directory={scratch}/base", *short, *quiet]
         sft(load_config("configs/sft_toy.yaml", settings, SftConfig))
         for probe in ("false", "true"):
             folder = Path(scratch) / f"probe_{probe}"
@@ -317,6 +391,43 @@ def quantised_rows(name: str, device: str) -> list[str]:
     return [f"A 4-bit {name} base: {change.entropy}; δH₁ {change.first_order}."]
 
 
+def parts_of(args: argparse.Namespace) -> dict[str, Callable[[], Iterator[list[str]]]]:
+    """What a call does, by name, in order."""
+    parts: dict[str, Callable[[], Iterator[list[str]]]] = {}
+    for name in args.shapes:
+        for precision in args.precisions:
+            given = name, precision, args.device, args.repetitions
+            parts[f"{name} | {precision}"] = partial(shape_rows, *given)
+    parts["training | float32"] = lambda: iter([["", *train_rows(args.train_steps), ""]])
+    quantised = partial(quantised_rows, args.shapes[0], args.device)
+    parts["4-bit | float32"] = lambda: iter([where_it_fits("4-bit | float32 | all", quantised)])
+    return parts
+
+
+def run(args: argparse.Namespace) -> list[str]:
+    """The lines of the page, which is written after every row: it outlives what kills the call."""
+    lines, open_parts = [HEADER], parts_of(args)
+    names = list(open_parts)
+    try:
+        with time_limit(args.seconds):
+            for name in names:
+                for rows in open_parts[name]():
+                    lines += rows
+                    print(*rows, sep="\n", flush=True)
+                    write(args, lines)
+                del open_parts[name]
+                gc.collect()  # a subject refers to itself
+                give_back()
+    except TimeLimitError:
+        lines += [
+            f"| {name} | {'the rest' if any(name in line for line in lines) else 'all'} | "
+            "not run: the time limit | | | |"
+            for name in open_parts
+        ]
+        write(args, lines)
+    return lines
+
+
 def main() -> None:
     """Run the shapes and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -325,20 +436,9 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--repetitions", type=int, default=4)
     parser.add_argument("--train-steps", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=420, help="start no shape after these")
+    parser.add_argument("--seconds", type=float, default=540, help="of the whole call")
     parser.add_argument("--out", type=Path, default=Path("docs/results/gpu.md"))
-    args = parser.parse_args()
-    start, lines = time.perf_counter(), [HEADER]
-    for name in args.shapes:
-        for precision in args.precisions:
-            if time.perf_counter() - start > args.seconds:
-                lines.append(f"| {name} | {precision} | not run: the time limit | | | | |")
-                continue
-            lines += shape_rows(name, precision, args.device, args.repetitions)
-            print(*lines[-12:], sep="\n", flush=True)
-            write(args, lines)  # what was measured so far outlives a time limit
-    lines += ["", *train_rows(args.train_steps), "", *quantised_rows(args.shapes[0], args.device)]
-    write(args, lines)
+    run(parser.parse_args())
 
 
 def write(args: argparse.Namespace, lines: list[str]) -> None:

@@ -11,7 +11,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PYTHONPATH="src:.${PYTHONPATH:+:$PYTHONPATH}" ISENTROPE_DEVICE="${DEVICE:-cuda}"
 python="${PYTHON:-python3}"
 failed=0
-"$python" -m pytest -q -p no:cacheprovider -W default -m gpu tests/gpu || failed=1
+# The whole call ends within $LIMIT seconds: what is not reached is named in the page.
+limit="${LIMIT:-570}"
+timeout "$limit" "$python" -m pytest -q -p no:cacheprovider -W default -m gpu tests/gpu || failed=1
 "$python" -m benchmarks.gpu --device "$ISENTROPE_DEVICE" --shapes ${SHAPES:-0.5B 1.5B 7B} \
-    --train-steps "${TRAIN_STEPS:-5}" --out "${OUT:-docs/results/gpu.md}"
+    --train-steps "${TRAIN_STEPS:-5}" --seconds "$((limit - SECONDS))" --out "${OUT:-docs/results/gpu.md}"
 exit $failed
