@@ -339,11 +339,7 @@ def train_rows(steps: int) -> list[str]:
     seconds = {}
     with tempfile.TemporaryDirectory() as scratch:
         quiet = ["output.log_level=WARNING"]
-        short = [
-            "fine_tuning.steps=20",
-            "fine_tuning.warmup_steps=1",
-        ]  # what it learns is no matter
-        settings = [f"output.directory={scratch}/base", *short, *quiet]
+        settings = [f"output.directory={scratch}/base", *quiet]
         sft(load_config("configs/sft_toy.yaml", settings, SftConfig))
         for probe in ("false", "true"):
             folder = Path(scratch) / f"probe_{probe}"

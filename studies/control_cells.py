@@ -26,7 +26,7 @@ STRENGTHS: dict[str, tuple[float, ...]] = {
     LOWER_RATE: (0.5, 0.25, 0.1),
     "random_mask": (0.02, 0.2, 0.5),
     "negative_scale": (-0.5, 0.5, 1.0),
-    "isentropic": (1.0, 0.75, 0.5),
+    "budget": (1.0, 0.75, 0.5),
     "clip_cov": (0.001, 0.005, 0.02),
     "repo_r": (0.05, 0.2, 0.5),
     "w_reinforce": (0.25, 0.5, 1.0),
@@ -34,7 +34,7 @@ STRENGTHS: dict[str, tuple[float, ...]] = {
     "influence": (0.25, 0.5, 1.0),
 }
 """Baselines, then the first set of controls."""
-SAMPLES_OF_ITS_OWN = ("isentropic", "influence")
+SAMPLES_OF_ITS_OWN = ("influence",)
 """Controls that must log what they sample, as `control/tokens` of the step."""
 STOPS = (0.25, 0.5, 0.75)
 TEMPERATURES = (1.0, 1.3)
@@ -119,7 +119,7 @@ def changes(cell: Cell, base_entropy: float) -> dict[str, dict[str, Any]]:
     if cell.control == LOWER_RATE:
         return {"training": training | {"learning_rate": cell.strength * setting.learning_rate}}
     control: dict[str, Any] = {"name": cell.control, "strength": cell.strength}
-    if cell.control == "isentropic":
+    if cell.control == "budget":
         control = {"name": cell.control, "target": {"kind": "hold"}}
         if cell.strength < 1:
             end = cell.strength * base_entropy

@@ -11,7 +11,7 @@ steps for all, from where each control left the policy.
 
     vanilla        also evaluated after 1/4, 1/2 and 3/4 of its steps, and at other temperatures
     lower_rate     vanilla at a share of the learning rate
-    the others     `control.name` with a strength; of isentropic the strength is the share of the
+    the others     `control.name` with a strength; of budget the strength is the share of the
                    first entropy that a linear target keeps at the end (1: it holds)
 
 The order is seed by seed, then strength, then control, then task, so that results are balanced

@@ -126,7 +126,11 @@ def not_held(begun: Mapping[str, float] | None, rows: Sequence[Row]) -> str:
     """A sentence on isentropic runs that did not hold the entropy; "" where they did."""
     if begun is None:
         return ""
-    ends = [(row, row.mean(reading("entropy"))) for row in rows if row.control == "isentropic"]
+    ends = [
+        (row, row.mean(reading("entropy")))
+        for row in rows
+        if row.control in ("isentropic", "budget")
+    ]
     lost = [(row, h) for row, h in ends if h < HELD * begun["entropy"]]
     sentences = [
         f"{_named(row)} was to hold h, and did not: it ends at {h:.3f}. Its row is no evidence for "

@@ -1,4 +1,4 @@
-"""What does each control gain in one step? Every token control and the isentropic step, one table.
+"""What does each control gain in one step? Every token control and the entropy budget, one table.
 
     python -m studies.control_trials
 
@@ -52,7 +52,7 @@ PARTS = {"step": "Whole step", "gradient": "Gradient part alone"}
 GAINS = ("gained_delta_h", "gained_delta_j")
 PRICED_STEPS = {0: (8, 24), 1: (24, 40), 2: (40, 8)}
 """Checkpoints of --prices, by seed."""
-PRICED = {1.0: ["influence", "isentropic"], 16.0: ["repo_r", "bonus"], 100.0: ["clip_cov"]}
+PRICED = {1.0: ["influence", "budget"], 16.0: ["repo_r", "bonus"], 100.0: ["clip_cov"]}
 """Controls that gain entropy in one step, by a multiple of the default strength that acts."""
 ALL = [*TOKEN, *STEP]
 

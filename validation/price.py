@@ -140,8 +140,13 @@ def study(policy: str, batches: int, n: int = 256) -> Iterator[Row]:
 
 def page(rows: list[Row], command: str) -> str:
     """The table, with what went against us first."""
-    low = [f"{r.quantity} on `{r.policy}` ({r.coverage:.3f})" for r in rows if r.coverage < 0.92]
+    low = [
+        f"{r.quantity} on `{r.policy}` ({r.coverage:.3f})"
+        for r in rows
+        if r.printed and r.coverage < 0.92
+    ]
     said = f"Below .92: {'; '.join(low)}." if low else "No interval covers less than .92."
+    said += " – : weights are too uneven there, and no interval is printed."
     lines = [
         "# What a step spends and earns, against enumeration",
         "",
@@ -153,8 +158,8 @@ def page(rows: list[Row], command: str) -> str:
         "|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {r.policy} | {r.quantity} | {r.truth:.4g} | {r.bias_z:+.1f} | {r.coverage:.3f} | "
-        f"{r.printed:.2f} |"
+        f"| {r.policy} | {r.quantity} | {r.truth:.4g} | {r.bias_z:+.1f} | "
+        f"{f'{r.coverage:.3f}' if r.printed else '–'} | {r.printed:.2f} |"
         for r in rows
     ]
     return "\n".join(lines) + "\n"

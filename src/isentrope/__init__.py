@@ -49,6 +49,9 @@ _HOMES = {
     "entropy_noise_scale": "isentrope.attribution.noise.consequences",
     # While training, and after it
     "EntropyProbe": "isentrope.probe.callback",
+    "EntropyBudget": "isentrope.control.budget",
+    "BudgetOptions": "isentrope.control.requirements",
+    "Target": "isentrope.control.feedback",
     "ProbeOptions": "isentrope.probe.requirements",
     "EntropyMeasurements": "isentrope.verbs.measure",
     "Evaluation": "isentrope.evaluation.evaluate",
@@ -75,6 +78,9 @@ else:
     from isentrope.attribution.noise.consequences import entropy_noise_scale
     from isentrope.attribution.noise.scale import NoiseScale, noise_scale
     from isentrope.attribution.proxies.audit import AuditOptions, audit
+    from isentrope.control.budget import EntropyBudget
+    from isentrope.control.feedback import Target
+    from isentrope.control.requirements import BudgetOptions
     from isentrope.estimators.arrays import estimate_entropy_change
     from isentrope.estimators.entropy import entropy, entropy_gradient, surprisal_entropy
     from isentrope.estimators.entropy_change import EntropyChange, entropy_change
@@ -102,6 +108,8 @@ else:
 
 __all__ = [
     "AuditOptions",
+    "BudgetOptions",
+    "EntropyBudget",
     "EntropyChange",
     "EntropyLaw",
     "EntropyMeasurements",
@@ -122,6 +130,7 @@ __all__ = [
     "Rollouts",
     "Scores",
     "Step",
+    "Target",
     "Task",
     "__version__",
     "audit",

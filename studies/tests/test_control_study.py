@@ -67,7 +67,7 @@ def test_every_control_of_the_study_is_a_configuration():
         if cell.control not in ("vanilla", "lower_rate"):
             found = ControlConfig.model_validate(sections["control"])
             assert found.name == cell.control
-    hold, part = (changes(Cell("split", "isentropic", s, 0), 0.5)["control"] for s in (1.0, 0.5))
+    hold, part = (changes(Cell("split", "budget", s, 0), 0.5)["control"] for s in (1.0, 0.5))
     assert hold["target"] == {"kind": "hold"}
     assert part["target"] == {"kind": "linear", "to": 0.25, "steps": 120}
     rate = changes(Cell("split", "lower_rate", 0.1, 0), 0.5)["training"]["learning_rate"]

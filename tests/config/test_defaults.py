@@ -14,6 +14,10 @@ TRAINING_TOO = {"EntropyProbe": {"entropy_probe"}, "ProbeOptions": {"entropy_pro
 OTHERWISE = {
     ("ProbeOptions", "temperature"): "None: the trainer's",
     ("ProbeOptions", "max_new_tokens"): "None: the trainer's",
+    **{
+        ("BudgetOptions", name): "options of a control, which are keys of control.options"
+        for name in ("functional", "size", "where")
+    },
     ("ProbeOptions", "reward"): "a task or a function, where the key says whether to use one",
     ("EntropyProbe", "size"): "compared with entropy_probe.size; trial.size is of another draw",
     ("GradientOptions", "storage"): "one object for three keys",

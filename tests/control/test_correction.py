@@ -13,11 +13,11 @@ from isentrope.control.correction import (
     Halves,
     Limits,
     correct,
-    isentropic_correction,
 )
-from isentrope.control.feedback import Level
-from isentrope.control.gradients import entropy_of, gradient_groups
-from isentrope.control.requirements import IsentropicOptions
+from isentrope.control.feedback import SteadyLevel
+from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
+from isentrope.control.requirements import BudgetOptions
+from isentrope.control.trial import entropy_correction
 
 FREE = Limits(largest=1e9, range=1e9)
 
@@ -36,6 +36,12 @@ def named(x):
     return {"first": x[..., :2].clone(), "second": x[..., 2:].clone()}
 
 
+def corrected(halves, v, P, eta, entropy, asked):
+    """`correct` for a step that was not computed from the samples."""
+    along_v = slope_along(halves.a, v), slope_along(halves.b, v)
+    return correct(halves, along_v, v, P, eta, entropy, asked)
+
+
 def flat(x):
     return torch.cat([y.flatten() for y in x.values()]).numpy()
 
@@ -50,7 +56,7 @@ def case():
 
 def test_gain_and_weight_are_their_formulas(case):
     found, a, b, v, P = case
-    made = correct(found, named(v), named(P), 0.1, 1.0, Asked(tau=0.02, limits=FREE))
+    made = corrected(found, named(v), named(P), 0.1, 1.0, Asked(tau=0.02, limits=FREE))
     g_a, g_b = a.sum(0), b.sum(0)
     gain = g_a @ (P * g_b)
     table = a @ (P * b).T
@@ -72,7 +78,7 @@ def test_without_noise_the_corrected_step_changes_entropy_by_what_is_asked():
     v, P = named(np.arange(6.0)), named(np.ones(6))
     for strength, tau in ((1.0, 0.0), (1.0, -0.3), (0.5, 0.0)):
         limits = Limits(strength, 1e9, 1e9)
-        made = correct(found, v, P, 0.1, 1.0, Asked(tau=tau, limits=limits))
+        made = corrected(found, v, P, 0.1, 1.0, Asked(tau=tau, limits=limits))
         g = a.sum(0)
         left = 0.1 * g @ (flat(v) + flat(made.component))
         assert left == pytest.approx(tau + (1 - strength) * 0.1 * g @ flat(v))
@@ -83,7 +89,7 @@ def test_the_past_enters_the_direction_and_its_gain_but_not_what_is_predicted():
     past_a, past_b = np.arange(6.0), np.arange(6.0)[::-1].copy()
     found = Halves(named(a), named(b), named(past_a), named(past_b), share=0.25)
     v, P = np.ones(6), np.linspace(1, 2, 6)
-    made = correct(found, named(v), named(P), 0.1, 1.0, Asked(limits=FREE))
+    made = corrected(found, named(v), named(P), 0.1, 1.0, Asked(limits=FREE))
     u_a, u_b = (P * (0.25 * x.sum(0) + 0.75 * y) for x, y in ((a, past_a), (b, past_b)))
     gain = (a.sum(0) @ u_b + b.sum(0) @ u_a) / 2
     np.testing.assert_allclose(flat(made.direction), (u_a + u_b) / 2)
@@ -97,7 +103,7 @@ def test_the_error_of_the_gain_covers_and_is_not_far_too_large():
     truth, hits, errors, gains = g @ g, 0, [], []
     for _ in range(400):
         a, b = (g / 4 + 0.3 * rng.normal(size=(4, 6)) for _ in range(2))
-        made = correct(Halves(named(a), named(b)), named(g), named(P), 0.1, 1.0, Asked())
+        made = corrected(Halves(named(a), named(b)), named(g), named(P), 0.1, 1.0, Asked())
         gains.append(made.numbers["gain"])
         errors.append(made.numbers["gain_se"])
         hits += abs(gains[-1] - truth) < 2.45 * errors[-1]  # t of 6 degrees of freedom
@@ -109,9 +115,9 @@ def test_the_error_of_the_gain_covers_and_is_not_far_too_large():
 def test_a_gain_that_is_noise_gives_no_correction(case):
     _, a, b, v, P = case
     noise = Halves(named(a - a.mean(0)), named(b - b.mean(0)))
-    made = correct(noise, named(v), named(P), 0.1, 1.0, Asked())
+    made = corrected(noise, named(v), named(P), 0.1, 1.0, Asked())
     assert (made.reason, made.weight, made.numbers["no_correction"]) == ("no_gain", 0.0, 1.0)
-    opposed = correct(Halves(named(a), named(-b)), named(v), named(P), 0.1, 1.0, Asked())
+    opposed = corrected(Halves(named(a), named(-b)), named(v), named(P), 0.1, 1.0, Asked())
     assert (opposed.reason, opposed.weight) == ("no_gain", 0.0)
 
 
@@ -119,19 +125,19 @@ def test_what_is_not_finite_or_has_no_rate_gives_no_correction(case):
     found, _, _, v, P = case
     broken = v.copy()
     broken[3] = np.nan
-    assert correct(found, named(broken), named(P), 0.1, 1.0, Asked()).reason == "not_finite"
-    assert correct(found, named(v), named(P), 0.0, 1.0, Asked()).reason == "no_rate"
+    assert corrected(found, named(broken), named(P), 0.1, 1.0, Asked()).reason == "not_finite"
+    assert corrected(found, named(v), named(P), 0.0, 1.0, Asked()).reason == "no_rate"
 
 
 def test_both_limits_hold_and_say_which_of_them_acted(case):
     found, _, _, v, P = case
     eta, tau, h = 0.1, 5.0, 1.0
-    small = correct(
+    small = corrected(
         found, named(v), named(P), eta, h, Asked(tau=tau, limits=Limits(1.0, 1e9, 0.01))
     )
     assert small.reason == "out_of_range"
     assert eta * small.weight * small.numbers["gain"] == pytest.approx(0.01 * h)
-    short = correct(
+    short = corrected(
         found, named(v), named(P), eta, h, Asked(tau=-tau, limits=Limits(1.0, 0.3, 1e9))
     )
     added = flat(short.component)
@@ -144,7 +150,8 @@ def test_both_limits_hold_and_say_which_of_them_acted(case):
 def test_groups_sum_to_the_entropy_gradient(policy):
     double = policy.convert("float64")
     E = ise.sample(double, ["1+1=", "2+3=", "9+9="], 20, 1, max_new_tokens=4, seed=0)
-    groups = gradient_groups(double, E, 3)
+    sample = ControlSample(E)
+    groups = gradient_groups(double, sample, sample.groups(3))
     whole = ise.entropy_gradient(double, E)
     for name, x in groups.items():
         torch.testing.assert_close(x.sum(0), whole[name], rtol=1e-9, atol=1e-12)
@@ -154,8 +161,7 @@ def test_the_entropy_and_its_error_are_those_of_the_estimator(policy):
     double = policy.convert("float64")
     E = ise.sample(double, ["1+1=", "2+3="], 30, 1, max_new_tokens=4, seed=1)
     known = ise.entropy(double, E)
-    parts = E.select(range(11)), E.select(range(11, 30))
-    assert entropy_of(*parts) == pytest.approx((known.value, known.se))
+    assert ControlSample(E).entropy() == pytest.approx((known.value, known.se))
 
 
 def test_on_its_own_samples_the_corrected_step_has_no_first_order(policy):
@@ -165,7 +171,8 @@ def test_on_its_own_samples_the_corrected_step_has_no_first_order(policy):
     torch.manual_seed(0)
     v = {n: torch.randn_like(x) for n, x in double.theta.items()}
     P = {n: torch.ones_like(x) for n, x in double.theta.items()}
-    made = isentropic_correction(double, E, E, v, P, 1e-3, Asked(limits=FREE))
+    sample = ControlSample(E)
+    made = entropy_correction(double, sample, sample, v, P, 1e-3, Asked(limits=FREE))
     whole = {n: x + made.component[n] for n, x in v.items()}
     before, after = (ise.entropy_change(double, E, x, [], order=1).first_order for x in (v, whole))
     assert abs(before.value) > before.se > 0
@@ -173,7 +180,7 @@ def test_on_its_own_samples_the_corrected_step_has_no_first_order(policy):
 
 
 def test_options_are_typed():
-    assert IsentropicOptions(size=64, largest=2).size == 64
+    assert BudgetOptions(size=64, largest=2).size == 64
     for options, words in (
         ({"size": 6.5}, r"size\n.*valid integer"),
         ({"size": 4}, r"size\n.*greater than or equal to 16"),
@@ -181,13 +188,13 @@ def test_options_are_typed():
         ({"average": 0}, r"average\n.*greater than or equal to 1"),
     ):
         with pytest.raises(ValueError, match=words):
-            IsentropicOptions(**options)
+            BudgetOptions(**options)
 
 
 def test_an_E_without_its_entropies_is_refused(policy):
     E = ise.sample(policy, ["1+1="], 8, 1, max_new_tokens=2, seed=0)
     with pytest.raises(ValueError, match="sampler"):
-        gradient_groups(policy, E.with_columns(sampler_entropies=None))
+        ControlSample(E.with_columns(sampler_entropies=None))
 
 
 @pytest.mark.parametrize("noise", [0.2, 0.4, 0.6])
@@ -197,12 +204,13 @@ def test_the_gain_that_is_applied_is_that_of_the_direction_where_noise_hides_it(
     for _ in range(8):
         g = rng.normal(size=40)
         g /= np.linalg.norm(g)
-        means, gains = GradientMeans(8), Level()
+        means, gains = GradientMeans(8), SteadyLevel()
         for _ in range(60):
             a, b = (g / 4 + noise / 2 * rng.normal(size=(4, 40)) for _ in range(2))
-            means.observe(named(a), named(b))
+            read = means.halves(named(a), named(b))
+            means.add(read)
             v, P = named(-g), named(np.ones(40))
-            made = correct(means.halves(), v, P, 0.1, 1.0, Asked(limits=FREE, gains=gains))
+            made = corrected(read, v, P, 0.1, 1.0, Asked(limits=FREE, gains=gains))
             if made.weight:
                 used.append(made.numbers["gain"])
                 true.append(g @ flat(made.direction))
@@ -210,13 +218,36 @@ def test_the_gain_that_is_applied_is_that_of_the_direction_where_noise_hides_it(
     assert np.mean(used) == pytest.approx(np.mean(true), rel=0.1)
 
 
-def test_one_sample_that_several_steps_use_counts_once_in_the_gain(case):
-    found, _, _, v, P = case
-    numbers = correct(found, named(v), named(P), 0.1, 1.0, Asked()).numbers
-    gains = Level()
-    for step in range(6):  # drawn before the first of them, at which no gain was known
-        made = correct(found, named(v), named(P), 0.1, 1.0, Asked(gains=gains, drawn=step == 5))
-        if step < 5:
-            assert made.numbers["gain"] == pytest.approx(numbers["gain"])
-            assert made.numbers["gain_se"] >= numbers["gain_se"]
-    assert made.numbers["gain_se"] < numbers["gain_se"]
+def test_a_step_that_goes_to_the_goal_by_itself_is_left_alone_up_to_there():
+    for tau, goal, predicted, asked in (
+        (-0.06, -0.6, -0.3, -0.3),
+        (-0.06, -0.6, -2.0, -0.6),
+        (-0.06, -0.6, 0.1, -0.06),
+        (0.02, 0.0, -0.1, 0.02),
+        (0.02, -0.1, -0.05, 0.02),
+        (0.0, 0.0, -0.1, 0.0),
+        (0.06, 0.5, 0.2, 0.2),
+    ):
+        assert Asked(tau, goal).of_step(predicted) == asked
+    assert Asked(0.02).of_step(-0.1) == 0.02
+
+
+def test_a_share_of_strength_goes_that_share_of_the_way_to_the_goal(case):
+    found, a, b, _, P = case
+    v = P * (a.sum(0) + b.sum(0))  # raises entropy
+    limits = Limits(0.5, 1e9, 1e9)
+    slope = float((a.sum(0) + b.sum(0)) @ v) / 2
+    goal = 0.1 * slope / 2
+    made = corrected(found, named(v), named(P), 0.1, 1.0, Asked(goal / 9, goal, limits))
+    after = 0.1 * (slope + made.weight * made.numbers["gain"])
+    assert after == pytest.approx((0.1 * slope + goal) / 2)
+
+
+def test_a_variance_that_is_small_by_chance_does_not_decide():
+    level = SteadyLevel()
+    level.observe(1.0, 1.0)
+    level.observe(3.0, 1e-12)
+    assert 1.5 < level.value < 2.5
+    again = SteadyLevel()
+    again.load_state_dict(level.state_dict())
+    assert again.filtered(2.0, 0.1) == level.filtered(2.0, 0.1)

@@ -20,7 +20,7 @@ EVERY = every_command()
 TARGETS = set(re.findall(r"^([a-z0-9-]+)(?: [a-z0-9-]+)*:", (ROOT / "Makefile").read_text(), re.M))
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 VERBS = [c for c in EVERY if c.program == "isentrope"]
-RUN = ("start", "training", "own_checkpoint", "studies", "evaluation", "report")
+RUN = ("start", "training", "two_lines", "own_checkpoint", "studies", "evaluation", "report")
 """Pages whose commands are run, in the order in which one needs what another made."""
 
 

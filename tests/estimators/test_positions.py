@@ -10,7 +10,6 @@ from isentrope.estimators.positions import (
     require_matches,
     solved_prompts,
 )
-from isentrope.policy.token_statistics import Scores
 from isentrope.system.errors import IsentropeError
 
 
@@ -29,11 +28,11 @@ def responses(*texts):
 def scores(*lengths):
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     entropies = torch.arange(mask.numel(), dtype=torch.float64).view(mask.shape) * mask
-    return Scores(torch.zeros_like(entropies), entropies, mask)
+    return mask, entropies
 
 
 def test_first_tokens_and_the_fifth_of_highest_entropy():
-    classes = position_classes(scores(4, 2, 4))
+    classes = position_classes(*scores(4, 2, 4))
     assert set(classes) == {"first token", "high entropy"}
     assert classes["first token"].nonzero().tolist() == [[0, 0], [1, 0], [2, 0]]
     assert classes["high entropy"].nonzero().tolist() == [[2, 2], [2, 3]]
@@ -41,7 +40,7 @@ def test_first_tokens_and_the_fifth_of_highest_entropy():
 
 def test_a_pattern_reads_what_stands_before_and_no_more():
     after = {"ab|^b": matches(responses("abab", "bb"), "ab|^b", Letters)}
-    found = position_classes(scores(4, 2), after=after)["after /ab|^b/"]
+    found = position_classes(*scores(4, 2), after=after)["after /ab|^b/"]
     assert found.nonzero().tolist() == [[0, 2], [1, 1]]
     assert matches(responses("a" * (WINDOW + 4)), "^a*", Letters)[0].sum() == WINDOW + 1
 
@@ -57,7 +56,7 @@ def test_a_response_does_not_decide_that_its_own_prompt_is_solved():
     solved = solved_prompts(rewards, torch.tensor([0, 0, 0, 1, 1, 2]))
     assert solved[:5].tolist() == pytest.approx([0.0, 1 / 6, 1 / 6, 1.0, 1.0])
     assert solved[5].isnan()
-    classes = position_classes(scores(*[2] * 6), solved=solved)
+    classes = position_classes(*scores(*[2] * 6), solved=solved)
     assert classes["solved prompt"].any(1).tolist() == [False] * 3 + [True] * 2 + [False]
     assert classes["unsolved prompt"].any(1).tolist() == [True] * 3 + [False] * 3
 

@@ -37,8 +37,9 @@ def test_the_price_of_a_reading_is_that_of_the_step_that_was_taken(made):
     sample = score_batch(
         policy, probe.E, functional="per_token", method="prefix", direction=v, order=1
     )
+    base = sample.series[0]
     expected = price_of_step(
-        sample, reading.eta, position_classes(sample.series[0]), probe.E.rewards
+        sample, reading.eta, position_classes(base.mask, base.entropies), probe.E.rewards
     )
     for name in ("first_order", "reward"):
         one, other = (getattr(x.whole, name) for x in (reading.price, expected))

@@ -3,7 +3,7 @@
     python -m tests.second_device.launch COMMAND ...
 
 The library is built from `second_device.cpp` with g++ and the headers in torch's wheel, once per
-version of torch and digest of that file, into a folder of the user's cache. It is for the pinned
+installation of torch and digest of that file, into a folder of the user's cache. It is for the pinned
 version of torch, built without CUDA; anywhere else the command is skipped, which a line says.
 $SECOND_DEVICES is how many are visible, one unless it is set.
 """
@@ -46,12 +46,13 @@ def torch_folder() -> Path:
 
 def library() -> Path:
     """The library, built if it is not in the cache."""
-    key = f"{version('torch')}-{platform.machine()}".encode() + SOURCE.read_bytes()
+    torch = torch_folder()  # the library finds its torch at this path, and nowhere else
+    key = f"{version('torch')}-{platform.machine()}-{torch}".encode() + SOURCE.read_bytes()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "isentrope"
     built = cache / f"second_device_{hashlib.sha256(key).hexdigest()[:16]}.so"
     if not built.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        torch, partial = torch_folder(), built.with_suffix(f".{os.getpid()}")
+        partial = built.with_suffix(f".{os.getpid()}")
         include = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
         link = [f"-L{torch}/lib", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{torch}/lib"]
         flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w"]

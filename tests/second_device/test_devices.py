@@ -206,9 +206,9 @@ def test_random_weights_leave_the_generators_of_a_device_alone():
 # ---- what is read from files, or computed, on the CPU
 
 
-def test_a_run_under_the_isentropic_control_resumes_bit_for_bit(tmp_path):
-    options = {"size": 16, "start_size": 16, "average": 2}
-    control = {"name": "isentropic", "target": {"kind": "hold"}, "options": options}
+def test_a_run_under_an_entropy_budget_resumes_bit_for_bit(tmp_path):
+    options = {"size": 16, "average": 2}
+    control = {"name": "budget", "target": {"kind": "hold"}, "options": options}
 
     def run(name, steps):
         training = {"steps": steps, "save_every": 1}

@@ -18,15 +18,14 @@ def processes():
 
 
 HOLD = {
-    "name": "isentropic",
+    "name": "budget",
     "target": {"kind": "hold"},
-    "options": {"size": 16, "start_size": 16, "average": 4, "reward_average": 4},
+    "options": {"size": 16, "average": 4},
 }
 KINDS = {
     "plain": {},
-    "isentropic": {"control": HOLD},
+    "budget": {"control": HOLD},
     "influence": {"control": {"name": "influence", "options": {"size": 8}}},
-    "reward neutral": {"control": HOLD | {"name": "isentropic_reward_neutral"}},
 }
 
 

@@ -99,8 +99,6 @@ def test_what_cannot_be_drawn_or_restored_is_said_in_a_sentence():
         s.draw(3, 1)
     with pytest.raises(ValueError, match="'set/0'"):
         sampler(keys=["set/0", "set/0"])
-    with pytest.raises(ValueError, match="empty"):
-        sampler(keys=[])
     s.update([0], [1.0])
     with pytest.raises(KeyError, match="set/0"):
         sampler(keys=["other"]).load_state_dict(s.state_dict())

@@ -7,7 +7,7 @@ or one only where the alarm is raised: what they set in the trainer is looked at
 
 PROBED = ("entropy_probe.enabled=true", "entropy_probe.every=1")
 NOISY = ("noise_scale.enabled=true", "training.micro_batch=1", "training.steps=7")
-HELD = ("control.name=isentropic", "control.target.kind=value", "control.target.value=0.5")
+HELD = ("control.name=budget", "control.target.kind=value", "control.target.value=0.5")
 FREE = (*HELD, "control.feedback.limit=10.0")
 LINEAR = (*HELD[:1], "control.target.kind=linear", "control.target.to=0.1")
 WARMING = ("trainer.lr_scheduler_type=constant_with_warmup",)
@@ -36,19 +36,21 @@ STEPS = {
     "entropy_probe.fresh": (PROBED, "true"),
     "entropy_probe.preconditioning": (PROBED, "previous_step"),
     "entropy_probe.memory": (PROBED, "0.5"),
+    "entropy_probe.price": (PROBED, "false"),
+    "entropy_probe.position_pattern": (PROBED, "^"),
     "alarm.enabled": (PROBED, "false"),
     "noise_scale.enabled": (NOISY[1:], "true"),
     "noise_scale.memory": (NOISY, "0.5"),
     "control.name": ((), "clip_cov"),
     "control.strength": (("control.name=clip_cov",), "0.01"),
-    "control.target.kind": (("control.name=isentropic",), "hold"),
+    "control.target.kind": (("control.name=budget",), "hold"),
     "control.target.value": (HELD, "0.6"),
     "control.target.to": ((*LINEAR, "control.target.steps=2"), "0.2"),
     "control.target.steps": ((*LINEAR, "control.target.steps=2"), "4"),
     "control.feedback.proportional": (FREE, "0.02"),
     "control.feedback.integral": (FREE, "0.1"),
     "control.feedback.limit": (HELD, "0.001"),
-    "control.options": (("control.name=isentropic",), "{size: 16}"),
+    "control.options": (("control.name=budget",), "{size: 16}"),
     "trainer.lr_scheduler_type": ((), "cosine"),
     "trainer.lr_scheduler_kwargs": (("trainer.lr_scheduler_type=polynomial",), "{power: 3.0}"),
     "trainer.warmup_steps": (WARMING, "8"),

@@ -90,6 +90,8 @@ NUMBERS = {
     "sampling.temperature": (FAST, "0.7"),
     "sampling.max_new_tokens": (FAST, "1"),
     "analysis.reward": (SEQUENCES, "false"),
+    "analysis.price": (FIRST_ORDER, "false"),
+    "analysis.position_pattern": (FIRST_ORDER, "^"),
     "analysis.groups": (SEQUENCES, "3"),
     "analysis.overlap": (
         Of(SEQUENCES.verb, (*SEQUENCES.given, "analysis.groups=3")),

@@ -130,6 +130,8 @@ def test_the_key_changes_a_call(key, pair, monkeypatch):
     given, value, function = CALLS[key]
     if key == "checkpoint.device_map":  # the evaluation ends before anything is put there
         monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+        monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+        monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (2**40, 2**40))
     before, after = pair(given, f"{key}={value}", until=function)
     assert before.calls[-1][0] == after.calls[-1][0] == function
     assert before.calls != after.calls

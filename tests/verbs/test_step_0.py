@@ -19,9 +19,9 @@ from isentrope.verbs.train import branch, resume, train
 from tests.training import runs
 
 HOLD = {
-    "name": "isentropic",
+    "name": "budget",
     "target": {"kind": "hold"},
-    "options": {"size": 32, "every": 1, "start_size": 32, "average": 2},
+    "options": {"size": 32, "every": 1, "average": 2},
 }
 SECTIONS = {
     "training": {"steps": 2, "save_every": 1},

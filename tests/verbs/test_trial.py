@@ -113,7 +113,7 @@ def test_every_control_that_acts_is_tried_at_every_strength_that_fits(run):
     folder, results = run(None)
     table = pd.read_parquet(folder / "trial.parquet")
     tried = set(table["control"])
-    assert {"clip_cov", "repo_r", "influence", "isentropic", "bonus", "lp_reg"} <= tried
+    assert {"clip_cov", "repo_r", "influence", "budget", "bonus", "lp_reg"} <= tried
     assert not {"kl_cov", "cispo", "random_mask"} & tried
     assert (table.groupby("control")["strength"].nunique() >= 1).all()
     assert table.groupby("part").size()["step"] == len(results["all"])
@@ -141,10 +141,10 @@ def test_a_shrunk_step_and_one_without_momentum_are_always_tried(run, tiny):
         assert entry["step"]["delta_h"]["value"] == pytest.approx(h, rel=1e-6)
 
 
-def test_an_isentropic_trial_takes_most_of_the_change_away(run):
+def test_a_budget_takes_most_of_the_change_away(run):
     _, results = run(
-        ["isentropic"], "trial.strengths=[1.0]", "trial.size=512", "batch_config.B_E=400",
-        "trial.options={isentropic: {largest: 100, range: 100}}",
+        ["budget"], "trial.strengths=[1.0]", "trial.size=512", "batch_config.B_E=400",
+        "trial.options={budget: {largest: 100, range: 100}}",
     )  # fmt: skip
     (entry,) = results["tried"].values()
     plain = results["vanilla"]["step"]["delta_h"]["value"]
@@ -171,13 +171,13 @@ def test_a_control_that_cannot_reach_a_change_does_not_end_the_others(run, deep)
     (half,) = plain["tried"].values()
     asked = [
         f"trial.change={half['step']['delta_h']['value']}",
-        "trial.options={isentropic: {largest: 1e-9}}",
+        "trial.options={budget: {largest: 1e-9}}",
     ]
-    with pytest.raises(OutOfReachError, match=r"^isentropic: "):
-        run(["isentropic"], *asked, name="none", of=deep)
-    _, found = run(["isentropic", "negative_scale"], *asked, name="both", of=deep)
+    with pytest.raises(OutOfReachError, match=r"^budget: "):
+        run(["budget"], *asked, name="none", of=deep)
+    _, found = run(["budget", "negative_scale"], *asked, name="both", of=deep)
     assert [entry["control"] for entry in found["tried"].values()] == ["negative_scale"]
-    assert any(x.startswith("isentropic: No strength between") for x in found["warnings"])
+    assert any(x.startswith("budget: No strength between") for x in found["warnings"])
 
 
 @pytest.mark.parametrize(
@@ -230,15 +230,15 @@ def test_a_random_mask_is_compared_with_other_masks_by_their_mean(run):
 
 def test_a_correction_that_is_cut_or_missing_says_why_for_each_part(run):
     cut = ["trial.strengths=[1.0]", "trial.size=512", "trial.random_masks=false"]
-    told = "trial.options={isentropic: {range: 100, largest: 1e-3}}"
-    folder, results = run(["isentropic"], *cut, told)
+    told = "trial.options={budget: {range: 100, largest: 1e-3}}"
+    folder, results = run(["budget"], *cut, told)
     (entry,) = results["tried"].values()
     assert entry["reasons"] == {"step": "too_large", "gradient": "too_large"}
     said = [x for x in results["warnings"] if "shortens its correction" in x]
     assert len(said) == 2
     assert all("larger than the option largest allows" in x for x in said)
     table = pd.read_parquet(folder / "trial.parquet")
-    table = table[table["control"] == "isentropic"].set_index("part")
+    table = table[table["control"] == "budget"].set_index("part")
     for part, key in (("step", "did"), ("gradient", "did_gradient")):
         assert table.loc[part, "lambda"] == entry[key]["lambda"]
     assert entry["did"]["lambda"] != entry["did_gradient"]["lambda"]

@@ -19,7 +19,6 @@ from isentrope.control.clips import InfluenceClip
 from isentrope.control.controls import NONE
 from isentrope.control.masks import EntropyMask
 from isentrope.control.measured import HeldOutSample
-from isentrope.control.requirements import IsentropicOptions
 from isentrope.control.run_control import RunControl
 from isentrope.control.sequence_rules import PassAtK
 from isentrope.control.tokens import Tokens
@@ -87,7 +86,7 @@ def _require_token_weights(config: TrainConfig, control: TokenRule, given: dict[
 
 def measures(config: TrainConfig) -> bool:
     """Whether the control draws evaluation batches of its own."""
-    return isinstance(config.control.build(), InfluenceClip | IsentropicOptions)
+    return isinstance(config.control.build(), InfluenceClip)
 
 
 def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> RunControl | None:

@@ -24,7 +24,7 @@ from isentrope.control.bonus import (
 )
 from isentrope.control.clips import ClipB, ClipCov, InfluenceClip, KlCov
 from isentrope.control.masks import EntropyMask, NegativeScale, RandomMask
-from isentrope.control.requirements import IsentropicOptions
+from isentrope.control.requirements import BudgetOptions
 from isentrope.control.sequence_rules import Entrocraft, PassAtK, QuantileAdvantage, WReinforce
 from isentrope.control.surprisal import EntroPIC, LpReg, RepoR, Stare
 
@@ -58,11 +58,8 @@ FIELDS: dict[str, type[TrainerFields]] = {
 }
 """Controls that set fields of TRL; none of them can be tried in one step on an on-policy batch."""
 
-STEP: dict[str, dict[str, Any]] = {
-    "isentropic": {"reward_neutral": False},
-    "isentropic_reward_neutral": {"reward_neutral": True},
-}
-"""Isentropic steps, with the options that each name sets."""
+STEP: dict[str, type[BudgetOptions]] = {"budget": BudgetOptions}
+"""Controls that add to the step itself."""
 
 
 def names() -> tuple[str, ...]:
@@ -81,26 +78,26 @@ def build(
         options: Its other options.
 
     Returns:
-        A `TokenRule`, a `TrainerFields` or `IsentropicOptions`.
+        A `TokenRule`, a `TrainerFields` or `BudgetOptions`.
 
     Raises:
         ValueError: If the name or an option is unknown, or a value does not fit.
     """
-    table: dict[str, type] = {**TOKEN, **FIELDS, **dict.fromkeys(STEP, IsentropicOptions)}
+    table: dict[str, type] = {**TOKEN, **FIELDS, **STEP}
     if name not in table:
         near = get_close_matches(str(name).lower(), table, n=1, cutoff=0.0)[0]
         raise ValueError(
             f"Unknown control {name!r}: the nearest is {near!r}; choose one of none, "
             f"{', '.join(table)}."
         )
-    kind, fixed, arguments = table[name], STEP.get(name, {}), dict(options or {})
-    allowed = {field.name for field in fields(kind)} - {"strength", *fixed}
+    kind, arguments = table[name], dict(options or {})
+    allowed = {field.name for field in fields(kind)} - {"strength"}
     if unknown := [option for option in arguments if option not in allowed]:
         words = ", ".join(sorted(allowed)) or "none"
         raise ValueError(f"The control {name!r} has no option {unknown[0]!r}: it has {words}.")
     given = {} if strength is None else {"strength": strength}
     try:
-        return kind(**arguments, **given, **fixed)
+        return kind(**arguments, **given)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

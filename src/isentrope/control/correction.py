@@ -1,19 +1,19 @@
-"""The isentropic correction: a vector added to a step so that entropy changes by τ.
+"""The correction of an entropy budget: a vector added to a step so that entropy changes by τ.
 
-    θ' = θ + η (v + λu),     u = Π P (g_a + g_b)/2,     λ = (τ/η − s <g,v>) / c
-    c = (<g_a, Π P g_b> + <g_b, Π P g_a>)/2,     g = (g_a + g_b)/2
+    θ' = θ + η (v + λu),     u = P (g_a + g_b)/2,     λ = (τ/η − s <g,v>) / c
+    c = (<g_a, P g_b> + <g_b, P g_a>)/2,     g = (g_a + g_b)/2
 
-g_a and g_b are entropy gradients of two independent samples a, b of E, s the share of <g,v> that
-is cancelled (1: all of it), and Π the identity or the projection of `reward_neutral`. The gain c
-of u is computed across the two samples. <g,Pg> of one sample also contains the energy of its
-noise, tr(PΣ)/n, so λ would be too small; c is an unbiased estimate of <g_H, P g_H>. Among the steps
-whose c is larger than twice its error it is too large, 1.2 to 3 times where noise hides it, so the
-c of a run is filtered over all of its steps, each weighted by its variance (`level`).
+g_a and g_b are entropy gradients of two independent samples a, b of E, and s is the share of <g,v>
+that is cancelled (1: all of it). The gain c of u is computed across the two samples. <g,Pg> of one
+sample also contains the energy of its noise, tr(PΣ)/n, so λ would be too small; c is an unbiased
+estimate of <g_H, P g_H>. Among the steps whose c is larger than twice its error it is too large,
+1.2 to 3 times where noise hides it, so the c of a run is filtered over all of its steps, each
+weighted by its variance (`level`).
 
-Each g is a sum over K groups of sequences, and the errors of <g,v> and c are those of the
+Each g is a sum over K groups of prompts, and the errors of <g,v> and c are those of the
 infinitesimal jackknife over these groups. For the bilinear c the jackknife counts the product of
 the two noises twice, once per sample. This product is estimated from the (K, K) table of
-<g_aj, ΠP g_bk> without its row and column means, and subtracted once.
+<g_aj, P g_bk> without its row and column means, and subtracted once.
 
 If there is no correction, or a shorter one, the reason is one of:
 
@@ -29,20 +29,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from isentrope.control.feedback import Level
-from isentrope.control.gradients import entropy_of, gradient_groups, slope_along, summed
+from isentrope.control.feedback import SteadyLevel
+from isentrope.control.gradients import slope_along, summed
 from isentrope.control.requirements import Limits
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm
-from isentrope.policy.language_model import Policy
 
-GAIN_DRIFT = 0.1
-"""Change of the gain from one step to the next, as a share of it."""
+
+@dataclass(frozen=True)
+class Effects:
+    """What a step and its correction do to entropy to first order, per unit η.
+
+    Attributes:
+        slope: <g_H, v>.
+        slope_se: Its error.
+        gain: c.
+        gain_se: Its error.
+    """
+
+    slope: float
+    slope_se: float
+    gain: float
+    gain_se: float
 
 
 @dataclass(frozen=True)
@@ -53,12 +65,14 @@ class Correction:
         weight: λ; 0 where there is no correction.
         direction: u, float64.
         reason: Why there is no correction, or why it was shortened; None otherwise.
+        effects: What v and u do to entropy; None where that was not read.
         numbers: Flat numbers for a log, by name without a prefix.
     """
 
     weight: float
     direction: Vector
     reason: str | None
+    effects: Effects | None
     numbers: dict[str, float] = field(default_factory=dict)
 
     def withdrawn(self, reason: str) -> Correction:
@@ -95,7 +109,9 @@ class Halves:
         current, past = summed(getattr(self, which)), getattr(self, f"past_{which}")
         if past is None:
             return current
-        return {n: self.share * x + (1 - self.share) * past[n] for n, x in current.items()}
+        return {
+            n: self.share * x + (1 - self.share) * past[n].to(x.device) for n, x in current.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -103,55 +119,30 @@ class Asked:
     """The request to a correction.
 
     Attributes:
-        tau: τ, the requested change of h, nats per token.
+        tau: τ, the requested change of entropy, in the unit of F.
+        goal: The change that would meet the target at once; None for τ. A step that by itself
+            changes entropy by more than τ towards the goal is left alone up to there.
         limits: Bounds of the correction.
-        project: Π, linear, on vectors; None for the identity.
         gains: The gains of earlier steps, to which this one is added; None for this one alone.
-        drawn: Whether the samples are new; the gain of old ones is among the earlier ones.
     """
 
     tau: float = 0.0
+    goal: float | None = None
     limits: Limits = field(default_factory=Limits)
-    project: Callable[[Vector], Vector] | None = None
-    gains: Level | None = None
-    drawn: bool = True
+    gains: SteadyLevel | None = None
 
-
-def isentropic_correction(
-    policy: Policy,
-    E_a: Rollouts,
-    E_b: Rollouts,
-    direction: Vector,
-    preconditioner: Vector,
-    eta: float,
-    asked: Asked,
-) -> Correction:
-    """The correction of a step from two independent samples of E; the model does not change.
-
-    Args:
-        policy: The policy at θ.
-        E_a: An unfiltered sample of it, with the entropies of its sampler.
-        E_b: Another one, independent of the first.
-        direction: v.
-        preconditioner: P, diagonal.
-        eta: Learning rate η of the step.
-        asked: The request.
-
-    Returns:
-        λ and u.
-
-    Raises:
-        ValueError: If a sample cannot be used.
-    """
-    halves = Halves(gradient_groups(policy, E_a), gradient_groups(policy, E_b))
-    entropy, se = entropy_of(E_a, E_b)
-    level = {"entropy": entropy, "entropy_se": se}
-    correction = correct(halves, direction, preconditioner, eta, entropy, asked)
-    return replace(correction, numbers=level | correction.numbers)
+    def of_step(self, predicted: float) -> float:
+        """The change that is asked of a step with a predicted change of its own."""
+        tau, goal = self.tau, self.goal
+        if goal is None or abs(goal) <= abs(tau) or goal * tau < 0:
+            return tau
+        low, high = sorted((tau, goal))
+        return min(max(predicted, low), high)
 
 
 def correct(
     halves: Halves,
+    along_v: tuple[Tensor, Tensor],
     v: Vector,
     preconditioner: Vector,
     eta: float,
@@ -162,58 +153,81 @@ def correct(
 
     Args:
         halves: Entropy gradients of two samples.
+        along_v: (K,) <g_a, v> and <g_b, v>, by groups.
         v: The optimizer's direction.
         preconditioner: P.
         eta: η.
-        entropy: h, nats per token.
+        entropy: h, in the unit of F.
         asked: The request.
 
     Returns:
         λ and u.
     """
-    limits, gains = asked.limits, asked.gains
 
     def conditioned(x: Vector) -> Vector:
-        scaled = {n: preconditioner[n] * y for n, y in x.items()}
-        return scaled if asked.project is None else asked.project(scaled)
+        return {n: preconditioner[n] * y for n, y in x.items()}
 
     u_a, u_b = (conditioned(halves.averaged(which)) for which in ("a", "b"))
-    u = {n: (x + u_b[n]) / 2 for n, x in u_a.items()}
-    along_v = slope_along(halves.a, v), slope_along(halves.b, v)
-    predicted, predicted_se = _mean_of_two(*along_v)
     gain, gain_se = _gain(halves, u_a, u_b, conditioned)
-    if gains is not None and math.isfinite(gain + gain_se):
-        gain, gain_se = _filtered(gains, gain, gain_se, asked.drawn)
+    if asked.gains is not None and math.isfinite(gain + gain_se):
+        gain, gain_se = asked.gains.filtered(gain, gain_se)
+    effects = Effects(*_mean_of_two(*along_v), gain, gain_se)
+    u = {n: (x + u_b[n]) / 2 for n, x in u_a.items()}
+    return weighed(effects, u, v, preconditioner, eta, entropy, asked)
+
+
+def weighed(
+    effects: Effects,
+    u: Vector,
+    v: Vector,
+    preconditioner: Vector,
+    eta: float,
+    entropy: float,
+    asked: Asked,
+) -> Correction:
+    """λ of a given u.
+
+    Args:
+        effects: What the step and u do to entropy.
+        u: The direction that is added.
+        v: The optimizer's direction.
+        preconditioner: P.
+        eta: η.
+        entropy: h, in the unit of F.
+        asked: The request.
+
+    Returns:
+        λ and u.
+    """
+    limits, slope, gain = asked.limits, effects.slope, effects.gain
     sizes = _size(v, preconditioner), _size(u, preconditioner)
-    numbers = {
-        "predicted": eta * predicted,
-        "predicted_se": eta * predicted_se,
-        "asked": asked.tau,
-        "gain": gain,
-        "gain_se": gain_se,
-    }
-    weight, reason = 0.0, _obstacle(eta, predicted, gain, gain_se, *sizes)
-    if reason is None:
-        exact = (asked.tau / eta - limits.strength * predicted) / gain
+    tau = asked.of_step(eta * slope)
+    weight, reason = 0.0, _obstacle(eta, effects, sizes)
+    if reason is None and tau != eta * slope:
+        at_goal = tau != asked.tau
+        exact = (tau / eta - (1.0 if at_goal else limits.strength) * slope) / gain
+        exact *= limits.strength if at_goal else 1.0
         weight, reason = _cut(exact, eta * gain, sizes, entropy, limits)
-    share = norm(u) * abs(weight) / norm(v) if weight else 0.0
-    numbers |= {
+    numbers = {
+        "predicted": eta * slope,
+        "predicted_se": eta * effects.slope_se,
+        "asked": tau,
+        "gain": gain,
+        "gain_se": effects.gain_se,
         "lambda": weight,
         "no_correction": float(weight == 0.0 and reason is not None),
         "clamped": float(weight != 0.0 and reason is not None),
-        "step_share": share,
+        "step_share": norm(u) * abs(weight) / norm(v) if weight else 0.0,
     }
-    return Correction(weight, u, reason, numbers)
+    return Correction(weight, u, reason, effects, numbers)
 
 
-def _obstacle(
-    eta: float, predicted: float, gain: float, gain_se: float, v_size: float, u_size: float
-) -> str | None:
-    if not all(map(math.isfinite, (eta, predicted, gain, gain_se, v_size, u_size))):
+def _obstacle(eta: float, effects: Effects, sizes: tuple[float, float]) -> str | None:
+    if not all(map(math.isfinite, (eta, *astuple(effects), *sizes))):
         return "not_finite"
     if eta == 0:
         return "no_rate"
-    return None if gain > 2 * gain_se else "no_gain"
+    return None if effects.gain > 2 * effects.gain_se else "no_gain"
 
 
 def _cut(
@@ -252,16 +266,6 @@ def _gain(
     by_sample = [_variance(x) for x in parts]
     product = halves.share**2 * _interaction(table)
     return gain, math.sqrt(max(sum(by_sample) - product, *by_sample))
-
-
-def _filtered(gains: Level, gain: float, error: float, drawn: bool) -> tuple[float, float]:
-    """The gain given those of all steps so far, and its error."""
-    first = math.isinf(gains.variance)
-    if not first:
-        gains.predict(0.0, (GAIN_DRIFT * gains.value) ** 2)
-    if first or drawn:
-        gains.observe(gain, max(error**2, 1e-300))
-    return gains.value, math.sqrt(gains.variance)
 
 
 def _interaction(table: Tensor) -> float:

@@ -2,7 +2,8 @@
 
     e_t = h*_t − ĥ_t,     output_t = clip(k_p e_t + k_i Σ_s e_s, ± limit · h*_t)
 
-h* is the target and ĥ the measured entropy, in nats per token; the output is the change of h that
+h* is the target and ĥ the measured entropy, nats per token or per response, as the control
+has them; the output is the change of h that
 is requested of the next step. Anti-windup: the integral does not change while the output is at its
 limit and the error would push it further, or where a control did not apply the request (`forget`).
 `share` is the output divided by its limit, in [−1, 1]; a token control multiplies its strength by
@@ -78,6 +79,43 @@ class Level:
         self.variance = math.inf if variance is None else variance
 
 
+class SteadyLevel(Level):
+    """A level whose measurements have one variance: the mean of those said, over the last few.
+
+    Each is known from few groups alone; weighted by them, measurements whose error came out small
+    by chance would count most.
+    """
+
+    WINDOW, DRIFT = 8, 0.1
+    """Measurements whose variances are averaged; change from one to the next, as a share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count, self.noise = 0, 0.0
+
+    def observe(self, value: float, variance: float) -> None:
+        """Update with a measurement and what is said of its variance."""
+        self.count += 1
+        self.noise += (variance - self.noise) / min(self.count, self.WINDOW)
+        super().observe(value, self.noise)
+
+    def filtered(self, value: float, error: float) -> tuple[float, float]:
+        """The level and its error, after a measurement with an error."""
+        if not math.isinf(self.variance):
+            self.predict(0.0, (self.DRIFT * self.value) ** 2)
+        self.observe(value, max(error**2, 1e-300))
+        return self.value, math.sqrt(self.variance)
+
+    def state_dict(self) -> dict[str, float | None]:
+        """Also the variance of measurements."""
+        return {**super().state_dict(), "count": self.count, "noise": self.noise}
+
+    def load_state_dict(self, state: Mapping[str, float | None]) -> None:
+        """Resume from a saved state."""
+        super().load_state_dict(state)
+        self.count, self.noise = int(state["count"] or 0), float(state["noise"] or 0.0)
+
+
 TargetKind = Literal["none", "hold", "value", "linear", "cosine"]
 
 
@@ -86,7 +124,7 @@ class _Section(BaseModel):
 
 
 class Target(_Section):
-    """The entropy that is wanted at each step, in nats per token."""
+    """The entropy that is wanted at each step: nats per token, of a budget also per response."""
 
     kind: TargetKind = "none"
     """none, hold (the entropy before the first step), value, linear, or cosine."""

@@ -1,7 +1,4 @@
-"""Options of an isentropic step, and what controls require of a trainer.
-
-The options of an isentropic step.
-"""
+"""Options of an entropy budget, and what controls require of a trainer."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from pydantic import Field
 
 from isentrope.control.base import Count, Positive, options
 from isentrope.control.gradients import GROUPS
+from isentrope.estimators.functional import Functional
 from isentrope.models.sharding import is_spread
 from isentrope.probe.requirements import require_known_optimizer, require_whole_model
 
@@ -28,32 +26,32 @@ class Limits:
 
     strength: Positive = 1.0
     largest: Positive = 1.0
-    range: Positive = 0.1
+    range: Positive = 0.05
 
 
 @options
-class IsentropicOptions(Limits):
-    """Options of an isentropic step.
+class BudgetOptions(Limits):
+    """Options of an entropy budget.
 
     Attributes:
-        size: Number of sequences per draw of the control's own E, both halves together.
-        every: Number of steps per draw of E; the steps between use the last draw's gradients.
-        start_size: Number of sequences on which the entropy before the first step is measured,
-            once, where the target starts at that entropy.
-        average: Number of draws over which the entropy gradient of u is averaged; 1 for the last.
-            The gain of u and <g,v> always come from the last draw alone.
-        reward_neutral: Remove the part of u that changes the mean reward to first order.
-        reward_average: Number of steps over which the reward gradient is averaged for that.
+        functional: "per_sequence", nats per response, or "per_token": a ratio, which shorter
+            responses hold too.
+        where: The class of positions whose entropy counts: "first token", "high entropy", "solved
+            prompt", "unsolved prompt", or a regular expression between slashes that the response
+            so far ends in; None for all.
+        size: Responses of a step that serve for gradients; the level is that of all.
+        every: Steps from one reading of gradients to the next; between them the effects of the
+            step and of u are those last read, and the level is new.
+        average: Readings over which the entropy gradient of u is averaged; 1 for the last.
     """
 
     targetable: ClassVar[bool] = True
 
-    size: Annotated[int, Field(ge=4 * GROUPS)] = 96
+    functional: Functional = "per_sequence"
+    where: Annotated[str, Field(min_length=1)] | None = None
+    size: Annotated[int, Field(ge=4 * GROUPS)] = 64
     every: Count = 2
-    start_size: Annotated[int, Field(ge=2 * GROUPS)] = 1024
     average: Count = 8
-    reward_neutral: bool = False
-    reward_average: Count = 20
 
 
 def require_whole_parameters_to_sample(trainer: Any) -> None:
@@ -104,7 +102,7 @@ def require_correctable(trainer: Any) -> None:
     require_controllable(trainer, "entropy gradients", is_spread(trainer.model))
     if getattr(trainer.args, "fp16", False):
         raise ValueError(
-            "An isentropic step needs every optimizer step to be taken, and fp16 skips those "
+            "An entropy budget needs every optimizer step to be taken, and fp16 skips those "
             "whose scaled gradients overflow: set trainer.fp16=false."
         )
     require_long_parameters(trainer.model)
@@ -121,7 +119,7 @@ def require_long_parameters(model: Any) -> None:
         if parameter.requires_grad and parameter.dtype not in (torch.float32, torch.float64):
             kind = str(parameter.dtype).removeprefix("torch.")
             raise ValueError(
-                f"Parameter {name!r} is {kind}, which rounds the correction of an isentropic step "
-                "away: train float32 parameters (a LoRA adapter has them), or choose a control of "
-                "token weights."
+                f"Parameter {name!r} is {kind}, which rounds the correction of an entropy "
+                "budget away: train float32 parameters (a LoRA adapter has them), or choose a "
+                "control of token weights."
             )

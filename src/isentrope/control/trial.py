@@ -9,12 +9,15 @@ the effect of the control once momentum has adapted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
 from isentrope.control.base import TokenRule
+from isentrope.control.correction import Asked, Correction, Halves, correct
+from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
 from isentrope.control.tokens import Rewritten, Tokens, touched
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -192,3 +195,35 @@ def _bisect(
         else:
             high = middle
     return best
+
+
+def entropy_correction(
+    policy: Policy,
+    E_a: ControlSample,
+    E_b: ControlSample,
+    direction: Vector,
+    preconditioner: Vector,
+    eta: float,
+    asked: Asked,
+) -> Correction:
+    """The correction of a step from two independent samples of E; the model does not change.
+
+    Args:
+        policy: The policy at θ.
+        E_a: A sample of it, drawn apart from the batch of the step.
+        E_b: Another one, independent of the first.
+        direction: v.
+        preconditioner: P, diagonal.
+        eta: Learning rate η of the step.
+        asked: The request.
+
+    Returns:
+        λ and u.
+    """
+    halves = Halves(gradient_groups(policy, E_a), gradient_groups(policy, E_b))
+    (first, one), (second, other) = E_a.entropy(), E_b.entropy()
+    entropy = (first + second) / 2
+    level = {"entropy": entropy, "entropy_se": math.hypot(one, other) / 2}
+    along_v = slope_along(halves.a, direction), slope_along(halves.b, direction)
+    correction = correct(halves, along_v, direction, preconditioner, eta, entropy, asked)
+    return replace(correction, numbers=level | correction.numbers)

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.units import Units
-from isentrope.policy.token_statistics import Scores
 from isentrope.system.errors import IsentropeError
 
 HIGH = 0.8
@@ -30,7 +30,8 @@ WINDOW = 64
 
 
 def position_classes(
-    scores: Scores,
+    mask: Tensor,
+    entropies: Tensor,
     *,
     after: Mapping[str, Sequence[Tensor]] | None = None,
     solved: Tensor | None = None,
@@ -38,18 +39,18 @@ def position_classes(
     """The classes of positions that a batch has.
 
     Args:
-        scores: Of n responses at θ.
+        mask: (n, t) bool, where the responses have tokens.
+        entropies: (n, t) H at θ, nats.
         after: What `matches` found, by pattern.
         solved: What `solved_prompts` found.
 
     Returns:
         (n, t) bool by name.
     """
-    mask = scores.mask
     first = torch.zeros_like(mask)
     first[:, 0] = True
-    threshold = scores.entropies[mask].quantile(HIGH)
-    classes = {"first token": first & mask, "high entropy": (scores.entropies >= threshold) & mask}
+    threshold = entropies[mask].quantile(HIGH)
+    classes = {"first token": first & mask, "high entropy": (entropies >= threshold) & mask}
     for pattern, rows in (after or {}).items():
         found = torch.nn.utils.rnn.pad_sequence([*rows], batch_first=True)
         classes[f"after /{pattern}/"] = found[:, : mask.shape[1]] & mask
@@ -120,3 +121,38 @@ def require_matches(after: Mapping[str, Sequence[Tensor]]) -> None:
             raise IsentropeError(
                 f"The text before no token of E ends in /{pattern}/, so there is no such position."
             )
+
+
+def named_positions(E: Rollouts, name: str | None, tokenizer: Any) -> Tensor | None:
+    """A class of positions by its name.
+
+    Args:
+        E: Responses with the entropies of their sampler.
+        name: One of the classes, or a regular expression between slashes; None for no class.
+        tokenizer: Decodes responses.
+
+    Returns:
+        (n, t) bool, which may be nowhere true; None for no class.
+
+    Raises:
+        IsentropeError: If E has no such class.
+    """
+    if name is None:
+        return None
+    after, pattern = {}, name[1:-1]
+    if pattern and name == f"/{pattern}/":
+        after, name = {pattern: matches(E.response_ids, pattern, tokenizer)}, f"after {name}"
+    solved = solved_prompts(E.rewards, E.prompt_index)
+    classes = position_classes(E.mask, E.padded("sampler_entropies"), after=after, solved=solved)
+    if name in classes:
+        return classes[name]
+    if name in CLASSES and E.rewards is not None:  # this once, all rewards are equal
+        return torch.zeros_like(E.mask)
+    raise IsentropeError(
+        f"{name!r} is no class of positions here: choose one of {', '.join(classes)}, or a regular "
+        "expression between slashes. Solved and unsolved prompts need the rewards."
+    )
+
+
+CLASSES = ("first token", "high entropy", "solved prompt", "unsolved prompt")
+"""Names of classes that are no pattern."""

@@ -94,6 +94,7 @@ class _FrozenLinear(torch.autograd.Function):
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def jvp(ctx: Any, x: Tensor | None, *_: Any) -> Any:
+    def jvp(ctx: Any, *tangents: Any) -> Any:
         """The same product of the tangent."""
+        x = tangents[0]
         return None if x is None else _FrozenLinear.apply(x, ctx.saved_tensors[0])

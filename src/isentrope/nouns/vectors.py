@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor, Partial
 
 def read_numbers(scalars: Iterable[Tensor]) -> list[float]:
     """The values of scalar tensors, of which a device is asked once, whatever their number."""
-    found = list(scalars)
+    found = [x.full_tensor() if isinstance(x, DTensor) else x for x in scalars]
     if not found:
         return []
     return torch.stack([x.double().to(found[0].device) for x in found]).tolist()

@@ -15,7 +15,7 @@ layer is differentiated like the rest of the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeGuard, cast
 
 import torch
@@ -122,7 +122,10 @@ def _hidden_slopes(policy: Policy, batch: MicroBatch, stacked: Vector) -> tuple[
         return torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
 
 
-@smaller_where_memory_is_short
+Weights = tuple[Tensor, Tensor | None]
+"""(n, t) weights a of the log-probabilities and b of the entropies, or None for no entropy term."""
+
+
 def weighted_gradient(
     policy: Policy,
     rollouts: Rollouts,
@@ -149,10 +152,39 @@ def weighted_gradient(
     Raises:
         ValueError: If gradient checkpointing is active, or no trainable parameter is used.
     """
+    return weighted_gradients(policy, rollouts, [(a, b)], ranks, micro_batch)[0]
+
+
+@smaller_where_memory_is_short
+def weighted_gradients(
+    policy: Policy,
+    rollouts: Rollouts,
+    weights: Sequence[Weights],
+    ranks: Ranks | None = None,
+    micro_batch: int | None = None,
+) -> list[Vector]:
+    """Gradients of several sums over the same sequences, which share the forward pass.
+
+    Args:
+        policy: The policy; several sums need trainable parameters that are whole.
+        rollouts: n sequences.
+        weights: Of each sum.
+        ranks: The processes that share the work; None for those of the policy.
+        micro_batch: Sequences per pass of training, where it is rounded; None for all in one.
+
+    Returns:
+        As `weighted_gradient`, one for each sum.
+
+    Raises:
+        ValueError: If gradient checkpointing is active, or no trainable parameter is used.
+    """
     require_no_checkpointing(policy.model)
     rollouts.require_vocabulary(policy.vocabulary)
     parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
-    total = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
+    totals = [
+        {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
+        for _ in weights
+    ]
     ranks = policy.ranks if ranks is None else ranks
     batches = (
         micro_batches(rollouts, policy.max_tokens, ranks, padding=policy.padding)
@@ -161,8 +193,10 @@ def weighted_gradient(
     )
     for batch in batches:
         here = batch.to(policy.device)
-        packed_a = here.pack(a.to(policy.device))
-        packed_b = None if b is None else here.pack(b.to(policy.device))
+        packed = [
+            (here.pack(a.to(policy.device)), None if b is None else here.pack(b.to(policy.device)))
+            for a, b in weights
+        ]
         with (
             mapped_blocks(),
             torch.enable_grad(),
@@ -170,33 +204,43 @@ def weighted_gradient(
             layer_gradients(policy.theta, policy.model) as of_layers,
         ):
             with policy.precision.mixed():
-                root, cotangent = _root(policy, here, packed_a, packed_b, parameters)
-            if not root.requires_grad:
-                raise ValueError(
-                    f"No trainable parameter is used in the forward pass ({policy.names[0]!r} is "
-                    f"the first of {len(policy.names)}): the policy does not depend on θ."
-                )
-            if not batch.counted:  # run only so that the layers are gathered on every process
-                cotangent = torch.zeros_like(root)
-            # outside of autocast, as in training
-            with refusal_by_name(policy.causal_lm):
-                grads = _backward(root, cotangent, parameters, of_layers)
-        for name, grad in grads.items():
-            if batch.counted or is_sharded(grad):  # a sharded one is a sum over processes
-                sum_type = grad.dtype if policy.precision.rounding else torch.float64  # of .grad
-                total[name] = (total[name].to(sum_type) + grad).double()
-        del root, cotangent, grads
-    ranks.sum(x for x in total.values() if not is_sharded(x))
-    return total
+                roots = _roots(policy, here, packed, parameters)
+            for k, (total, (root, cotangent)) in enumerate(zip(totals, roots, strict=True)):
+                if not root.requires_grad:
+                    raise ValueError(
+                        "No trainable parameter is used in the forward pass "
+                        f"({policy.names[0]!r} is the first of {len(policy.names)}): the policy "
+                        "does not depend on θ."
+                    )
+                if not batch.counted:  # run only so that the layers are gathered everywhere
+                    cotangent = torch.zeros_like(root)
+                # outside of autocast, as in training
+                with refusal_by_name(policy.causal_lm):
+                    more = k + 1 < len(roots)
+                    grads = _backward(root, cotangent, parameters, of_layers, more)
+                _add(total, grads, batch.counted, bool(policy.precision.rounding))
+        del roots
+    for total in totals:
+        ranks.sum(x for x in total.values() if not is_sharded(x))
+    return totals
+
+
+def _add(total: Vector, grads: Vector, counted: bool, rounding: bool) -> None:
+    for name, grad in grads.items():
+        if counted or is_sharded(grad):  # a sharded one is a sum over processes
+            sum_type = grad.dtype if rounding else torch.float64  # of .grad
+            total[name] = (total[name].to(sum_type) + grad).double()
 
 
 def _backward(
-    root: Tensor, cotangent: Tensor | None, parameters: Vector, of_layers: Vector
+    root: Tensor, cotangent: Tensor | None, parameters: Vector, of_layers: Vector, more: bool
 ) -> Vector:
-    """The gradients of the parameters that are used."""
+    """The gradients of the parameters that are used; `more` backward passes follow."""
     whole = {n: p for n, p in parameters.items() if not is_sharded(p)}
     if len(whole) == len(parameters):
-        grads = torch.autograd.grad(root, list(whole.values()), cotangent, allow_unused=True)
+        grads = torch.autograd.grad(
+            root, list(whole.values()), cotangent, allow_unused=True, retain_graph=more
+        )
         found = dict(zip(whole, grads, strict=True))
         return {n: g for n, g in found.items() if g is not None}  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
     try:
@@ -208,23 +252,28 @@ def _backward(
     return of_layers | {n: g for n, g in found.items() if g is not None}
 
 
-def _root(
-    policy: Policy, batch: MicroBatch, a: Tensor, b: Tensor | None, parameters: Vector
-) -> tuple[Tensor, Tensor | None]:
+def _roots(
+    policy: Policy, batch: MicroBatch, weights: Sequence[Weights], parameters: Vector
+) -> list[tuple[Tensor, Tensor | None]]:
     """What is differentiated, and its own gradient where it is not the objective itself."""
     head = policy.head
-    if is_frozen_linear(head):
+    hidden_alone = is_frozen_linear(head)
+    if hidden_alone or (policy.precision.rounding and _has_weights_alone(head)):
         hidden = policy.packed_hidden(batch)
-        return hidden, hidden_gradient(hidden, head, batch.targets, a, b, policy.temperature)
-    if policy.precision.rounding and _has_weights_alone(head):
-        hidden = policy.packed_hidden(batch)
-        of = hidden, head, batch.targets, a, b, policy.temperature
-        of_hidden, of_weight = hidden_gradient(*of), weight_gradient(*of)
-        # has these gradients, which are rounded as training's are
-        return (hidden * of_hidden).sum() + (head.weight * of_weight).sum(), None
+        roots = list[tuple[Tensor, Tensor | None]]()
+        for a, b in weights:
+            of = hidden, head, batch.targets, a, b, policy.temperature
+            of_hidden = hidden_gradient(*of)
+            if hidden_alone:
+                roots.append((hidden, of_hidden))
+                continue
+            of_weight = weight_gradient(*of)
+            # has these gradients, which are rounded as training's are
+            roots.append(((hidden * of_hidden).sum() + (head.weight * of_weight).sum(), None))
+        return roots
     s, entropy = policy.packed_scores(batch, parameters)
-    objective = (a * s).sum()
-    return objective if b is None else objective + (b * entropy).sum(), None
+    sums = [(a * s).sum() if b is None else (a * s).sum() + (b * entropy).sum() for a, b in weights]
+    return [(x, None) for x in sums]
 
 
 def _has_weights_alone(head: nn.Module) -> TypeGuard[nn.Linear]:

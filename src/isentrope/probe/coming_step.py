@@ -264,7 +264,8 @@ def moving_parts(
     if parts and zero_step is not None:
         as_taken = preconditioning == "this_step"
         taken = coming.components if as_taken else coming_step(policy, optimizer).components
-        parts["rounding"] = zero_step.rounding(policy, taken, coming.learning_rate)
+        if rounding := zero_step.rounding(policy, taken, coming.learning_rate):
+            parts["rounding"] = rounding
     if parts and control is not None and control.component is not None:
         parts["control"] = control.component
     moves = read_numbers(

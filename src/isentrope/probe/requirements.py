@@ -179,7 +179,7 @@ def require_whole_model(model: torch.nn.Module) -> None:
     """
     if any(isinstance(p, DTensor) for p in model.parameters() if p.requires_grad):
         raise ValueError(
-            "The entropy probe and an isentropic step need whole trainable parameters on every "
+            "The entropy probe and an entropy budget need whole trainable parameters on every "
             "process, and these are sharded (FSDP, ZeRO): train without them, and measure the "
             "checkpoints."
         )

@@ -66,7 +66,7 @@ class ScoredBefore:
     @property
     def classes(self) -> dict[str, Tensor]:
         """(n, t) positions by class; an E of one response per prompt has no solved prompts."""
-        return position_classes(self.base, after=self.after)
+        return position_classes(self.base.mask, self.base.entropies, after=self.after)
 
     def sample(self, f: Functionals) -> ScoredBatch:
         """The mini-batch with its derivative along the step.

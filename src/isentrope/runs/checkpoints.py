@@ -81,9 +81,11 @@ class Checkpoint:
             policy.convert("float32")
             policy.ranks = all_ranks()
             policy.require_own_logits()  # in the precision that is measured
-        elif policy.device.type == "cuda":
-            fitting = tokens_in(free_memory(policy.device) // 2, policy)
-            policy.max_tokens = min(policy.max_tokens, fitting)
+        elif policy.device.type == "cuda" and policy.precision.rounding is None:
+            # rounded passes are cut as training's were; others by a number that all processes and
+            # the next run share
+            fitting = min(all_ranks().all_of([tokens_in(free_memory(policy.device) // 2, policy)]))
+            policy.max_tokens = min(policy.max_tokens, 2 ** (max(1, fitting).bit_length() - 1))
         return policy
 
 

@@ -109,7 +109,10 @@ def update_batch(
 
 
 def draw_until_full(
-    draw: Callable[[int, int], Rollouts], groups: Groups, progress: Report | None = None
+    draw: Callable[[int, int], Rollouts],
+    groups: Groups,
+    progress: Report | None = None,
+    rejected: list[Rollouts] | None = None,
 ) -> tuple[Rollouts, UpdateBatchReport]:
     """Draw prompt groups until n of them have an advantage.
 
@@ -117,6 +120,7 @@ def draw_until_full(
         draw: Called with (number of groups, round); returns that many groups with rewards.
         groups: What is drawn.
         progress: Called with (sequences kept, sequences to draw) after each round.
+        rejected: Where to put the groups without advantage; None to forget them.
 
     Returns:
         The groups that have an advantage, and the report.
@@ -135,8 +139,9 @@ def draw_until_full(
         useful = here.amax(1) > here.amin(1)
         rewards = torch.cat((rewards, here))
         entropies += batch.sampler_entropies or ()
-        if bool(useful.any()):
-            kept.append(batch.select(useful.repeat_interleave(groups.size).nonzero()[:, 0]))
+        for which, into in ((useful, kept), (~useful, rejected)):
+            if into is not None and bool(which.any()):
+                into.append(batch.select(which.repeat_interleave(groups.size).nonzero()[:, 0]))
         found += int(useful.sum())
         (progress or silent)(found * groups.size, groups.n * groups.size)
         if found == groups.n:

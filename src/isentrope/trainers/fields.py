@@ -59,6 +59,9 @@ _READ = {
     "per_device_train_batch_size": "estimator.micro_batch of bnpo, or where passes are in 16 bits",
 }
 
+EVERY_RESPONSE = ("mask_truncated_completions", "use_liger_kernel")
+"""Fields that are off where every response and its log-probabilities are seen by the trainer."""
+
 SAMPLER_OFF = by_field(
     {
         (0, -1): "top_k",

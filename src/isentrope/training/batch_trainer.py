@@ -23,7 +23,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
-from isentrope.control.isentropic import IsentropicStep
+from isentrope.control.budget import EntropyBudget
 from isentrope.control.requirements import (
     require_controllable,
     require_whole_parameters_to_sample,
@@ -57,7 +57,7 @@ class RunOptions:
     longest_normaliser: bool = False
     contract: Mapping[str, Any] = field(default_factory=dict)
     stateful: Mapping[str, Any] = field(default_factory=dict)
-    step_control: IsentropicStep | None = None
+    step_control: EntropyBudget | None = None
     keep: tuple[int | None, int | None] = (None, None)
 
 
@@ -171,7 +171,7 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
 
     def _entropies(self, prompt_ids: list[Tensor], responses: list[Tensor]) -> list[Tensor] | None:
         """Entropies, which vLLM does not return, by a pass without gradient; only for a control."""
-        if self.run_control is None:
+        if self.run_control is None and self.options.step_control is None:
             return None
         rollouts = Rollouts(prompt_ids, responses, torch.arange(len(responses)))
         with evaluating(self.policy.model):

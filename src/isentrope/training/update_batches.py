@@ -9,7 +9,7 @@ nonzero advantages are redrawn until the batch is full.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -37,11 +37,13 @@ class UpdateBatch:
         rollouts: n · G sequences with rewards and advantages, groups together.
         report: Statistics of all responses drawn to fill it.
         difficulty: (n · G) 1 − running pass rate of each sequence's prompt before this step.
+        rejected: The groups without advantage that were drawn on the way.
     """
 
     rollouts: Rollouts
     report: UpdateBatchReport
     difficulty: list[float]
+    rejected: list[Rollouts] = field(default_factory=list[Rollouts])
 
     @property
     def mine(self) -> slice:
@@ -96,6 +98,7 @@ class UpdateBatches:
             The batch, the same on every process.
         """
         difficulty: dict[str, float] = {}
+        rejected: list[Rollouts] = []
 
         def draw_groups(number: int, round_: int) -> Rollouts:
             indices = self.sampler.draw(number, step)
@@ -106,9 +109,9 @@ class UpdateBatches:
             self.sampler.update(indices, batch.rewards.view(number, -1).mean(1).tolist())
             return batch
 
-        rollouts, report = draw_until_full(draw_groups, self.groups)
+        rollouts, report = draw_until_full(draw_groups, self.groups, rejected=rejected)
         keys = rollouts.prompt_keys or []
-        return UpdateBatch(rollouts, report, [difficulty[key] for key in keys])
+        return UpdateBatch(rollouts, report, [difficulty[key] for key in keys], rejected)
 
     def _uniforms(self, groups: int, step: int, round_: int) -> Tensor:
         generator = generator_of(self.seed, step, round_)

@@ -256,9 +256,11 @@ def _kept(
                 "rule of torch.optim writes: it is of another optimizer, whose step cannot be "
                 "computed."
             )
-    states = require_steps(states)
+    found: dict[str, dict[str, Any]] = {
+        name: state or {} for name, state in require_steps(states).items()
+    }
     return {
-        name: {key: (states[name] or {}).get(key) for key in state_keys(rule, group)}
+        name: {key: found[name].get(key) for key in state_keys(rule, group)}
         for name, group in held.items()
     }
 

@@ -152,7 +152,7 @@ def stages_of(
         policy = subject.load(config.checkpoint, config.sampling)
     alive = Alive(policy.device.type, [*policy.model.parameters(), *policy.model.buffers()])
     first = [Stage("load", loading.seconds["load"], alive.now, alive.now)]
-    whole, most = batches_of(config, policy), config.sampling.max_tokens
+    whole, most = batches_of(config, policy), policy.max_tokens
     if drawn := [pair for batch in whole if batch.drawn for pair in batch.lengths]:
         first.append(_sampling(policy, alive, config, drawn))
     tokens, reads = (sum(b.tokens for b in whole), sum(b.largest(most) for b in whole))

@@ -1,6 +1,6 @@
 """What a training run starts from: model, prompts, update batches, contract and observers.
 
-Observers are what watches and corrects it: probe, alarm, noise scale, isentropic step.
+Observers are what watches and corrects it: probe, alarm, noise scale, entropy budget.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from isentrope.config.contract import advantages_of, measures, run_contract, run
 from isentrope.config.train import DataConfig, TrainConfig, TrainingConfig
 from isentrope.config.trl import grpo_options
 from isentrope.config.values import path_in_run
-from isentrope.control.isentropic import IsentropicStep
-from isentrope.control.requirements import IsentropicOptions
+from isentrope.control.budget import EntropyBudget
+from isentrope.control.requirements import BudgetOptions
 from isentrope.models.sharding import shard_base
 from isentrope.policy.language_model import Policy
 from isentrope.probe.alarm import Alarm
@@ -55,7 +55,7 @@ class Observers:
         noise_scale: Of each step.
     """
 
-    step_control: IsentropicStep | None
+    step_control: EntropyBudget | None
     probe: EntropyProbe | None
     alarm: Alarm | None
     noise_scale: NoiseScaleMonitor | None
@@ -203,13 +203,12 @@ def _observers(
     training, control = config.training, config.control.build()
     probing, watching, noise = config.entropy_probe, config.alarm, config.noise_scale
     step_control = probe = alarm = noise_scale = None
-    if isinstance(control, IsentropicOptions):
-        step_control = IsentropicStep(
-            held_out,
+    if isinstance(control, BudgetOptions):
+        step_control = EntropyBudget(
+            config.control.target,
             options=control,
-            feedback=config.control.build_feedback(),
+            gains=config.control.feedback,
             seed=training.draws,
-            batch_size=config.sampling.batch_size,
         )
     if probing.enabled:
         options = ProbeOptions(

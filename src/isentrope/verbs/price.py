@@ -63,7 +63,8 @@ def price_at_checkpoint(
     )
     require_matches(after)
     solved = solved_prompts(rewards, E.prompt_index)
-    classes = position_classes(sample.series[0], after=after, solved=solved)
+    base = sample.series[0]
+    classes = position_classes(base.mask, base.entropies, after=after, solved=solved)
     parts = ("momentum", "total")
     shares = Jackknifed(
         torch.tensor([budget[name].value for name in parts]).double(),

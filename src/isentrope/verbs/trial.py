@@ -119,11 +119,10 @@ WHY = {
     "not_finite": "a number of it is not finite",
     "no_rate": "the learning rate is 0",
     "no_gain": "its gain is within two errors of zero; use a larger trial.size",
-    "no_reward_gain": "the gradient of reward is not known well enough; use a larger trial.size",
     "out_of_range": "it would change entropy by more than the option range allows",
     "too_large": "it would be larger than the option largest allows",
 }
-"""Reasons of an isentropic correction in words."""
+"""Reasons of a budget's correction in words."""
 
 
 def find_trial(ready: Prepared, progress: Progress) -> TrialResult:

@@ -6,7 +6,7 @@ entropy takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -14,15 +14,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from isentrope.attribution.gradients.groups import reward_groups
-from isentrope.control.averages import BLOCKS, GradientMeans
 from isentrope.control.controls import FIELDS, STEP, TOKEN, build
-from isentrope.control.correction import Asked, Correction, isentropic_correction
+from isentrope.control.correction import Asked, Correction
+from isentrope.control.gradients import ControlSample
 from isentrope.control.measured import kept_mass, token_influence
-from isentrope.control.requirements import IsentropicOptions
+from isentrope.control.requirements import BudgetOptions
 from isentrope.control.tokens import Tokens
-from isentrope.control.trial import Trial, on_policy_tokens, strength_for, try_tokens
+from isentrope.control.trial import (
+    Trial,
+    entropy_correction,
+    on_policy_tokens,
+    strength_for,
+    try_tokens,
+)
 from isentrope.estimators.entropy import entropy_gradient
+from isentrope.estimators.positions import named_positions
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, dot, norm
 from isentrope.results.attributions import Attempt
@@ -190,25 +196,16 @@ class TrialSteps:
         seeds = np.random.SeedSequence([self.tokens.seed, draw, 12]).generate_state(1)
         return self.trial(RANDOM, share, replace(self.tokens, seed=int(seeds[0])))
 
-    def _corrected(self, options: IsentropicOptions) -> Trial:
-        """The step with an isentropic correction; its gradient part with one of its own."""
-        ready, own = self._ready, self.own
-        first, second = map(own.select, torch.arange(len(own)).tensor_split(2))
-        step, project = self.plain, self._neutral() if options.reward_neutral else None
-        if options.reward_neutral and project is None:
-            none = Trial.of(step, {"no_correction": 1.0})
-            return replace(none, reasons=dict.fromkeys(PARTS, "no_reward_gain"))
+    def _corrected(self, options: BudgetOptions) -> Trial:
+        """The step with an entropy budget's correction; its gradient part with one of its own."""
+        ready, own, step = self._ready, self.own, self.plain
+        inside = named_positions(own, options.where, ready.policy.tokenizer)
+        sample = ControlSample(own, options.functional, inside)
+        first, second = map(sample.select, torch.arange(len(own)).tensor_split(2))
 
         def corrected(v: Vector) -> tuple[Vector, Correction]:
-            found = isentropic_correction(
-                ready.policy,
-                first,
-                second,
-                v,
-                step.preconditioner,
-                ready.rate,
-                Asked(limits=options, project=project),
-            )
+            of_step = v, step.preconditioner, ready.rate, Asked(limits=options)
+            found = entropy_correction(ready.policy, first, second, *of_step)
             return axpy(1.0, found.component, v), found
 
         whole, of_step = corrected(step.direction)
@@ -217,15 +214,6 @@ class TrialSteps:
         reasons = {part: reason for part, reason in both if reason}
         numbers = dict(of_step.numbers), dict(of_gradient.numbers)
         return Trial(whole, gradient, *numbers, reasons=reasons)
-
-    def _neutral(self) -> Callable[[Vector], Vector] | None:
-        """The projection that keeps the mean reward of the controls' own E, where it is known."""
-        ready = self._ready
-        means = GradientMeans(1, BLOCKS)
-        groups = reward_groups(ready.policy, ready.sampler.rewarded(self.own), BLOCKS)
-        for k, part in enumerate(groups.parts):
-            means.add_reward(k, {name: BLOCKS * x for name, x in part.items()})
-        return means.reward_projection(ready.step.preconditioner)
 
 
 def largest_strength(control: str, default: float) -> float:
@@ -239,7 +227,7 @@ def largest_strength(control: str, default: float) -> float:
         A strength of the same sign; 0 where none of that sign is allowed.
     """
     largest = LARGEST * default
-    kind: Any = TOKEN.get(control, IsentropicOptions)
+    kind: Any = TOKEN.get(control, BudgetOptions)
     for bound in kind.__pydantic_fields__["strength"].metadata:
         largest = min(largest, getattr(bound, "le", largest))
         largest = max(largest, getattr(bound, "ge", largest))

@@ -162,7 +162,8 @@ def gram(
         if tile is None:
             rows = (start, end)
             parts = computed, held, streamed, scaled, plan.symmetric, rows, gradients.storage
-            tile = tried_again(policy, held.rollouts, partial(_tile, *parts))
+            more = max(held.rollouts, streamed.rollouts, key=len)
+            tile = tried_again(policy, more, partial(_tile, *parts))
             if files is not None:
                 files.save(k, tile)
         out[start:end] += tile

@@ -1,4 +1,4 @@
-"""The isentropic step inside a run: what it leaves alone, replay, resume, refusals."""
+"""The entropy budget inside a run: what it leaves alone, replay, resume, refusals."""
 
 import json
 import logging
@@ -8,16 +8,19 @@ import shutil
 import pytest
 import torch
 
+import isentrope as ise
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.control.feedback import Feedback, Target
-from isentrope.control.isentropic import IsentropicStep
-from isentrope.control.requirements import IsentropicOptions
+from isentrope.control import budget
+from isentrope.control.budget import EntropyBudget
+from isentrope.control.own_rollouts import OwnRollouts
+from isentrope.control.requirements import BudgetOptions
 from isentrope.estimators.paired import PairedSteps
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import CONTROL, read_control, read_next_update
 from isentrope.results.verbs import TRY
+from isentrope.system.errors import IsentropeError
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.measure import measure
@@ -26,8 +29,8 @@ from isentrope.verbs.training_step import with_control
 from tests.probe import following
 from tests.training import runs
 
-OPTIONS = {"size": 32, "every": 1, "start_size": 32, "average": 3}
-HOLD = {"name": "isentropic", "target": {"kind": "hold"}, "options": OPTIONS}
+OPTIONS = {"size": 32, "every": 1, "average": 3}
+HOLD = {"name": "budget", "target": {"kind": "hold"}, "options": OPTIONS}
 
 
 def run(folder, name, steps=4, save_every=1, **sections):
@@ -46,7 +49,7 @@ def checkpoint(folder, step):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A controlled run, probed at every step, and the same run without control."""
-    made = tmp_path_factory.mktemp("isentropic")
+    made = tmp_path_factory.mktemp("budget")
     probe = {"every": 1, "size": 16}
     run(made, "held", control=HOLD, entropy_probe=probe)
     run(made, "plain", steps=2, entropy_probe=probe)
@@ -159,36 +162,25 @@ def test_every_number_is_in_the_log_and_no_time_among_them(folder):
         after = line["control/predicted"] + 1e-2 * line["control/lambda"] * line["control/gain"]
         assert after == pytest.approx(wanted, rel=1e-6, abs=1e-9)
         assert not [key for key in line if "seconds" in key]
-    options = HOLD["options"]  # responses of one token each, and the start once
-    drawn = [line["control/tokens"] for line in runs.lines(folder / "held")]
-    assert drawn[0] == options["size"] + options["start_size"]
-    assert set(drawn[1:]) == {options["size"]}
     text = (folder / "held" / "logs" / "timing.jsonl").read_text().splitlines()
     assert all(json.loads(line)["control/seconds"] > 0 for line in text)
 
 
-def test_between_draws_of_E_the_last_one_serves(tmp_path):
+def test_between_readings_their_effects_serve_and_the_level_is_new(tmp_path):
     control = HOLD | {"options": OPTIONS | {"every": 3}}
-    lines = runs.lines(run(tmp_path, "thirds", save_every=4, control=control))
-    size, start = OPTIONS["size"], OPTIONS["start_size"]
-    assert [line["control/tokens"] for line in lines] == [size + start, 0, 0, size]
-    assert ["control/entropy_drawn" in line for line in lines] == [True, False, False, True]
-    assert [line["control/lambda"] != 0 for line in lines] == [False, True, True, True]
-    assert len({line["control/predicted"] for line in lines}) == 4  # v is each step's own
+    lines = runs.lines(run(tmp_path, "thirds", steps=5, save_every=5, control=control))
+    gains = [line["control/gain"] for line in lines]
+    assert len(set(gains[1:])) == 2
+    assert gains[1] == gains[2]  # read at steps 1 (of no use), 2 and 4
+    assert gains[3] == gains[4]
+    assert len({line["control/entropy_drawn"] for line in lines}) == 5
 
 
-@pytest.mark.parametrize(
-    ("name", "steps", "every"),
-    [
-        ("isentropic", 4, 3),
-        pytest.param("isentropic", 4, 1, marks=pytest.mark.slow),
-        pytest.param("isentropic_reward_neutral", 7, 1, marks=pytest.mark.slow),
-    ],
-)
-def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path, name, steps, every):
-    options = OPTIONS | {"reward_average": 4, "every": every}
-    control = {"name": name, "target": {"kind": "linear", "to": 2.0, "steps": 9}} | {
-        "options": options
+@pytest.mark.parametrize(("steps", "every"), [(5, 2), pytest.param(4, 1, marks=pytest.mark.slow)])
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path, steps, every):
+    control = HOLD | {
+        "target": {"kind": "linear", "to": 2.0, "steps": 9},
+        "options": OPTIONS | {"every": every, "where": "first token"},
     }
     whole = run(tmp_path, "whole", steps=steps, control=control)
     parts = run(tmp_path, "parts", steps=steps - 2, control=control)
@@ -219,14 +211,6 @@ def test_a_recorded_step_that_lost_its_correction_is_not_replayed(folder, tmp_pa
         read_control(copy)
 
 
-@pytest.mark.slow
-def test_inner_steps_on_one_batch_are_each_corrected(tmp_path):
-    made = run(tmp_path, "inner", save_every=2, control=HOLD, trainer={"num_iterations": 2})
-    lines = runs.lines(made)
-    assert len({line["control/lambda"] for line in lines}) == len(lines)
-    assert all(line["control/lambda"] for line in lines[1:])
-
-
 def test_a_schedule_asks_for_its_own_change_from_the_first_step_on(tmp_path):
     target = {"kind": "linear", "to": 2.0, "steps": 10}
     made = run(tmp_path, "linear", steps=1, control=HOLD | {"target": target})
@@ -236,15 +220,40 @@ def test_a_schedule_asks_for_its_own_change_from_the_first_step_on(tmp_path):
     assert line["control/asked"] == pytest.approx(first + line["control/output"])
 
 
-def test_a_step_that_cannot_be_corrected_is_named_once_and_taken(tmp_path, caplog):
-    control = HOLD | {"options": OPTIONS | {"reward_average": 4}}
+def test_a_class_without_a_position_is_refused_or_named_once(tmp_path, caplog, monkeypatch):
+    control = HOLD | {"options": OPTIONS | {"where": "/ZZZ/"}}
+    with pytest.raises(IsentropeError, match=r"No token of the first step stands at '/ZZZ/'"):
+        run(tmp_path, "nowhere", steps=2, control=control)
+    found = budget.named_positions
+    monkeypatch.setattr(
+        budget,
+        "named_positions",
+        lambda drawn, *rest: found(drawn, "first token", *rest[1:]) & (next(steps) < 2),
+    )
+    steps = iter(range(9))
     with caplog.at_level(logging.WARNING, logger="isentrope"):
-        made = run(tmp_path, "neutral", control=control | {"name": "isentropic_reward_neutral"})
+        made = run(tmp_path, "later", steps=4, control=control)
     lines = runs.lines(made)
-    assert [line["control/no_correction"] for line in lines[:3]] == [1, 1, 1]
-    assert [line["control/lambda"] for line in lines[:3]] == [0, 0, 0]
-    assert sum("no_reward_gain" in r.message for r in caplog.records) == 1
-    assert read_control(checkpoint(made, 1)) is None
+    assert [line.get("control/no_position") for line in lines] == [None, None, 1, 1]
+    assert [line["control/lambda"] for line in lines[2:]] == [0, 0]
+    assert sum("no_position" in r.message for r in caplog.records) == 1
+    assert read_control(checkpoint(made, 3)) is None
+
+
+def test_what_was_drawn_holds_rejected_groups_too_and_weighs_them_nothing(tmp_path):
+    made = runs.trainer(tmp_path, steps=1)
+    control = EntropyBudget(options=BudgetOptions(size=16)).attach(made)
+    taken, take = [], control._own.take
+    control._own.take = lambda: taken.append(take()) or taken[0]
+    made.train()
+    (drawn,), report = taken, made.batch.report
+    assert len(drawn) == report.drawn * runs.SIZE
+    weights = drawn.padded("token_weights").abs().sum(1)
+    assert int((weights > 0).sum()) <= (report.drawn - report.rejected) * runs.SIZE
+    assert float(torch.cat(drawn.sampler_entropies).mean()) == pytest.approx(
+        report.entropy_drawn, rel=1e-5
+    )
+    assert bool((drawn.prompt_index.diff() >= 0).all())
 
 
 def refused(folder, words, **sections):
@@ -258,7 +267,7 @@ def test_what_cannot_be_controlled_is_refused_by_name(tmp_path):
     refused(tmp_path, "is bfloat16, which rounds", control=HOLD, model=whole | {"path": base})
     for control, words in (
         (HOLD | {"options": {"sizes": 3}}, "no option 'sizes'"),
-        (HOLD | {"options": {"reward_neutral": True}}, "'reward_neutral'"),
+        (HOLD | {"options": {"where": ""}}, "where: .*at least 1"),
         (HOLD | {"strength": -1.0}, "strength: .*greater than 0"),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -267,7 +276,7 @@ def test_what_cannot_be_controlled_is_refused_by_name(tmp_path):
 
 def test_sharded_trainers_and_skipped_steps_are_refused(tmp_path):
     made = runs.trainer(tmp_path)
-    control = IsentropicStep(["1+1="], options=IsentropicOptions(size=16))
+    control = EntropyBudget(options=BudgetOptions(size=16))
     made.is_fsdp_enabled = True
     with pytest.raises(ValueError, match="FSDP"):
         control.attach(made)
@@ -278,8 +287,7 @@ def test_sharded_trainers_and_skipped_steps_are_refused(tmp_path):
 
 def test_the_log_of_a_trainer_of_ones_own_has_the_controls_numbers(tmp_path):
     made = following.grpo(tmp_path, steps=2)
-    options = IsentropicOptions(size=16, start_size=16)
-    control = IsentropicStep(following.PROMPTS, options=options).attach(made)
+    control = EntropyBudget(options=BudgetOptions(size=16)).attach(made)
     made.train()
     steps = [line for line in made.state.log_history if "loss" in line]
     assert len(steps) == 2
@@ -291,11 +299,10 @@ def test_the_log_of_a_trainer_of_ones_own_has_the_controls_numbers(tmp_path):
 
 def test_a_gradient_that_is_not_finite_is_no_reason_to_blow_up(tmp_path):
     made = runs.trainer(tmp_path)
-    feedback = Feedback(Target(kind="hold"))
-    control = IsentropicStep(
-        ["1+1=", "2+1="], options=IsentropicOptions(size=16, start_size=16), feedback=feedback
-    )
-    made.add_callback(control)
+    control = EntropyBudget(options=BudgetOptions(size=16)).attach(made)
+    rollouts = ise.sample(made.policy, ["1+1=", "2+1="], 4, 2, max_new_tokens=2, seed=0)
+    weights = [torch.zeros(len(x)) for x in rollouts.response_ids]
+    control._own.take = lambda: rollouts.with_columns(token_weights=weights)
     for parameter in made.model.parameters():
         parameter.grad = torch.full_like(parameter, math.inf) if parameter.requires_grad else None
     made.create_optimizer_and_scheduler(4)
@@ -308,3 +315,31 @@ def test_a_gradient_that_is_not_finite_is_no_reason_to_blow_up(tmp_path):
     assert control.latest()["control/no_correction"] == 1
     assert control.component is None
     assert all(torch.equal(before[n], p) for n, p in runs.theta(made).items())
+
+
+def test_a_trainer_whose_rollouts_are_not_its_steps_own_is_refused(tmp_path):
+    made = following.grpo(tmp_path, steps=2)
+    for field, value, words in (
+        ("num_iterations", 2, "num_iterations=1"),
+        ("steps_per_generation", 4, "serves 4 micro-batches where a step has 2"),
+        ("mask_truncated_completions", True, "mask_truncated_completions=false"),
+        ("generation_batch_size", 8, "2 prompts"),
+    ):
+        usual = getattr(made.args, field)
+        setattr(made.args, field, value)
+        with pytest.raises(ValueError, match=words):
+            OwnRollouts(made)
+        setattr(made.args, field, usual)
+    with pytest.raises(ValueError, match="SFTTrainer"):
+        OwnRollouts(following.sft(tmp_path / "sft"))
+
+
+def test_a_filtered_sampler_is_refused_and_a_step_without_advantages_is_taken(tmp_path):
+    made = following.grpo(tmp_path, steps=3)
+    made.reward_funcs = [lambda completions, **_: [1.0] * len(completions)]
+    control = EntropyBudget(options=BudgetOptions(size=16)).attach(made)
+    made.train()
+    assert control.latest()["control/predicted"] == pytest.approx(0, abs=1e-6)
+    filtered = following.grpo(tmp_path, steps=2, top_p=0.5)
+    with pytest.raises(ValueError, match="top_p"):
+        EntropyBudget().attach(filtered)

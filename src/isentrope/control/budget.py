@@ -1,0 +1,300 @@
+"""An entropy budget: a callback that holds entropy at a target, or moves it there.
+
+    on_pre_optimizer_step   .grad is final: v and P by the optimizer's rule, λu from the rollouts
+    on_optimizer_step       θ' ← θ' + ηλu; the optimizer's state does not change
+
+    τ = output of the feedback + change of its schedule,     λ, u: `correction`,     ĥ: `level`
+
+E is the step's own rollouts (`own_rollouts`), each prompt left out of the step that it is compared
+with (`leave_one_out`), so nothing is drawn. The level is that of all responses; gradients come from
+`size` of them. The two callbacks are public hooks of transformers, and the loss does not change: an
+entropy bonus of the strength that is needed would enter Adam's second moments, and act through
+momentum many steps later. An error in a control ends the run, because continuing without the
+control would be another experiment.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+
+from isentrope.control.averages import GradientMeans
+from isentrope.control.correction import Asked, Correction, Effects, correct, weighed
+from isentrope.control.feedback import Feedback, Gains, Level, SteadyLevel, Target
+from isentrope.control.gradients import ControlSample
+from isentrope.control.leave_one_out import HalfReading, in_the_loss, read_half
+from isentrope.control.own_rollouts import LEAST_PROMPTS, OwnRollouts
+from isentrope.control.requirements import (
+    BudgetOptions,
+    require_correctable,
+    require_long_parameters,
+)
+from isentrope.estimators.positions import named_positions
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.units import Units
+from isentrope.nouns.vectors import Vector, multiply
+from isentrope.policy.language_model import Policy
+from isentrope.probe.coming_step import ComingStep, coming_step
+from isentrope.probe.requirements import require_unfiltered, setting
+from isentrope.recording.observing import add_to_log, bare_model, evaluating
+from isentrope.sampling.streams import generator_of
+from isentrope.system.errors import IsentropeError
+from isentrope.system.processes import rank, together
+
+log = logging.getLogger("isentrope")
+
+STREAM = 13
+"""Number of the control's random stream, different from the probe's."""
+SECOND_ORDER = 0.5
+"""Second order as a share of a predicted change, for the variance of ĥ."""
+_REASONS = {
+    "not_finite": "a number of the step is not finite",
+    "no_rate": "the learning rate is 0",
+    "first_step": "P has second moments of one gradient alone",
+    "no_gain": "its gain is within two standard errors of zero",
+    "no_position": "no token stands at a position of the class",
+    "few_prompts": f"the step has fewer than {LEAST_PROMPTS} different prompts",
+    "out_of_range": "the change of entropy would leave the linear range",
+    "too_large": "it would be larger than the step itself",
+}
+
+
+class EntropyBudget(TrainerCallback):
+    """Corrects each step so that it changes entropy by the requested amount.
+
+    Attributes:
+        component: λu of the last step; None where there is no correction.
+        seconds: Wall time of the control in the last step.
+    """
+
+    def __init__(
+        self,
+        target: Target | None = None,
+        *,
+        options: BudgetOptions | None = None,
+        gains: Gains | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Set up the control.
+
+        Args:
+            target: The entropy that is wanted, in the unit of the functional; None holds that of
+                the first step, and kind "none" keeps each step from changing it.
+            options: Which entropy, and bounds of the correction.
+            gains: Of the feedback.
+            seed: Fixes which prompts of a step serve for gradients.
+        """
+        self._options = options or BudgetOptions()
+        self._feedback = Feedback(target or Target(kind="hold"), gains)
+        self._seed = seed
+        self._means = GradientMeans(self._options.average)
+        self._level, self._gain = Level(), SteadyLevel()
+        self._own: OwnRollouts | None = None
+        self._policy: Policy | None = None
+        self._eta = 0.0
+        self._latest: dict[str, float] = {}
+        self._effects: Effects | None = None
+        self._seen = 0
+        self._warned: set[str] = set()
+        self.component: Vector | None = None
+        self.seconds = 0.0
+
+    def attach(self, trainer: Any) -> EntropyBudget:
+        """Correct the steps of a trainer; call this before attaching a probe to it.
+
+        Args:
+            trainer: TRL's GRPOTrainer, or a subclass.
+
+        Returns:
+            This control.
+
+        Raises:
+            ValueError: If the trainer shards its parameters, holds them in less than float32, has
+                no temperature, or trains on responses that its policy did not draw for the step.
+        """
+        require_correctable(trainer)
+        require_unfiltered(trainer)
+        setting(None, trainer.args, "temperature", "temperature")
+        self._own = OwnRollouts(trainer)
+        trainer.add_callback(self)
+        add_to_log(trainer, self.latest)
+        return self
+
+    def latest(self) -> dict[str, float]:
+        """Flat numbers of the last step."""
+        return {f"control/{name}": value for name, value in self._latest.items()}
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Compute the correction of the step about to be taken."""
+        start = time.perf_counter()
+        if self._own is None:
+            raise ValueError("A budget reads its trainer's rollouts: call budget.attach(trainer).")
+        model, step = bare_model(kwargs["model"]), state.global_step + 1
+        self.component = None  # of the last step: its memory is needed
+        with evaluating(model):
+            drawn, clip = self._own.take(), self._own.clip
+            policy = together(
+                lambda: self._live_policy(model, args, kwargs.get("processing_class"))
+            )
+            coming = together(lambda: coming_step(policy, kwargs["optimizer"], "an entropy budget"))
+            self._correct_step(step, coming, policy, drawn, clip)
+        self.seconds = time.perf_counter() - start
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Add the correction to the parameters after the optimizer's update."""
+        if self.component is None or self._policy is None:
+            return
+        with torch.no_grad():
+            for name, part in self.component.items():
+                parameter = self._policy.model.get_parameter(name)
+                parameter.copy_(parameter.double() + self._eta * part)
+
+    # --- one step ----------------------------------------------------------------------------
+
+    def _correct_step(
+        self, step: int, coming: ComingStep, policy: Policy, drawn: Rollouts, clip: float
+    ) -> None:
+        inside = named_positions(drawn, self._options.where, policy.tokenizer)
+        everything = ControlSample(drawn, self._options.functional, inside)
+        nowhere = inside is not None and not bool(inside.any())
+        if nowhere and math.isinf(self._level.variance):
+            raise IsentropeError(
+                f"No token of the first step stands at {self._options.where!r}: there is no "
+                "entropy to control. Choose another class (control.options.where)."
+            )
+        entropy, se = everything.entropy()
+        if not nowhere:
+            self._level.observe(entropy, max(se**2, 1e-18))
+        level_se = math.sqrt(self._level.variance)
+        # the target before this step: `scheduled` adds its change in this step
+        self._feedback.observe(step, self._level.value, ahead=0)
+        rise = self._feedback.scheduled(step)
+        tau = self._feedback.output + rise
+        goal = self._feedback.latest().get("error", 0.0) + rise
+        asked = Asked(tau, goal, self._options, None if coming.first else self._gain)
+        correction = _no_correction("no_position", tau)
+        if not nowhere:
+            correction = self._correction(step, coming, policy, everything, clip, asked)
+        self._eta = coming.learning_rate
+        self.component = correction.component if correction.weight else None
+        self._predict_level(correction)
+        if correction.reason is not None:
+            self._warn(step, correction.reason, bool(correction.weight))
+        if correction.reason is not None or correction.numbers["asked"] != tau:
+            self._feedback.forget()
+        self._latest = {
+            **self._feedback.latest(),
+            "entropy_se": level_se,
+            "entropy_drawn": entropy,
+            "entropy_drawn_se": se,
+            **correction.numbers,
+            **({} if correction.reason is None else {correction.reason: 1.0}),
+        }
+
+    def _correction(
+        self,
+        step: int,
+        coming: ComingStep,
+        policy: Policy,
+        drawn: ControlSample,
+        clip: float,
+        asked: Asked,
+    ) -> Correction:
+        if not coming.components:
+            return _no_correction("not_finite", asked.tau)
+        if drawn.rollouts.n_prompts < LEAST_PROMPTS:
+            return _no_correction("few_prompts", asked.tau)
+        v, P, rate = coming.direction, coming.preconditioner, coming.learning_rate
+        if self._effects is not None and (step - 1) % self._options.every:
+            u = multiply(P, self._means.mean)
+            return weighed(self._effects, u, v, P, rate, self._level.value, asked)
+        halves = self._read(step, coming, policy, drawn, clip)
+        along_v = halves[0].along_v, halves[1].along_v
+        gradients = self._means.halves(*(half.gradients for half in halves))
+        correction = correct(gradients, along_v, v, P, rate, self._level.value, asked)
+        self._means.add(gradients)
+        if coming.first:
+            return correction.withdrawn("first_step")
+        self._effects = correction.effects
+        return correction
+
+    def _read(
+        self, step: int, coming: ComingStep, policy: Policy, drawn: ControlSample, clip: float
+    ) -> list[HalfReading]:
+        """Both halves of `size` responses, by whole prompts."""
+        E, units = drawn.rollouts, Units.of(drawn.rollouts.prompt_index)
+        trained = int(in_the_loss(E).sum())
+        wanted = max(LEAST_PROMPTS, round(self._options.size * units.count / len(E)))
+        order = torch.randperm(units.count, generator=generator_of(self._seed, step, STREAM))
+        halves = order[:wanted].tensor_split(2)
+        rows = [torch.isin(units.place, half).nonzero()[:, 0] for half in halves]
+        return [read_half(policy, drawn.select(x), coming, clip, trained) for x in rows]
+
+    def _predict_level(self, correction: Correction) -> None:
+        """Change ĥ by the predicted change of the corrected step."""
+        change, variance = 0.0, (self._options.range * self._level.value) ** 2
+        if (known := correction.effects) is not None:
+            slope, added = self._eta * known.slope, self._eta * correction.weight
+            rise = added * known.gain
+            errors = self._eta * known.slope_se, added * known.gain_se
+            errors += SECOND_ORDER * slope, SECOND_ORDER * rise
+            if math.isfinite(slope + rise + sum(errors)):
+                change, variance = slope + rise, sum(x * x for x in errors)
+        self._level.predict(change, variance)
+
+    def _warn(self, step: int, reason: str, cut: bool) -> None:
+        """Log each reason once."""
+        if reason not in self._warned and rank() == 0:
+            effect = "reduced the correction" if cut else "did not correct the step"
+            words = "Step %d: the entropy budget %s: %s. Later steps are counted in control/%s."
+            log.warning(words, step, effect, _REASONS[reason], reason)
+        self._warned.add(reason)
+
+    def _live_policy(self, model: Any, args: Any, tokenizer: Any) -> Policy:
+        if self._policy is None or self._policy.model is not model:
+            require_long_parameters(model)
+            temperature = setting(None, args, "temperature", "temperature")
+            self._policy = Policy(model, tokenizer, temperature=temperature, precision="as_is")
+        return self._policy
+
+    # --- state -------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Feedback, level and what was last read, as plain JSON; the means are in `tensors`."""
+        return {
+            "feedback": self._feedback.state_dict(),
+            "level": self._level.state_dict(),
+            "gain": self._gain.state_dict(),
+            "effects": None if self._effects is None else asdict(self._effects),
+            "readings": self._means.count,
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Means of gradients, by name."""
+        return self._means.tensors()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a saved state, before `load_tensors`."""
+        self._feedback.load_state_dict(state["feedback"])
+        self._level.load_state_dict(state["level"])
+        self._gain.load_state_dict(state["gain"])
+        self._effects = None if state["effects"] is None else Effects(**state["effects"])
+        self._seen = state["readings"]
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Resume with saved means."""
+        self._means.load(self._seen, tensors)
+
+
+def _no_correction(reason: str, tau: float) -> Correction:
+    """No correction, where no prediction is possible."""
+    numbers = dict.fromkeys(("predicted", "predicted_se", "gain", "gain_se"), 0.0)
+    return Correction(0.0, {}, None, None, {"asked": tau, **numbers}).withdrawn(reason)

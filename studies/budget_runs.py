@@ -1,0 +1,133 @@
+"""Does a budget hold its target on the toy, and what does that cost? Runs, then a page.
+
+    python -m studies.budget_runs --folder runs/budget --base runs/toy_sft/model
+    python -m studies.budget_runs --folder runs/budget --page
+
+Addition from one fine-tuned base: vanilla, a budget that holds the nats per response of the first
+step, and one that holds the nats per token, three seeds of 60 steps each. Fixed before the runs:
+tracking is the mean of |h/h* − 1| of the responses drawn at steps 21 to 60, and of its sign; price
+is held-out accuracy after the last step, sampled at T = 1 and T = .4, and greedy, with vanilla's.
+Runs of another version of the library join as further names of the same layout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import load_config
+from isentrope.config.train import TrainConfig
+from isentrope.verbs.evaluate import evaluate_checkpoints
+from isentrope.verbs.train import train
+
+STEPS, SETTLED = 60, 20
+SEEDS = (0, 1, 2)
+HOLD = ("control.name=budget", "control.target.kind=hold")
+ARMS = {
+    "vanilla": (),
+    "budget_seq": HOLD,
+    "budget_tok": (*HOLD, "control.options.functional=per_token"),
+}
+NAMES = {
+    "vanilla": "vanilla",
+    "budget_seq": "budget, nats per response",
+    "budget_tok": "budget, nats per token",
+    "isentropic": "the isentropic step, nats per token",
+}
+TEMPERATURES = ("1.0", "0.4")
+
+
+def perform(folder: Path, base: Path) -> None:
+    """Train and evaluate what is not there yet."""
+    for seed in SEEDS:
+        for arm, settings in ARMS.items():
+            run = folder / f"{arm}_{seed}"
+            if not run.exists():
+                own = [f"model.path={base}", f"training.seed={seed}", f"training.steps={STEPS}"]
+                own += [f"output.directory={run}", "training.save_every=20", *settings]
+                own += ["entropy_probe.enabled=false"]
+                train(load_config("configs/train_toy.yaml", own, TrainConfig))
+            for temperature in TEMPERATURES:
+                out = folder / f"{run.name}_T{temperature}"
+                if out.exists():
+                    continue
+                own = [f"checkpoint.checkpoint_path={run}/training_state/step_{STEPS}"]
+                own += [f"sampling.temperature={temperature}", f"output.directory={out}"]
+                own += ["evaluation.n_prompts=384", "evaluation.samples_per_prompt=4"]
+                own += ["evaluation.ks=[1, 4]"]
+                evaluate_checkpoints(load_config("configs/evaluate_toy.yaml", own, EvaluateConfig))
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    """The lines of a log."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def tracking(run: Path) -> tuple[str, str, str]:
+    """Mean deviation, mean absolute deviation and cost of a controlled run; – of another."""
+    log, times = lines(run / "logs/metrics.jsonl"), lines(run / "logs/timing.jsonl")
+    if "control/target" not in log[0]:
+        return "–", "–", "–"
+    whole = [line["seconds"] for line in times]
+    own = [line.get("control/seconds", 0.0) for line in times]
+    cost = sum(own) / (sum(whole) - sum(own))
+    key, target = "control/entropy_drawn", log[0]["control/target"]
+    away = [x[key] / target - 1 for x in log[SETTLED:] if key in x]
+    return f"{fmean(away):+.1%}", f"{fmean(map(abs, away)):.1%}", f"{cost:.0%}"
+
+
+def metric(row: dict[str, Any], name: str) -> str:
+    """A metric with its interval."""
+    x = row["metrics"][name]
+    return f"{x['value']:.3f} [{x['ci_low']:.3f}, {x['ci_high']:.3f}]"
+
+
+def row(folder: Path, name: str) -> str:
+    """One run as a row of the table."""
+    arm, _, seed = name.rpartition("_")
+    hot, cold = (
+        json.loads((folder / f"{name}_T{t}/step_{STEPS}/metrics.json").read_text("utf-8"))["rows"]
+        for t in TEMPERATURES
+    )
+    by = {x["decoding"]: x for x in hot}
+    cells = [
+        *(NAMES[arm], seed, *tracking(folder / name)),
+        metric(by["sampled"], "entropy_per_sequence"),
+        *(metric(x, "pass_at_1") for x in (by["sampled"], cold[0], by["greedy"])),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def page(folder: Path) -> str:
+    """The table of all runs that are complete, as Markdown."""
+    done = [
+        f"{arm}_{seed}"
+        for arm in NAMES
+        for seed in SEEDS
+        if all(
+            (folder / f"{arm}_{seed}_T{t}/step_{STEPS}/metrics.json").exists() for t in TEMPERATURES
+        )
+    ]
+    head = "| run | seed | mean h/h* − 1 | mean of its size | cost of a step | nats per response"
+    head += " | pass@1, T = 1 | pass@1, T = .4 | greedy |"
+    return "\n".join([head, "|" + "---|" * 9, *(row(folder, name) for name in done)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--base", type=Path)
+    parser.add_argument("--page", action="store_true")
+    args = parser.parse_args()
+    if args.page:
+        print(page(args.folder))
+    else:
+        perform(args.folder, args.base)
+
+
+if __name__ == "__main__":
+    main()
