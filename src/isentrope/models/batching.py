@@ -59,11 +59,6 @@ PADDING, PADDING_OF_SLOPES, PADDING_ON_ACCELERATOR = 32, 128, 1024
 mode (`benchmarks.kernel`), and elsewhere."""
 
 
-PLAIN_TOKENS_ON_CPU = 2048
-"""Padded tokens of a micro-batch without derivatives at most: activations of more leave the cache.
-A pass over 6,400 tokens of the toy took 0.98 s in one of 8,192, and 0.60 s in several of 2,048."""
-
-
 @dataclass(frozen=True)
 class Part:
     """Sequences of a micro-batch that the model reads at once.

@@ -23,11 +23,7 @@ from isentrope.policy.divergence import Reference
 from isentrope.policy.language_model import Policy
 from isentrope.policy.own_logits import OWN_TOKENS, first_tokens_of, rounding_of
 from isentrope.policy.scoring import score
-from isentrope.policy.scoring_batches import (
-    plain_tokens,
-    scoring_batches,
-    smaller_where_memory_is_short,
-)
+from isentrope.policy.scoring_batches import scoring_batches, smaller_where_memory_is_short
 from isentrope.policy.token_statistics import NotFiniteError, Scores, require_finite
 
 
@@ -104,7 +100,7 @@ def score_moved(
     head = _separate(policy.head) if _is_trained(policy) else policy.head
     sampler = sampler or RowSampler(policy.temperature)
     with torch.no_grad():
-        for batch in scoring_batches(policy, rollouts, plain_tokens(policy), policy.padding):
+        for batch in scoring_batches(policy, rollouts, policy.max_tokens, policy.padding):
             here = batch.to(policy.device)
             # given θ by name, as the moved policy is: the same passes, so equal up to rounding
             hidden = policy.packed_hidden(here, policy.theta)  # (m, d)

@@ -20,11 +20,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring_batches import (
-    plain_tokens,
-    scoring_batches,
-    smaller_where_memory_is_short,
-)
+from isentrope.policy.scoring_batches import scoring_batches, smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, require_finite
 
 PackedScores = Callable[[MicroBatch], Sequence[Tensor]]
@@ -205,8 +201,8 @@ def collect(
     rollouts.require_positions(getattr(policy.model.config, "max_position_embeddings", None))
     mask = rollouts.mask
     out: list[Tensor] = []
-    tokens = max(1, (policy.max_tokens if padding else plain_tokens(policy)) // share)
     padding = max(padding, policy.padding)
+    tokens = max(1, policy.max_tokens // share)
     for batch in scoring_batches(policy, rollouts, tokens, padding):
         packed = [x.detach() for x in packed_scores(batch.to(policy.device))]  # each (m, ...)
         out = out or [torch.zeros(*mask.shape, *x.shape[1:], dtype=torch.float64) for x in packed]

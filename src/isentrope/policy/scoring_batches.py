@@ -22,7 +22,6 @@ import torch
 from torch import nn
 
 from isentrope.models.batching import (
-    PLAIN_TOKENS_ON_CPU,
     MicroBatch,
     Part,
     cut_by_length,
@@ -119,12 +118,6 @@ def _half(policy: Policy, rollouts: Rollouts) -> int | None:
 
 GROUPS_OF_A_PROCESS = 4
 """Prompts per process from which all responses to a prompt go to one process."""
-
-
-def plain_tokens(policy: Policy) -> int:
-    """Padded tokens of a micro-batch without derivatives at most."""
-    on_cpu = policy.device.type == "cpu"
-    return min(policy.max_tokens, PLAIN_TOKENS_ON_CPU) if on_cpu else policy.max_tokens
 
 
 def scoring_batches(
