@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from isentrope.attribution.alignment import alignment
+from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.attribution.gradients.groups import GradientGroups, entropy_groups, reward_groups
 from isentrope.estimators.functional import EstimatorOptions
 from isentrope.nouns.vectors import dot, multiply
@@ -45,7 +46,10 @@ def test_it_is_the_enumerated_angle_within_its_error(functional):
 
 def _groups(parts):
     n = len(parts)
-    return GradientGroups(parts, torch.arange(n), "nats", n, torch.empty(0), None)
+    held = HeldVectors(parts[0], n)
+    for g, part in enumerate(parts):
+        held.add(g, part)
+    return GradientGroups(held, torch.arange(n), "nats", n, torch.empty(0), None)
 
 
 def test_noise_is_not_taken_for_length():
@@ -82,6 +86,6 @@ def test_a_gradient_that_is_noise_has_no_direction():
     found = alignment(*sides, P)
     assert math.isnan(found.ci_low)
     assert "gradient of reward is not distinguishable" in found.warnings[0]
-    few = [_groups(side.parts[:2]) for side in sides]
+    few = [_groups([side.parts[0], side.parts[1]]) for side in sides]
     with pytest.raises(ValueError, match="three or more"):
         alignment(*few, P)

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import torch
 
-from isentrope.attribution.gradients.gram import gram, gram_diagonals
+from isentrope.attribution.gradients.gram import Tiles, gram, gram_diagonals
 from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage, plan_storage
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
 from tests import cases
@@ -138,3 +138,22 @@ def test_entropy_weights_enter_the_products():
     P = preconditioner(policy)
     truth = dense(policy, left, score_sums(U), P)
     assert error(gram(policy, left, score_sums(U), P), truth) < 1e-10
+
+
+def test_a_tile_is_found_again_under_another_limit_that_cuts_the_same_tiles(tmp_path):
+    policy, sides = POLICIES["qwen2"](), (score_sums(U), score_sums(E))
+
+    def tiles(memory):
+        plan = plan_storage(5, 7, 10, 4, Storage().within(memory))
+        return Tiles(tmp_path, policy, sides, None, plan, GradientOptions())
+
+    tile = torch.rand(5, 7, dtype=torch.float64)
+    tiles(1 << 20).save(0, tile)
+    assert torch.equal(tiles(1 << 30).load(0), tile)
+    assert tiles(1 << 8).load(0) is None  # three rows of 40 bytes a tile
+
+
+@pytest.mark.parametrize("free", [0, 1, 2])
+def test_a_device_without_free_memory_says_what_one_row_needs(free):
+    with pytest.raises(ValueError, match="does not hold one gradient"):
+        plan_storage(5, 7, 10, 4, Storage().within(free))

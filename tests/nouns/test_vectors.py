@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from isentrope.nouns.vectors import axpy, dot, multiply, norm
+from isentrope.nouns import vectors
+from isentrope.nouns.vectors import axpy, dot, multiply, norm, weighted_products
 
 A = {"w": torch.tensor([[1.0, 2.0]]), "b": torch.tensor([3.0])}
 B = {"w": torch.tensor([[4.0, -1.0]]), "b": torch.tensor([0.5])}
@@ -24,3 +25,13 @@ def test_vectors_over_other_parameters_are_refused():
         dot(A, {"w": A["w"]})
     with pytest.raises(ValueError, match=r"'w' .*\(1, 2\) .*\(2,\)"):
         axpy(1.0, A, {**B, "w": torch.ones(2)})
+
+
+def test_weighted_products_are_those_of_all_pairs_in_order(monkeypatch):
+    monkeypatch.setattr(vectors, "COLUMNS", 4)  # of ten entries, the last block is short
+    torch.manual_seed(0)
+    one, other, P = torch.randn(2, 10), torch.randn(3, 10), torch.rand(2, 5, dtype=torch.float64)
+    found = weighted_products([one, other], P)
+    parts = [{"w": x.view(2, 5)} for x in (*one, *other)]
+    pairs = [[dot(multiply({"w": P}, a), b) for b in parts] for a in parts]
+    torch.testing.assert_close(found, torch.tensor(pairs, dtype=torch.float64))

@@ -23,6 +23,7 @@ from isentrope.nouns.vectors import (
     multiply,
     norm,
     sharded_like,
+    weighted_products,
     whole,
 )
 from isentrope.policy.gradient import weighted_gradient
@@ -98,6 +99,8 @@ def compare(one, spread):
     held = HeldVectors(spread.theta, 1)
     held.add(0, gradient)
     close(dot(held[0], held[0]), dot(expected, expected))
+    products = sum(weighted_products([held.rows(n)], P) for n, P in sv.items())
+    close(float(products), dot(multiply(v, expected), expected))
 
 
 def refusals(policy):

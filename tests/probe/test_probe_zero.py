@@ -1,8 +1,6 @@
 """Steps of DeepSpeed's ZeRO stages 1 and 2, read by the probe: those of a trainer without it."""
 
 import json
-import subprocess
-import sys
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -17,6 +15,7 @@ from isentrope.probe.requirements import require_whole_parameters
 from tests import cases
 from tests.probe import following
 from tests.probe.zero_probe import CASES
+from tests.torchrun import torchrun
 
 RATE, PADDING = 1e-2, 3
 
@@ -134,10 +133,7 @@ def test_moving_parts_of_a_step_that_was_skipped_are_none():
 
 
 def run(folder, case, *alone):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command += ["-m", "tests.probe.zero_probe", case, str(folder), *alone]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    torchrun(2, "tests.probe.zero_probe", case, folder, *alone)
     name = "_".join((case, *alone))
     return json.loads((folder / f"{name}.json").read_text()), torch.load(folder / f"{name}.pt")
 

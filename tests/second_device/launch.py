@@ -3,9 +3,9 @@
     python -m tests.second_device.launch COMMAND ...
 
 The library is built from `second_device.cpp` with g++ and the headers in torch's wheel, once per
-installation of torch and digest of that file, into a folder of the user's cache. It is for the pinned
-version of torch, built without CUDA; anywhere else the command is skipped, which a line says.
-$SECOND_DEVICES is how many are visible, one unless it is set.
+installation of torch and digest of that file, into a folder of the user's cache. It is for the
+pinned version of torch, built without CUDA; anywhere else the command is skipped, which a line
+says. $SECOND_DEVICES is how many are visible, one unless it is set.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """Training over a frozen base that is spread over processes: the run of a whole one."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +16,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.probe.guard import SharedPassError, never_raising, on_every_process
 from isentrope.verbs.train import train
+from tests.torchrun import torchrun
 from tests.training import runs
 
 TASK = f"{Path(__file__).with_name('digit_first.py')}:digit_first"
@@ -35,14 +33,6 @@ def settings(folder, name, **sections):
     return made | {"output": made["output"] | {"directory": str(folder / name)}} | sections
 
 
-def torchrun(*arguments):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    command += ["--master_port", "29591", "-m", "isentrope.cli.main", *map(str, arguments)]
-    given = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
 def written(asked):
     """The file of a configuration."""
     file = Path(asked["output"]["directory"]).with_suffix(".yaml")
@@ -55,7 +45,7 @@ def folder(tmp_path_factory):
     """A run of two processes in whole/, and with the base spread over them in sharded/."""
     made = tmp_path_factory.mktemp("sharded_base")
     for name in ("whole", "sharded"):
-        torchrun("train", written(settings(made, name)))
+        torchrun(2, "isentrope.cli.main", "train", written(settings(made, name)))
     return made
 
 
@@ -77,8 +67,16 @@ def test_the_run_is_that_of_a_whole_base(folder):
 @pytest.mark.slow
 def test_it_resumes_to_the_bit(folder):
     parts = settings(folder, "sharded_parts")
-    torchrun("train", written(parts), "--set", "training.steps=2")
-    torchrun("train", "--resume", folder / "sharded_parts", "--set", "training.steps=4")
+    torchrun(2, "isentrope.cli.main", "train", written(parts), "--set", "training.steps=2")
+    torchrun(
+        2,
+        "isentrope.cli.main",
+        "train",
+        "--resume",
+        folder / "sharded_parts",
+        "--set",
+        "training.steps=4",
+    )
     for name in ("training_state/step_4/adapter_model.safetensors", "logs/metrics.jsonl"):
         parts, whole = (folder / run / name for run in ("sharded_parts", "sharded"))
         assert parts.read_bytes() == whole.read_bytes()
@@ -92,7 +90,7 @@ def test_fine_tuning_of_a_spread_base_makes_the_model_of_a_whole_one(folder):
         tuning = {"steps": 4, "batch_size": 6, "learning_rate": 1e-2, "warmup_steps": 1}
         data = {"dataset_name": "addition"}
         sections = {"model": asked["model"], "data": data, "output": asked["output"]}
-        torchrun("sft", written(sections | {"fine_tuning": tuning}))
+        torchrun(2, "isentrope.cli.main", "sft", written(sections | {"fine_tuning": tuning}))
         models[name] = Policy.from_checkpoint(folder / name / "model", precision="float32").theta
     assert runs.relative(models["sharded_tuned"], models["whole_tuned"]) < 1e-6
 

@@ -1,9 +1,5 @@
 """Two processes on one machine: torchrun, gloo."""
 
-import os
-import subprocess
-import sys
-
 import pandas as pd
 import pytest
 import torch
@@ -18,6 +14,7 @@ from isentrope.probe.online_noise_scale import micro_batch_moments
 from isentrope.recording.next_update import read_next_update
 from isentrope.update.objective import token_weights
 from isentrope.verbs.train import resume, train
+from tests.torchrun import torchrun
 from tests.training import runs
 from tests.training.test_trainer import replayed
 
@@ -30,14 +27,8 @@ def settings(folder, name):
     return made | {"output": made["output"] | {"directory": str(folder / name)}}
 
 
-def torchrun(*arguments):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    command += ["--master_port", "29561", "-m", "isentrope.cli.main", "train", *arguments]
-    done = subprocess.run(
-        command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done
+def train_by_two(*arguments):
+    return torchrun(2, "isentrope.cli.main", "train", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +36,7 @@ def folder(tmp_path_factory):
     """A run of two processes in two/, the same run of one process in one/."""
     made = tmp_path_factory.mktemp("two_processes")
     (made / "two.yaml").write_text(yaml.safe_dump(settings(made, "two")))
-    torchrun(str(made / "two.yaml"))
+    train_by_two(str(made / "two.yaml"))
     train(load_config(settings(made, "one"), root=TrainConfig))
     return made
 
@@ -110,7 +101,7 @@ def test_a_step_control_does_not_depend_on_the_number_of_processes(folder):
             train(load_config(made, root=TrainConfig))
         else:
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(made))
-            torchrun(str(folder / f"{name}.yaml"))
+            train_by_two(str(folder / f"{name}.yaml"))
     one, two = (runs.lines(folder / f"{name}_{n}") for n in ("one", "two"))
     assert any(line["control/lambda"] for line in one)
     for a, b in zip(one, two, strict=True):
@@ -123,10 +114,10 @@ def test_a_step_control_does_not_depend_on_the_number_of_processes(folder):
 @pytest.mark.slow
 def test_two_processes_resume_to_the_bit_and_one_is_refused(folder):
     (folder / "parts.yaml").write_text(yaml.safe_dump(settings(folder, "parts")))
-    torchrun(str(folder / "parts.yaml"), "--set", "training.steps=6")
+    train_by_two(str(folder / "parts.yaml"), "--set", "training.steps=6")
     with pytest.raises(ValueError, match=r"number of processes .*2.*1"):
         resume(folder / "parts", ["training.steps=10"])
-    torchrun("--resume", str(folder / "parts"), "--set", "training.steps=10")
+    train_by_two("--resume", str(folder / "parts"), "--set", "training.steps=10")
     for name in ("training_state/step_10/adapter_model.safetensors", "logs/metrics.jsonl"):
         assert (folder / "parts" / name).read_bytes() == (folder / "two" / name).read_bytes()
 
@@ -135,7 +126,7 @@ def test_two_processes_resume_to_the_bit_and_one_is_refused(folder):
 def test_two_processes_record_an_entropy_bonus(tmp_path):
     made = settings(tmp_path, "bonus") | {"trainer": {"entropy_coef": 2.0}}
     (tmp_path / "bonus.yaml").write_text(yaml.safe_dump(made))
-    torchrun(str(tmp_path / "bonus.yaml"), "--set", "training.steps=3")
+    train_by_two(str(tmp_path / "bonus.yaml"), "--set", "training.steps=3")
     for step in (1, 2):
         assert runs.relative(*replayed(tmp_path / "bonus", step)) < 1e-5
     U, _ = read_next_update(tmp_path / "bonus" / "training_state" / "step_1")

@@ -3,10 +3,7 @@
 import csv
 import json
 import multiprocessing
-import os
 import signal
-import subprocess
-import sys
 
 import pandas as pd
 import pytest
@@ -24,6 +21,7 @@ from isentrope.results.result import ResultsError
 from isentrope.runs.evaluation_folder import HEAD, StepFolder, table_of
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from tests.tiny_checkpoint import copied
+from tests.torchrun import torchrun
 from tests.verbs import evaluating
 
 NAMES = metric_names(METRICS, (1, 2, 4))
@@ -343,13 +341,8 @@ def test_two_processes_write_the_bytes_of_one(tiny, tmp_path, evaluated):
     one = evaluated(both(tiny), name="one")
     path = tmp_path / "evaluate.yaml"
     path.write_text(yaml.safe_dump(evaluating.settings(tiny)))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    command += ["--master_port", "29571", "-m", "isentrope.cli.main", "evaluate", str(path)]
-    command += ["--set", both(tiny), "--out", str(tmp_path / "two")]
-    done = subprocess.run(
-        command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    options = ["--set", both(tiny), "--out", tmp_path / "two"]
+    done = torchrun(2, "isentrope.cli.main", "evaluate", path, *options)
     assert done.stdout.count("Wrote") == 1
     for file in ("consolidated_metrics.csv", "step_4/metrics.json", "step_8/records.parquet"):
         assert (tmp_path / "two" / file).read_bytes() == (one.folder / file).read_bytes()

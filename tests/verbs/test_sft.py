@@ -1,7 +1,4 @@
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -21,6 +18,7 @@ from isentrope.training.supervised import demonstration_rollouts
 from isentrope.verbs.sft import resume, sft
 from tests.adapters import save_base_model
 from tests.tiny_checkpoint import as_made_elsewhere
+from tests.torchrun import torchrun
 from tests.training.conftest import small_policy
 from tests.training.plain_fine_tuning import mean_surprisal
 
@@ -178,12 +176,7 @@ def test_two_processes_make_the_model_of_one_to_rounding(settings, tmp_path):
     run(settings)
     two = settings | {"output": settings["output"] | {"directory": str(tmp_path / "two")}}
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(two))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    command += ["--master_port", "29571", "-m", "isentrope.cli.main", "sft"]
-    command += [str(tmp_path / "two.yaml")]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = torchrun(2, "isentrope.cli.main", "sft", tmp_path / "two.yaml")
     assert done.stdout.count("Wrote") == 1
     one, both = (lines(tmp_path / name) for name in ("run", "two"))
     for a, b in zip(one, both, strict=True):

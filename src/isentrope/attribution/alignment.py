@@ -21,7 +21,7 @@ from torch import Tensor
 
 from isentrope.attribution.gradients.groups import GradientGroups
 from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_groups
-from isentrope.nouns.vectors import Vector, dot, multiply
+from isentrope.nouns.vectors import Vector, weighted_products
 
 _NO_LENGTH = (
     "The gradient of {} is not distinguishable from noise on this batch: it has no direction."
@@ -51,13 +51,10 @@ def alignment(
     shares = of_entropy.shares
     if len(shares) < 3 or not torch.equal(shares, of_reward.shares):
         raise ValueError("The angle needs both gradients by the same groups, three or more.")
-    gradients = [*of_reward.parts, *of_entropy.parts]
     G = len(shares)
     products = torch.zeros(2 * G, 2 * G, dtype=torch.float64)
-    for i, one in enumerate(gradients):
-        scaled = multiply(preconditioner, one)
-        for j, other in enumerate(gradients[: i + 1]):
-            products[i, j] = products[j, i] = dot(scaled, other)
+    for name, P in preconditioner.items():  # one parameter at a time: all parts together are large
+        products += weighted_products([x.parts.rows(name) for x in (of_reward, of_entropy)], P)
     blocks = products.view(2, G, 2, G).transpose(1, 2)  # (2, 2, G, G)
     whole, short = _cosine(blocks, shares)
     deleted, shorts = zip(*(_cosine(blocks, shares, g) for g in range(G)), strict=True)

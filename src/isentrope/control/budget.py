@@ -180,9 +180,7 @@ class EntropyBudget(TrainerCallback):
         tau = self._feedback.output + rise
         goal = self._feedback.latest().get("error", 0.0) + rise
         asked = Asked(tau, goal, self._options, None if coming.first else self._gain)
-        correction = _no_correction("no_position", tau)
-        if not nowhere:
-            correction = self._correction(step, coming, policy, everything, clip, asked)
+        correction = self._correction(step, coming, policy, everything, clip, asked)
         self._eta = coming.learning_rate
         self.component = correction.component if correction.weight else None
         self._predict_level(correction)
@@ -208,6 +206,8 @@ class EntropyBudget(TrainerCallback):
         clip: float,
         asked: Asked,
     ) -> Correction:
+        if drawn.inside is not None and not bool(drawn.inside.any()):
+            return _no_correction("no_position", asked.tau)
         if not coming.components:
             return _no_correction("not_finite", asked.tau)
         if drawn.rollouts.n_prompts < LEAST_PROMPTS:

@@ -14,7 +14,7 @@ each process on its part. A sum over all entries is exchanged, so every process 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -141,6 +141,9 @@ def total(values: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> list[floa
     return read_numbers(values.values())
 
 
+COLUMNS = 2**18
+"""Entries of a parameter of which inner products are taken at a time."""
+
 Vector = dict[str, Tensor]
 """Parameter name → tensor of the parameter's shape."""
 
@@ -174,6 +177,26 @@ def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
             here.double().flatten(), there.double().flatten().to(here.device)
         )
     return math.fsum(total(products, a))
+
+
+def weighted_products(rows: Sequence[Tensor], weights: Tensor) -> Tensor:
+    """All inner products <x_i, P x_j> of one parameter of some vectors.
+
+    Args:
+        rows: (n_k, d) of each of several sets of vectors, what this process holds of them.
+        weights: P, diagonal, of the parameter's shape, and sharded as it is.
+
+    Returns:
+        (n, n) float64 on the CPU, of all vectors in order.
+    """
+    n, p = sum(map(len, rows)), local_part(weights).flatten()
+    found = torch.zeros(n, n, dtype=torch.float64, device=rows[0].device)
+    for k in range(0, p.numel(), COLUMNS):
+        some = torch.cat([x[:, k : k + COLUMNS] for x in rows]).double()
+        found += (some * p[k : k + COLUMNS].to(some)) @ some.T
+    if isinstance(weights, DTensor):
+        dist.all_reduce(found, group=weights.device_mesh.get_group())
+    return found.cpu()
 
 
 def norm(a: Mapping[str, Tensor]) -> float:

@@ -3,8 +3,6 @@
 import json
 import math
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -24,6 +22,7 @@ from isentrope.system.reading import read_torch_as_data
 from isentrope.trainers.convert.write import convert
 from isentrope.trainers.settings import read_training_settings
 from tests.tiny_checkpoint import as_made_elsewhere, make_checkpoint, weighted_batch
+from tests.torchrun import torchrun
 from tests.trainers.convert.sharded_run import RATE, SAVE
 from tests.training import runs
 
@@ -53,10 +52,8 @@ def sharded(base, folder, layout):
         (folder / "base").unlink()
         shutil.copytree(base / "base", folder / "base")
         tie_weights(folder / "base")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command += ["-m", "tests.trainers.convert.sharded_run", layout, str(folder)]
     for _ in range(3):  # gloo's threads may abort a process that has ended its work
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = torchrun(2, "tests.trainers.convert.sharded_run", layout, folder, succeeds=False)
         if done.returncode == 0:
             return folder / "checkpoint"
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)

@@ -1,8 +1,5 @@
 """Checkpoints that DeepSpeed itself wrote: what it says is in them, and the step it took next."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,6 +11,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.trainers.convert.write import convert
 from isentrope.trainers.settings import read_training_settings
 from tests.tiny_checkpoint import make_checkpoint, weighted_batch
+from tests.torchrun import torchrun
 from tests.trainers.convert.sharded_run import RATE
 from tests.trainers.convert.zero_run import CASES, CLIP
 from tests.training import runs
@@ -40,10 +38,7 @@ def trained(base, folder, case):
     """The checkpoint that two processes leave."""
     for name in ("base", "U.parquet"):
         (folder / name).symlink_to(base / name)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command += ["-m", "tests.trainers.convert.zero_run", case, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    torchrun(2, "tests.trainers.convert.zero_run", case, folder)
     return torch.load(folder / "whole.pt")
 
 

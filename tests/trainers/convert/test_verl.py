@@ -1,8 +1,6 @@
 """Checkpoints that verl itself wrote: the next step is the one that training took."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -12,6 +10,7 @@ import isentrope as ise
 from isentrope.models.checkpoint import load_tokenizer
 from isentrope.trainers.convert.write import convert
 from tests.tiny_checkpoint import make_checkpoint, weighted_batch
+from tests.torchrun import torchrun
 from tests.trainers.convert.sharded_run import RATE
 from tests.trainers.convert.verl_run import CASES
 from tests.training import runs
@@ -35,10 +34,7 @@ def test_the_next_step_is_the_one_that_training_took(tmp_path, case):
     Qwen2ForCausalLM(config).save_pretrained(tmp_path / "base")
     U = weighted_batch(tokenizer)
     U.save(tmp_path / "U.parquet")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command += ["-m", "tests.trainers.convert.verl_run", case, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    torchrun(2, "tests.trainers.convert.verl_run", case, tmp_path)
     written = json.loads((tmp_path / "checkpoint" / "actor" / "fsdp_config.json").read_text())
     assert written["FSDP_version"] == (1 if "flat" in case else 2)
     adapter = tmp_path / "adapter" if "adapter" in case else None

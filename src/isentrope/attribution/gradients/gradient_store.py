@@ -150,6 +150,10 @@ class HeldVectors(Sequence[Vector]):
             vector[name] = with_part(copy.view(local_part(p).shape), p)
         return vector
 
+    def rows(self, name: str) -> Tensor:
+        """(n, d) what this process holds of one parameter of all vectors, as it is kept."""
+        return self._store.block(name)
+
     def add(self, index: int, vector: Vector, scale: float = 1.0) -> None:
         """Add to one of the vectors.
 

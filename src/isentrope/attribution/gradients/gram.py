@@ -71,7 +71,8 @@ class Tiles:
         """
         self._folder, self._ranks = folder, policy.ranks
         kinds = tuple(side.of_training for side in sides)
-        head = (repr(plan), policy.temperature, repr(policy.precision), gradients, kinds)
+        rows = plan.hold_left, plan.tiles  # and not the limit, which follows a device's free memory
+        head = (rows, policy.temperature, repr(policy.precision), gradients, kinds)
         vectors = (dict(policy.model.named_parameters()), preconditioner or {})
         self._name = sha256(
             chain(

@@ -53,7 +53,7 @@ class GradientGroups:
         ratio: The terms that all samples share, for errors of h; None for others.
     """
 
-    parts: Sequence[Vector]
+    parts: HeldVectors
     group: Tensor
     unit: str
     prompts: int

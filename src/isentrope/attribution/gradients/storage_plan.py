@@ -53,7 +53,7 @@ class Storage:
         """
         if self.memory is not None or self.where != "device":
             return self
-        return replace(self, memory=1 << (free // 2).bit_length() - 1)
+        return replace(self, memory=2 ** (max(free // 2, 1).bit_length() - 1))
 
     def row_bytes(self, parameters: int, element: int) -> int:
         """Bytes of one held gradient.
