@@ -13,8 +13,8 @@ from isentrope.config.trl import grpo_options, sft_options
 from isentrope.results.verbs import MEASURE
 from isentrope.runs.study import require_inputs
 from isentrope.system.manifest import verification
+from isentrope.training.models import require_paths
 from isentrope.verbs.evaluate import require_evaluation_inputs
-from isentrope.verbs.sft import require_paths
 
 Config = MeasureConfig | EvaluateConfig | SftConfig | TrainConfig
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isentrope.config.train import DataConfig, FineTuningConfig, ModelConfig, SftConfig
+from isentrope.config.train import DataConfig, FineTuningConfig, SftConfig
 from isentrope.config.trl import sft_options
 from isentrope.config.values import inputs_of
 from isentrope.evaluation.evaluate import score_records
@@ -39,10 +39,10 @@ from isentrope.system.manifest import verify
 from isentrope.system.processes import barrier, gather, join_processes, rank
 from isentrope.system.progress import Progress
 from isentrope.system.reading import read_json, read_json_lines, reading
-from isentrope.training.models import find_model, load_trainable
+from isentrope.training.demonstrations import IGNORED, encode_demonstrations
+from isentrope.training.models import load_trainable, require_paths
 from isentrope.training.run_files import RunFiles
 from isentrope.training.stops import require_finite_state
-from isentrope.training.supervised import IGNORED, encode_demonstrations
 from isentrope.verbs.train import require_no_run, resumed, under_way
 
 
@@ -240,16 +240,6 @@ def _require_same(checkpoint: Path, now: dict[str, Any]) -> None:
     then, here = (flat_settings(x["config"]) for x in (saved, now))
     require_same(checkpoint, then, here, cure=f"restore it, {cure}")
     require_same_origin(checkpoint, saved["made_from"], now["made_from"], cure)
-
-
-def require_paths(model: ModelConfig, data: DataConfig) -> None:
-    """Refuse a configuration whose model or data are not there, before any work is done.
-
-    Raises:
-        FileNotFoundError: Naming the key and the path.
-    """
-    find_model(model.path)
-    data.require_files()
 
 
 def _examples(

@@ -42,7 +42,6 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
 from isentrope.attribution.fisher.pair_classes import UNIT
@@ -54,7 +53,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
     over_deletions,
 )
 from isentrope.attribution.fisher.square import SquareKernel, oversample, ritz_pairs
-from isentrope.attribution.ranks import tied
+from isentrope.attribution.ranks import mid_ranks
 from isentrope.nouns.estimate import Estimate
 
 RANKS = (1, 2, 5, 10, 20)
@@ -190,7 +189,7 @@ def predictions(
 def _statistics(influences: Tensor, scale: float) -> Tensor:
     """(4, m) total times a scale, ratio, Pearson and Spearman of each row against the last."""
     totals = influences.sum(1)
-    ranks = torch.from_numpy(rankdata(tied(influences.numpy()), axis=1))
+    ranks = torch.from_numpy(mid_ranks(influences.numpy()))
     return torch.stack(
         [scale * totals, totals / totals[-1], *map(_correlations, (influences, ranks))]
     )

@@ -23,10 +23,9 @@ import math
 from collections.abc import Iterator
 
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
-from isentrope.attribution.ranks import tied
+from isentrope.attribution.ranks import mid_ranks
 from isentrope.nouns.estimate import Estimate
 
 UNIT = "rank correlation with an infinite E"
@@ -52,7 +51,7 @@ def split_half(by_group: Tensor) -> float:
     """
     correlations: list[float] = []
     for halves in _halves(by_group):
-        ranks = [torch.from_numpy(rankdata(tied(half.numpy()))) for half in halves]
+        ranks = [torch.from_numpy(mid_ranks(half.numpy())) for half in halves]
         correlations.append(float(torch.corrcoef(torch.stack(ranks))[0, 1]))
     return sum(correlations) / len(correlations) if correlations else math.nan
 
