@@ -1,4 +1,4 @@
-"""Demonstrations are prompts with a target response, as token ids:
+"""Demonstrations, prompts with a target response, as token ids.
 
     input_ids = prompt + response + EOS,     labels = −100 on the prompt, the token elsewhere
 
