@@ -1,27 +1,31 @@
 """Does a budget hold its target on the toy, and what does that cost? Runs, then a page.
 
-    python -m studies.budget_runs --folder runs/budget --base runs/toy_sft/model
+    python -m studies.budget_runs --folder runs/budget
     python -m studies.budget_runs --folder runs/budget --page
 
-Addition from one fine-tuned base: vanilla, a budget that holds the nats per response of the first
-step, and one that holds the nats per token, three seeds of 60 steps each. Fixed before the runs:
-tracking is the mean of |h/h* − 1| of the responses drawn at steps 21 to 60, and of its sign; price
-is held-out accuracy after the last step, sampled at T = 1 and T = .4, and greedy, with vanilla's.
-Runs of another version of the library join as further names of the same layout.
+Addition and countdown, each from one fine-tuned base: vanilla, a budget that holds the nats per
+response of the first step, and on addition one that holds the nats per token; three seeds of 60
+steps each. Fixed before the runs: tracking is the mean of |h/h* − 1| of the responses drawn at
+steps 21 to 60, and of its sign; price is held-out accuracy after the last step, sampled at T = 1
+and T = .4, and greedy, with vanilla's. A base that is in TASK/sft already is not made again, and
+runs of another version of the library join as further names of the same layout.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from examples.tasks.countdown import LONGEST
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
-from isentrope.config.train import TrainConfig
+from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.verbs.evaluate import evaluate_checkpoints
+from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
 
 STEPS, SETTLED = 60, 20
@@ -38,24 +42,37 @@ NAMES = {
     "budget_tok": "budget, nats per token",
     "isentropic": "the isentropic step, nats per token",
 }
+TASKS: dict[str, tuple[str, ...]] = {
+    "addition": (),
+    "countdown": (
+        "data.dataset_name=examples/tasks/countdown.py:Countdown",
+        f"sampling.max_new_tokens={LONGEST}",
+    ),
+}
+"""Settings of each task over those of the toy's configuration files."""
+ARMS_OF = {"addition": tuple(ARMS), "countdown": ("vanilla", "budget_seq")}
 TEMPERATURES = ("1.0", "0.4")
 
 
-def perform(folder: Path, base: Path) -> None:
-    """Train and evaluate what is not there yet."""
+def perform(folder: Path, task: str, arms: Sequence[str]) -> None:
+    """Train and evaluate what is not there yet, in the folder of a task."""
+    changes, base = TASKS[task], folder / "sft"
+    if not base.exists():
+        own = [*changes[:1], f"output.directory={base}"]
+        sft(load_config("configs/sft_toy.yaml", own, SftConfig))
     for seed in SEEDS:
-        for arm, settings in ARMS.items():
+        for arm in arms:
             run = folder / f"{arm}_{seed}"
             if not run.exists():
-                own = [f"model.path={base}", f"training.seed={seed}", f"training.steps={STEPS}"]
-                own += [f"output.directory={run}", "training.save_every=20", *settings]
-                own += ["entropy_probe.enabled=false"]
+                own = [f"model.path={base}/model", f"training.seed={seed}", *changes, *ARMS[arm]]
+                own += [f"output.directory={run}", f"training.steps={STEPS}"]
+                own += ["training.save_every=20", "entropy_probe.enabled=false"]
                 train(load_config("configs/train_toy.yaml", own, TrainConfig))
             for temperature in TEMPERATURES:
                 out = folder / f"{run.name}_T{temperature}"
                 if out.exists():
                     continue
-                own = [f"checkpoint.checkpoint_path={run}/training_state/step_{STEPS}"]
+                own = [f"checkpoint.checkpoint_path={run}/training_state/step_{STEPS}", *changes]
                 own += [f"sampling.temperature={temperature}", f"output.directory={out}"]
                 own += ["evaluation.n_prompts=384", "evaluation.samples_per_prompt=4"]
                 own += ["evaluation.ks=[1, 4]"]
@@ -103,30 +120,37 @@ def row(folder: Path, name: str) -> str:
 
 
 def page(folder: Path) -> str:
-    """The table of all runs that are complete, as Markdown."""
-    done = [
-        f"{arm}_{seed}"
-        for arm in NAMES
-        for seed in SEEDS
-        if all(
-            (folder / f"{arm}_{seed}_T{t}/step_{STEPS}/metrics.json").exists() for t in TEMPERATURES
-        )
-    ]
-    head = "| run | seed | mean h/h* − 1 | mean of its size | cost of a step | nats per response"
-    head += " | pass@1, T = 1 | pass@1, T = .4 | greedy |"
-    return "\n".join([head, "|" + "---|" * 9, *(row(folder, name) for name in done)])
+    """The tables of all runs that are complete, as Markdown."""
+    parts = []
+    for task in TASKS:
+        done = [
+            f"{arm}_{seed}"
+            for arm in NAMES
+            for seed in SEEDS
+            if all(
+                (folder / task / f"{arm}_{seed}_T{t}/step_{STEPS}/metrics.json").exists()
+                for t in TEMPERATURES
+            )
+        ]
+        head = "| run | seed | mean h/h* − 1 | mean of its size | cost of a step"
+        head += " | nats per response | pass@1, T = 1 | pass@1, T = .4 | greedy |"
+        rows = (row(folder / task, name) for name in done)
+        parts.append("\n".join([f"### {task}", "", head, "|" + "---|" * 9, *rows]))
+    return "\n\n".join(parts)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--base", type=Path)
+    parser.add_argument("--tasks", nargs="+", choices=[*TASKS], default=[*TASKS])
+    parser.add_argument("--arms", nargs="+", choices=[*ARMS], help="(those of each task)")
     parser.add_argument("--page", action="store_true")
     args = parser.parse_args()
     if args.page:
         print(page(args.folder))
-    else:
-        perform(args.folder, args.base)
+        return
+    for task in args.tasks:
+        perform(args.folder / task, task, args.arms or ARMS_OF[task])
 
 
 if __name__ == "__main__":

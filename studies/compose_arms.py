@@ -19,6 +19,10 @@ One optimizer step per batch, so the ratio of policy to sampler is 1.
                         there and none elsewhere; it knows where randomness is useful, so it is no
                         method but an upper bound
     elsewhere_bonus_x   its complement: bonus_x at all other tokens
+    budget_hold         `isentrope.EntropyBudget` with its defaults: it holds the nats per response
+                        of the first batch
+    budget_linear       the same with a linear target, to half of that over 200 steps
+    budget_strategy     the same as budget_hold at the strategy position alone; an upper bound
     demonstrations      from step 60 on, three demonstrations of chains per step; an upper bound
 
 An arm of its own is a subclass of `Arm`; add a function that makes it to `ARMS`.
@@ -35,6 +39,7 @@ from torch import Tensor
 from isentrope.control.surprisal import RepoR
 from isentrope.control.tokens import Tokens
 from studies.compose_arm import Arm, Batch
+from studies.compose_budget import STRATEGY_POSITION, Budget
 from studies.compose_policy import RESPONSE, Policy, score
 from studies.compose_task import chain, likelihood, table
 
@@ -144,6 +149,21 @@ class KL(Arm):
         return self.coefficient * (d.exp() - d - 1).sum() / batch.mask.numel()
 
 
+def tokens_of(batch: Batch) -> Tokens:
+    """The input of the library's token controls."""
+    n = len(batch.lengths)
+    return Tokens(
+        logprobs=batch.logprobs.detach().double(),
+        entropies=batch.entropies.detach().double(),
+        mask=batch.mask.bool(),
+        sequence_weights=torch.full((n,), 1 / (n * RESPONSE), dtype=torch.float64),
+        advantages=batch.advantages.double(),
+        rewards=batch.rewards.double(),
+        group=batch.owner,
+        step=batch.step + 1,
+    )
+
+
 class RepoRTarget(Arm):
     """REPO-R, its strength searched by doubling and halving."""
 
@@ -162,18 +182,7 @@ class RepoRTarget(Arm):
         factor = 2.0 if entropy < self._target else 0.5
         self.strength = min(max(self.strength * factor, self.LEAST), self.MOST)
         self.numbers = {"coefficient": self.strength}
-        n = len(batch.lengths)
-        tokens = Tokens(
-            logprobs=batch.logprobs.detach().double(),
-            entropies=batch.entropies.detach().double(),
-            mask=batch.mask.bool(),
-            sequence_weights=torch.full((n,), 1 / (n * RESPONSE), dtype=torch.float64),
-            advantages=batch.advantages.double(),
-            rewards=batch.rewards.double(),
-            group=batch.owner,
-            step=batch.step + 1,
-        )
-        return RepoR(strength=self.MOST).rewrite(tokens, self.strength).weights.float()
+        return RepoR(strength=self.MOST).rewrite(tokens_of(batch), self.strength).weights.float()
 
 
 class Demonstrations(Arm):
@@ -212,11 +221,14 @@ ARMS: dict[str, Callable[[], Arm]] = {
     "kl_.01": lambda: KL(0.01),
     "kl_.1": lambda: KL(0.1),
     "repo_r": RepoRTarget,
+    "budget_hold": Budget,
+    "budget_linear": lambda: Budget(share=0.5),
+    "budget_strategy": lambda: Budget(where=STRATEGY_POSITION),
     "strategy_bonus_.03": lambda: StrategyBonus(0.03),
     "elsewhere_bonus_.03": lambda: ElsewhereBonus(0.03),
     "demonstrations": Demonstrations,
 }
 """Every arm of the study, in the order of its rows."""
 
-UPPER_BOUNDS = ("strategy_bonus_.03", "demonstrations")
+UPPER_BOUNDS = ("budget_strategy", "strategy_bonus_.03", "demonstrations")
 """Arms that are given what a method would have to find."""

@@ -35,6 +35,7 @@ class Outcome:
         entropy: Nats per response, mean over ten steps from step 0, 50 and from ten before the end.
         tokens: Generated tokens per response, mean over the run.
         seconds: Of processor time.
+        away: Mean of |h/h* − 1| of the responses drawn from step 60 on; None without a target.
     """
 
     arm: str
@@ -49,6 +50,7 @@ class Outcome:
     entropy: tuple[float, float, float]
     tokens: float
     seconds: float
+    away: float | None = None
 
     @property
     def pair(self) -> tuple[int, int]:
@@ -87,7 +89,16 @@ def outcome(content: Mapping[str, Any]) -> Outcome:
         entropy=tuple(float(np.mean(entropy[max(i, 0) :][:10])) for i in places),  # type: ignore
         tokens=float(np.mean(steps["length"])),
         seconds=content["seconds"],
+        away=_away(steps),
     )
+
+
+def _away(steps: Mapping[str, Sequence[float]]) -> float | None:
+    """The mean distance of a budget from its target, as a share of it."""
+    if "target" not in steps:
+        return None
+    drawn, target = (np.array(steps[name][RESCUE:]) for name in ("entropy_drawn", "target"))
+    return float(np.abs(drawn / target - 1).mean())
 
 
 @dataclass(frozen=True)

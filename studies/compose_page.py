@@ -25,6 +25,8 @@ from studies.compose_outcomes import (
 )
 from studies.control_study_rows import FEWEST, Interval, t_interval
 
+ANSWER = Path(__file__).with_name("compose_answer.md")
+"""Written by hand from the tables of the page."""
 FEWEST_PAIRS = 24
 """Pairs from which on arms are judged."""
 
@@ -91,6 +93,7 @@ SECOND: dict[str, Metric] = {
     f"nats per response, step {RESCUE}": lambda run: run.entropy[1],
     "at the end": lambda run: run.entropy[2],
     f"log10 P('>'), step {RESCUE}": lambda run: _log10(run.strategy_at(RESCUE)),
+    "distance from the target": lambda run: run.away,
 }
 """Secondary readings; P('>') is on unsolved prompts."""
 
@@ -172,7 +175,7 @@ def against(found: Sequence[Row], conditions: Sequence[Gate]) -> str:
         for gate in conditions
         if not math.isnan(gate.low) and not gate.holds
     ]
-    waiting = [row.arm for row in found if not row.judged]
+    waiting = [f"{row.arm} ({row.paired.n})" for row in found if not row.judged]
     if waiting:
         parts.append(
             f"Fewer than {FEWEST_PAIRS} pairs, so nothing is said of them: {', '.join(waiting)}."
@@ -181,6 +184,8 @@ def against(found: Sequence[Row], conditions: Sequence[Gate]) -> str:
     worse = [row for row in sure if row.paired.difference < 0]
     better = [row for row in sure if row.paired.difference > 0]
     open_ = [row for row in judged if row not in sure]
+    if not judged:
+        parts.append(f"There is no answer yet: arms are judged from {FEWEST_PAIRS} pairs on.")
     if judged and not better:
         parts.append("No arm that a user could run solves more runs than vanilla (Holm, .05).")
     if worse:
@@ -226,14 +231,19 @@ def write_page(outcomes: Sequence[Outcome], folder: Path) -> str:
         bases=len({run.base for run in outcomes}),
         seconds=float(np.median([run.seconds for run in outcomes])),
         against=against(found, gates(runs)),
+        answer=ANSWER.read_text(encoding="utf-8"),
         gates=gate_table(outcomes),
         first=first_table(found),
         second=second_table(found),
         later=later_discoveries(runs),
     )
     (folder / "compose.md").write_text(text, encoding="utf-8")
-    content = [asdict(run) for run in outcomes]
-    (folder / "compose.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
+    content = json.loads(
+        json.dumps([asdict(run) for run in outcomes]),
+        parse_float=lambda x: float(f"{float(x):.4g}"),
+    )
+    short = json.dumps(content, separators=(",", ":"))
+    (folder / "compose.json").write_text(short + "\n", encoding="utf-8")
     return text
 
 
@@ -244,6 +254,9 @@ pairs in every arm, {seconds:.1f} s per run on one core.
 
 {against}
 
+## The answer, in words
+
+{answer}
 The design, with its calibration on other seeds, was written before the first run
 ([studies/compose_design.md](../../studies/compose_design.md)).
 
@@ -270,7 +283,8 @@ bounds. No interval of the table is corrected.
 
 Means over runs with 95 % t intervals, from three runs on. Steps to discovery count the last step
 where there is none; half_rate takes twice the steps. P('>') is on prompts that are not solved, so
-it has fewer runs.
+it has fewer runs. The distance from the target, of the budgets, is the mean of |h/h* − 1| of the
+responses drawn from step 60 on; h is in nats per response, of budget_strategy at its position.
 
 {second}
 

@@ -1,13 +1,24 @@
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from typer.testing import CliRunner
 
+from isentrope.cli.main import app
 from isentrope.config.io import load_config, read_yaml
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import sft_options
 from isentrope.verbs.kinds import load_any
+from isentrope.verbs.plan import plan
+from tests.planning.test_training_memory import QWEN as SHAPES
 
 pytest.importorskip("trl")
 ROOT = Path(__file__).parent.parent
@@ -40,6 +51,128 @@ def test_training_takes_up_the_adapter_that_fine_tuning_left():
         for verb in ("sft", "train")
     )
     assert (tuned.lora_rank, tuned.lora_alpha) == (trained.lora_rank, trained.lora_alpha)
+
+
+QWEN = "qwen2.5_1.5b_gsm8k.yaml"
+
+CARDS = {
+    "24GB": ([], []),
+    "40GB": (["training.micro_batch=8"], ["fine_tuning.micro_batch=32"]),
+    "80GB": (["training.micro_batch=16", "sampling.batch_size=512"], []),
+}
+"""What training.md changes in both recipes for a card."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("card", CARDS)
+def test_the_recipe_leaves_a_quarter_of_a_card_free(card, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SHAPES))
+    here = f"model.path={tmp_path}"
+    trained, tuned = CARDS[card]
+    plans = plan(str(ROOT / "configs" / f"train_{QWEN}"), [here, *trained], memory=card)
+    plans += plan(str(ROOT / "configs" / f"sft_{QWEN}"), [here, *tuned], memory=card)
+    assert [found.verb for found in plans] == ["train", "measure", "influence", "sft"]
+    for found in plans:
+        assert found.peak < 0.75 * found.memory, (found.verb, found.peak)
+    for change in (*trained, *tuned):
+        assert f"`{change}`" in PAGE
+
+
+def byte_tokenizer():
+    alphabet = sorted(ByteLevel.alphabet())
+    ids = {"<pad>": 0, "</s>": 1} | {x: i for i, x in enumerate(alphabet, 2)}
+    made = Tokenizer(BPE(ids, []))
+    made.pre_tokenizer, made.decoder = ByteLevel(add_prefix_space=False), ByteLevelDecoder()
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>", pad_token="<pad>")
+
+
+@pytest.fixture(scope="module")
+def author(tmp_path_factory):
+    """A model of the recipe's layout in small, and questions that have two answers."""
+    folder = tmp_path_factory.mktemp("author")
+    torch.manual_seed(0)
+    small = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "vocab_size": 258, "eos_token_id": 1, "pad_token_id": 0}
+    config = Qwen2Config(**{**SHAPES, **small, **heads, "initializer_range": 0.1})
+    Qwen2ForCausalLM(config).save_pretrained(folder / "base")
+    byte_tokenizer().save_pretrained(folder / "base")
+    for split, more in (("train", 0), ("test", 4)):
+        rows = [
+            {"question": f"{k + more}?", "answer": f"so\n#### {answer}"}
+            for k in range(4)
+            for answer in (1, 2)  # so that half of the responses are correct
+        ]
+        (folder / "data").mkdir(exist_ok=True)
+        (folder / "data" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
+@pytest.mark.slow
+def test_the_author_goes_from_fine_tuning_to_a_report(author, monkeypatch):
+    monkeypatch.chdir(author)
+    data = ["--set", f"data.dataset_path={author / 'data'}"]
+    small = ["fine_tuning.steps=150", "fine_tuning.batch_size=8", "fine_tuning.micro_batch=8"]
+    small += ["fine_tuning.learning_rate=1e-2", "trainer.bf16=false", "model.path=base"]
+    run("sft", *sets(small), *data, "--out", "runs/qwen_sft")
+    small = ["training.steps=2", "training.prompts_per_step=4", "training.micro_batch=2"]
+    small += ["training.save_every=1", "sampling.max_new_tokens=48", "entropy_probe.size=8"]
+    small += ["trainer.bf16=false", "training.learning_rate=1e-4"]
+    run("train", *sets(small), *data, "--out", "runs/qwen")
+    small = ["checkpoint.device_map=cpu", "batch_config.B_E=16", "batch_config.B_U=3"]
+    small += [f"batch_config.dataset_path={author / 'data'}", "batch_config.allow_overlap=true"]
+    small += ["checkpoint.checkpoint_path=runs/qwen/training_state/step_1"]
+    small += ["analysis.groups=4"]
+    for verb in ("measure", "influence"):
+        call(verb, recipe("measure"), *sets(small), "--out", "runs/qwen")
+    assert "ΔH" in call("report", "runs/qwen")
+    assert (author / "runs/qwen/report.html").is_file()
+    old_folder(author, sets(small))
+
+
+def old_folder(author, small):
+    """The same step from a folder as the notes wrote them: model/ and optimizer.pt."""
+    step, old = author / "runs/qwen/training_state/step_1", author / "old"
+    (old / "model").mkdir(parents=True)
+    for name in ("adapter_model.safetensors", "adapter_config.json"):
+        shutil.copy(step / name, old / "model" / name)
+    shutil.copy(step / "optimizer.pt", old / "optimizer.pt")
+    run = author / "runs/qwen/measurements/measure_step_1"
+    given = [f"batch_config.{name}_file={run / name}.parquet" for name in "EU"]
+    given += ["batch_config.dataset_name=prompts", "checkpoint.base_model=base"]
+    given += ["sampling.max_new_tokens=48", "estimator.objective=dr_grpo"]
+    given += ["estimator.single_eta=1e-4", "batch_config.save_batches=false"]
+    whole = [*small, *sets([*given, f"checkpoint.checkpoint_path={old}"])]
+    refused = call("measure", recipe("measure"), *whole, "--out", "runs/old", status=1)
+    assert (
+        f"set checkpoint.checkpoint_path to the one that was trained, such as {old / 'model'}"
+        in refused
+    )
+    paths = [f"checkpoint.checkpoint_path={old / 'model'}"]
+    paths += [f"checkpoint.optimizer_path={old / 'optimizer.pt'}"]
+    call("measure", recipe("measure"), *small, *sets([*given, *paths]), "--out", "runs/old")
+    found, expected = (
+        json.loads((folder / "results.json").read_text())
+        for folder in (next((author / "runs/old/measurements").glob("measure_*")), run)
+    )
+    assert found["sweep"][0]["delta_h"] == pytest.approx(expected["sweep"][0]["delta_h"], rel=1e-6)
+
+
+def recipe(verb):
+    return ROOT / "configs" / f"{verb}_{QWEN}"
+
+
+def sets(changes):
+    return [part for change in changes for part in ("--set", change)]
+
+
+def run(verb, *arguments):
+    return call(verb, recipe(verb), *arguments)
+
+
+def call(*arguments, status=0):
+    done = CliRunner().invoke(app, [str(x) for x in arguments])
+    assert done.exit_code == status, done.output
+    return " ".join((done.stdout + done.stderr).split())
 
 
 def test_the_rented_machine_runs_recipes_that_are_there():

@@ -145,6 +145,17 @@ def test_the_outcome_of_a_cell():
     assert found.strategy_at(40) is None
     assert found.tokens == 4.5
     assert found.end == {"greedy": 0.6, "strategy_unsolved": None}
+    assert found.away is None
+
+
+def test_the_distance_from_a_target_is_of_the_later_steps():
+    """At the target up to step 60; then above it by a half, and below by a fifth."""
+    drawn = [2.0] * 60 + [3.0, 1.6] * 10
+    steps = {"entropy_response": [1.0] * 80, "length": [4.0], "entropy_drawn": drawn}
+    readings = [{"step": s, "greedy": 0.0, "strategy_unsolved": 0.1} for s in (0, 80)]
+    content = {"arm": "x", "base": 1, "seed": 7, "seconds": 1.0, "readings": readings}
+    found = outcome(content | {"steps": steps | {"target": [2.0] * 80}})
+    assert found.away == pytest.approx((0.5 + 0.2) / 2)
 
 
 def test_runs_are_paired_by_base_and_seed():
@@ -249,7 +260,8 @@ def test_the_page_says_first_what_went_against_us(tmp_path):
 
 def test_a_page_of_few_pairs_judges_no_arm(tmp_path):
     text = " ".join(page.write_page(fabricated(8), tmp_path).split())
-    assert "Fewer than 24 pairs, so nothing is said of them: vanilla, bonus_.03" in text
+    assert "Fewer than 24 pairs, so nothing is said of them: vanilla (8), bonus_.03 (8)" in text
+    assert "There is no answer yet" in text
     assert "than vanilla:" not in text
     with pytest.raises(ValueError, match="no run of vanilla"):
         page.write_page([made("repo_r", 0)], tmp_path)

@@ -39,16 +39,20 @@ def test_first_tokens_and_the_fifth_of_highest_entropy():
 
 
 def test_a_pattern_reads_what_stands_before_and_no_more():
-    after = {"ab|^b": matches(responses("abab", "bb"), "ab|^b", Letters)}
+    after = matches(responses("abab", "bb"), "ab|^b", Letters)
     found = position_classes(*scores(4, 2), after=after)["after /ab|^b/"]
     assert found.nonzero().tolist() == [[0, 2], [1, 1]]
-    assert matches(responses("a" * (WINDOW + 4)), "^a*", Letters)[0].sum() == WINDOW + 1
+    assert matches(responses("a" * (WINDOW + 4)), "^a*", Letters)["^a*"][0].sum() == WINDOW + 1
 
 
 @pytest.mark.parametrize(("pattern", "words"), [("(", "no regular expression"), ("z", "no token")])
 def test_a_pattern_that_finds_nothing_is_refused(pattern, words):
+    def find():
+        after = matches(responses("ab"), pattern, Letters)
+        require_matches(position_classes(*scores(2), after=after))
+
     with pytest.raises(IsentropeError, match=words):
-        require_matches({pattern: matches(responses("ab"), pattern, Letters)})
+        find()
 
 
 def test_a_response_does_not_decide_that_its_own_prompt_is_solved():

@@ -226,10 +226,15 @@ def _print(out: Console, plan: Plan) -> None:
     if plan.seconds is not None:
         say(f"  time    {_time(plan.seconds)}\n", out)
     if plan.not_run is not None:
-        say(f"  This is not all: no pass is in it, since {plan.not_run}.\n", out)
+        missing = (
+            "no pass is in it" if not plan.stages else "no time, and memory is by shapes alone"
+        )
+        say(f"  This is not all: {missing}, since {plan.not_run}.\n", out)
 
 
-def _time(seconds: float) -> str:
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return MISSING
     if seconds < 1:
         return "< 1 s"
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

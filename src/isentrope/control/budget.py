@@ -9,8 +9,7 @@ E is the step's own rollouts (`own_rollouts`), each prompt left out of the step 
 with (`leave_one_out`), so nothing is drawn. The level is that of all responses; gradients come from
 `size` of them. The two callbacks are public hooks of transformers, and the loss does not change: an
 entropy bonus of the strength that is needed would enter Adam's second moments, and act through
-momentum many steps later. An error in a control ends the run, because continuing without the
-control would be another experiment.
+momentum many steps later. An error in a control ends the run: without it, it would be another one.
 """
 
 from __future__ import annotations
@@ -47,6 +46,7 @@ from isentrope.probe.requirements import require_unfiltered, setting
 from isentrope.recording.observing import add_to_log, bare_model, evaluating
 from isentrope.sampling.streams import generator_of
 from isentrope.system.errors import IsentropeError
+from isentrope.system.heap import kept_blocks
 from isentrope.system.processes import rank, together
 
 log = logging.getLogger("isentrope")
@@ -139,7 +139,7 @@ class EntropyBudget(TrainerCallback):
             raise ValueError("A budget reads its trainer's rollouts: call budget.attach(trainer).")
         model, step = bare_model(kwargs["model"]), state.global_step + 1
         self.component = None  # of the last step: its memory is needed
-        with evaluating(model):
+        with evaluating(model), kept_blocks():
             drawn, clip = self._own.take(), self._own.clip
             policy = together(
                 lambda: self._live_policy(model, args, kwargs.get("processing_class"))

@@ -37,7 +37,7 @@ from torch import Tensor
 from isentrope.control.feedback import SteadyLevel
 from isentrope.control.gradients import slope_along, summed
 from isentrope.control.requirements import Limits
-from isentrope.nouns.vectors import Vector, norm
+from isentrope.nouns.vectors import Vector, norm, read_numbers
 
 
 @dataclass(frozen=True)
@@ -287,8 +287,5 @@ def _variance(parts: Tensor) -> float:
 
 def _size(x: Vector, preconditioner: Vector) -> float:
     """√<x, P⁻¹x>, where P is not 0."""
-    parts = []
-    for name, y in x.items():
-        P = preconditioner[name]
-        parts.append(float((y.double()[P > 0] ** 2 / P[P > 0]).sum()))
-    return math.sqrt(sum(parts))
+    pairs = [(y.double(), preconditioner[name]) for name, y in x.items()]
+    return math.sqrt(sum(read_numbers(torch.where(P > 0, y * y / P, 0).sum() for y, P in pairs)))

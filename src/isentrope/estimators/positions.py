@@ -53,7 +53,7 @@ def position_classes(
     classes = {"first token": first & mask, "high entropy": (entropies >= threshold) & mask}
     for pattern, rows in (after or {}).items():
         found = torch.nn.utils.rnn.pad_sequence([*rows], batch_first=True)
-        classes[f"after /{pattern}/"] = found[:, : mask.shape[1]] & mask
+        classes[f"{_AFTER}/{pattern}/"] = found[:, : mask.shape[1]] & mask
     if solved is not None:
         known, yes = solved.isfinite()[:, None], (solved > 0.5)[:, None]
         classes |= {"solved prompt": mask & known & yes, "unsolved prompt": mask & known & ~yes}
@@ -80,20 +80,25 @@ def solved_prompts(rewards: Tensor | None, prompt_index: Tensor) -> Tensor | Non
     return others / (units.sizes[units.place] - 1)  # 0/0 is NaN for an only response
 
 
-def matches(responses: Sequence[Tensor], pattern: str, tokenizer: Any) -> list[Tensor]:
+def matches(
+    responses: Sequence[Tensor], pattern: str | None, tokenizer: Any
+) -> dict[str, list[Tensor]]:
     """Where the text of a response so far ends in a match of a regular expression.
 
     Args:
         responses: Token ids of each response.
-        pattern: The expression.
+        pattern: The expression; None for none.
         tokenizer: Decodes them.
 
     Returns:
-        (T,) bool for each response: whether the text before the token ends in a match.
+        By the expression, (T,) bool for each response: whether the text before the token ends in a
+        match. Empty without one.
 
     Raises:
         IsentropeError: If the pattern is no regular expression.
     """
+    if pattern is None:
+        return {}
     try:
         ends = re.compile(rf"(?:{pattern})\Z")
     except re.error as error:
@@ -104,22 +109,40 @@ def matches(responses: Sequence[Tensor], pattern: str, tokenizer: Any) -> list[T
         return ("…" if cut else "") + tokenizer.decode(ids[cut:k])
 
     lists = [[int(token) for token in response] for response in responses]
-    return [
-        torch.tensor([ends.search(before(ids, k)) is not None for k in range(len(ids))])
-        for ids in lists
-    ]
+    found = [[ends.search(before(ids, k)) is not None for k in range(len(ids))] for ids in lists]
+    return {pattern: [torch.tensor(row) for row in found]}
 
 
-def require_matches(after: Mapping[str, Sequence[Tensor]]) -> None:
+def positions_of(
+    E: Rollouts, entropies: Tensor, pattern: str | None, tokenizer: Any
+) -> dict[str, Tensor]:
+    """The classes of positions of a batch.
+
+    Args:
+        E: Responses, with rewards where they are known.
+        entropies: (n, t) H at θ, nats.
+        pattern: A regular expression, for a class of its own; None for no such class.
+        tokenizer: Decodes responses.
+
+    Returns:
+        (n, t) bool by name.
+    """
+    after = matches(E.response_ids, pattern, tokenizer)
+    solved = solved_prompts(E.rewards, E.prompt_index)
+    return position_classes(E.mask, entropies, after=after, solved=solved)
+
+
+def require_matches(classes: Mapping[str, Tensor]) -> None:
     """Refuse a pattern that matches nowhere.
 
     Raises:
         IsentropeError: Naming it.
     """
-    for pattern, rows in after.items():
-        if not any(bool(row.any()) for row in rows):
+    for name, mask in classes.items():
+        if name.startswith(_AFTER) and not bool(mask.any()):
+            pattern = name.removeprefix(_AFTER)
             raise IsentropeError(
-                f"The text before no token of E ends in /{pattern}/, so there is no such position."
+                f"The text before no token of E ends in {pattern}, so there is no such position."
             )
 
 
@@ -139,13 +162,10 @@ def named_positions(E: Rollouts, name: str | None, tokenizer: Any) -> Tensor | N
     """
     if name is None:
         return None
-    after, pattern = {}, name[1:-1]
-    if pattern and name == f"/{pattern}/":
-        after, name = {pattern: matches(E.response_ids, pattern, tokenizer)}, f"after {name}"
-    solved = solved_prompts(E.rewards, E.prompt_index)
-    classes = position_classes(E.mask, E.padded("sampler_entropies"), after=after, solved=solved)
-    if name in classes:
-        return classes[name]
+    pattern = re.fullmatch("(?s)/(.+)/", name)
+    classes = positions_of(E, E.padded("sampler_entropies"), pattern and pattern[1], tokenizer)
+    if (found := classes.get(f"{_AFTER}{name}" if pattern else name)) is not None:
+        return found
     if name in CLASSES and E.rewards is not None:  # this once, all rewards are equal
         return torch.zeros_like(E.mask)
     raise IsentropeError(
@@ -156,3 +176,5 @@ def named_positions(E: Rollouts, name: str | None, tokenizer: Any) -> Tensor | N
 
 CLASSES = ("first token", "high entropy", "solved prompt", "unsolved prompt")
 """Names of classes that are no pattern."""
+
+_AFTER = "after "

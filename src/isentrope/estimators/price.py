@@ -16,8 +16,9 @@ a ratio (Fieller).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from isentrope.estimators.functional import along
 from isentrope.estimators.importance import Trust
-from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import REWARD, RewardMean
 from isentrope.estimators.sample import ScoredBatch
@@ -128,63 +129,71 @@ def price_of_step(
         ValueError: If there is no derivative, the method does not read H, or a class has another
             shape than E's tokens.
     """
-    f, (base, *slopes) = sample.functional, sample.series
-    if not slopes or f.method not in PRICED:
-        raise ValueError(
-            "A price needs the derivative along the step, by the method 'prefix' or 'sequence'."
-        )
-    masks = {"": base.mask}
-    for name, mask in classes.items():
-        if mask.shape != base.mask.shape:
-            raise ValueError(
-                f"The class {name!r} has shape {tuple(mask.shape)}, E's tokens "
-                f"{tuple(base.mask.shape)}."
-            )
-        masks[name] = mask & base.mask
+    masks = _masks(sample, classes)
     read = PriceStatistics(sample, eta, rewards, after and after[0])
     result = infinitesimal_jackknife(
         lambda omega: torch.cat([read(omega, mask) for mask in masks.values()]),
         sample.prompt_index,
     )
-    trusts = {"H": sample.trust, "J": sample.trust}
-    trusts["after"] = sample.trust if after is None else after[1].or_worse(sample.trust)
-    if rewards is not None and read.reward is not None and read.reward.withheld:
-        trusts["J"] = sample.trust.without_interval(read.reward.withheld)
-
-    def options(kind: str) -> dict[str, Any]:
-        return {"confidence": confidence, **trusts[kind].options(f.method)}
-
-    def estimate(row: int, unit: str, kind: str) -> Estimate:
-        return result.estimate(row, unit=unit, **options(kind))
-
-    def spent(place: int, mask: Tensor) -> Spent:
-        at, whole = place * ROWS, 1
-        part = Spent(
-            tokens=float(mask.sum() / base.mask.sum()),
-            entropy=estimate(at, f.unit, "H"),
-            first_order=estimate(at + 1, f.unit, "H"),
-            share=ratio_of(
-                result, at + 1, whole, name="δH₁", unit="share", sign="any", **options("H")
-            )
-            if place
-            else Estimate.exact(1.0, result.n_units, unit="share", method="definition"),
-        )
-        if after is not None:
-            part = replace(part, change=estimate(at + 2, f.unit, "after"))
-        if rewards is None:
-            return part
-        unit = f"{REWARD} per {f.unit.replace('nats', 'nat')}"
-        for_a_nat = ratio_of(
-            result, at + 3, at + 4, name="δH₁", unit=unit, sign="any", **options("J")
-        )
-        return replace(part, reward=estimate(at + 3, REWARD, "J"), reward_for_a_nat=for_a_nat)
-
-    parts = {name: spent(place, mask) for place, (name, mask) in enumerate(masks.items())}
-    change = None
-    if after is not None and rewards is not None:
-        kind = "J" if trusts["J"] is not sample.trust else "after"
-        change = estimate(5, REWARD, kind)
+    withheld = "" if read.reward is None else read.reward.withheld
+    of_reward = sample.trust.without_interval(withheld) if withheld else sample.trust
+    moved = sample.trust if after is None else after[1].or_worse(sample.trust)
+    trusts = [sample.trust, sample.trust, moved, of_reward, sample.trust]
+    trusts.append(of_reward if withheld else moved)
+    method = sample.functional.method
+    options = [{"confidence": confidence, **trust.options(method)} for trust in trusts]
+    known = {"change": after is not None, "reward": rewards is not None}
+    parts = {
+        name: _spent(result, sample, place * ROWS, known, options, mask)
+        for place, (name, mask) in enumerate(masks.items())
+    }
+    change = result.estimate(5, unit=REWARD, **options[5]) if all(known.values()) else None
     return Price(parts.pop(""), parts, change)
+
+
+def _masks(sample: ScoredBatch, classes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tokens of all positions, by the name "", and of each class."""
+    if len(sample.series) < 2 or sample.functional.method not in PRICED:
+        raise ValueError(
+            "A price needs the derivative along the step, by the method 'prefix' or 'sequence'."
+        )
+    tokens = sample.series[0].mask
+    for name, mask in classes.items():
+        if mask.shape != tokens.shape:
+            raise ValueError(
+                f"The class {name!r} has shape {tuple(mask.shape)}, E's tokens "
+                f"{tuple(tokens.shape)}."
+            )
+    return {"": tokens} | {name: mask & tokens for name, mask in classes.items()}
+
+
+def _spent(
+    result: Jackknifed,
+    sample: ScoredBatch,
+    at: int,
+    known: Mapping[str, bool],
+    options: Sequence[Mapping[str, Any]],
+    mask: Tensor,
+) -> Spent:
+    """What happens at a class, of which the statistics begin at a row."""
+    unit, ratio = sample.functional.unit, partial(ratio_of, result, name="δH₁", sign="any")
+    units = unit, unit, unit, REWARD
+    entropy, first_order, change, reward = (
+        result.estimate(at + k, unit=units[k], **options[k]) for k in range(4)
+    )
+    whole = Estimate.exact(1.0, result.n_units, unit="share", method="definition")
+    for_a_nat = f"{REWARD} per {unit.replace('nats', 'nat')}"
+    return Spent(
+        tokens=float(mask.sum() / sample.series[0].mask.sum()),
+        entropy=entropy,
+        first_order=first_order,
+        share=ratio(at + 1, 1, unit="share", **options[1]) if at else whole,
+        change=change if known["change"] else None,
+        reward=reward if known["reward"] else None,
+        reward_for_a_nat=ratio(at + 3, at + 4, unit=for_a_nat, **options[3])
+        if known["reward"]
+        else None,
+    )
 
 
 @dataclass(frozen=True)

@@ -103,10 +103,18 @@ def _first_is_folder(folder: Path, source: str) -> bool:
     return bool(rest) and (Path(first).is_dir() or first in folder.resolve().parts)
 
 
-def _cached(name: str) -> bool:
+def _cached(name: str, file: str = "config.json") -> bool:
     from huggingface_hub import try_to_load_from_cache
 
-    return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    return isinstance(try_to_load_from_cache(name, file), str)
+
+
+def has_weights(source: str) -> bool:
+    """Whether the weights of a folder, or of a name on the hub, are on this machine."""
+    if Path(source).exists():
+        return any(Path(source).glob("*.safetensors"))
+    files = ("model.safetensors", "model.safetensors.index.json")
+    return any(_cached(source, file) for file in files)
 
 
 def causal_lm(source: str | Path, **options: Any) -> Any:

@@ -1,7 +1,7 @@
 """Micro-batches: sequences sorted by length, filled to a token budget, padded on the right.
 
 A micro-batch ends too where its padding would cost more than one more micro-batch does. Counted in
-tokens, that is few in a plain pass on a CPU, more in forward mode, and many on an accelerator.
+tokens, that is few in a plain pass on a CPU, more with derivatives, and many on an accelerator.
 
 A causal model never looks right, so right padding needs no attention mask and changes nothing.
 Only response tokens that the policy drew are predicted: `rows`, `columns` say where, packed to one
@@ -55,8 +55,8 @@ def share_of_limits(share: float) -> Generator[None]:
 
 
 PADDING, PADDING_OF_SLOPES, PADDING_ON_ACCELERATOR = 32, 128, 1024
-"""Padded tokens that cost as much as one more micro-batch: on a CPU in a plain pass and in forward
-mode (`benchmarks.kernel`), and elsewhere."""
+"""Padded tokens that cost as much as one more micro-batch: on a CPU in a plain pass and in one with
+derivatives (`benchmarks.kernel`), and elsewhere."""
 
 
 @dataclass(frozen=True)

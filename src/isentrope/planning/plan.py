@@ -16,7 +16,7 @@ import torch
 
 from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
 from isentrope.models.adapter import require_tunable, train_only
-from isentrope.models.base_model import adapter_base, model_config
+from isentrope.models.base_model import adapter_base, has_weights, model_config
 from isentrope.models.precision import Precision
 from isentrope.system.checkpoint_folder import ADAPTER_CONFIG, CheckpointFolder
 from isentrope.system.errors import IsentropeError
@@ -37,6 +37,54 @@ class Shapes:
     trainable: int
     present: bool
 
+    @classmethod
+    def of(cls, model: Any, present: bool) -> Shapes:
+        """Count the parameters of a model."""
+        counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
+        return cls(sum(n for n, _ in counts), sum(n for n, moved in counts if moved), present)
+
+
+def meta_model(
+    folder: str | Path,
+    *,
+    base_model: str | Path | None = None,
+    allow_hub: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Any, bool]:
+    """The model of a checkpoint without its weights, on the device meta.
+
+    Args:
+        folder: Folder with `config.json`, or with `adapter_config.json`; a name on the model hub.
+        base_model: Base of the adapter, where the one its config names is not to be used.
+        allow_hub: Whether a base that the adapter's config names may come from the model hub.
+        dtype: Of the weights.
+
+    Returns:
+        The model, and whether its weights are on this machine.
+
+    Raises:
+        FileNotFoundError: If the base model is a path that is not there.
+        FileError: If a configuration cannot be read.
+    """
+    from peft import PeftConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    source, folder = str(folder), Path(folder)
+    settings = CheckpointFolder(folder).adapter if folder.is_dir() else {}
+    if settings:
+        require_tunable(folder, settings)
+        named = settings.get("base_model_name_or_path")
+        source = adapter_base(folder, named, base_model, allow_hub=allow_hub)
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(model_config(source), dtype=dtype)
+        if settings:
+            with reading(folder / ADAPTER_CONFIG):
+                adapter = PeftConfig.from_pretrained(str(folder))
+            adapter.inference_mode = False
+            adapter.base_model_name_or_path = model.name_or_path or None  # else peft warns
+            model = get_peft_model(model, adapter)
+    return model, has_weights(source)
+
 
 def shapes_of(
     folder: str | Path,
@@ -48,43 +96,19 @@ def shapes_of(
     """Read the shapes of a checkpoint.
 
     Args:
-        folder: Folder with `config.json`, or with `adapter_config.json`.
-        base_model: Base of the adapter, where the one its config names is not to be used.
-        allow_hub: Whether a base that the adapter's config names may come from the model hub.
+        folder: As `meta_model` takes it.
+        base_model: Likewise.
+        allow_hub: Likewise.
         trainable_patterns: Names (with * and ?) of the parameters that training moved; None for the
             whole adapter, or all weights.
 
     Returns:
         The shapes.
-
-    Raises:
-        FileNotFoundError: If the base model is a path that is not there.
-        FileError: If a configuration cannot be read.
     """
-    from peft import PeftConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    folder = Path(folder)
-    settings, source = CheckpointFolder(folder).adapter, str(folder)
-    if settings:
-        require_tunable(folder, settings)
-        named = settings.get("base_model_name_or_path")
-        source = adapter_base(folder, named, base_model, allow_hub=allow_hub)
-    with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(model_config(source), dtype=torch.float32)
-        if settings:
-            with reading(folder / ADAPTER_CONFIG):
-                adapter = PeftConfig.from_pretrained(str(folder))
-            adapter.inference_mode = False
-            adapter.base_model_name_or_path = model.name_or_path or None  # else peft warns
-            model = get_peft_model(model, adapter)
+    model, present = meta_model(folder, base_model=base_model, allow_hub=allow_hub)
     if trainable_patterns is not None:
         train_only(model, trainable_patterns)
-    return Shapes(
-        parameters=sum(p.numel() for p in model.parameters()),
-        trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
-        present=any(Path(source).glob("*.safetensors")),
-    )
+    return Shapes.of(model, present)
 
 
 STEP_VECTORS = 5
@@ -117,7 +141,7 @@ class Stage:
 
     Attributes:
         name: As the verb's own clock calls it.
-        seconds: Of one process.
+        seconds: Of one process; None where nothing was timed.
         peak: Bytes at once.
         fixed: Those of them that no smaller micro-batch would save.
         setting: What the others are in proportion to.
@@ -125,7 +149,7 @@ class Stage:
     """
 
     name: str
-    seconds: float
+    seconds: float | None
     peak: int
     fixed: int
     setting: str = "sampling.max_tokens"
@@ -142,8 +166,9 @@ class Plan:
         held: Bytes that are held without any pass, by what they are; they are in the stages too.
         libraries: Bytes of Python and its libraries, or of CUDA, without any model.
         memory: Bytes that there are.
-        stages: In the order in which they run; none where nothing was run.
+        stages: In the order in which they run; none where nothing is known of them.
         not_run: Why no stage was run; None where they were.
+        otherwise: What to change where no smaller micro-batch would fit.
     """
 
     verb: str
@@ -153,6 +178,9 @@ class Plan:
     memory: int
     stages: tuple[Stage, ...] = ()
     not_run: str | None = None
+    otherwise: str = (
+        "fisher_kernel.where=disk, fewer analysis.groups, precision.runtime_dtype=float32"
+    )
 
     @property
     def largest(self) -> tuple[int, str]:
@@ -172,8 +200,9 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """Of all stages."""
-        return sum(stage.seconds for stage in self.stages) if self.stages else None
+        """Of all stages; None where one was not timed."""
+        times = [stage.seconds for stage in self.stages]
+        return sum(x for x in times if x is not None) if times and None not in times else None
 
     @property
     def cure(self) -> str:
@@ -188,8 +217,8 @@ class Plan:
             changes = " ".join(f"--set {name}={value}" for name, value in wanted.items())
             return f"{changes} would fit."
         return (
-            "Most of it is held whatever is read at a time: fisher_kernel.where=disk, fewer "
-            "analysis.groups, precision.runtime_dtype=float32 or a machine with more memory."
+            f"Most of it is held whatever is read at a time: {self.otherwise} or a machine with "
+            "more memory."
         )
 
 
@@ -236,8 +265,6 @@ def libraries_bytes(device: str) -> int:
 
 def memory_of(device: str) -> int:
     """Bytes that are free on cpu, cuda or cuda:N, or hold libraries; the host's without CUDA."""
-    import torch
-
     from isentrope.system.memory import free_memory
 
     here = device if torch.cuda.is_available() else "cpu"

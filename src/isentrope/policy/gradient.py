@@ -25,6 +25,7 @@ from isentrope.models.architecture import refusal_by_name
 from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch, as_trained, micro_batches
 from isentrope.models.requirements import require_no_checkpointing
 from isentrope.models.sharding import layer_gradients
+from isentrope.models.walk import parameters_by_name
 from isentrope.nouns.forward_mode import FrozenProducts
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, is_sharded
@@ -180,14 +181,17 @@ def weighted_gradients(
     """
     require_no_checkpointing(policy.model)
     rollouts.require_vocabulary(policy.vocabulary)
-    parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
+    parameters = {n: p for n, p in parameters_by_name(policy.model).items() if p.requires_grad}
+    theta = {n: p.detach() for n, p in parameters.items()}
     totals = [
-        {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
-        for _ in weights
+        {n: torch.zeros_like(p, dtype=torch.float64) for n, p in theta.items()} for _ in weights
     ]
     ranks = policy.ranks if ranks is None else ranks
+    padding = max(
+        policy.padding, PADDING_OF_SLOPES
+    )  # a backward pass costs as much as forward mode
     batches = (
-        micro_batches(rollouts, policy.max_tokens, ranks, padding=policy.padding)
+        micro_batches(rollouts, policy.max_tokens, ranks, padding=padding)
         if policy.precision.rounding is None
         else as_trained(rollouts, micro_batch, policy.max_tokens, ranks)
     )
@@ -201,7 +205,7 @@ def weighted_gradients(
             mapped_blocks(),
             torch.enable_grad(),
             policy.precision.active(forward_mode=False),
-            layer_gradients(policy.theta, policy.model) as of_layers,
+            layer_gradients(theta, policy.model) as of_layers,
         ):
             with policy.precision.mixed():
                 roots = _roots(policy, here, packed, parameters)

@@ -187,8 +187,8 @@ def look_ahead(
         match=SamplerMatch(difference, RowSampler(policy.temperature) if agrees else None, agrees),
         rewards=None if mine.rewards is None else torch.stack(_all_rows(policy, [*mine.rewards])),
         after={
-            name: _all_rows(policy, matches(mine.response_ids, name, policy.tokenizer))
-            for name in ([] if pattern is None else [pattern])
+            name: _all_rows(policy, own)
+            for name, own in matches(mine.response_ids, pattern, policy.tokenizer).items()
         },
     )
 

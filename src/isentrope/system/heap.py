@@ -13,6 +13,7 @@ import ctypes
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 MAPPED = 2**20
 """Bytes from which on `mapped_blocks` gives a block pages of its own."""
@@ -22,6 +23,23 @@ LARGEST_KEPT = 2**25
 
 _M_MMAP_THRESHOLD = -3
 """Of <malloc.h>."""
+
+
+_KEPT: ContextVar[bool] = ContextVar("_KEPT", default=False)
+
+
+@contextmanager
+def kept_blocks() -> Generator[None]:
+    """A block in which `mapped_blocks` does nothing: between passes of training, which are larger.
+
+    Yields:
+        Nothing.
+    """
+    token = _KEPT.set(True)
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
 
 
 @contextmanager
@@ -34,7 +52,7 @@ def mapped_blocks() -> Generator[None]:
         Nothing.
     """
     library = _glibc()
-    if library is None:
+    if library is None or _KEPT.get():
         yield
         return
     library.malloc_trim(0)

@@ -77,16 +77,31 @@ def fine_tune_supervised(
     Returns:
         The trainer, its model trained.
     """
+    trainer = supervised_trainer(model, tokenizer, rows, options, shard_base=shard_base)
+    trainer.observe, trainer.record = observe, record or {}
+    trainer.files = files or trainer.files
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    return trainer
+
+
+def supervised_trainer(
+    model: Any,
+    tokenizer: Any,
+    rows: Mapping[str, list[list[int]]],
+    options: Mapping[str, Any],
+    *,
+    shard_base: bool = False,
+) -> Any:
+    """The trainer of `fine_tune_supervised`, which takes the same arguments, before it trains."""
     args = on_one_gpu(SFTConfig(**options))
     if shard_base:
         spread(model, all_ranks(), args.device)
     # labels beside token ids are used unchanged; the collator pads them
     examples = Dataset.from_dict(dict(rows))
     trainer = _Trainer(model, args, train_dataset=examples, processing_class=tokenizer)
-    trainer.observe, trainer.record = observe, record or {}
-    trainer.files = files or RunFiles(str(args.output_dir))
+    trainer.observe, trainer.record = lambda metrics: None, {}
+    trainer.files = RunFiles(str(args.output_dir))
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     return trainer
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.models.layouts import foreign_file
+from isentrope.models.walk import parameters_by_name
 from isentrope.nouns.vectors import is_sharded, sharded_like
 from isentrope.policy.language_model import Policy
 from isentrope.system.errors import FileError, IsentropeError
@@ -152,8 +153,9 @@ def _by_name(
     ordered, source = names_of_states(
         policy, groups, chosen=names, parameters=parameters, sidecar=sidecar
     )
+    theta = parameters_by_name(policy.model)
     for name, parameter in zip(ordered, parameters or (), strict=False):
-        _require_shape(policy, name, parameter, "the optimizer's parameter")
+        _require_shape(theta, name, parameter, "the optimizer's parameter")
     places = [(group, index) for group in groups for index in group["params"]]
     by_name = dict(zip(ordered, places, strict=True))
     held: dict[str, Mapping[str, Any]] = {name: by_name[name][0] for name in policy.names}
@@ -177,7 +179,7 @@ def _by_name(
         rule=rule,
         groups=held,
         moments={
-            name: {key: _entry(policy, name, key, x) for key, x in kept.get(name, {}).items()}
+            name: {key: _entry(theta, name, key, x) for key, x in kept.get(name, {}).items()}
             for name in held
         },
         learning_rate=_learning_rate(groups, held),
@@ -265,7 +267,7 @@ def _kept(
     }
 
 
-def _entry(policy: Policy, name: str, key: str, value: Any) -> Tensor | float:
+def _entry(theta: Mapping[str, Tensor], name: str, key: str, value: Any) -> Tensor | float:
     if value is None:
         raise ValueError(
             f"The optimizer has no {key!r} for parameter {name!r}: its state is incomplete, or "
@@ -273,13 +275,13 @@ def _entry(policy: Policy, name: str, key: str, value: Any) -> Tensor | float:
         )
     if key == "step":
         return float(value)
-    _require_shape(policy, name, value, f"{key!r} of the optimizer")
-    like = policy.model.get_parameter(name)
+    _require_shape(theta, name, value, f"{key!r} of the optimizer")
+    like = theta[name]
     return (sharded_like(value, like) if is_sharded(like) else value).double()
 
 
-def _require_shape(policy: Policy, name: str, tensor: Tensor, what: str) -> None:
-    shape = tuple(policy.model.get_parameter(name).shape)
+def _require_shape(theta: Mapping[str, Tensor], name: str, tensor: Tensor, what: str) -> None:
+    shape = tuple(theta[name].shape)
     if tuple(tensor.shape) != shape:
         raise ValueError(
             f"Parameter {name!r} has shape {shape}, but {what} matched to it has "

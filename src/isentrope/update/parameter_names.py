@@ -33,6 +33,7 @@ from typing import Any, cast
 
 from torch import nn
 
+from isentrope.models.walk import parameters_by_name
 from isentrope.policy.language_model import Policy
 
 WRAPPERS = frozenset(
@@ -201,13 +202,14 @@ def names_of_states(
         names = stored
     else:
         names, source = _hugging_face_order(policy, groups, sizes), "order"
-    names = model_spelling(policy.model, names)
+    if own is None:
+        names = model_spelling(policy.model, names)
     if own is None and stored is not None and listed is not None:
         _require_agreement(policy, stored, _flat(listed, sizes))
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise ValueError(f"Parameter {twice!r} is listed twice in the optimizer's names.")
-    if missing := [name for name in policy.names if name not in set(names)]:
+    if missing := sorted(set(policy.names) - set(names), key=policy.names.index):
         raise ValueError(
             f"The optimizer does not hold parameter {missing[0]!r}, which the policy trains "
             f"({len(missing)} of {len(policy.names)} are not there). {PARTLY_FROZEN}"
@@ -231,7 +233,7 @@ def _require_agreement(policy: Policy, stored: Sequence[str], listed: Sequence[s
 
 def _own_names(policy: Policy, parameters: Sequence[nn.Parameter] | None) -> list[str] | None:
     """Names by identity; None if the optimizer holds no Parameter of this model."""
-    by_id = {id(p): name for name, p in policy.model.named_parameters()}
+    by_id = {id(p): name for name, p in parameters_by_name(policy.model).items()}
     names = [by_id.get(id(p)) for p in parameters or ()]
     if all(name is None for name in names):
         return None

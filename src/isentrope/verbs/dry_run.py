@@ -154,7 +154,8 @@ def stages_of(
     first = [Stage("load", loading.seconds["load"], alive.now, alive.now)]
     whole, most = batches_of(config, policy), policy.max_tokens
     if drawn := [pair for batch in whole if batch.drawn for pair in batch.lengths]:
-        first.append(_sampling(policy, alive, config, drawn))
+        with at_precision(policy, config.precision.sampling):
+            first.append(sampling_stage(policy, alive, config.sampling.batch_size, drawn))
     tokens, reads = (sum(b.tokens for b in whole), sum(b.largest(most) for b in whole))
     dry = _DryRun(config, _Loaded(**vars(subject), policy=policy), folder, alive)
     shares, parts = [], []
@@ -219,16 +220,27 @@ class _DryRun:
                 self.names[verb] = [*inner, verb]
 
 
-def _sampling(
-    policy: Policy, alive: Alive, config: MeasureConfig, drawn: list[tuple[int, int]]
+def sampling_stage(
+    policy: Policy, alive: Alive, at_once: int, drawn: list[tuple[int, int]], times: int = 1
 ) -> Stage:
-    """A few steps of decoding as many sequences as are drawn at a time."""
-    at_once, steps = min(config.sampling.batch_size, len(drawn)), (1, STEPS)
+    """A few steps of decoding as many sequences as are drawn at a time.
+
+    Args:
+        policy: At the precision that it samples in.
+        alive: Gauges its device.
+        at_once: Sequences that are drawn at a time, at most.
+        drawn: (prompt, response) of each sequence, in tokens.
+        times: How often they are drawn.
+
+    Returns:
+        The stage of all of them.
+    """
+    at_once, steps = min(at_once, len(drawn)), (1, STEPS)
     prompts = [torch.ones(1, dtype=torch.long)] * at_once
     ends, policy.eos_token_ids = policy.eos_token_ids, ()
     meter = Meter(alive)
     try:
-        with at_precision(policy, config.precision.sampling), alive:
+        with alive:
             fixed = alive.now
             for k in steps:  # what is slow once is in the first
                 uniforms = torch.rand(at_once, k).double()
@@ -239,6 +251,6 @@ def _sampling(
     # more tokens leave keys and values in the cache, by the line through one step and four
     memory = on_line(steps, [meter.peaks[str(k)] for k in steps])
     peak = int(memory(max(p + r for p, r in drawn)))
-    times = -(-len(drawn) // at_once) * max(r for _, r in drawn) / STEPS
-    seconds = meter.seconds[str(STEPS)] * times
+    decoded = times * -(-len(drawn) // at_once) * max(r for _, r in drawn)
+    seconds = meter.seconds[str(STEPS)] * decoded / STEPS
     return Stage("sampling", seconds, peak, fixed, "sampling.batch_size", at_once)

@@ -1,7 +1,8 @@
 """`isentrope plan`: what the verbs of a configuration take, before any of them runs.
 
 Every response is taken to be as long as it may be. The verb itself is run on small shares of its
-batches (`verbs.dry_run`); where that cannot be, what it holds without any pass is all that is said.
+batches (`verbs.dry_run`), a training for two steps of one micro-batch (`verbs.dry_training`);
+where that cannot be, what is held by shapes alone is all that is said.
 """
 
 from __future__ import annotations
@@ -11,14 +12,20 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from isentrope.config.io import load_config
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
+from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.config.trl import sft_options, shards_weights
+from isentrope.planning.gauge import Alive, Meter
 from isentrope.planning.plan import (
     DoesNotFitError,
     Plan,
     Shapes,
+    Stage,
     bytes_of,
     gigabytes,
     held,
@@ -26,13 +33,28 @@ from isentrope.planning.plan import (
     memory_of,
     shapes_of,
 )
-from isentrope.results.verbs import MEASURE, VERBS
+from isentrope.planning.training_memory import cache_bytes, held_in_training, pass_bytes
+from isentrope.results.verbs import INFLUENCE, MEASURE, VERBS
 from isentrope.runs.checkpoints import find_checkpoints
 from isentrope.runs.study import plan_study
+from isentrope.system.progress import Progress
+from isentrope.training.run_files import RunFiles
 from isentrope.verbs.dry_run import stages_of
-from isentrope.verbs.kinds import load_any
+from isentrope.verbs.kinds import kind_of, load_any
 
 log = logging.getLogger("isentrope")
+
+AFTERWARDS = (MEASURE.name, INFLUENCE.name)
+"""Verbs that are planned for the checkpoints of a training that has none yet."""
+
+PROMPT, DEMONSTRATION = 256, 1024
+"""Tokens of a prompt, and of a demonstration, where they are not read."""
+
+SMALLER = "trainer.gradient_checkpointing=true, a smaller rank, model.dtype=bfloat16"
+"""What makes a training take less, but for smaller micro-batches."""
+
+LARGEST = 500_000_000
+"""Parameters of a model that is trained for two steps on a CPU, at most."""
 
 GROUPS = 8
 """Error groups of influence, at least, unless the configuration asks for others."""
@@ -63,16 +85,27 @@ def plan(
             to be spread.
     """
     config = load_any(path, settings)
-    if not isinstance(config, MeasureConfig):
-        raise ValueError(f"{path} measures nothing, and isentrope plan plans what measures.")
-    if other := [verb for verb in verbs if verb not in PLANNED]:
-        raise ValueError(f"{path} is for {', '.join(PLANNED)}, not for {other[0]}.")
-    where = config.checkpoint
-    if where.shard_base:
+    training = isinstance(config, (TrainConfig, SftConfig))
+    if not (training or isinstance(config, MeasureConfig)):
+        raise ValueError(f"{path} evaluates, and isentrope plan plans what measures or trains.")
+    own = kind_of(type(config).model_fields)
+    known = PLANNED if not training else (own, *AFTERWARDS) if own == "train" else (own,)
+    if other := [verb for verb in verbs if verb not in known]:
+        raise ValueError(f"{path} is for {', '.join(known)}, not for {other[0]}.")
+    section = config.model if training else config.checkpoint
+    if section.shard_base:
         raise ValueError(
-            "checkpoint.shard_base spreads the base over several processes, and a plan runs in "
-            "one: plan with checkpoint.shard_base=false, and take off what the others hold."
+            f"{'model' if training else 'checkpoint'}.shard_base spreads the base over several "
+            "processes, and a plan runs in one: plan with it false, and take off what the others "
+            "hold."
         )
+    if training:
+        return _training(config, verbs or known, memory)
+    return _measuring(config, verbs or PLANNED, memory)
+
+
+def _measuring(config: MeasureConfig, verbs: Sequence[str], memory: str | None) -> list[Plan]:
+    where = config.checkpoint
     first = find_checkpoints(where)[0]
     shapes = _shapes(first.path, where)
     size = memory_of(where.device_map) if memory is None else bytes_of(memory)
@@ -102,6 +135,99 @@ def _least(verb: str, name: str, config: MeasureConfig, shapes: Shapes, memory: 
     storage = kernel.held.within(memory) if on_gpu else kernel.held
     terms = held(shapes, config.precision.measuring, storage, groups, sides)
     return Plan(verb, name, terms, libraries_bytes(config.checkpoint.device_map), memory)
+
+
+def _training(
+    config: TrainConfig | SftConfig, verbs: Sequence[str], memory: str | None
+) -> list[Plan]:
+    """Plan a training, and what measures its checkpoints in float32."""
+    from isentrope.verbs.dry_training import untrained
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    size = memory_of(device) if memory is None else bytes_of(memory)
+    model, present = untrained(config.model)
+    shapes = Shapes.of(model, present)
+    afterwards = load_config(
+        {
+            "checkpoint": {"checkpoint_path": ".", "device_map": device},
+            "precision": {"runtime_dtype": "float32"},
+        }
+    )
+    plans = []
+    for verb in verbs:
+        if verb in AFTERWARDS:
+            found = _least(verb, "a checkpoint", afterwards, shapes, size)
+            plans.append(replace(found, not_run="there is no checkpoint yet"))
+            continue
+        terms, libraries = held_in_training(model), libraries_bytes(device)
+        found = Plan(verb, config.model.path, terms, libraries, size, otherwise=SMALLER)
+        if reason := _obstacle_to_training(config, shapes):
+            found = replace(found, stages=tuple(_by_shapes(config, model)), not_run=reason)
+        elif found.fits:
+            found = replace(found, stages=tuple(_two_steps(config)))
+        plans.append(found)
+    return plans
+
+
+def _obstacle_to_training(config: TrainConfig | SftConfig, shapes: Shapes) -> str | None:
+    """Why no step can be taken here."""
+    reasons = {
+        "the weights are not on this machine": not shapes.present,
+        "the weights are to be sharded": shards_weights(config.trainer),
+        "vLLM is to sample": bool(config.trainer.get("use_vllm")),
+        "there is no GPU here, and the model is too large to be tried on a CPU": (
+            not torch.cuda.is_available() and shapes.parameters > LARGEST
+        ),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _by_shapes(config: TrainConfig | SftConfig, model: Any) -> list[Stage]:
+    """The stages of a training, from the shapes of its model; of no time."""
+    checkpointing = bool(config.trainer.get("gradient_checkpointing"))
+    fixed = sum(held_in_training(model).values())
+    stages = []
+    if isinstance(config, SftConfig):
+        tuning = config.fine_tuning
+        setting, number = "fine_tuning.micro_batch", tuning.micro_batch or tuning.batch_size
+        shape = number, tuning.max_length or DEMONSTRATION
+    else:
+        training, sampling = config.training, config.sampling
+        setting, number = "training.micro_batch", training.micro_batch or training.prompts_per_step
+        shape = number * training.group_size, PROMPT + sampling.max_new_tokens
+        at_once = min(sampling.batch_size, training.prompts_per_step * training.group_size)
+        size = model.dtype.itemsize
+        cache = cache_bytes(model.config, at_once, shape[1], size)
+        stages.append(Stage("sampling", None, fixed + cache, fixed, "sampling.batch_size", at_once))
+    most = pass_bytes(model.to("meta"), *shape, checkpointing)
+    return [*stages, Stage("update", None, fixed + most, fixed, setting, number)]
+
+
+def _two_steps(config: TrainConfig | SftConfig) -> list[Stage]:
+    """The stages of a training, from two steps of one micro-batch."""
+    from isentrope.verbs import dry_training as dry
+    from isentrope.verbs.prepare_training import prepare_training
+
+    with tempfile.TemporaryDirectory() as place:
+        files, loading = RunFiles(place), Meter(Alive("cpu", ()))
+        output = {"directory": place, "report_to": (), "log_level": "ERROR"}
+        config = config.model_copy(update={"output": config.output.model_copy(update=output)})
+        with loading.stage("load"):
+            if isinstance(config, TrainConfig):
+                uses = config.trainer.get("num_iterations", 1)
+                small, counts = dry.small_training(config.training, config.entropy_probe, uses)
+                trainer = prepare_training(config.model_copy(update=small), files, Progress())
+                dry.draw_at_random(trainer)
+            else:
+                small, counts = dry.small_tuning(config.fine_tuning)
+                options = sft_options(config.model_copy(update=small), files.folder)
+                given = config.model, config.data, small["fine_tuning"], options
+                trainer, longer = dry.tuning_trainer(*given)
+                counts = replace(counts, longer=longer)
+        stages = [dry.loaded(trainer, loading.seconds["load"])]
+        if isinstance(config, TrainConfig):
+            stages.append(dry.decoding(trainer, config.sampling.batch_size, counts))
+        return [*stages, *dry.stages_of_training(trainer, counts)]
 
 
 def _obstacle(where: CheckpointConfig, shapes: Shapes) -> str | None:

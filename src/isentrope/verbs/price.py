@@ -12,12 +12,7 @@ from isentrope.attribution.alignment import alignment
 from isentrope.attribution.gradients.groups import entropy_groups, reward_groups
 from isentrope.estimators.entropy_change import EntropyChange
 from isentrope.estimators.jackknife import Jackknifed
-from isentrope.estimators.positions import (
-    matches,
-    position_classes,
-    require_matches,
-    solved_prompts,
-)
+from isentrope.estimators.positions import positions_of, require_matches
 from isentrope.estimators.price import PRICED, Price, price_of_step
 from isentrope.estimators.ratio import ratio_of
 from isentrope.nouns.estimate import Estimate
@@ -55,16 +50,10 @@ def price_at_checkpoint(
     sample, asked, confidence = change.sample, ready.analysis, ready.estimator.confidence
     if change.first_order is None or not asked.price or sample.functional.method not in PRICED:
         return None
-    E, pattern = ready.E, asked.position_pattern
-    after = (
-        {}
-        if pattern is None
-        else {pattern: matches(E.response_ids, pattern, ready.policy.tokenizer)}
-    )
-    require_matches(after)
-    solved = solved_prompts(rewards, E.prompt_index)
-    base = sample.series[0]
-    classes = position_classes(base.mask, base.entropies, after=after, solved=solved)
+    E = ready.E if rewards is None else ready.E.with_columns(rewards=rewards)
+    entropies = sample.series[0].entropies
+    classes = positions_of(E, entropies, asked.position_pattern, ready.policy.tokenizer)
+    require_matches(classes)
     parts = ("momentum", "total")
     shares = Jackknifed(
         torch.tensor([budget[name].value for name in parts]).double(),
@@ -74,8 +63,7 @@ def price_at_checkpoint(
     options = {"confidence": confidence, **sample.trust.options(sample.functional.method)}
     momentum = ratio_of(shares, 0, 1, name="δH₁", unit="share", sign="any", **options)
     found = price_of_step(sample, ready.rate, classes, rewards, confidence=confidence)
-    rewarded = E if rewards is None else E.with_columns(rewards=rewards)
-    return replace(found, momentum=momentum, cosine=_cosine(ready, rewarded))
+    return replace(found, momentum=momentum, cosine=_cosine(ready, E))
 
 
 def _cosine(ready: Prepared, E: Rollouts) -> Estimate | None:

@@ -196,7 +196,7 @@ def _fine_tune(
     if tuning.save_every is not None:
         saved += kept_steps(range(done + 1, tuning.steps + 1), tuning.save_every)
     require_disk(files.folder, model, saved, "set fine_tuning.save_every, or choose another --out")
-    rows = _examples(config.data, tuning, model, tokenizer)
+    rows = examples(config.data, tuning, model, tokenizer)
     held_out = None
     if tuning.adherence_prompts:
         held_out = HeldOut.of(config.data, tuning, model, tokenizer, rows)
@@ -242,10 +242,10 @@ def _require_same(checkpoint: Path, now: dict[str, Any]) -> None:
     require_same_origin(checkpoint, saved["made_from"], now["made_from"], cure)
 
 
-def _examples(
+def examples(
     data: DataConfig, tuning: FineTuningConfig, model: Any, tokenizer: Any
 ) -> dict[str, list[list[int]]]:
-    """As many demonstrations as the run needs, encoded."""
+    """As many demonstrations as a run needs, encoded."""
     policy = Policy(model, tokenizer, precision="as_is")
     if dropout := active_dropout(model.train()):
         raise ValueError(

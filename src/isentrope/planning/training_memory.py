@@ -1,0 +1,83 @@
+"""What training holds, from shapes alone: weights, gradients, moments, a micro-batch, a cache.
+
+The micro-batch is passed through the decoder on the device meta, which computes nothing, and the
+tensors that are alive at once are counted, in the type of the weights. Under bf16 they are smaller,
+and attention keeps no scores on a GPU: so it is the most that they take. Logits are held in tiles
+by TRL.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from isentrope.planning.gauge import Alive
+
+TILE = (4096, 32_768)
+"""Tokens and vocabulary of TRL's tiles of logits; a test reads them there."""
+
+COPIES = 3
+"""Of a tile at once in float32."""
+
+
+def held_in_training(model: Any) -> dict[str, int]:
+    """What is held from one step to the next and in its gradient.
+
+    Args:
+        model: On any device, with its trainable set.
+
+    Returns:
+        Bytes by what they are; Adam has two moments.
+    """
+    moved = [p for p in model.parameters() if p.requires_grad]
+    gradients = sum(p.nbytes for p in moved)
+    weights = sum(p.nbytes for p in model.parameters())
+    return {"weights": weights, "gradients": gradients, "moments of Adam": 2 * gradients}
+
+
+def pass_bytes(model: Any, sequences: int, length: int, checkpointing: bool) -> int:
+    """The most that forward and backward pass of a micro-batch hold above weights and gradients.
+
+    Args:
+        model: On the device meta; an adapter over a causal language model, or one.
+        sequences: Of the micro-batch.
+        length: Tokens of each, prompt and response.
+        checkpointing: Whether only the inputs of layers are kept.
+
+    Returns:
+        Bytes.
+    """
+    model.train()
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+        model.enable_input_require_grads()
+    language_model = model.get_base_model() if hasattr(model, "peft_config") else model
+    alive = Alive("meta", [*model.parameters(), *model.buffers()])
+    with torch.device("meta"), alive:
+        ids = torch.zeros(sequences, length, dtype=torch.long)
+        mask = torch.ones(sequences, 1, length, length, dtype=torch.bool)  # no value is read of it
+        before = alive.now
+        hidden = language_model.base_model(input_ids=ids, attention_mask=mask, use_cache=False)[0]
+        hidden.sum().backward()
+        gradients = sum(p.nbytes for p in model.parameters() if p.grad is not None)
+    tile = min(sequences * length, TILE[0]) * min(language_model.config.vocab_size, TILE[1])
+    return alive.peak - before - gradients + COPIES * 4 * tile
+
+
+def cache_bytes(config: Any, sequences: int, length: int, size: int) -> int:
+    """Keys and values of sequences that are sampled at a time, and their next logits.
+
+    Args:
+        config: Of the model.
+        sequences: At a time.
+        length: Tokens of each at the end.
+        size: Bytes of a number.
+
+    Returns:
+        Bytes; logits are held in float32 and float64, with a cumulative sum.
+    """
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    keys = 2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads)
+    return sequences * (keys * width * length * size + 28 * config.vocab_size)

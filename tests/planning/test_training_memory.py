@@ -1,0 +1,126 @@
+"""What shapes say of a training: counted parameters, a pass without weights, a cache."""
+
+import json
+
+import pytest
+import torch
+from trl.kernels.chunked_logprob import TOKEN_CHUNK_SIZE
+from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
+
+from isentrope.config.io import load_config
+from isentrope.config.train import TrainConfig
+from isentrope.planning.gauge import Alive
+from isentrope.planning.training_memory import TILE, cache_bytes, held_in_training, pass_bytes
+from isentrope.training.models import load_trainable
+from isentrope.verbs.dry_training import untrained
+from isentrope.verbs.plan import plan
+from tests import cases
+
+QWEN = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "vocab_size": 151_936,
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 32_768,
+}
+"""The shapes of Qwen2.5-1.5B."""
+
+
+@pytest.fixture
+def qwen(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(QWEN))
+    return str(tmp_path)
+
+
+def section(path, **more):
+    return load_config({"model": {"path": str(path), **more}}, root=TrainConfig).model
+
+
+def test_the_recipe_has_the_parameters_of_qwen_and_of_its_adapter(qwen):
+    model, present = untrained(section(qwen, lora_rank=64, lora_alpha=128))
+    assert not present
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+    d, inner, heads, layers = 1536, 8960, (12 + 2 * 2) * 128, 28
+    biases_and_norms = heads + 2 * d
+    layer = d * heads + d * d + 3 * d * inner + biases_and_norms
+    base = 151_936 * d + layers * layer + d
+    sides = (d + d, d + 256, d + 256, d + d, d + inner, d + inner, inner + d)
+    adapter = 64 * layers * sum(sides)
+    held = held_in_training(model)
+    assert held["weights"] == 4 * (base + adapter)
+    assert held["gradients"] == 4 * adapter
+    assert held["moments of Adam"] == 8 * adapter
+
+
+def test_shapes_are_those_of_the_model_that_is_trained(tmp_path):
+    cases.model("qwen2").save_pretrained(tmp_path)
+    for rank in (0, 2):
+        expected, _ = load_trainable_of(tmp_path, rank)
+        found, present = untrained(section(tmp_path, lora_rank=rank))
+        assert present
+        assert held_in_training(found) == held_in_training(expected)
+
+
+def load_trainable_of(folder, rank):
+    from isentrope.sampling.tasks.addition import character_tokenizer
+
+    character_tokenizer().save_pretrained(folder)
+    return load_trainable(str(folder), lora_rank=rank, lora_alpha=32)
+
+
+def test_a_pass_without_weights_takes_at_least_what_one_with_weights_takes(tmp_path):
+    cases.model("qwen2").save_pretrained(tmp_path)
+    real, _ = load_trainable_of(tmp_path, 2)
+    real.train()
+    alive = Alive("cpu", [*real.parameters(), *real.buffers()])
+    ids = torch.zeros(8, 64, dtype=torch.long)
+    before = alive.now
+    with alive:
+        decoder = real.get_base_model().base_model
+        decoder(input_ids=ids, use_cache=False)[0].sum().backward()
+    measured = alive.peak - before - held_in_training(real)["gradients"]
+    tile = 3 * 4 * 8 * 64 * real.config.vocab_size
+    found = pass_bytes(untrained(section(tmp_path, lora_rank=2))[0], 8, 64, False) - tile
+    assert measured <= found < 2 * measured  # whose attention keeps all scores
+
+
+def test_checkpointing_holds_less_of_deeper_models(tmp_path):
+    cases.model("qwen2", num_hidden_layers=6).save_pretrained(tmp_path)
+
+    def size(checkpointing):
+        return pass_bytes(untrained(section(tmp_path, lora_rank=2))[0], 8, 64, checkpointing)
+
+    assert size(True) < size(False) / 2
+
+
+def test_a_cache_holds_keys_and_values_of_every_layer():
+    config = cases.model("qwen2").config
+    width = config.hidden_size // config.num_attention_heads
+    one = 2 * config.num_hidden_layers * config.num_key_value_heads * width * 4
+    assert cache_bytes(config, 5, 11, 4) - cache_bytes(config, 5, 10, 4) == 5 * one
+
+
+def test_tiles_of_logits_are_those_of_trl():
+    assert TILE == (TOKEN_CHUNK_SIZE, _CHUNKED_LOGPROB_CHUNK_SIZE)
+
+
+def test_a_model_without_weights_is_planned_by_its_shapes(qwen, tmp_path):
+    file = tmp_path / "train.yaml"
+    small = "training: {micro_batch: 1, group_size: 2}\nsampling: {max_new_tokens: 20}\n"
+    file.write_text(f"model: {{path: {qwen}}}\n{small}trainer: {{gradient_checkpointing: true}}\n")
+    train, measure, influence = plan(str(file), memory="40GB")
+    assert train.not_run == "the weights are not on this machine"
+    assert [stage.name for stage in train.stages] == ["sampling", "update"]
+    assert train.seconds is None
+    assert train.fits
+    assert {measure.not_run, influence.not_run} == {"there is no checkpoint yet"}
+    assert influence.held["stored gradient groups"] > measure.held["step"] / 40
+    (short,) = plan(str(file), verbs=["train"], memory="7GB")
+    assert not short.fits
+    assert "held whatever is read at a time" in short.cure
+    assert "gradient_checkpointing" in short.cure
