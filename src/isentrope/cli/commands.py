@@ -33,6 +33,7 @@ class Command:
         show: Dotted name of what prints its results.
         help: A sentence.
         kept: What a signal leaves of its work, and how to go on.
+        room: Lines of results on its first screen, besides conclusions.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Command:
     show: str
     help: str
     kept: str = "Nothing is kept of what was not finished: run the same command again."
+    room: int = 21
 
 
 _PIPELINES = "isentrope.verbs"
@@ -55,6 +57,7 @@ COMMANDS = (
         show="isentrope.cli.demo:print_verdict",
         help="Train a toy policy, see its entropy fall, and find out which tokens do it.",
         kept="What was finished is kept. Run it again with another --out.",
+        room=9,
     ),
     Command(
         "sft",
@@ -162,13 +165,13 @@ CONFIG_COMMANDS = (
 )
 
 
-def add_to(app: typer.Typer, verbs: tuple[Command, ...]) -> None:
-    """Add rows to an application."""
+def add_to(app: typer.Typer, verbs: tuple[Command, ...], *more: Parameter) -> None:
+    """Add rows to an application, each with more options."""
     for verb in verbs:
-        app.command(name=verb.name, help=verb.help, short_help=verb.help)(_command(verb))
+        app.command(name=verb.name, help=verb.help, short_help=verb.help)(_command(verb, more))
 
 
-def _command(verb: Command) -> Callable[..., None]:
+def _command(verb: Command, more: tuple[Parameter, ...]) -> Callable[..., None]:
     """A function with the options of a verb as its signature, which calls it in a session."""
 
     def command(**given: Any) -> None:
@@ -176,7 +179,7 @@ def _command(verb: Command) -> Callable[..., None]:
             _import_session()
             load("isentrope.cli.session:run")(verb, given)
 
-    command.__signature__ = Signature(verb.options)  # type: ignore[attr-defined]
+    command.__signature__ = Signature((*verb.options, *more))  # type: ignore[attr-defined]
     return command
 
 

@@ -3,6 +3,9 @@
 Columns are left out where a table is too wide; numbers are never cut. Each column has a rank.
 Columns of rank 0 are always there; the others are added in the order of their ranks wherever there
 is room. A line below the table says which are left out.
+
+What a verb prints ends with the first screen, unless `--details` asks for all. A last line says how
+much is left out. Conclusions are always there.
 """
 
 from __future__ import annotations
@@ -10,15 +13,18 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from isentrope.verbs.printed import Column, Table
 
@@ -55,7 +61,64 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-out = _Console(width=_width(sys.stdout))
+NOTE = "  note"
+
+
+class Results(_Console):
+    """A console that can stop at the end of the first screen.
+
+    Attributes:
+        room: Lines that are left on the screen; None where there is no limit.
+        hidden: What is left out of it.
+        full: All lines since the limit was set, in their order.
+    """
+
+    room: int | None = None
+    hidden: Sequence[str] = ()
+    full: Sequence[str] = ()
+
+    def begin(self, room: int | None) -> None:
+        """Set the limit, or none."""
+        self.room, self.hidden, self.full = room, (), ()
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as many lines as there is room for."""
+        if self.room is None:
+            super().print(*objects, **options)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        shown = list[str]()
+        for line in captured.get().splitlines():
+            plain = Text.from_ansi(line).plain
+            self.full = (*self.full, plain)
+            height = max(1, -(-cell_len(plain) // self.width))
+            if self.hidden or height > self.room:
+                self.hidden = (*self.hidden, plain)
+            else:
+                self.room -= height
+                shown.append(line)
+        self.file.write("".join(f"{line}\n" for line in shown))
+        self.file.flush()
+
+    def conclude(self, line: str) -> None:
+        """Print a line that is always on the first screen."""
+        self.full = (*self.full, *line.splitlines())
+        room, self.room = self.room, None
+        say(line, self)
+        self.room = room
+
+    def end(self) -> None:
+        """Say what is left out, and forget the limit."""
+        if self.room is not None and self.hidden:
+            notes = sum(line.startswith(NOTE) for line in self.hidden)
+            of = f", {notes} of them notes that limit the numbers" if notes else ""
+            self.room = None
+            say(f"  more         {len(self.hidden)} lines{of}: --details", self)
+        self.room = None
+
+
+out = Results(width=_width(sys.stdout))
 """Results."""
 err = _Console(stderr=True, width=_width(sys.stderr))
 """Progress, notes and errors."""
@@ -66,9 +129,32 @@ def say(text: Any, console: Console = out) -> None:
     console.print(str(text), markup=False, highlight=False, soft_wrap=True)
 
 
+def conclude(line: str, console: Console = out) -> None:
+    """Print a line that is on the first screen too."""
+    if isinstance(console, Results):
+        console.conclude(line)
+    else:
+        say(line, console)
+
+
 def say_written(path: Path) -> None:
     """Print where results are."""
-    say(f"Wrote {path}")
+    conclude(f"Wrote {path}")
+
+
+@contextmanager
+def first_screen(room: int | None) -> Generator[None]:
+    """A block whose results take so many lines at most, besides conclusions; None: all of them."""
+    out.begin(room)
+    try:
+        yield
+    finally:
+        out.end()
+
+
+def limited(console: Console) -> bool:
+    """Whether a console shows the first screen only."""
+    return isinstance(console, Results) and console.room is not None
 
 
 _UNBOUNDED = 10_000
@@ -83,7 +169,7 @@ def show(console: Console, printed: Iterable[Table | str], notes: Iterable[str] 
         else:
             say(block, console)
     for sentence in notes:
-        say(f"  note         {sentence}", console)
+        say(f"{NOTE}         {sentence}", console)
 
 
 def print_table(console: Console, table: Table) -> None:
