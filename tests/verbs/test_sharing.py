@@ -23,17 +23,18 @@ PORT = 29571
 def unlike(expected, found, *expected_to_differ):
     """Differences beyond rounding, but for what is rounding, or magnifies it.
 
-    The spread of two equal values is the root of rounding. A correlation with predictions magnifies
-    it to some 1e-8, and is compared to 1e-6.
+    The spread of two equal values is the root of rounding. A correlation with predictions and the
+    degrees of freedom of a ratio magnify it to some 1e-7, and are compared to 1e-6.
     """
     apart = differences(expected, found, relative=1e-8, absolute=1e-10)
     clearly = differences(expected, found, relative=1e-6, absolute=1e-10)
     in_float32 = ("/stages/", ".parquet/sampler_")
+    magnified = (".predictions.", "/degrees_of_freedom")
     return [
         d
         for d in apart
         if not any(word in d for word in (".spread/", *expected_to_differ))
-        and (".predictions." not in d or d in clearly)
+        and (not any(word in d for word in magnified) or d in clearly)
         and not all(word in d for word in in_float32)
     ]
 
