@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from isentrope.cli.commands import COMMANDS
-from isentrope.cli.console import err, first_screen, out, say, say_written, show
+from isentrope.cli.console import err, out, say, say_written, show
 from isentrope.cli.main import app
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[31mb\r\x9b2J\u202ec\td\ne"
@@ -30,7 +30,7 @@ def test_the_name_of_a_folder_is_escaped(tmp_path):
 
 def printed(room, capsys, width=80):
     """A verb's results on a screen of so many lines: rows, a long line, notes and conclusions."""
-    with first_screen(room):
+    with out.first_screen(room):
         for k in range(10):
             say(f"row {k}")
         say("x" * (2 * width - 1))
@@ -43,11 +43,10 @@ def test_the_first_screen_ends_where_it_is_full_and_says_what_is_left_out(capsys
     monkeypatch.setattr(out, "width", 80)
     whole = printed(None, capsys)
     assert len(whole) == 14
-    assert printed(100, capsys) == whole
-    assert list(out.full) == whole
-    left = "3 lines, 2 of them notes that limit the numbers"
+    assert printed(100, capsys) == out.full == whole
+    left = "3 lines, 2 of them notes"
     assert printed(11, capsys) == [*whole[:10], "Wrote there", f"  more         {left}: --details"]
-    assert list(out.full) == whole  # a line of two screen lines is not cut, and none follows it
+    assert out.full == whole  # a line of two screen lines is not cut, and none follows it
     assert printed(4, capsys)[:5] == [*whole[:4], "Wrote there"]
 
 

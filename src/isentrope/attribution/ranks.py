@@ -76,23 +76,6 @@ def tied(values: NDArray[np.float64]) -> NDArray[np.int64]:
     return groups
 
 
-def mid_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks from 1, of tied values their mean.
-
-    Args:
-        values: (..., n).
-
-    Returns:
-        (..., n).
-    """
-    return np.apply_along_axis(_mid_ranks, -1, tied(values))
-
-
-def _mid_ranks(groups: NDArray[np.int64]) -> NDArray[np.float64]:
-    sizes = np.bincount(groups)
-    return (np.cumsum(sizes) - (sizes - 1) / 2)[groups]
-
-
 def lowest(values: Tensor, share: float) -> Tensor:
     """The share of the values that is lowest; those tied with the last one are in.
 

@@ -165,13 +165,13 @@ CONFIG_COMMANDS = (
 )
 
 
-def add_to(app: typer.Typer, verbs: tuple[Command, ...], *more: Parameter) -> None:
-    """Add rows to an application, each with more options."""
+def add_to(app: typer.Typer, verbs: tuple[Command, ...]) -> None:
+    """Add rows to an application."""
     for verb in verbs:
-        app.command(name=verb.name, help=verb.help, short_help=verb.help)(_command(verb, more))
+        app.command(name=verb.name, help=verb.help, short_help=verb.help)(_command(verb))
 
 
-def _command(verb: Command, more: tuple[Parameter, ...]) -> Callable[..., None]:
+def _command(verb: Command) -> Callable[..., None]:
     """A function with the options of a verb as its signature, which calls it in a session."""
 
     def command(**given: Any) -> None:
@@ -179,7 +179,7 @@ def _command(verb: Command, more: tuple[Parameter, ...]) -> Callable[..., None]:
             _import_session()
             load("isentrope.cli.session:run")(verb, given)
 
-    command.__signature__ = Signature((*verb.options, *more))  # type: ignore[attr-defined]
+    command.__signature__ = Signature((*verb.options, options.DETAILS))  # type: ignore[attr-defined]
     return command
 
 

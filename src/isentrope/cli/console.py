@@ -61,25 +61,28 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-NOTE = "  note"
-
-
 class Results(_Console):
     """A console that can stop at the end of the first screen.
 
     Attributes:
         room: Lines that are left on the screen; None where there is no limit.
-        hidden: What is left out of it.
-        full: All lines since the limit was set, in their order.
+        full: All lines since there is a limit, in their order.
     """
 
     room: int | None = None
-    hidden: Sequence[str] = ()
-    full: Sequence[str] = ()
 
-    def begin(self, room: int | None) -> None:
-        """Set the limit, or none."""
-        self.room, self.hidden, self.full = room, (), ()
+    @contextmanager
+    def first_screen(self, room: int | None) -> Generator[None]:
+        """A block that prints so many lines at most, besides conclusions; None: all of them."""
+        self.room, self.full, self._hidden = room, list[str](), list[str]()
+        try:
+            yield
+        finally:
+            self.room = None
+            if self._hidden:
+                notes = sum(line.startswith("  note") for line in self._hidden)
+                more = f"{len(self._hidden)} lines, {notes} of them notes"
+                say(f"  more         {more}: --details", self)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print as many lines as there is room for."""
@@ -88,34 +91,21 @@ class Results(_Console):
             return
         with self.capture() as captured:
             super().print(*objects, **options)
-        shown = list[str]()
         for line in captured.get().splitlines():
-            plain = Text.from_ansi(line).plain
-            self.full = (*self.full, plain)
-            height = max(1, -(-cell_len(plain) // self.width))
-            if self.hidden or height > self.room:
-                self.hidden = (*self.hidden, plain)
+            self.full.append(plain := Text.from_ansi(line).plain)
+            self.room -= max(1, -(-cell_len(plain) // self.width))
+            if self.room >= 0:
+                self.file.write(f"{line}\n")
             else:
-                self.room -= height
-                shown.append(line)
-        self.file.write("".join(f"{line}\n" for line in shown))
-        self.file.flush()
+                self._hidden.append(plain)
 
     def conclude(self, line: str) -> None:
-        """Print a line that is always on the first screen."""
-        self.full = (*self.full, *line.splitlines())
+        """Print a line that is on the first screen too."""
         room, self.room = self.room, None
         say(line, self)
         self.room = room
-
-    def end(self) -> None:
-        """Say what is left out, and forget the limit."""
-        if self.room is not None and self.hidden:
-            notes = sum(line.startswith(NOTE) for line in self.hidden)
-            of = f", {notes} of them notes that limit the numbers" if notes else ""
-            self.room = None
-            say(f"  more         {len(self.hidden)} lines{of}: --details", self)
-        self.room = None
+        if room is not None:
+            self.full.append(line)
 
 
 out = Results(width=_width(sys.stdout))
@@ -129,32 +119,9 @@ def say(text: Any, console: Console = out) -> None:
     console.print(str(text), markup=False, highlight=False, soft_wrap=True)
 
 
-def conclude(line: str, console: Console = out) -> None:
-    """Print a line that is on the first screen too."""
-    if isinstance(console, Results):
-        console.conclude(line)
-    else:
-        say(line, console)
-
-
 def say_written(path: Path) -> None:
     """Print where results are."""
-    conclude(f"Wrote {path}")
-
-
-@contextmanager
-def first_screen(room: int | None) -> Generator[None]:
-    """A block whose results take so many lines at most, besides conclusions; None: all of them."""
-    out.begin(room)
-    try:
-        yield
-    finally:
-        out.end()
-
-
-def limited(console: Console) -> bool:
-    """Whether a console shows the first screen only."""
-    return isinstance(console, Results) and console.room is not None
+    out.conclude(f"Wrote {path}")
 
 
 _UNBOUNDED = 10_000
@@ -169,7 +136,7 @@ def show(console: Console, printed: Iterable[Table | str], notes: Iterable[str] 
         else:
             say(block, console)
     for sentence in notes:
-        say(f"{NOTE}         {sentence}", console)
+        say(f"  note         {sentence}", console)
 
 
 def print_table(console: Console, table: Table) -> None:

@@ -13,7 +13,6 @@ from typer.core import TyperGroup, TyperOption
 
 from isentrope._version import __version__
 from isentrope.cli.commands import COMMANDS, CONFIG_COMMANDS, add_to
-from isentrope.cli.options import DETAILS
 
 
 @dataclass
@@ -79,7 +78,7 @@ def _options(
     settings.traceback = traceback
 
 
-add_to(app, COMMANDS, DETAILS)
+add_to(app, COMMANDS)
 add_to(config_app, CONFIG_COMMANDS)
 app.add_typer(config_app, name="config")
 

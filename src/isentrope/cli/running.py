@@ -164,7 +164,7 @@ def showing(
 
 def print_text(text: str) -> None:
     """Print settings as they are."""
-    out.print(text, end="", markup=False, highlight=False, soft_wrap=True)
+    out.conclude(text.rstrip())
 
 
 def validating(verb: Command, config: str, overrides: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from isentrope.checks import Finding
-from isentrope.cli.console import conclude, limited, out, print_table, say, say_written
+from isentrope.cli.console import Results, out, print_table, say, say_written
 from isentrope.nouns.estimate import Estimate
 from isentrope.planning.plan import Plan, gigabytes
 from isentrope.runs.branch_effects import START, Effect
@@ -85,7 +85,7 @@ MARKS = {True: "[green]ok[/green]", False: "[red]FAIL[/red]", None: "[dim]-[/dim
 
 
 def print_findings(
-    out: Console,
+    out: Results,
     err: Console,
     by_checkpoint: dict[str, list[Finding]],
     sound: str = "Can be measured.",
@@ -98,7 +98,7 @@ def print_findings(
         Exit: With status 1, if a check failed.
     """
     for name, findings in by_checkpoint.items():
-        passed = [f.name for f in findings if f.passed] if limited(out) else []
+        passed = [f.name for f in findings if f.passed and out.room is not None]
         if passed:
             say(f"{name}: {len(passed)} of {len(findings)} checks passed: {', '.join(passed)}", out)
         findings = [f for f in findings if f.name not in passed]
@@ -116,7 +116,7 @@ def print_findings(
     if broken:
         err.print(f"{broken} checks failed.", style="red")
         raise typer.Exit(1)
-    conclude(sound, out)
+    out.conclude(sound)
 
 
 COLUMNS = {
@@ -188,7 +188,7 @@ def _measured(estimate: Estimate | None) -> str:
 ROUGH = "Times are right within a factor of about two; memory is of the longest responses."
 
 
-def print_plans(out: Console, err: Console, plans: Sequence[Plan], *, as_json: bool) -> None:
+def print_plans(out: Results, err: Console, plans: Sequence[Plan], *, as_json: bool) -> None:
     """Print plans, and whether they fit.
 
     Args:
@@ -201,13 +201,13 @@ def print_plans(out: Console, err: Console, plans: Sequence[Plan], *, as_json: b
         Exit: With status 1, if one does not fit.
     """
     if as_json:
-        conclude(json.dumps([_document(plan) for plan in plans], indent=1), out)
+        out.conclude(json.dumps([_document(plan) for plan in plans], indent=1))
     else:
         if len(plans) > 1:
             print_table(out, _summary(plans))
         for plan in plans:
             _print(out, plan)
-        conclude(ROUGH, out)
+        out.conclude(ROUGH)
     large = [plan for plan in plans if not plan.fits]
     for plan in large:
         say(
@@ -224,7 +224,6 @@ def _summary(plans: Sequence[Plan]) -> Table:
         Column("verb", "verb", left=True),
         Column("memory", lambda plan: gigabytes(plan.peak)),
         Column("time", lambda plan: MISSING if plan.seconds is None else _time(plan.seconds)),
-        Column("most memory", lambda plan: plan.largest[1], left=True),
     ]
     return Table(f"Verbs of {plans[0].checkpoint}", plans, columns)
 

@@ -20,7 +20,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from isentrope.config.train import DataConfig, ModelConfig
 from isentrope.models.adapter import adapter_mismatch, require_tunable
 from isentrope.models.base_model import adapter_base, causal_lm
 from isentrope.models.checkpoint import load_tokenizer, require_checkpoint, with_adapter
@@ -197,16 +196,6 @@ def find_model(path: str) -> str:
     if not folder.exists():
         raise FileNotFoundError(f"There is no model folder {path} (model.path).")
     return str(require_checkpoint(folder).resolve())
-
-
-def require_paths(model: ModelConfig, data: DataConfig) -> None:
-    """Refuse a configuration whose model or data are not there, before any work is done.
-
-    Raises:
-        FileNotFoundError: Naming the key and the path.
-    """
-    find_model(model.path)
-    data.require_files()
 
 
 def _with_saved_adapter(

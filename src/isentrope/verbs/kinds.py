@@ -8,12 +8,12 @@ from pathlib import Path
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
-from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.config.train import DataConfig, ModelConfig, SftConfig, TrainConfig
 from isentrope.config.trl import grpo_options, sft_options
 from isentrope.results.verbs import MEASURE
 from isentrope.runs.study import require_inputs
 from isentrope.system.manifest import verification
-from isentrope.training.models import require_paths
+from isentrope.training.models import find_model
 from isentrope.verbs.evaluate import require_evaluation_inputs
 
 Config = MeasureConfig | EvaluateConfig | SftConfig | TrainConfig
@@ -71,3 +71,13 @@ def intention(config: Config) -> str:
         grpo_options(config, Path())
         steps, verb = config.training.steps, "trains"
     return f"it {verb} {config.model.path} on {config.data.dataset_name} for {steps} steps"
+
+
+def require_paths(model: ModelConfig, data: DataConfig) -> None:
+    """Refuse a configuration whose model or data are not there, before any work is done.
+
+    Raises:
+        FileNotFoundError: Naming the key and the path.
+    """
+    find_model(model.path)
+    data.require_files()

@@ -40,9 +40,10 @@ from isentrope.system.processes import barrier, gather, join_processes, rank
 from isentrope.system.progress import Progress
 from isentrope.system.reading import read_json, read_json_lines, reading
 from isentrope.training.demonstrations import IGNORED, encode_demonstrations
-from isentrope.training.models import load_trainable, require_paths
+from isentrope.training.models import load_trainable
 from isentrope.training.run_files import RunFiles
 from isentrope.training.stops import require_finite_state
+from isentrope.verbs.kinds import require_paths
 from isentrope.verbs.train import require_no_run, resumed, under_way
 
 

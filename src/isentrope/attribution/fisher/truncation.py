@@ -53,7 +53,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
     over_deletions,
 )
 from isentrope.attribution.fisher.square import SquareKernel, oversample, ritz_pairs
-from isentrope.attribution.ranks import mid_ranks
+from isentrope.attribution.ranks import tied
 from isentrope.nouns.estimate import Estimate
 
 RANKS = (1, 2, 5, 10, 20)
@@ -188,8 +188,10 @@ def predictions(
 
 def _statistics(influences: Tensor, scale: float) -> Tensor:
     """(4, m) total times a scale, ratio, Pearson and Spearman of each row against the last."""
+    from scipy.stats import rankdata  # half a second of imports
+
     totals = influences.sum(1)
-    ranks = torch.from_numpy(mid_ranks(influences.numpy()))
+    ranks = torch.from_numpy(rankdata(tied(influences.numpy()), axis=1))
     return torch.stack(
         [scale * totals, totals / totals[-1], *map(_correlations, (influences, ranks))]
     )

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from isentrope.attribution.ranks import mid_ranks
+from isentrope.attribution.ranks import tied
 from isentrope.nouns.estimate import Estimate
 
 UNIT = "rank correlation with an infinite E"
@@ -49,9 +49,11 @@ def split_half(by_group: Tensor) -> float:
     Returns:
         The correlation of two halves; NaN with one group, or where nothing varies.
     """
+    from scipy.stats import rankdata  # half a second of imports
+
     correlations: list[float] = []
     for halves in _halves(by_group):
-        ranks = [torch.from_numpy(mid_ranks(half.numpy())) for half in halves]
+        ranks = [torch.from_numpy(rankdata(tied(half.numpy()))) for half in halves]
         correlations.append(float(torch.corrcoef(torch.stack(ranks))[0, 1]))
     return sum(correlations) / len(correlations) if correlations else math.nan
 
