@@ -2,8 +2,7 @@
 
 A scene is a function of two folders, the frozen checkpoint's and an empty one, which runs commands
 and returns the record of what they left. A scene of one command that writes a
-run folder is given as that command; under "screen" it has the lines of standard output, and
-under "printed" those that `--details` prints.
+run folder is given as that command; under "printed" it has the lines of standard output.
 """
 
 import hashlib
@@ -18,7 +17,6 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
 from typer.testing import CliRunner
 
-from isentrope.cli.console import out
 from isentrope.cli.main import app
 from tests.golden.printed import lines_of
 from tests.golden.record import condensed, record
@@ -62,11 +60,9 @@ def recorded(command):
     """The scene of one command: its run folder's record."""
 
     def scene(tiny, folder):
-        screen = call(*command(tiny, folder).arguments(folder, folder / "run"))
+        said = call(*command(tiny, folder).arguments(folder, folder / "run"))
         kept = places(tiny, folder)
-        full = "\n".join(out.full)
-        shown = {"screen": screen.splitlines(), "printed": lines_of(full, kept)}
-        return record(folder / "run", kept) | shown
+        return record(folder / "run", kept) | {"printed": lines_of(said, kept)}
 
     return scene
 
@@ -170,7 +166,7 @@ def trial(tiny, folder):
 
 def check(tiny, folder):
     """The mark of every check, in order; the command writes no file."""
-    said = call("check", "--details", write(folder, asked(tiny, batch_config={"B_E": 48})))
+    said = call("check", write(folder, asked(tiny, batch_config={"B_E": 48})))
     marks = re.findall(r"^│ +(ok|FAIL|-) +│", said, re.MULTILINE)
     return {"files": [], "values": {"marks": marks}, "tables": {}}
 

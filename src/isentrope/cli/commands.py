@@ -33,7 +33,6 @@ class Command:
         show: Dotted name of what prints its results.
         help: A sentence.
         kept: What a signal leaves of its work, and how to go on.
-        room: Lines of results on its first screen, besides conclusions.
     """
 
     name: str
@@ -43,7 +42,6 @@ class Command:
     show: str
     help: str
     kept: str = "Nothing is kept of what was not finished: run the same command again."
-    room: int = 21
 
 
 _PIPELINES = "isentrope.verbs"
@@ -57,7 +55,6 @@ COMMANDS = (
         show="isentrope.cli.demo:print_verdict",
         help="Train a toy policy, see its entropy fall, and find out which tokens do it.",
         kept="What was finished is kept. Run it again with another --out.",
-        room=9,
     ),
     Command(
         "sft",
@@ -179,7 +176,7 @@ def _command(verb: Command) -> Callable[..., None]:
             _import_session()
             load("isentrope.cli.session:run")(verb, given)
 
-    command.__signature__ = Signature((*verb.options, options.DETAILS))  # type: ignore[attr-defined]
+    command.__signature__ = Signature(verb.options)  # type: ignore[attr-defined]
     return command
 
 

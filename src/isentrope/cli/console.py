@@ -3,9 +3,6 @@
 Columns are left out where a table is too wide; numbers are never cut. Each column has a rank.
 Columns of rank 0 are always there; the others are added in the order of their ranks wherever there
 is room. A line below the table says which are left out.
-
-What a verb prints ends with the first screen, unless `--details` asks for all. A last line says how
-much is left out. Conclusions are always there.
 """
 
 from __future__ import annotations
@@ -13,18 +10,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from rich import box
-from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table as RichTable
-from rich.text import Text
 
 from isentrope.verbs.printed import Column, Table
 
@@ -61,54 +55,7 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-class Results(_Console):
-    """A console that can stop at the end of the first screen.
-
-    Attributes:
-        room: Lines that are left on the screen; None where there is no limit.
-        full: All lines since there is a limit, in their order.
-    """
-
-    room: int | None = None
-
-    @contextmanager
-    def first_screen(self, room: int | None) -> Generator[None]:
-        """A block that prints so many lines at most, besides conclusions; None: all of them."""
-        self.room, self.full, self._hidden = room, list[str](), list[str]()
-        try:
-            yield
-        finally:
-            self.room = None
-            if self._hidden:
-                notes = sum(line.startswith("  note") for line in self._hidden)
-                more = f"{len(self._hidden)} lines, {notes} of them notes"
-                say(f"  more         {more}: --details", self)
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        """Print as many lines as there is room for."""
-        if self.room is None:
-            super().print(*objects, **options)
-            return
-        with self.capture() as captured:
-            super().print(*objects, **options)
-        for line in captured.get().splitlines():
-            self.full.append(plain := Text.from_ansi(line).plain)
-            self.room -= max(1, -(-cell_len(plain) // self.width))
-            if self.room >= 0:
-                self.file.write(f"{line}\n")
-            else:
-                self._hidden.append(plain)
-
-    def conclude(self, line: str) -> None:
-        """Print a line that is on the first screen too."""
-        room, self.room = self.room, None
-        say(line, self)
-        self.room = room
-        if room is not None:
-            self.full.append(line)
-
-
-out = Results(width=_width(sys.stdout))
+out = _Console(width=_width(sys.stdout))
 """Results."""
 err = _Console(stderr=True, width=_width(sys.stderr))
 """Progress, notes and errors."""
@@ -121,7 +68,7 @@ def say(text: Any, console: Console = out) -> None:
 
 def say_written(path: Path) -> None:
     """Print where results are."""
-    out.conclude(f"Wrote {path}")
+    say(f"Wrote {path}")
 
 
 _UNBOUNDED = 10_000

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from rich.console import Console
 
-from isentrope.cli.console import Results, err, out, show
+from isentrope.cli.console import out, say, show
 from isentrope.cli.tables import print_rows
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config, read_yaml
@@ -83,10 +84,10 @@ def demo(
     return where
 
 
-def print_verdict(console: Results, folder: Path) -> None:
+def print_verdict(console: Console, folder: Path) -> None:
     """Print the sentences that the report opens with."""
     for i, claim in enumerate(verdict(read_run(folder)), 1):
-        console.conclude(f"{i}. {claim.text}")
+        say(f"{i}. {claim.text}", console)
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class Story:
     def report(self) -> None:
         """One page with all of it."""
         _chapter("report")
-        out.conclude(f"Wrote {write_report(self.folder).page}\n")
+        say(f"Wrote {write_report(self.folder).page}\n")
 
     def fine_tuning(self, steps: int) -> SftConfig:
         """The configuration of `isentrope sft`, as configs/sft_toy.yaml has it."""
@@ -189,4 +190,4 @@ def _settings(chapter: str, root: type[C], **more: dict[str, Any]) -> C:
 
 
 def _chapter(title: str) -> None:
-    err.rule(f"[bold]{title}", align="left", style="dim")
+    out.rule(f"[bold]{title}", align="left", style="dim")

@@ -29,7 +29,7 @@ from transformers.utils import logging as transformers_logging
 
 from isentrope._lazy import load
 from isentrope.cli.commands import Command
-from isentrope.cli.console import err, out
+from isentrope.cli.console import err
 from isentrope.cli.interrupts import Interrupted
 from isentrope.cli.main import settings
 from isentrope.cli.options import asked
@@ -59,11 +59,7 @@ def run(verb: Command, given: dict[str, Any]) -> None:
     _quieten_libraries()
     _show_log()
     try:
-        with (
-            _one_sentence(verb),
-            verification(not given.get("no_verify")),
-            out.first_screen(None if given.get("details") else verb.room),
-        ):
+        with _one_sentence(verb), verification(not given.get("no_verify")):
             if not verifying():
                 logging.getLogger("isentrope").warning(NOT_VERIFIED)
             load(verb.through)(verb, **asked(given))
