@@ -152,3 +152,13 @@ def test_few_different_rewards_leave_values_without_intervals():
     assert found.first_order.ci_low < found.first_order.ci_high
     for estimate in (found.reward, found.reward_for_a_nat):
         assert math.isnan(estimate.ci_low)
+
+
+def test_a_class_in_responses_to_one_prompt_has_no_interval_and_says_so():
+    sample = cases.array_sample()
+    one = (sample.prompt_index == sample.prompt_index[0])[:, None] & sample.series[0].mask
+    part = price_of_step(sample, ETA, {"one": one, "others": ~one}).at
+    for estimate in (part["one"].entropy, part["one"].first_order, part["one"].share):
+        assert math.isnan(estimate.ci_low)
+        assert any("fewer than two prompts" in sentence for sentence in estimate.warnings)
+    assert math.isfinite(part["others"].first_order.ci_low)

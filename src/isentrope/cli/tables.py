@@ -154,6 +154,9 @@ def print_rows(console: Console, results: Sequence[EvaluationResult]) -> None:
         Column("checkpoint", itemgetter(0), left=True),
         Column("decoding", lambda row: row[1].decoding, left=True),
     ]
+    if any(row.group for _, row in rows):
+        columns.append(Column("group", lambda row: row[1].group, left=True))
+        columns.append(Column("prompts", lambda row: row[1].n_prompts, 1))
     columns += [
         Column(heading, lambda row, name=name: _measured(row[1].metrics[name]), _RANKS.get(name, k))
         for k, (name, heading) in enumerate(shown.items())

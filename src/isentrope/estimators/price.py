@@ -40,6 +40,8 @@ PRICED = ("prefix", "sequence")
 ROWS = 6
 """Statistics of a class of positions."""
 
+_ONE_PROMPT = "Responses to fewer than two prompts have such positions: there is no interval."
+
 
 @dataclass(frozen=True)
 class Spent:
@@ -70,7 +72,8 @@ class Price:
 
     Attributes:
         whole: At all positions.
-        at: By class of positions.
+        at: By class of positions; and by "group NAME", the positions in responses to the prompts of
+            a group, which sum to the whole.
         reward_change: ΔJ as measured; None where only the first order is known.
         momentum: The share of momentum in ηδF.
         cosine: cos_P of the gradients of reward and entropy (`attribution.alignment`).
@@ -141,13 +144,20 @@ def price_of_step(
     trusts = [sample.trust, sample.trust, moved, of_reward, sample.trust]
     trusts.append(of_reward if withheld else moved)
     method = sample.functional.method
-    options = [{"confidence": confidence, **trust.options(method)} for trust in trusts]
+
+    def options(mask: Tensor) -> list[dict[str, Any]]:
+        alone = _ONE_PROMPT if len(sample.prompt_index[mask.any(1)].unique()) < 2 else ""
+        every = [trust.withholding(alone).options(method) for trust in trusts]
+        return [{"confidence": confidence, **each} for each in every]
+
     known = {"change": after is not None, "reward": rewards is not None}
     parts = {
-        name: _spent(result, sample, place * ROWS, known, options, mask)
+        name: _spent(result, sample, place * ROWS, known, options(mask), mask)
         for place, (name, mask) in enumerate(masks.items())
     }
-    change = result.estimate(5, unit=REWARD, **options[5]) if all(known.values()) else None
+    change = (
+        result.estimate(5, unit=REWARD, **options(masks[""])[5]) if all(known.values()) else None
+    )
     return Price(parts.pop(""), parts, change)
 
 

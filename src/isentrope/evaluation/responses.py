@@ -49,9 +49,10 @@ def make_records(
         decode: Makes the text of a prompt from its ids; None for no text.
 
     Returns:
-        Columns: prompt (number of the prompt draw), sample, key, reference, prompt_text, text,
-        length (tokens, EOS counted), truncated (no EOS), reward, right, format (None where the
-        task has none), entropy and surprisal (Σ H_k and −Σ s_k, nats), and `TOKENS`.
+        Columns: prompt (number of the prompt draw), sample, key, reference, group (where prompts
+        have one), prompt_text, text, length (tokens, EOS counted), truncated (no EOS), reward,
+        right, format (None where the task has none), entropy and surprisal (Σ H_k and −Σ s_k,
+        nats), and `TOKENS`.
     """
     rollouts = with_rewards(rollouts, task)
     assert rollouts.rewards is not None
@@ -72,6 +73,8 @@ def make_records(
         "format": pd.array([format_of(x) if format_of else None for x in texts], dtype="Float64"),
         "response_ids": [r.numpy() for r in rollouts.response_ids],
     }
+    if rollouts.prompt_groups:
+        columns["group"] = rollouts.prompt_groups
     if scores is not None:
         both = (scores.logprobs, scores.entropies)
         logprobs, entropies = (

@@ -20,7 +20,7 @@ from isentrope.evaluation.responses import Decoding
 from isentrope.models.base_model import adapter_base
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.generate import texts_of
+from isentrope.sampling.generate import rollouts_of, texts_of
 from isentrope.sampling.prompts import Prompt
 from isentrope.system.checkpoint_folder import CheckpointFolder
 
@@ -152,13 +152,11 @@ class VllmEngine:
         answers = [answer for output in outputs for answer in output.outputs]
         ids = [torch.tensor(list(answer.token_ids)) for answer in answers]
         index = torch.arange(len(prompts)).repeat_interleave(samples_per_prompt)
-        return Rollouts(
-            prompt_ids=[torch.tensor(p.token_ids) for p in prompts],
+        return rollouts_of(
+            [prompts[i] for i in index.tolist()],
+            index,
             response_ids=ids,
-            prompt_index=index,
             sampler_logprobs=[_logprobs(a) for a in answers] if decoding == "sampled" else None,
-            prompt_keys=[prompts[i].key for i in index.tolist()],
-            references=[prompts[i].reference for i in index.tolist()],
             response_texts=texts_of(policy, ids),
             max_new_tokens=self._length,
         )

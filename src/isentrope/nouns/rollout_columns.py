@@ -29,6 +29,7 @@ TYPES = {
     "advantages": pa.float64(),
     "prompt_keys": pa.string(),
     "references": pa.string(),
+    "prompt_groups": pa.string(),
     "response_texts": pa.string(),
     "token_weights": _NUMBERS,
     "entropy_weights": _NUMBERS,

@@ -36,6 +36,7 @@ from isentrope.system.reading import read_schema, reading
 PerToken = Literal["sampler_logprobs", "sampler_entropies", "token_weights", "entropy_weights"]
 """Columns with one number per token."""
 _PER_TOKEN: tuple[str, ...] = get_args(PerToken)
+_PER_SEQUENCE = ("rewards", "advantages")
 
 
 @dataclass
@@ -55,6 +56,7 @@ class Rollouts:
         advantages: (n,) float64.
         prompt_keys: Stable identifiers of the prompts ("gsm8k/train/17"), the same in every run.
         references: Reference answers a task needs for its reward.
+        prompt_groups: What results are broken down by: an environment, a turn, a difficulty.
         response_texts: Decoded responses without their EOS; other special tokens stay.
         token_weights: What training multiplied each token's ∂s by in the gradient of its
             objective, −∂loss/∂s, recorded while it ran.
@@ -74,6 +76,7 @@ class Rollouts:
     advantages: Tensor | None = None
     prompt_keys: list[str] | None = None
     references: list[str | None] | None = None
+    prompt_groups: list[str] | None = None
     response_texts: list[str] | None = None
     token_weights: list[Tensor] | None = None
     entropy_weights: list[Tensor] | None = None
@@ -105,7 +108,7 @@ class Rollouts:
                     masked = ((x, torch.as_tensor(own, dtype=torch.bool)) for x, own in pairs)
                     tensors = [x.masked_fill(~own, 0) for x, own in masked]
                 setattr(self, name, tensors)
-        for name in ("rewards", "advantages"):
+        for name in _PER_SEQUENCE:
             if (column := getattr(self, name)) is not None:
                 setattr(self, name, numbers(name, column, n))
 
@@ -250,7 +253,8 @@ class Rollouts:
 
 
 _COLUMNS = tuple(TYPES)
-_LISTS = ("prompt_keys", "references", "response_texts", "response_mask", *_PER_TOKEN)
+_OTHERS = ("prompt_ids", "response_ids", "prompt_index", *_PER_SEQUENCE)
+_LISTS = tuple(name for name in TYPES if name not in _OTHERS)
 _LENGTH = b"max_new_tokens"
 
 

@@ -133,6 +133,8 @@ def _read(run: Path, folder: Path, missing: list[str]) -> Iterator[Evaluation]:
             require_of_run(run, folder / name, name, result.made_from)
         names = list(results[0].rows[0].metrics) if results else []
         table = table_of(results, names).infer_objects()
+        if "group" in table:
+            table = table[table["group"].isna()]
     except (OSError, IsentropeError) as error:
         missing.append(f"{error} The evaluation is left out.")
         return

@@ -54,7 +54,9 @@ def _columns(text: str) -> TableSchema:
 
 
 _ESTIMATE = "value se ci_low ci_high"
-_OF_SEQUENCE = "key length reward advantage {} delta_h delta_h_se delta_j? delta_j_se? text"
+_OF_SEQUENCE = (
+    "key group?:string length reward advantage {} delta_h delta_h_se delta_j? delta_j_se? text"
+)
 _DID = (  # numbers that some controls have
     "touched? changed? touched_negative? touched_unlikely? touched_entropy? candidates? "
     "influence? influence_damped? pulled? entropy? entropy_se? predicted? predicted_se? asked? "
@@ -88,7 +90,7 @@ of batches without rewards, or of some controls."""
 
 RECORDS = _columns(
     "decoding? prompt sample key reference prompt_text text:string length truncated reward right "
-    "format response_ids? entropy? surprisal? logprobs? entropies?"
+    "format group?:string response_ids? entropy? surprisal? logprobs? entropies?"
 )
 """The responses of an evaluation."""
 

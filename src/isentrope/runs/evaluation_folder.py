@@ -2,7 +2,7 @@
 
 eval_runs/<name>_<dataset>/
   config.yaml                    resolved; a restart with other settings is refused by key
-  consolidated_metrics.csv       one row per step and decoding
+  consolidated_metrics.csv       one row per step and decoding, and per group of prompts
   step_N/records.parquet         one row per response
   step_N/metrics.json            the same numbers as Estimates
   step_N/manifest.json           written last: digests of both; its presence says the step is done
@@ -25,6 +25,7 @@ import pandas as pd
 from pydantic import ConfigDict, Field
 
 from isentrope.nouns.estimate import COLUMNS, Estimate
+from isentrope.nouns.saved import Absent
 from isentrope.results.result import ResultsError, decode, encode
 from isentrope.results.verbs import RECORDS
 from isentrope.runs.identity import require_same_origin
@@ -59,7 +60,7 @@ class RewardCounts:
 
 @dataclass(frozen=True)
 class EvaluatedRow:
-    """The numbers of one decoding.
+    """The numbers of one decoding, of all prompts or of a group of them.
 
     Attributes:
         decoding: "sampled" or "greedy".
@@ -67,6 +68,7 @@ class EvaluatedRow:
         samples_per_prompt: Responses per prompt.
         metrics: By name; None where a metric has no value for this decoding.
         rewards: Of all responses.
+        group: Of prompts; None for all of them.
     """
 
     decoding: str
@@ -74,6 +76,7 @@ class EvaluatedRow:
     samples_per_prompt: int
     metrics: dict[str, Estimate | None]
     rewards: RewardCounts
+    group: Absent[str] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +92,7 @@ class EvaluationResult:
         split: Of its prompts.
         temperature: Of sampling.
         max_new_tokens: Of a response.
-        rows: One per decoding.
+        rows: One per decoding, each followed by one per group of prompts where they have groups.
         made_from: Digests of what the numbers depend on (`runs.origin`).
         verified: Whether what it was made from was compared with its manifests (`--no-verify`).
     """
@@ -257,7 +260,8 @@ def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> pd.Da
     """The consolidated table: a row per checkpoint and decoding, with `HEAD` and four a metric.
 
     Returns:
-        The table; a cell is empty where there is no number.
+        The table, with a column `group` (empty for all prompts) where there are groups; a cell is
+        empty where there is no number.
 
     Raises:
         ResultsError: If a result lacks a metric.
@@ -278,7 +282,11 @@ def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> pd.Da
             ]
             rows.append([*head, row.samples_per_prompt, *numbers])
     columns = [*HEAD, *(name + end for name in names for end in COLUMNS.values())]
-    return pd.DataFrame(rows, columns=columns, dtype=object)
+    table = pd.DataFrame(rows, columns=columns, dtype=object)
+    groups = [row.group for result in results for row in result.rows]
+    if any(groups):
+        table.insert(len(HEAD), "group", groups)
+    return table
 
 
 def write_evaluations(

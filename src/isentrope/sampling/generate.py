@@ -142,11 +142,13 @@ def rollouts_of(prompts: Sequence[Prompt], prompt_index: Tensor, **columns: Any)
         n sequences.
     """
     references = [prompt.reference for prompt in prompts]
+    groups = [prompt.group for prompt in prompts if prompt.group is not None]
     return Rollouts(
         prompt_ids=[torch.tensor(prompt.token_ids) for prompt in prompts],
         prompt_index=prompt_index,
         prompt_keys=[prompt.key for prompt in prompts],
         references=None if all(r is None for r in references) else references,
+        prompt_groups=groups or None,
         **columns,
     )
 

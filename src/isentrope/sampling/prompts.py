@@ -42,6 +42,7 @@ class Prompt:
         messages: A conversation, each message with "role" and "content", that the tokenizer's
             chat template turns into text.
         template: Arguments of the chat template, such as {"enable_thinking": False}.
+        group: What results are broken down by: an environment, a turn, a difficulty.
     """
 
     key: str
@@ -50,6 +51,7 @@ class Prompt:
     reference: str | None = None
     messages: tuple[Message, ...] | None = field(default=None, hash=False)
     template: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    group: str | None = None
 
     def __post_init__(self) -> None:
         if self.text is None and self.token_ids is None and self.messages is None:
@@ -155,13 +157,17 @@ def name_prompts(prompts: Iterable[PromptLike]) -> list[Prompt]:
         At least one prompt, in the order given.
 
     Raises:
-        ValueError: If there is no prompt, or one is not understood.
+        ValueError: If there is no prompt, one is not understood, or some have a group and some
+            have none.
     """
     if isinstance(prompts, str):
         raise ValueError("prompts is one text; give a list of prompts, such as [text].")
     named = [_named(p) for p in prompts]
     if not named:
         raise ValueError("The dataset is empty: there is no prompt to draw from.")
+    without = [p.key for p in named if p.group is None]
+    if 0 < len(without) < len(named):
+        raise ValueError(f"Prompt {without[0]!r} has no group, and others have: give all or none.")
     return named
 
 

@@ -18,7 +18,7 @@ from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import RewardFunction, with_rewards
 from isentrope.sampling.batches import Groups, UpdateBatchReport, draw_until_full
-from isentrope.sampling.generate import DrawnResponses, texts_of
+from isentrope.sampling.generate import DrawnResponses, rollouts_of, texts_of
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks import Task
@@ -128,16 +128,13 @@ class UpdateBatches:
         rows = torch.tensor(mine).repeat_interleave(self.groups.size) * self.groups.size
         rows += torch.arange(self.groups.size).repeat(share)
         prompts = [self.prompts[indices[slot]] for slot in mine for _ in range(self.groups.size)]
-        ids = [torch.tensor(p.token_ids) for p in prompts]
-        responses = respond(ids, uniforms[rows])
-        rollouts = Rollouts(
-            prompt_ids=ids,
+        responses = respond([torch.tensor(p.token_ids) for p in prompts], uniforms[rows])
+        rollouts = rollouts_of(
+            prompts,
+            torch.arange(share).repeat_interleave(self.groups.size),
             response_ids=responses.responses,
-            prompt_index=torch.arange(share).repeat_interleave(self.groups.size),
             sampler_logprobs=responses.logprobs,
             sampler_entropies=responses.entropies,
-            prompt_keys=[p.key for p in prompts],
-            references=[p.reference for p in prompts],
             response_texts=texts_of(policy, responses.responses),
             max_new_tokens=self.groups.max_new_tokens,
         )

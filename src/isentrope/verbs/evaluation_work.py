@@ -163,10 +163,12 @@ class Work:
 
     def consolidated(self) -> tuple[pd.DataFrame, EvaluationResult]:
         """Read all chunks back."""
-        rows, tables = [], []
+        rows, tables = list[EvaluatedRow](), []
         for decoding in self.samples:
             records = self._step.load(decoding, len(self.starts))
             rows.append(self._row(decoding, records))
+            for group, some in records.groupby("group") if "group" in records else ():
+                rows.append(self._row(decoding, some, str(group)))
             if not self._of.profile.save_tokens:
                 records = records.drop(columns=list(TOKENS), errors="ignore")
             records.insert(0, "decoding", decoding)
@@ -185,7 +187,9 @@ class Work:
         )
         return pd.concat(tables, ignore_index=True), result
 
-    def _row(self, decoding: Decoding, records: pd.DataFrame) -> EvaluatedRow:
+    def _row(
+        self, decoding: Decoding, records: pd.DataFrame, group: str | None = None
+    ) -> EvaluatedRow:
         profile = self._of.profile
         metrics = estimate_metrics(
             records, profile.chosen, profile.tries, sampled=decoding == "sampled"
@@ -193,8 +197,9 @@ class Work:
         counts, edges = np.histogram(records["reward"], bins=20)
         return EvaluatedRow(
             decoding=decoding,
-            n_prompts=len(self.prompts),
+            n_prompts=records["prompt"].nunique(),
             samples_per_prompt=self.samples[decoding],
             metrics=dict(metrics),
             rewards=RewardCounts(tuple(edges.tolist()), tuple(counts.tolist())),
+            group=group,
         )

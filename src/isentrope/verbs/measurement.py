@@ -26,12 +26,14 @@ from isentrope.estimators.identities import (
     rounding_floor,
     score_identity_z,
 )
+from isentrope.estimators.importance import Trust
 from isentrope.estimators.price import Price
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.reward_change import RewardChange, reward_change
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.policy.scoring import score_along
+from isentrope.policy.token_statistics import Scores
 from isentrope.results.sweep import Checks, FloorOfStep
 from isentrope.system.progress import Progress, part_of
 from isentrope.verbs.prepare import Prepared
@@ -77,13 +79,13 @@ def measure_checkpoint(ready: Prepared, progress: Progress) -> Measurement:
     etas = estimator.etas(ready.step.learning_rate)
     rewards, no_reward = _rewards(ready)
     with clock.stage("sweep"):
-        change, reward = _sweep(ready, etas, rewards, progress)
+        change, reward, after = _sweep(ready, etas, rewards, progress)
     with clock.stage("resample"):
         fresh = _resample(ready, _to_resample(estimator, change, etas), progress)
     with clock.stage("budget"):
         budget, of_parts = _budget(ready, change, progress)
     with clock.stage("price"):
-        spent = price_at_checkpoint(ready, change, rewards, budget, of_parts)
+        spent = price_at_checkpoint(ready, change, rewards, budget, of_parts, after)
     with clock.stage("checks"):
         checks = _checks(ready, change)
     influences = {**change.influences, **of_parts, **(reward.influences if reward else {})}
@@ -108,9 +110,10 @@ T = TypeVar("T", EntropyChange, RewardChange)
 
 def _sweep(
     ready: Prepared, etas: list[float], rewards: Tensor | None, progress: Progress
-) -> tuple[EntropyChange, RewardChange | None]:
-    """ΔH, and ΔJ where there are rewards, at every rate."""
+) -> tuple[EntropyChange, RewardChange | None, tuple[Scores, Trust] | None]:
+    """ΔH, and ΔJ where there are rewards, at every rate; scores and trust at that of interest."""
     estimator, changes, gains = ready.estimator, list[EntropyChange](), list[RewardChange]()
+    after = None
     weighted = [] if estimator.method == "resampled" else etas
     steps, count = _steps(ready, weighted), 1
     if ready.along is not None:  # the orders are those of v
@@ -128,8 +131,10 @@ def _sweep(
             )
             if rewards is not None:
                 gains.append(reward_change(change, rewards, estimator.confidence))
+            for point, moved in zip(change.points, change.moved, strict=True):
+                after = (moved[0], point.trust) if moved and point.eta == ready.rate else after
             changes.append(replace(change, moved=()))
-    return _joined(changes), _joined(gains) if gains else None
+    return _joined(changes), _joined(gains) if gains else None, after
 
 
 def _steps(ready: Prepared, etas: list[float]) -> Iterator[tuple[Vector, list[float]]]:

@@ -11,12 +11,14 @@ from torch import Tensor
 from isentrope.attribution.alignment import alignment
 from isentrope.attribution.gradients.groups import entropy_groups, reward_groups
 from isentrope.estimators.entropy_change import EntropyChange
+from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.positions import positions_of, require_matches
 from isentrope.estimators.price import PRICED, Price, price_of_step
 from isentrope.estimators.ratio import ratio_of
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.token_statistics import Scores
 from isentrope.results.results import MeasureResult
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import text, value_and_interval
@@ -31,6 +33,7 @@ def price_at_checkpoint(
     rewards: Tensor | None,
     budget: dict[str, Estimate],
     influences: dict[str, Tensor],
+    moved: tuple[Scores, Trust] | None = None,
 ) -> Price | None:
     """What the step spends and earns at the rate of interest, to first order.
 
@@ -40,6 +43,7 @@ def price_at_checkpoint(
         rewards: (n,) of E's responses; None without.
         budget: δH₁ of the components of the step.
         influences: (P,) of each prompt draw on the budget, by its name in results.json.
+        moved: Scores at the rate of interest, and their trust, for ΔH by group of prompts.
 
     Returns:
         The price; None where it was not asked for, or the scores have no derivative.
@@ -63,7 +67,14 @@ def price_at_checkpoint(
     options = {"confidence": confidence, **sample.trust.options(sample.functional.method)}
     momentum = ratio_of(shares, 0, 1, name="δH₁", unit="share", sign="any", **options)
     found = price_of_step(sample, ready.rate, classes, rewards, confidence=confidence)
-    return replace(found, momentum=momentum, cosine=_cosine(ready, E))
+    at = found.at
+    for group in sorted(set(E.prompt_groups or ())):  # one at a time, as there may be many
+        of = torch.tensor([name == group for name in E.prompt_groups or ()])[:, None]
+        one = {f"group {group}": of & sample.series[0].mask}
+        at |= price_of_step(
+            *(sample, ready.rate, one, rewards), after=moved, confidence=confidence
+        ).at
+    return replace(found, momentum=momentum, at=at, cosine=_cosine(ready, E))
 
 
 def _cosine(ready: Prepared, E: Rollouts) -> Estimate | None:
@@ -100,6 +111,8 @@ def price_lines(result: MeasureResult) -> Iterator[str]:
     for name, part in price.at.items():
         share = value_and_interval(part.share)
         line = f"  at {name:<16} {part.tokens:4.0%} of tokens, {share} of it"
+        if part.change is not None:
+            line += f", ΔH {text(part.change)}"
         if part.reward_for_a_nat is not None:
             line += f", {value_and_interval(part.reward_for_a_nat)} for a nat"
         yield line

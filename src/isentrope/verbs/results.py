@@ -20,7 +20,8 @@ Keys of its results.json are
     reward        at_theta = J, first_order, second_order, top or no_top (why there is none), sweep:
                   one row per rate, with delta_j in place of delta_h; absent without rewards
     price         whole and at (by class of positions): tokens, entropy, first_order = ηδF, share,
-                  reward = ηδJ, reward_for_a_nat, each an Estimate; momentum, cosine
+                  reward = ηδJ, reward_for_a_nat, each an Estimate; momentum, cosine; at "group
+                  NAME", where prompts of E have groups, change = ΔF too
     checks        score_identity and martingale: each _z, _p (of both, by Bonferroni) and _verdict;
                   rounding_floor
     warnings      sentences on what limits the use of these numbers

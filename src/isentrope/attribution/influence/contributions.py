@@ -157,8 +157,9 @@ def sequence_table(influence: Influence) -> pd.DataFrame:
         influence: The influences.
 
     Returns:
-        Columns: sequence, prompt, key, length, reward, advantage, S and H (nats, sums over the
-        response, where tokens were scored), delta_h and delta_j with _se (per unit η), text.
+        Columns: sequence, prompt, key, group (where prompts have one), length, reward, advantage, S
+        and H (nats, sums over the response, where tokens were scored), delta_h and delta_j with _se
+        (per unit η), text.
     """
     U = influence.U
     columns: dict[str, Any] = {"sequence": range(len(U)), **columns_of_responses(U)}
@@ -172,10 +173,12 @@ def sequence_table(influence: Influence) -> pd.DataFrame:
 
 
 def columns_of_responses(U: Rollouts) -> dict[str, Any]:
-    """What is known of each response: prompt, key, length, reward and advantage."""
+    """What is known of each response: prompt, key, group, length, reward and advantage."""
+    groups = {"group": U.prompt_groups} if U.prompt_groups else {}
     return {
         "prompt": U.prompt_index.tolist(),
         "key": U.prompt_keys or [None] * len(U),
+        **groups,
         "length": U.token_counts.tolist(),
         "reward": _numbers(U.rewards, len(U)),
         "advantage": _numbers(U.advantages, len(U)),

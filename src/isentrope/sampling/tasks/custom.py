@@ -1,7 +1,8 @@
 """Prompts and responses of a user's own, one JSON object per line.
 
 Prompts:    {"prompt": "2+2=", "reference": "4", "key": "mine/0"}       reference, key optional;
-            with "response": "4" in every line they are demonstrations too
+            with "group": "sums" in every line results are broken down by it, and with
+            "response": "4" they are demonstrations too
 Responses:  the same with "response": "4", and "reward", "advantage", "finished" and "step" optional
             (the training step taken on them, from 1, which is compared with the checkpoint's)
 
@@ -43,6 +44,7 @@ class _PromptLine(BaseModel, extra="forbid"):
     prompt_ids: list[_Id] = []
     reference: _Name = None
     key: _Name = None
+    group: _Name = None
     response: str = ""
 
 
@@ -176,12 +178,8 @@ def _prompt(row: dict[str, Any], where: str) -> Prompt:
         (named,) = name_prompts([row[sources[0]]])
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
-    reference = row.get("reference")
-    return replace(
-        named,
-        key=str(row.get("key", named.key)),
-        reference=None if reference is None else str(reference),
-    )
+    own = {name: row.get(name) for name in ("key", "reference", "group")}
+    return replace(named, **{name: str(x) for name, x in own.items() if x is not None})
 
 
 def _response_ids(policy: Policy, row: dict[str, Any], where: str) -> list[int]:
