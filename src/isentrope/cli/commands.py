@@ -7,7 +7,6 @@ Functions are given by dotted names and imported when their verb is called, so t
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import Parameter, Signature
@@ -173,17 +172,10 @@ def _command(verb: Command) -> Callable[..., None]:
 
     def command(**given: Any) -> None:
         with stopped_by_signals():
-            _import_session()
-            load("isentrope.cli.session:run")(verb, given)
+            gc.disable()  # nothing that is imported is garbage: looking for it takes a second
+            run = load("isentrope.cli.session:run")
+            gc.enable()
+            run(verb, given)
 
     command.__signature__ = Signature(verb.options)  # type: ignore[attr-defined]
     return command
-
-
-def _import_session() -> None:
-    """Import the libraries, of which nothing is garbage: looking for it takes a second or two."""
-    if "isentrope.cli.session" not in sys.modules:
-        gc.disable()
-        load("isentrope.cli.session:run")
-        gc.freeze()
-        gc.enable()

@@ -8,7 +8,7 @@ from pathlib import Path
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
-from isentrope.config.train import DataConfig, ModelConfig, SftConfig, TrainConfig
+from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import grpo_options, sft_options
 from isentrope.results.verbs import MEASURE
 from isentrope.runs.study import require_inputs
@@ -63,7 +63,8 @@ def intention(config: Config) -> str:
                 return f"it measures {', '.join(x.name for x in require_inputs(config))}"
             found = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
         return f"it evaluates {', '.join(x.name for x in found)} on {config.data.dataset_name}"
-    require_paths(config.model, config.data)
+    find_model(config.model.path)
+    config.data.require_files()
     if isinstance(config, SftConfig):
         sft_options(config, Path())
         steps, verb = config.fine_tuning.steps, "fine-tunes"
@@ -71,13 +72,3 @@ def intention(config: Config) -> str:
         grpo_options(config, Path())
         steps, verb = config.training.steps, "trains"
     return f"it {verb} {config.model.path} on {config.data.dataset_name} for {steps} steps"
-
-
-def require_paths(model: ModelConfig, data: DataConfig) -> None:
-    """Refuse a configuration whose model or data are not there, before any work is done.
-
-    Raises:
-        FileNotFoundError: Naming the key and the path.
-    """
-    find_model(model.path)
-    data.require_files()

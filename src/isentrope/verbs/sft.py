@@ -40,10 +40,9 @@ from isentrope.system.processes import barrier, gather, join_processes, rank
 from isentrope.system.progress import Progress
 from isentrope.system.reading import read_json, read_json_lines, reading
 from isentrope.training.demonstrations import IGNORED, encode_demonstrations
-from isentrope.training.models import load_trainable
+from isentrope.training.models import find_model, load_trainable
 from isentrope.training.run_files import RunFiles
 from isentrope.training.stops import require_finite_state
-from isentrope.verbs.kinds import require_paths
 from isentrope.verbs.train import require_no_run, resumed, under_way
 
 
@@ -181,7 +180,8 @@ def _fine_tune(
     from isentrope.training.supervised import fine_tune_supervised, save_model
 
     tuning = config.fine_tuning
-    require_paths(config.model, config.data)
+    find_model(config.model.path)
+    config.data.require_files()
     places = {"model": {"path", "allow_hub"}, "data": {"dataset_path"}}  # known by their content
     others = {"output": True, "provenance": True}
     settings = config.model_dump(mode="json", exclude={**others, **places})
