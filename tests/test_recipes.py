@@ -96,10 +96,10 @@ def author(tmp_path_factory):
     config = Qwen2Config(**{**SHAPES, **small, **heads, "initializer_range": 0.1})
     Qwen2ForCausalLM(config).save_pretrained(folder / "base")
     byte_tokenizer().save_pretrained(folder / "base")
-    for split, more in (("train", 0), ("test", 4)):
+    for split, more in (("train", 0), ("test", 16)):
         rows = [
             {"question": f"{k + more}?", "answer": f"so\n#### {answer}"}
-            for k in range(4)
+            for k in range(16)
             for answer in (1, 2)  # so that half of the responses are correct
         ]
         (folder / "data").mkdir(exist_ok=True)
@@ -111,10 +111,13 @@ def author(tmp_path_factory):
 def test_the_author_goes_from_fine_tuning_to_a_report(author, monkeypatch):
     monkeypatch.chdir(author)
     data = ["--set", f"data.dataset_path={author / 'data'}"]
-    small = ["fine_tuning.steps=150", "fine_tuning.batch_size=8", "fine_tuning.micro_batch=8"]
-    small += ["fine_tuning.learning_rate=1e-2", "trainer.bf16=false", "model.path=base"]
-    run("sft", *sets(small), *data, "--out", "runs/qwen_sft")
-    small = ["training.steps=2", "training.prompts_per_step=4", "training.micro_batch=2"]
+    tuning = ["fine_tuning.batch_size=8", "fine_tuning.micro_batch=4", "trainer.bf16=false"]
+    first = ["model.lora_rank=0", "fine_tuning.learning_rate=5e-3", "fine_tuning.steps=120"]
+    run("sft", *sets([*tuning, *first, "model.path=base"]), *data, "--out", "runs/knows")
+    adapter = ["model.lora_rank=8", "model.path=runs/knows/model", "fine_tuning.steps=2"]
+    run("sft", *sets([*tuning, *adapter]), *data, "--out", "runs/qwen_sft")
+    small = ["model.lora_rank=8", "training.steps=2", "training.prompts_per_step=2"]
+    small += ["model.path=runs/qwen_sft/model", "training.micro_batch=1"]
     small += ["training.save_every=1", "sampling.max_new_tokens=48", "entropy_probe.size=8"]
     small += ["trainer.bf16=false", "training.learning_rate=1e-4"]
     run("train", *sets(small), *data, "--out", "runs/qwen")
@@ -138,7 +141,7 @@ def old_folder(author, small):
     shutil.copy(step / "optimizer.pt", old / "optimizer.pt")
     run = author / "runs/qwen/measurements/measure_step_1"
     given = [f"batch_config.{name}_file={run / name}.parquet" for name in "EU"]
-    given += ["batch_config.dataset_name=prompts", "checkpoint.base_model=base"]
+    given += ["batch_config.dataset_name=prompts", "checkpoint.base_model=runs/knows/model"]
     given += ["sampling.max_new_tokens=48", "estimator.objective=dr_grpo"]
     given += ["estimator.single_eta=1e-4", "batch_config.save_batches=false"]
     whole = [*small, *sets([*given, f"checkpoint.checkpoint_path={old}"])]

@@ -55,7 +55,7 @@ def test_the_price_of_a_reading_is_that_of_the_step_that_was_taken(made):
 
 def test_its_numbers_are_logged_by_class(made):
     flat = made[1].history[-1].to_dict()
-    for place in ("price", "price/at_first_token", "price/at_high_entropy", "price/at_after_/^./"):
+    for place in ("price", "price/at_first_token", "price/at_high_entropy", "price/at_after"):
         for name in ("first_order", "change", "reward", "reward_for_a_nat"):
             assert {f"{place}/{name}", f"{place}/{name}_se"} <= flat.keys()
 

@@ -178,6 +178,46 @@ def test_a_device_that_is_not_there_is_refused_in_one_sentence(tiny, tmp_path):
         scenes.call("measure", asked, "--out", tmp_path / "run")
 
 
+@pytest.mark.parametrize("verb", ["train", "sft"])
+def test_a_training_that_cannot_fit_is_refused_before_any_work(verb, tiny, tmp_path, limited):
+    command = getattr(scenes, verb)(tiny, tmp_path)
+    limited(1000)
+    with pytest.raises(AssertionError, match=r"training does not fit: it holds .* free on cuda"):
+        scenes.call(*command.arguments(tmp_path, tmp_path / "run"))
+    assert not list((tmp_path / "run").glob("**/*.safetensors"))
+
+
+def test_a_model_on_two_devices_is_refused_in_one_sentence(monkeypatch):
+    monkeypatch.setenv("SECOND_DEVICES", "2")
+    model = policy_of().model
+    model.get_base_model().model.layers[1].to("cuda:1")
+    with pytest.raises(ValueError, match=r"spread over 2 devices: .* on cuda:0, .* on cuda:1"):
+        ise.Policy(model, precision="float64", eos_token_id=0, pad_token_id=0)
+
+
+def test_a_batch_whose_tensors_are_on_a_device_is_that_of_the_cpu():
+    policy, made = policy_of(), update_batch()
+
+    def on(device):
+        columns = {
+            "prompt_ids": made.prompt_ids,
+            "response_ids": made.response_ids,
+            "sampler_logprobs": [-torch.ones(len(r)) for r in made.response_ids],
+            "response_mask": [torch.ones(len(r), dtype=torch.bool) for r in made.response_ids],
+        }
+        lists = {name: [x.to(device) for x in column] for name, column in columns.items()}
+        return ise.Rollouts(
+            **lists,
+            prompt_index=made.prompt_index.to(device),
+            advantages=made.advantages.to(device),
+            rewards=made.advantages.to(device),
+        )
+
+    v = cases.direction(policy)
+    one, other = (ise.entropy_change(policy, on(x), v, [1e-3], order=1) for x in ("cpu", "cuda"))
+    assert one.first_order.value == other.first_order.value
+
+
 def test_a_second_device_leaves_the_first_alone(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("SECOND_DEVICES", "2")
     DEVICE.forget_peak(0)

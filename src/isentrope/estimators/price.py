@@ -16,6 +16,7 @@ a ratio (Fieller).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -89,10 +90,12 @@ class Price:
         """Flat numbers for a log, errors under names that end in _se.
 
         Returns:
-            Keys "price/NAME" of the whole step, and "price/at_CLASS/NAME".
+            Keys "price/NAME" of the whole step, and "price/at_CLASS/NAME", where CLASS has letters,
+            digits and _ alone: trackers refuse others, which a pattern may have.
         """
+        words = {name: re.sub("[^A-Za-z0-9]+", "_", name).strip("_") for name in self.at}
         parts = {"price": self.whole} | {
-            f"price/at_{name.replace(' ', '_')}": part for name, part in self.at.items()
+            f"price/at_{words[name]}": part for name, part in self.at.items()
         }
         named = {
             f"{place}/{name}": getattr(part, name)

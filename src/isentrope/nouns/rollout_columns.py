@@ -107,7 +107,7 @@ def token_ids(values: Tensor | Sequence[int], what: str) -> Tensor:
     Raises:
         ValueError: If they are anything else.
     """
-    ids = torch.as_tensor(values)
+    ids = torch.as_tensor(values, device="cpu")
     if ids.ndim != 1 or ids.numel() == 0 or ids.is_floating_point():
         raise ValueError(
             f"{what} must be a non-empty 1-D tensor of token ids, got shape {tuple(ids.shape)} "
@@ -167,7 +167,7 @@ def of_tokens(name: str, column: Sequence[Any], responses: Sequence[Tensor]) -> 
     is_mask = name == "response_mask"
     tensors: list[Tensor] = []
     for i, (values, response) in enumerate(zip(column, responses, strict=True)):
-        x = torch.as_tensor(values, dtype=torch.bool if is_mask else torch.float64)
+        x = torch.as_tensor(values, dtype=torch.bool if is_mask else torch.float64, device="cpu")
         if x.shape != response.shape:
             raise ValueError(
                 f"{name}[{i}] has {len(x)} values for a response of {len(response)} tokens."
@@ -195,7 +195,7 @@ def numbers(name: str, column: Any, n: int) -> Tensor:
     Raises:
         ValueError: If they are anything else.
     """
-    tensor = torch.as_tensor(column, dtype=torch.float64)
+    tensor = torch.as_tensor(column, dtype=torch.float64, device="cpu")
     if tensor.shape != (n,) or not bool(tensor.isfinite().all()):
         raise ValueError(
             f"{name} must be {n} finite numbers, got {tuple(tensor.shape)} "

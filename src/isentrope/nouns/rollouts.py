@@ -41,7 +41,7 @@ _PER_SEQUENCE = ("rewards", "advantages")
 
 @dataclass
 class Rollouts:
-    """n sequences. All lists are parallel and of length n; plain lists become tensors.
+    """n sequences, on the CPU. All lists are parallel, of length n; plain lists become tensors.
 
     Attributes:
         prompt_ids: Token ids of each sequence's prompt, 1-D int64. A list of one entry per prompt
@@ -91,7 +91,7 @@ class Rollouts:
         longest, limit = int(self.lengths.max()), self.max_new_tokens
         if limit is not None and longest > limit:
             raise ValueError(f"A response has {longest} tokens, more than max_new_tokens={limit}.")
-        self.prompt_index = torch.as_tensor(self.prompt_index, dtype=torch.int64)
+        self.prompt_index = torch.as_tensor(self.prompt_index, dtype=torch.int64, device="cpu")
         if self.prompt_index.shape != (n,):
             raise ValueError(
                 f"prompt_index has shape {tuple(self.prompt_index.shape)} for {n} responses."
@@ -105,7 +105,10 @@ class Rollouts:
                 tensors = of_tokens(name, column, self.response_ids)
                 if self.response_mask is not None:  # 0 where the policy did not draw a token
                     pairs = zip(tensors, self.response_mask, strict=True)
-                    masked = ((x, torch.as_tensor(own, dtype=torch.bool)) for x, own in pairs)
+                    masked = (
+                        (x, torch.as_tensor(own, dtype=torch.bool, device="cpu"))
+                        for x, own in pairs
+                    )
                     tensors = [x.masked_fill(~own, 0) for x, own in masked]
                 setattr(self, name, tensors)
         for name in _PER_SEQUENCE:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 from isentrope.planning.gauge import Alive
+from isentrope.planning.plan import DoesNotFitError, gigabytes
+from isentrope.system.memory import free_memory
 
 TILE = (4096, 32_768)
 """Tokens and vocabulary of TRL's tiles of logits; a test reads them there."""
@@ -34,6 +36,28 @@ def held_in_training(model: Any) -> dict[str, int]:
     gradients = sum(p.nbytes for p in moved)
     weights = sum(p.nbytes for p in model.parameters())
     return {"weights": weights, "gradients": gradients, "moments of Adam": 2 * gradients}
+
+
+def require_room_to_train(model: Any, device: str | torch.device) -> None:
+    """Refuse a training whose weights, gradients and moments are more than the free memory.
+
+    Args:
+        model: With its trainable set, on the CPU.
+        device: Where it is to be trained.
+
+    Raises:
+        DoesNotFitError: Before any work.
+    """
+    terms = held_in_training(model)
+    if torch.device(device).type == "cpu":
+        del terms["weights"]  # they are there
+    needed, free = sum(terms.values()), free_memory(device)
+    if needed > free:
+        words = ", ".join(f"{name} {gigabytes(size)}" for name, size in terms.items())
+        raise DoesNotFitError(
+            f"The training does not fit: it holds {gigabytes(needed)} at least ({words}), and "
+            f"{gigabytes(free)} are free on {device}. isentrope plan says what else it takes."
+        )
 
 
 def pass_bytes(model: Any, sequences: int, length: int, checkpointing: bool) -> int:

@@ -14,11 +14,12 @@ from typing import Any
 
 from isentrope.config.contract import advantages_of, measures, run_contract, run_control
 from isentrope.config.train import DataConfig, TrainConfig, TrainingConfig
-from isentrope.config.trl import grpo_options
+from isentrope.config.trl import grpo_options, shards_weights
 from isentrope.config.values import path_in_run
 from isentrope.control.budget import EntropyBudget
 from isentrope.control.requirements import BudgetOptions
 from isentrope.models.sharding import shard_base
+from isentrope.planning.training_memory import require_room_to_train
 from isentrope.policy.language_model import Policy
 from isentrope.probe.alarm import Alarm
 from isentrope.probe.callback import EntropyProbe
@@ -118,6 +119,8 @@ def prepare_training(
     model, tokenizer = load_trainable(
         **config.model.model_dump(exclude={"shard_base"}), seed=training.seed
     )
+    if not (config.model.shard_base or shards_weights(config.trainer)):
+        require_room_to_train(model, args.device)
     done = 0 if checkpoint is None else step_of_folder(checkpoint.name) or 0
     steps = range(done + 1 if done else 0, training.steps + 1)
     kept = kept_steps(steps, training.save_every, training.keep_last, training.keep_every)

@@ -19,14 +19,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from isentrope.config.train import DataConfig, FineTuningConfig, ModelConfig, SftConfig
-from isentrope.config.trl import sft_options
+from isentrope.config.trl import sft_options, shards_weights
 from isentrope.config.values import inputs_of
 from isentrope.evaluation.evaluate import score_records
 from isentrope.evaluation.metrics import Metric, estimate_metrics
 from isentrope.evaluation.responses import choose_prompts, draw_responses, random_numbers
 from isentrope.models.requirements import active_dropout
 from isentrope.nouns.estimate import Estimate
+from isentrope.planning.training_memory import require_room_to_train
 from isentrope.policy.language_model import Policy
 from isentrope.runs.folder import heed, kept_steps, require_disk, resolved_content, run_directory
 from isentrope.runs.identity import CONFIG, flat_settings, require_same, require_same_origin
@@ -191,6 +194,8 @@ def _fine_tune(
     model, tokenizer = load_trainable(
         **config.model.model_dump(exclude={"shard_base"}), seed=tuning.seed
     )
+    if not (config.model.shard_base or shards_weights(config.trainer)):
+        require_room_to_train(model, "cuda" if torch.cuda.is_available() else "cpu")
     done = max(files.steps()) if checkpoint else 0
     saved = [0]  # the model
     if tuning.save_every is not None:
