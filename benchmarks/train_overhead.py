@@ -215,10 +215,10 @@ and the ratio to the first of its kind in each round.
 |---|---|---|
 {rows}
 
-A reading's price is arithmetic on scores that it has anyway: no pass. It is small and noisy here,
-as the difference of whole runs. The second order is a pass of its own, which also gives the best
-rate of reward. `measure` reads the angle of the two gradients too: two gradients by 16 groups of
-prompts, and that of the length.
+A reading's price is arithmetic on scores that it has anyway: no pass. As the
+difference of whole runs its cost is not resolved: the rounds differ widely. The second order is a
+pass of its own, which also gives the best rate of reward. `measure` reads the angle of the two
+gradients too: two gradients by 16 groups of prompts, and that of the length.
 """
 
 
