@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from isentrope.reports.compare import Difference, differences
 from isentrope.reports.drawing import COLOURS, DOTS, STYLE, stylesheet
 from isentrope.reports.panel import Panel, Section, markup, number, templates
-from isentrope.reports.verdict import Claim
+from isentrope.reports.verdict import FIRST, Claim
 from isentrope.system.file_contents import csv
 from isentrope.system.files import sha256, write_bytes
 
@@ -107,6 +107,16 @@ class Column:
     def panels(self) -> dict[str, Panel]:
         """The panels of all sections by their keys."""
         return {panel.key: panel for section in self.sections for panel in section.panels}
+
+    @property
+    def first(self) -> list[Claim]:
+        """The claims that are not folded."""
+        return [claim for claim in self.claims if claim.question in FIRST]
+
+    @property
+    def folded(self) -> list[Claim]:
+        """The others."""
+        return [claim for claim in self.claims if claim.question not in FIRST]
 
     def of(self, sentence: str) -> str:
         """A sentence, with the label of its run if it has one."""

@@ -1,7 +1,8 @@
 """The verdict: what one step at the training rate does to entropy, in sentences made of numbers.
 
-Each sentence answers one question and carries the errors of what it says. Where a result is not
-there, its sentence is not there either.
+Four questions come first: how much, who, at what price, and whether to trust it. Each sentence
+answers one question and carries the errors of what it says. Where a result is not there, its
+sentence is not there either.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Claim:
 
 
 def verdict(reading: Reading) -> list[Claim]:
-    """Sentences: what happens, how first order compares, who did it, and whether to believe it."""
+    """Sentences: those of the four first questions, then the others."""
     return [
         replace(claim, question=question)
         for question, answer in QUESTIONS.items()
@@ -112,12 +113,30 @@ def _parts(reading: Reading) -> Iterator[Claim]:
         "gradient": "this batch's gradient",
         "control": "the control's correction",
     }
+    most = max(acting, key=lambda name: abs(acting[name].value))
+    large = f" The largest part, {words[most].rstrip(',')}, is {with_interval(acting[most])}"
     if all(part.value * total > 0 for part in acting.values()):
         terms = [f"{words[k]} {percent(p.value / total)}" for k, p in acting.items()]
-        yield Claim(f"Of the first order, {listed(terms)}.")
+        yield Claim(f"Of the first order, {listed(terms)}.{large} of {number(total)} per unit η.")
         return
     terms = [f"{words[k]} {with_error(p)}" for k, p in acting.items()]
-    yield Claim(f"The parts of the first order pull apart: {listed(terms)} per unit η.")
+    yield Claim(f"The parts of the first order pull apart: {listed(terms)} per unit η.{large}.")
+
+
+def _price(reading: Reading) -> Iterator[Claim]:
+    """What reward comes with the entropy; nothing where rewards are not known."""
+    measured = reading.shown(MeasureResult)
+    price = None if measured is None else measured.result.price
+    if price is None or price.whole.reward is None:
+        return
+    reward, for_a_nat = price.whole.reward, price.whole.reward_for_a_nat
+    verb = "loses" if reward.value < 0 else "earns"
+    if not has_interval(reward) or reward.covers(0.0):
+        verb = "may earn or lose"
+    text = f"To first order the same step {verb} reward: ΔJ = {with_interval(reward)}"
+    if for_a_nat is not None and has_interval(for_a_nat):
+        text += f", which is {without_error(for_a_nat)} {for_a_nat.unit}"
+    yield Claim(f"{text}.", "fact" if verb != "may earn or lose" else "doubt")
 
 
 def _best_rate(reading: Reading) -> Iterator[Claim]:
@@ -200,12 +219,15 @@ def _shares(reading: Reading) -> Iterator[Claim]:
 
 
 QUESTIONS: dict[str, Callable[[Reading], Iterator[Claim]]] = {
-    "What happens": _change,
+    "How much?": _change,
+    "Who did it?": _parts,
+    "At what price?": _price,
+    "Can I trust it?": _soundness,
     "First order": _first_order,
-    "Who did it": _parts,
     "Could the rate be higher?": _best_rate,
     "Whose prompts": _shares,
     "Which tokens": _classes,
     "Training": _training,
-    "Are the checks passed?": _soundness,
 }
+FIRST = tuple(QUESTIONS)[:4]
+"""Those that the page and the terminal show before all others."""
