@@ -108,16 +108,6 @@ class Column:
         """The panels of all sections by their keys."""
         return {panel.key: panel for section in self.sections for panel in section.panels}
 
-    @property
-    def first(self) -> list[Claim]:
-        """The claims that are not folded."""
-        return [claim for claim in self.claims if claim.question in FIRST]
-
-    @property
-    def folded(self) -> list[Claim]:
-        """The others."""
-        return [claim for claim in self.claims if claim.question not in FIRST]
-
     def of(self, sentence: str) -> str:
         """A sentence, with the label of its run if it has one."""
         return f"{self.label}: {sentence}" if self.label else sentence
@@ -169,6 +159,7 @@ def write_page(columns: Sequence[Column], folder: Path) -> str:
     page = templates().get_template("report.html.j2")
     return page.render(
         columns=columns,
+        first=FIRST,
         sections=list(_sections(columns, folder)),
         folder=folder.name,
         style=Markup(schemes + style),

@@ -113,14 +113,15 @@ def _parts(reading: Reading) -> Iterator[Claim]:
         "gradient": "this batch's gradient",
         "control": "the control's correction",
     }
-    most = max(acting, key=lambda name: abs(acting[name].value))
-    large = f" The largest part, {words[most].rstrip(',')}, is {with_interval(acting[most])}"
+    how, write = "pull apart", with_error
     if all(part.value * total > 0 for part in acting.values()):
-        terms = [f"{words[k]} {percent(p.value / total)}" for k, p in acting.items()]
-        yield Claim(f"Of the first order, {listed(terms)}.{large} of {number(total)} per unit η.")
-        return
-    terms = [f"{words[k]} {with_error(p)}" for k, p in acting.items()]
-    yield Claim(f"The parts of the first order pull apart: {listed(terms)} per unit η.{large}.")
+        how, write = "act alike", lambda part: percent(part.value / total)
+    terms = listed([f"{words[name]} {write(part)}" for name, part in acting.items()])
+    most = max(acting, key=lambda name: abs(acting[name].value))
+    yield Claim(
+        f"The parts of the first order {how}: {terms}; the largest, {most}, is "
+        f"{with_interval(acting[most])} per unit η."
+    )
 
 
 def _price(reading: Reading) -> Iterator[Claim]:
@@ -130,13 +131,10 @@ def _price(reading: Reading) -> Iterator[Claim]:
     if price is None or price.whole.reward is None:
         return
     reward, for_a_nat = price.whole.reward, price.whole.reward_for_a_nat
-    verb = "loses" if reward.value < 0 else "earns"
-    if not has_interval(reward) or reward.covers(0.0):
-        verb = "may earn or lose"
-    text = f"To first order the same step {verb} reward: ΔJ = {with_interval(reward)}"
+    text = f"To first order reward changes by ΔJ = {with_interval(reward)} with it"
     if for_a_nat is not None and has_interval(for_a_nat):
         text += f", which is {without_error(for_a_nat)} {for_a_nat.unit}"
-    yield Claim(f"{text}.", "fact" if verb != "may earn or lose" else "doubt")
+    yield Claim(f"{text}.", "fact" if reward.ci_low * reward.ci_high > 0 else "doubt")
 
 
 def _best_rate(reading: Reading) -> Iterator[Claim]:
