@@ -243,6 +243,8 @@ def _print(out: Console, plan: Plan) -> None:
     )
     if plan.seconds is not None:
         say(f"  time    {_time(plan.seconds)}\n", out)
+    if plan.left_out is not None:
+        say(f"  It is without {plan.left_out}.\n", out)
     if plan.not_run is not None:
         missing = (
             "no pass is in it" if not plan.stages else "no time, and memory is by shapes alone"

@@ -168,6 +168,7 @@ class Plan:
         memory: Bytes that there are.
         stages: In the order in which they run; none where nothing is known of them.
         not_run: Why no stage was run; None where they were.
+        left_out: What the stages are without; None where nothing is left out.
         otherwise: What to change where no smaller micro-batch would fit.
     """
 
@@ -178,6 +179,7 @@ class Plan:
     memory: int
     stages: tuple[Stage, ...] = ()
     not_run: str | None = None
+    left_out: str | None = None
     otherwise: str = (
         "fisher_kernel.where=disk, fewer analysis.groups, precision.runtime_dtype=float32"
     )
@@ -211,8 +213,12 @@ class Plan:
         wanted: dict[str, int] = {}
         for stage in (stage for stage in self.stages if stage.peak > room):
             share = (room - stage.fixed) / max(1, stage.peak - stage.fixed)
-            power = 2 ** (max(0, int(share * stage.value)).bit_length() - 1)
-            wanted[stage.setting] = min(power, wanted.get(stage.setting, power))
+            most = max(0, int(share * stage.value))
+            sizes = [2**k for k in range(most.bit_length())]
+            if stage.setting.endswith("micro_batch"):  # a step is a whole number of them
+                sizes = [k for k in range(1, most + 1) if stage.value % k == 0]
+            size = max(sizes, default=0)
+            wanted[stage.setting] = min(size, wanted.get(stage.setting, size))
         if wanted and min(wanted.values()) >= 1:
             changes = " ".join(f"--set {name}={value}" for name, value in wanted.items())
             return f"{changes} would fit."

@@ -2,8 +2,8 @@
 
 The micro-batch is passed through the decoder on the device meta, which computes nothing, and the
 tensors that are alive at once are counted, in the type of the weights. Under bf16 they are smaller,
-and attention keeps no scores on a GPU: so it is the most that they take. Logits are held in tiles
-by TRL.
+but weights are copied; attention keeps no scores on a GPU. So it is about the most that they take.
+Logits are held in tiles by TRL.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ COPIES = 3
 """Of a tile at once in float32."""
 
 
-def held_in_training(model: Any) -> dict[str, int]:
+def held_in_training(model: Any, reference: bool = False) -> dict[str, int]:
     """What is held from one step to the next and in its gradient.
 
     Args:
         model: On any device, with its trainable set.
+        reference: Whether TRL keeps a copy of that set, as it does with trainer.beta.
 
     Returns:
         Bytes by what they are; Adam has two moments.
@@ -35,7 +36,8 @@ def held_in_training(model: Any) -> dict[str, int]:
     moved = [p for p in model.parameters() if p.requires_grad]
     gradients = sum(p.nbytes for p in moved)
     weights = sum(p.nbytes for p in model.parameters())
-    return {"weights": weights, "gradients": gradients, "moments of Adam": 2 * gradients}
+    terms = {"weights": weights, "gradients": gradients, "moments of Adam": 2 * gradients}
+    return terms | ({"reference": gradients} if reference else {})
 
 
 def require_room_to_train(model: Any, device: str | torch.device) -> None:
@@ -60,7 +62,9 @@ def require_room_to_train(model: Any, device: str | torch.device) -> None:
         )
 
 
-def pass_bytes(model: Any, sequences: int, length: int, checkpointing: bool) -> int:
+def pass_bytes(
+    model: Any, sequences: int, length: int, checkpointing: bool, bf16: bool = False
+) -> int:
     """The most that forward and backward pass of a micro-batch hold above weights and gradients.
 
     Args:
@@ -68,6 +72,8 @@ def pass_bytes(model: Any, sequences: int, length: int, checkpointing: bool) -> 
         sequences: Of the micro-batch.
         length: Tokens of each, prompt and response.
         checkpointing: Whether only the inputs of layers are kept.
+        bf16: Whether products are in bfloat16; copies of float32 weights are then kept for the
+            backward pass.
 
     Returns:
         Bytes.
@@ -86,7 +92,9 @@ def pass_bytes(model: Any, sequences: int, length: int, checkpointing: bool) -> 
         hidden.sum().backward()
         gradients = sum(p.nbytes for p in model.parameters() if p.grad is not None)
     tile = min(sequences * length, TILE[0]) * min(language_model.config.vocab_size, TILE[1])
-    return alive.peak - before - gradients + COPIES * 4 * tile
+    copied = bf16 and not checkpointing
+    copies = sum(2 * p.numel() for p in model.parameters() if copied and p.dtype == torch.float32)
+    return alive.peak - before - gradients + copies + COPIES * 4 * tile
 
 
 def cache_bytes(config: Any, sequences: int, length: int, size: int) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import TrainerCallback
 
 from isentrope.config.train import (
@@ -84,7 +85,7 @@ class FirstSteps(TrainerCallback):
 
     def __init__(self, trainer: Any) -> None:
         """Follow a trainer, whose micro-batches and readings are stages."""
-        known = [*trainer.model.parameters(), *trainer.model.buffers()]
+        known = weights_of(trainer)
         self.alive = Alive(known[0].device.type, known)
         self.gauged, self.timed = Meter(self.alive), Clock()
         self.before = self.held = 0
@@ -123,6 +124,12 @@ class FirstSteps(TrainerCallback):
                 return call(*args, **kwargs)
 
         return staged
+
+
+def weights_of(trainer: Any) -> list[Tensor]:
+    """Parameters and buffers of a trainer's model, and of TRL's reference model."""
+    models = [m for m in (trainer.model, getattr(trainer, "ref_model", None)) if m is not None]
+    return [x for model in models for x in (*model.parameters(), *model.buffers())]
 
 
 def probes_of(trainer: Any) -> list[EntropyProbe]:
@@ -197,7 +204,7 @@ def draw_at_random(trainer: Any) -> None:
 
 def loaded(trainer: Any, seconds: float) -> Stage:
     """The stage before any step: the model is there, and nothing else."""
-    alive = sum(x.nbytes for x in (*trainer.model.parameters(), *trainer.model.buffers()))
+    alive = sum(x.nbytes for x in weights_of(trainer))
     return Stage("load", seconds, alive, alive)
 
 
@@ -205,7 +212,7 @@ def decoding(trainer: Any, at_once: int, counts: Counts) -> Stage:
     """The stage of all responses that a run draws, those of groups that are drawn again aside."""
     policy, groups = trainer.policy, trainer.batches.groups
     policy.model.eval()
-    alive = Alive(policy.device.type, [*policy.model.parameters(), *policy.model.buffers()])
+    alive = Alive(policy.device.type, weights_of(trainer))
     longest = max(len(prompt.token_ids) for prompt in trainer.batches.prompts)
     drawn = [(longest, groups.max_new_tokens)] * (groups.n * counts.passes * groups.size)
     return sampling_stage(policy, alive, at_once, drawn, counts.draws)
@@ -225,7 +232,8 @@ def small_training(
         The sections by name, and the counts.
     """
     n = training.micro_batch or training.prompts_per_step
-    sizes = {"prompts_per_step": n, "micro_batch": n, "save_every": uses * training.steps}
+    steps = max(3, training.steps)  # two are taken, and the last one would be saved
+    sizes = {"prompts_per_step": n, "micro_batch": n, "steps": steps, "save_every": uses * steps}
     never = {"keep_last": None, "keep_every": None}
     counts = Counts(
         steps=training.steps,
@@ -246,7 +254,8 @@ def small_training(
 def small_tuning(tuning: FineTuningConfig) -> tuple[dict[str, Any], Counts]:
     """The section of a fine-tuning whose steps are one micro-batch, and its counts."""
     n = tuning.micro_batch or tuning.batch_size
-    small = tuning.model_copy(update={"batch_size": n, "micro_batch": n, "save_every": None})
+    sizes = {"batch_size": n, "micro_batch": n, "steps": max(2, tuning.steps), "save_every": None}
+    small = tuning.model_copy(update=sizes)
     counts = Counts(tuning.steps, tuning.batch_size // n, "fine_tuning.micro_batch", n)
     return {"fine_tuning": small}, counts
 

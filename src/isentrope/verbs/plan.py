@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from isentrope.config.analysis import ControlConfig
 from isentrope.config.io import load_config
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
@@ -37,6 +38,7 @@ from isentrope.planning.training_memory import cache_bytes, held_in_training, pa
 from isentrope.results.verbs import INFLUENCE, MEASURE, VERBS
 from isentrope.runs.checkpoints import find_checkpoints
 from isentrope.runs.study import plan_study
+from isentrope.system.memory import is_lack_of_memory
 from isentrope.system.progress import Progress
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs.dry_run import stages_of
@@ -109,7 +111,7 @@ def _measuring(config: MeasureConfig, verbs: Sequence[str], memory: str | None) 
     first = find_checkpoints(where)[0]
     shapes = _shapes(first.path, where)
     size = memory_of(where.device_map) if memory is None else bytes_of(memory)
-    plans = [_least(verb, first.name, config, shapes, size) for verb in verbs or PLANNED]
+    plans = [_least(verb, first.name, config, shapes, size) for verb in verbs]
     if reason := _obstacle(where, shapes):
         return [replace(p, not_run=reason) for p in plans]
     if not all(found.fits for found in plans):
@@ -141,6 +143,7 @@ def _training(
     config: TrainConfig | SftConfig, verbs: Sequence[str], memory: str | None
 ) -> list[Plan]:
     """Plan a training, and what measures its checkpoints in float32."""
+    from isentrope.control.requirements import BudgetOptions
     from isentrope.verbs.dry_training import untrained
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -153,23 +156,36 @@ def _training(
             "precision": {"runtime_dtype": "float32"},
         }
     )
-    plans = []
+    plans, left_out = list[Plan](), None
+    if isinstance(config, TrainConfig) and isinstance(config.control.build(), BudgetOptions):
+        left_out = f"control.name={config.control.name}"
+        config = config.model_copy(update={"control": ControlConfig()})
     for verb in verbs:
         if verb in AFTERWARDS:
             found = _least(verb, "a checkpoint", afterwards, shapes, size)
-            plans.append(replace(found, not_run="there is no checkpoint yet"))
+            why = "there is no checkpoint yet, and batches and groups are taken to be the defaults"
+            plans.append(replace(found, not_run=why))
             continue
-        terms, libraries = held_in_training(model), libraries_bytes(device)
-        found = Plan(verb, config.model.path, terms, libraries, size, otherwise=SMALLER)
-        if reason := _obstacle_to_training(config, shapes):
-            found = replace(found, stages=tuple(_by_shapes(config, model)), not_run=reason)
-        elif found.fits:
-            found = replace(found, stages=tuple(_two_steps(config)))
+        terms = held_in_training(model, bool(config.trainer.get("beta")))
+        given = config.model.path, terms, libraries_bytes(device), size
+        found = Plan(verb, *given, left_out=left_out, otherwise=SMALLER)
+        if not (reason := _obstacle_to_training(config, shapes, found.peak)) and found.fits:
+            try:
+                found = replace(found, stages=tuple(_two_steps(config)))
+            except (RuntimeError, MemoryError) as error:
+                if not is_lack_of_memory(error):
+                    raise
+                reason = "this machine's memory was full in its dry run"
+        if reason:
+            stages = _by_shapes(config, model, sum(terms.values()))
+            found = replace(found, stages=tuple(stages), not_run=reason)
         plans.append(found)
     return plans
 
 
-def _obstacle_to_training(config: TrainConfig | SftConfig, shapes: Shapes) -> str | None:
+def _obstacle_to_training(
+    config: TrainConfig | SftConfig, shapes: Shapes, least: int
+) -> str | None:
     """Why no step can be taken here."""
     reasons = {
         "the weights are not on this machine": not shapes.present,
@@ -178,14 +194,14 @@ def _obstacle_to_training(config: TrainConfig | SftConfig, shapes: Shapes) -> st
         "there is no GPU here, and the model is too large to be tried on a CPU": (
             not torch.cuda.is_available() and shapes.parameters > LARGEST
         ),
+        "it holds more than this machine has": least > memory_of("cuda"),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def _by_shapes(config: TrainConfig | SftConfig, model: Any) -> list[Stage]:
-    """The stages of a training, from the shapes of its model; of no time."""
+def _by_shapes(config: TrainConfig | SftConfig, model: Any, fixed: int) -> list[Stage]:
+    """The stages of a training, from the shapes of its model and what it holds; of no time."""
     checkpointing = bool(config.trainer.get("gradient_checkpointing"))
-    fixed = sum(held_in_training(model).values())
     stages = []
     if isinstance(config, SftConfig):
         tuning = config.fine_tuning
@@ -199,7 +215,7 @@ def _by_shapes(config: TrainConfig | SftConfig, model: Any) -> list[Stage]:
         size = model.dtype.itemsize
         cache = cache_bytes(model.config, at_once, shape[1], size)
         stages.append(Stage("sampling", None, fixed + cache, fixed, "sampling.batch_size", at_once))
-    most = pass_bytes(model.to("meta"), *shape, checkpointing)
+    most = pass_bytes(model.to("meta"), *shape, checkpointing, bool(config.trainer.get("bf16")))
     return [*stages, Stage("update", None, fixed + most, fixed, setting, number)]
 
 
@@ -224,10 +240,13 @@ def _two_steps(config: TrainConfig | SftConfig) -> list[Stage]:
                 given = config.model, config.data, small["fine_tuning"], options
                 trainer, longer = dry.tuning_trainer(*given)
                 counts = replace(counts, longer=longer)
-        stages = [dry.loaded(trainer, loading.seconds["load"])]
+        load, drawn = dry.loaded(trainer, loading.seconds["load"]), list[Stage]()
         if isinstance(config, TrainConfig):
-            stages.append(dry.decoding(trainer, config.sampling.batch_size, counts))
-        return [*stages, *dry.stages_of_training(trainer, counts)]
+            drawn = [dry.decoding(trainer, config.sampling.batch_size, counts)]
+        steps = dry.stages_of_training(trainer, counts)
+        kept = steps[0].fixed - load.fixed  # moments, which later draws find
+        drawn = [replace(x, peak=x.peak + kept, fixed=x.fixed + kept) for x in drawn]
+        return [load, *drawn, *steps]
 
 
 def _obstacle(where: CheckpointConfig, shapes: Shapes) -> str | None:
