@@ -10,6 +10,11 @@ and cadences. A round gives each one's ratio to a baseline of the same round; th
 median over rounds with its range, and the ratio of the fastest runs, which a busy machine disturbs
 least. The first step of every run is left out.
 
+    python -m benchmarks.train_overhead --price      # the last section alone
+
+The price of a step is timed in CPU seconds, which another program on the machine changes little: of
+a reading (runs that read every step, less one without probe), and of `measure`.
+
 Writes docs/results/train_overhead.md.
 """
 
@@ -32,9 +37,12 @@ from isentrope.config.train import TrainConfig
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.models import MAX_NEW_TOKENS, load_trainable
+from isentrope.verbs.measure import measure
 from isentrope.verbs.train import train
 
+PAGE = Path("docs/results/train_overhead.md")
 STEPS = 21
+QUIET = ["output.log_level=WARNING", "detailed_logging.level=minimal"]
 PROBES = [(16, 10), (32, 10), (64, 10), (32, 20), (128, 20)]
 
 
@@ -83,6 +91,59 @@ def variants(base: str) -> dict[str, object]:
     return found
 
 
+READINGS = 6
+PRICES = {
+    "a reading": ("entropy_probe.price=false",),
+    "a reading with its price": (),
+    "a reading with its price and second order": ("entropy_probe.second_order=true",),
+}
+
+
+def of_readings(base: str, folder: Path) -> dict[str, float]:
+    """CPU seconds of one reading of 32 responses, by what it reads."""
+
+    def run(name: str, *settings: str) -> float:
+        start, few = time.process_time(), f"training.steps={READINGS}"
+        trainer(base, folder / name, few, f"training.save_every={READINGS}", *settings)
+        return time.process_time() - start
+
+    plain = run("off", "entropy_probe.enabled=false")
+    every = ("entropy_probe.every=1", "entropy_probe.size=32")
+    return {name: (run(name, *every, *own) - plain) / READINGS for name, own in PRICES.items()}
+
+
+def of_measure(checkpoint: Path, folder: Path) -> dict[str, float]:
+    """CPU seconds of `measure` at 128 responses, without the price and with it."""
+    seconds: dict[str, float] = {}
+    for name, price in {"measure": "false", "measure with its price": "true"}.items():
+        settings = [f"checkpoint.checkpoint_path={checkpoint}", f"analysis.price={price}"]
+        settings += ["batch_config.B_E=128", f"output.directory={folder / name}"]
+        start = time.process_time()
+        measure(load_config("configs/measure_addition.yaml", [*settings, *QUIET]))
+        seconds[name] = time.process_time() - start
+    return seconds
+
+
+def price_section(base: str, rounds: int) -> str:
+    """The section on the price of a step, from rounds of each."""
+    found: list[dict[str, float]] = []
+    for number in range(rounds):
+        with TemporaryDirectory() as scratch:
+            folder = Path(scratch)
+            readings = of_readings(base, folder)
+            step = folder / "off" / "training_state" / f"step_{READINGS}"
+            found.append(readings | of_measure(step, folder))
+        print(f"round {number + 1}: {found[-1]}", flush=True)
+
+    def line(name: str, plain: str) -> str:
+        seconds = [one[name] for one in found]
+        ratios = " ".join(f"{one[name] / one[plain]:.2f}" for one in found)
+        return f"| {name} | {np.mean(seconds):.2f} | {ratios} |"
+
+    rows = [line(name, "a reading" if "reading" in name else "measure") for name in found[0]]
+    return PRICE.format(rounds=rounds, rows="\n".join(rows))
+
+
 def row(name: str, seconds: dict[str, list[float]], baseline: str) -> str:
     """Median ratio to a baseline over rounds, with its range, and the ratio of the fastest."""
     ratios = np.array(seconds[name]) / np.array(seconds[baseline])
@@ -96,8 +157,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--base", default="runs/toy_sft/model", help="(%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="(%(default)s)")
+    parser.add_argument("--price", action="store_true", help="write the last section alone")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    before, _, kept = PAGE.read_text().partition(PRICE[:PRICE_HEAD])
+    if asked.price:
+        PAGE.write_text(before + price_section(asked.base, asked.rounds))
+        return
     seconds: dict[str, list[float]] = {name: [] for name in variants(asked.base)}
     for number in range(asked.rounds):
         for name, run in variants(asked.base).items():
@@ -114,7 +180,7 @@ def main() -> None:
         ),
         probes="\n".join(row(name, seconds, "trainer") for name in probes),
     )
-    Path("docs/results/train_overhead.md").write_text(text)
+    PAGE.write_text(text + (f"\n{PRICE[1:PRICE_HEAD]}{kept}" if kept else ""))
     print(text)
 
 
@@ -136,6 +202,23 @@ A reading draws its own responses, so its cost has a part that hardly depends on
 generation steps, one after another), and a part that grows with it: one pass in forward mode along
 momentum and gradient, and one plain pass after the step. Its memory is that of a scoring
 micro-batch, plus v by component in float64: O(trainable parameters).
+"""
+
+PRICE_HEAD = len("\n## What the price of a step costs\n")
+PRICE = """
+## What the price of a step costs
+
+`python -m benchmarks.train_overhead --price`, one CPU thread, {rounds} rounds: mean CPU seconds,
+and the ratio to the first of its kind in each round.
+
+| of | CPU seconds | ratio in each round |
+|---|---|---|
+{rows}
+
+A reading's price is arithmetic on scores that it has anyway: no pass. As the
+difference of whole runs its cost is not resolved: the rounds differ widely. The second order is a
+pass of its own, which also gives the best rate of reward. `measure` reads the angle of the two
+gradients too: two gradients by 16 groups of prompts, and that of the length.
 """
 
 

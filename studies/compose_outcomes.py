@@ -36,6 +36,8 @@ class Outcome:
         tokens: Generated tokens per response, mean over the run.
         seconds: Of processor time.
         away: Mean of |h/h* − 1| of the responses drawn from step 60 on; None without a target.
+        unsolved: P(first result right) and P(accepted) at step 60, on two maps; None in runs that
+            are solved by then.
     """
 
     arm: str
@@ -51,6 +53,7 @@ class Outcome:
     tokens: float
     seconds: float
     away: float | None = None
+    unsolved: tuple[float, float] | None = None
 
     @property
     def pair(self) -> tuple[int, int]:
@@ -90,6 +93,14 @@ def outcome(content: Mapping[str, Any]) -> Outcome:
         tokens=float(np.mean(steps["length"])),
         seconds=content["seconds"],
         away=_away(steps),
+        unsolved=next(
+            (
+                (r["first"], r["composed"])
+                for r in readings
+                if r["step"] == RESCUE and r["greedy"] <= SOLVED
+            ),
+            None,
+        ),
     )
 
 

@@ -93,9 +93,11 @@ SECOND: dict[str, Metric] = {
     f"nats per response, step {RESCUE}": lambda run: run.entropy[1],
     "at the end": lambda run: run.entropy[2],
     f"log10 P('>'), step {RESCUE}": lambda run: _log10(run.strategy_at(RESCUE)),
+    f"first result right, step {RESCUE}": lambda run: run.unsolved and run.unsolved[0],
+    f"log10 P(accepted), step {RESCUE}": lambda run: run.unsolved and _log10(run.unsolved[1]),
     "distance from the target": lambda run: run.away,
 }
-"""Secondary readings; P('>') is on unsolved prompts."""
+"""Secondary readings; P('>') is on unsolved prompts, the two after it of unsolved runs."""
 
 
 def _log10(value: float | None) -> float | None:
@@ -283,8 +285,10 @@ bounds. No interval of the table is corrected.
 
 Means over runs with 95 % t intervals, from three runs on. Steps to discovery count the last step
 where there is none; half_rate takes twice the steps. P('>') is on prompts that are not solved, so
-it has fewer runs. The distance from the target, of the budgets, is the mean of |h/h* − 1| of the
-responses drawn from step 60 on; h is in nats per response, of budget_strategy at its position.
+it has fewer runs. The two columns after it were chosen after the runs: whether the first result of
+a chain is right, and the probability of an accepted response (a chain, or a guess), in runs that
+are unsolved at step 60. The distance from the target, of the budgets, is the mean of |h/h* − 1| of
+the responses drawn from step 60 on; h is in nats per response, of budget_strategy at its position.
 
 {second}
 

@@ -133,6 +133,7 @@ def test_the_outcome_of_a_cell():
         {"step": 20 * i, "greedy": g, "strategy_unsolved": None if g > 0.5 else 0.1 / (i + 1)}
         for i, g in enumerate(greedy)
     ]
+    readings[3] |= {"first": 0.9, "composed": 0.01}
     steps = {"entropy_response": [*map(float, range(80))], "length": [4.0, 5.0]}
     found = outcome(
         {"arm": "x", "base": 1, "seed": 7, "seconds": 1.0, "readings": readings, "steps": steps}
@@ -146,6 +147,7 @@ def test_the_outcome_of_a_cell():
     assert found.tokens == 4.5
     assert found.end == {"greedy": 0.6, "strategy_unsolved": None}
     assert found.away is None
+    assert found.unsolved == (0.9, 0.01)
 
 
 def test_the_distance_from_a_target_is_of_the_later_steps():

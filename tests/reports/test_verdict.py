@@ -1,8 +1,22 @@
+import copy
+
 import pytest
 
 from isentrope.reports.read_run import read_run
-from isentrope.reports.verdict import verdict
+from isentrope.reports.verdict import FIRST, verdict
 from tests.reports.made_up import estimate, influence, measure, sweep_row, tables, write
+
+PRICE = {
+    "whole": {
+        "tokens": 1.0,
+        "entropy": estimate(0.1),
+        "first_order": estimate(-5e-4),
+        "share": estimate(1.0, 0.0),
+        "reward": estimate(-2e-3, 5e-4, unit="reward"),
+        "reward_for_a_nat": estimate(4.0, 1.0, unit="reward per nat per token"),
+    },
+    "at": {},
+}
 
 
 def claims(folder, **more):
@@ -11,7 +25,7 @@ def claims(folder, **more):
 
 
 def test_a_fall_with_its_interval_and_share(tmp_path):
-    said = claims(tmp_path)["What happens"]
+    said = claims(tmp_path)["How much?"]
     assert said.text.startswith(
         "One step at the training rate η = 0.001 from step_8 lowers entropy"
     )
@@ -20,20 +34,20 @@ def test_a_fall_with_its_interval_and_share(tmp_path):
 
 def test_an_interval_across_zero_claims_no_direction(tmp_path):
     row = sweep_row(1e-3, -1e-3, delta_h_ci_low=-3e-3, delta_h_ci_high=1e-3)
-    said = claims(tmp_path, sweep=[row])["What happens"]
+    said = claims(tmp_path, sweep=[row])["How much?"]
     assert "may raise or lower" in said.text
     assert said.tone == "doubt"
 
 
 def test_weights_too_uneven_leave_a_hint(tmp_path):
     said = claims(tmp_path, sweep=[sweep_row(1e-3, -1e-3, "smooth")])
-    assert "seems to lower" in said["What happens"].text
-    assert said["Are the checks passed?"].tone == "doubt"
+    assert "seems to lower" in said["How much?"].text
+    assert said["Can I trust it?"].tone == "doubt"
 
 
 def test_fresh_responses_come_before_uneven_weights(tmp_path):
     row = sweep_row(1e-3, -1e-3, "resample", resampled=estimate(2e-3, 1e-4))
-    assert "raises entropy: ΔH = 0.002" in claims(tmp_path, sweep=[row])["What happens"].text
+    assert "raises entropy: ΔH = 0.002" in claims(tmp_path, sweep=[row])["How much?"].text
 
 
 @pytest.mark.parametrize(
@@ -50,16 +64,16 @@ def test_first_order_is_held_against_what_is_measured(tmp_path, change, words):
 
 
 def test_parts_that_agree_are_shares_and_parts_that_pull_apart_are_amounts(tmp_path):
-    assert "60\u00a0%" in claims(tmp_path / "a")["Who did it"].text
+    assert "60\u00a0%" in claims(tmp_path / "a")["Who did it?"].text
     budget = measure()["budget"] | {"momentum": 1.0, "gradient": -3.0}
-    said = claims(tmp_path / "b", budget=budget)["Who did it"].text
+    said = claims(tmp_path / "b", budget=budget)["Who did it?"].text
     assert "pull apart" in said
     assert "%" not in said
 
 
 def test_a_failed_check_is_named(tmp_path):
     checks = measure()["checks"] | {"score_identity_z": 9.0}
-    said = claims(tmp_path, checks=checks)["Are the checks passed?"]
+    said = claims(tmp_path, checks=checks)["Can I trust it?"]
     assert said.text.endswith("not as it should be: score identity.")
     assert said.tone == "doubt"
 
@@ -69,7 +83,7 @@ def test_influence_alone_says_whose_prompts_did_it(tmp_path):
     write(tmp_path, "influence", "step_8", influence(), sequences=sequences, tokens=tokens)
     said = {claim.question: claim.text for claim in verdict(read_run(tmp_path))}
     assert "same prompt −0.5" in said["Whose prompts"]
-    assert "60\u00a0%" in said["Who did it"]
+    assert "60\u00a0%" in said["Who did it?"]
 
 
 def test_the_verdict_is_on_the_checkpoint_that_was_chosen(tmp_path):
@@ -79,3 +93,20 @@ def test_the_verdict_is_on_the_checkpoint_that_was_chosen(tmp_path):
     assert "from step_16 " in verdict(read_run(tmp_path))[0].text
     with pytest.raises(ValueError, match=r"'step_9'.*step_8"):
         read_run(tmp_path, checkpoint="step_9")
+
+
+def test_the_price_is_reward_with_its_interval(tmp_path):
+    price = copy.deepcopy(PRICE)
+    said = claims(tmp_path / "clear", price=price)["At what price?"]
+    assert said.text.startswith("To first order reward changes by ΔJ = −0.002 [−0.003")
+    assert "4 [2,\u00a06] reward per nat per token" in said.text
+    assert said.tone == "fact"
+    price["whole"]["reward"] = estimate(-2e-3, 2e-3)
+    assert claims(tmp_path / "open", price=price)["At what price?"].tone == "doubt"
+
+
+def test_four_questions_come_first(tmp_path):
+    asked = list(dict.fromkeys(claims(tmp_path, price=PRICE)))
+    assert asked[:4] == ["How much?", "Who did it?", "At what price?", "Can I trust it?"]
+    assert tuple(asked[:4]) == FIRST
+    assert len(asked) > 4

@@ -58,6 +58,7 @@ def apart(here, there, relative, absolute):
     """Where two records differ, but for the name of the device and what is printed."""
     for record in (here, there):
         record.pop("printed", None)
+        record.pop("screen", None)
     found = differences(here, there, relative=relative, absolute=absolute)
     return [line for line in found if not NAMES_THE_DEVICE.search(line)]
 

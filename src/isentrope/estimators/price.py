@@ -33,6 +33,7 @@ from isentrope.estimators.reward_change import REWARD, RewardMean
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
+from isentrope.nouns.units import Units
 from isentrope.policy.token_statistics import Scores
 
 PRICED = ("prefix", "sequence")
@@ -156,7 +157,7 @@ def price_of_step(
     method = sample.functional.method
 
     def options(mask: Tensor) -> list[dict[str, Any]]:
-        alone = _ONE_PROMPT if len(sample.prompt_index[mask.any(1)].unique()) < 2 else ""
+        alone = _ONE_PROMPT if Units.of(sample.prompt_index[mask.any(1)]).count < 2 else ""
         every = [trust.withholding(alone).options(method) for trust in trusts]
         return [{"confidence": confidence, **each} for each in every]
 

@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from isentrope.reports.compare import Difference, differences
 from isentrope.reports.drawing import COLOURS, DOTS, STYLE, stylesheet
 from isentrope.reports.panel import Panel, Section, markup, number, templates
-from isentrope.reports.verdict import Claim
+from isentrope.reports.verdict import FIRST, Claim
 from isentrope.system.file_contents import csv
 from isentrope.system.files import sha256, write_bytes
 
@@ -159,6 +159,7 @@ def write_page(columns: Sequence[Column], folder: Path) -> str:
     page = templates().get_template("report.html.j2")
     return page.render(
         columns=columns,
+        first=FIRST,
         sections=list(_sections(columns, folder)),
         folder=folder.name,
         style=Markup(schemes + style),

@@ -1,7 +1,8 @@
 """The verdict: what one step at the training rate does to entropy, in sentences made of numbers.
 
-Each sentence answers one question and carries the errors of what it says. Where a result is not
-there, its sentence is not there either.
+Four questions come first: how much, who, at what price, and whether to trust it. Each sentence
+answers one question and carries the errors of what it says. Where a result is not there, its
+sentence is not there either.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Claim:
 
 
 def verdict(reading: Reading) -> list[Claim]:
-    """Sentences: what happens, how first order compares, who did it, and whether to believe it."""
+    """Sentences: those of the four first questions, then the others."""
     return [
         replace(claim, question=question)
         for question, answer in QUESTIONS.items()
@@ -112,12 +113,28 @@ def _parts(reading: Reading) -> Iterator[Claim]:
         "gradient": "this batch's gradient",
         "control": "the control's correction",
     }
+    how, write = "pull apart", with_error
     if all(part.value * total > 0 for part in acting.values()):
-        terms = [f"{words[k]} {percent(p.value / total)}" for k, p in acting.items()]
-        yield Claim(f"Of the first order, {listed(terms)}.")
+        how, write = "act alike", lambda part: percent(part.value / total)
+    terms = listed([f"{words[name]} {write(part)}" for name, part in acting.items()])
+    most = max(acting, key=lambda name: abs(acting[name].value))
+    yield Claim(
+        f"The parts of the first order {how}: {terms}; the largest, {most}, is "
+        f"{with_interval(acting[most])} per unit η."
+    )
+
+
+def _price(reading: Reading) -> Iterator[Claim]:
+    """What reward comes with the entropy; nothing where rewards are not known."""
+    measured = reading.shown(MeasureResult)
+    price = None if measured is None else measured.result.price
+    if price is None or price.whole.reward is None:
         return
-    terms = [f"{words[k]} {with_error(p)}" for k, p in acting.items()]
-    yield Claim(f"The parts of the first order pull apart: {listed(terms)} per unit η.")
+    reward, for_a_nat = price.whole.reward, price.whole.reward_for_a_nat
+    text = f"To first order reward changes by ΔJ = {with_interval(reward)} with it"
+    if for_a_nat is not None and has_interval(for_a_nat):
+        text += f", which is {without_error(for_a_nat)} {for_a_nat.unit}"
+    yield Claim(f"{text}.", "fact" if reward.ci_low * reward.ci_high > 0 else "doubt")
 
 
 def _best_rate(reading: Reading) -> Iterator[Claim]:
@@ -200,12 +217,15 @@ def _shares(reading: Reading) -> Iterator[Claim]:
 
 
 QUESTIONS: dict[str, Callable[[Reading], Iterator[Claim]]] = {
-    "What happens": _change,
+    "How much?": _change,
+    "Who did it?": _parts,
+    "At what price?": _price,
+    "Can I trust it?": _soundness,
     "First order": _first_order,
-    "Who did it": _parts,
     "Could the rate be higher?": _best_rate,
     "Whose prompts": _shares,
     "Which tokens": _classes,
     "Training": _training,
-    "Are the checks passed?": _soundness,
 }
+FIRST = tuple(QUESTIONS)[:4]
+"""Those that the page and the terminal show before all others."""
