@@ -3,8 +3,6 @@
 import pytest
 import yaml
 
-from isentrope.cli import console
-from isentrope.cli.tables import print_plans
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.planning.plan import Stage
@@ -105,19 +103,17 @@ def test_a_run_of_one_step_is_planned_by_two_and_counted_once(asked, tmp_path, v
     assert counts.steps == 1
 
 
-def test_a_training_with_a_budget_is_planned_without_it(asked, capsys):
+def test_a_training_with_a_budget_is_planned_without_it(asked):
     (found,) = plan(str(asked), ["control.name=budget"], verbs=["train"], memory="64GB")
     assert found.stages
-    print_plans(console.out, console.err, [found], as_json=False)
-    assert "It is without control.name=budget." in capsys.readouterr().out
+    assert found.checkpoint.endswith(", without control.name=budget")
 
 
 def test_draws_hold_the_moments_of_the_optimizer(asked):
     settings = ["model.lora_rank=0", "entropy_probe.enabled=false"]
     (found,) = plan(str(asked), settings, verbs=["train"], memory="64GB")
-    load, sampling, update = found.stages
+    load, sampling, _ = found.stages
     assert sampling.fixed - load.fixed >= found.held["moments of Adam"]
-    assert sampling.fixed == update.fixed
 
 
 @pytest.mark.parametrize("why", ["full in its dry run", "holds more than this machine has"])

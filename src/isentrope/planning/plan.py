@@ -7,7 +7,7 @@ configuration files, and no weight is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,7 +168,6 @@ class Plan:
         memory: Bytes that there are.
         stages: In the order in which they run; none where nothing is known of them.
         not_run: Why no stage was run; None where they were.
-        left_out: What the stages are without; None where nothing is left out.
         otherwise: What to change where no smaller micro-batch would fit.
     """
 
@@ -179,7 +178,6 @@ class Plan:
     memory: int
     stages: tuple[Stage, ...] = ()
     not_run: str | None = None
-    left_out: str | None = None
     otherwise: str = (
         "fisher_kernel.where=disk, fewer analysis.groups, precision.runtime_dtype=float32"
     )
@@ -214,10 +212,9 @@ class Plan:
         for stage in (stage for stage in self.stages if stage.peak > room):
             share = (room - stage.fixed) / max(1, stage.peak - stage.fixed)
             most = max(0, int(share * stage.value))
-            sizes = [2**k for k in range(most.bit_length())]
+            size = 2 ** (most.bit_length() - 1)
             if stage.setting.endswith("micro_batch"):  # a step is a whole number of them
-                sizes = [k for k in range(1, most + 1) if stage.value % k == 0]
-            size = max(sizes, default=0)
+                size = next((k for k in range(most, 0, -1) if stage.value % k == 0), 0)
             wanted[stage.setting] = min(size, wanted.get(stage.setting, size))
         if wanted and min(wanted.values()) >= 1:
             changes = " ".join(f"--set {name}={value}" for name, value in wanted.items())
@@ -298,6 +295,11 @@ def bytes_of(text: str) -> int:
     if size < 1e6:
         raise ValueError(f"--memory {text!r} is not a size: write 16GB, 24GiB or 500MB.")
     return size
+
+
+def listed(terms: Mapping[str, int]) -> str:
+    """Sizes by name in words."""
+    return ", ".join(f"{name} {gigabytes(size)}" for name, size in terms.items())
 
 
 def gigabytes(size: float) -> str:

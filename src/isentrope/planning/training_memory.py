@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from isentrope.planning.gauge import Alive
-from isentrope.planning.plan import DoesNotFitError, gigabytes
+from isentrope.planning.plan import DoesNotFitError, gigabytes, listed
 from isentrope.system.memory import free_memory
 
 TILE = (4096, 32_768)
@@ -55,10 +55,9 @@ def require_room_to_train(model: Any, device: str | torch.device) -> None:
         del terms["weights"]  # they are there
     needed, free = sum(terms.values()), free_memory(device)
     if needed > free:
-        words = ", ".join(f"{name} {gigabytes(size)}" for name, size in terms.items())
         raise DoesNotFitError(
-            f"The training does not fit: it holds {gigabytes(needed)} at least ({words}), and "
-            f"{gigabytes(free)} are free on {device}. isentrope plan says what else it takes."
+            f"The training does not fit: it holds {gigabytes(needed)} at least ({listed(terms)}), "
+            f"and {gigabytes(free)} are free on {device}. isentrope plan says what else it takes."
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,9 @@ from isentrope.config.train import (
     ProbeConfig,
     TrainingConfig,
 )
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.planning.gauge import Alive, Meter
 from isentrope.planning.plan import Stage, meta_model
-from isentrope.policy.language_model import Policy
+from isentrope.planning.training_memory import held_in_training
 from isentrope.probe.callback import EntropyProbe
 from isentrope.sampling.batches import UpdateBatchReport
 from isentrope.system.progress import Clock
@@ -38,7 +37,7 @@ from isentrope.training.models import (
     load_trainable,
 )
 from isentrope.training.update_batches import UpdateBatch
-from isentrope.verbs.dry_run import sampling_stage
+from isentrope.verbs.dry_run import Batch, sampling_stage
 from isentrope.verbs.sft import examples
 
 READ = 256
@@ -172,34 +171,23 @@ def stages_of_training(trainer: Any, counts: Counts) -> list[Stage]:
 
 def draw_at_random(trainer: Any) -> None:
     """Have a trainer's batches be random responses, as long as they may be, with an advantage."""
-    batches, generator = trainer.batches, torch.Generator().manual_seed(0)
-    groups, vocabulary = batches.groups, trainer.policy.vocabulary
+    batches, vocabulary = trainer.batches, trainer.policy.vocabulary
+    groups, width = batches.groups, batches.groups.max_new_tokens
     longest = sorted(batches.prompts, key=lambda p: -len(p.token_ids))[: groups.n]
-    chosen = [longest[k % len(longest)] for k in range(groups.n)]
+    n = groups.n * groups.size
+    chosen = [longest[k // groups.size % len(longest)] for k in range(n)]
+    whole = Batch([(len(p.token_ids), width) for p in chosen], groups.size, True)
+    rollouts = replace(
+        whole.sequences("U", vocabulary),
+        sampler_logprobs=[torch.full((width,), -1.0)] * n,
+        sampler_entropies=[torch.ones(width)] * n,
+        prompt_keys=[p.key for p in chosen],
+        response_texts=[""] * n,
+        max_new_tokens=width,
+    )
 
-    def draw(policy: Policy, step: int, respond: Any) -> UpdateBatch:
-        n = groups.n * groups.size
-        prompts = [torch.tensor(chosen[k // groups.size].token_ids) for k in range(n)]
-        width = groups.max_new_tokens
-        rewards = (torch.arange(n) % 2).double()
-        rollouts = Rollouts(
-            prompt_ids=prompts[:: groups.size],
-            response_ids=[
-                torch.randint(vocabulary, (width,), generator=generator) for _ in range(n)
-            ],
-            prompt_index=torch.arange(n) // groups.size,
-            sampler_logprobs=[torch.full((width,), -1.0)] * n,
-            sampler_entropies=[torch.ones(width)] * n,
-            prompt_keys=[chosen[k // groups.size].key for k in range(n)],
-            response_texts=[""] * n,
-            rewards=rewards,
-            advantages=rewards - 0.5,
-            max_new_tokens=width,
-        )
-        report = UpdateBatchReport(groups.n, 0, 0, 0, 0.5, 1.0)
-        return UpdateBatch(rollouts, report, [0.5] * n)
-
-    batches.draw = draw
+    drawn = UpdateBatch(rollouts, UpdateBatchReport(groups.n, 0, 0, 0, 0.5, 1.0), [0.5] * n)
+    batches.draw = lambda *_: drawn
 
 
 def loaded(trainer: Any, seconds: float) -> Stage:
@@ -213,6 +201,7 @@ def decoding(trainer: Any, at_once: int, counts: Counts) -> Stage:
     policy, groups = trainer.policy, trainer.batches.groups
     policy.model.eval()
     alive = Alive(policy.device.type, weights_of(trainer))
+    alive.now += held_in_training(policy.model)["moments of Adam"]  # of the steps before
     longest = max(len(prompt.token_ids) for prompt in trainer.batches.prompts)
     drawn = [(longest, groups.max_new_tokens)] * (groups.n * counts.passes * groups.size)
     return sampling_stage(policy, alive, at_once, drawn, counts.draws)

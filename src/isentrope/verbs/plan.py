@@ -31,6 +31,7 @@ from isentrope.planning.plan import (
     gigabytes,
     held,
     libraries_bytes,
+    listed,
     memory_of,
     shapes_of,
 )
@@ -48,6 +49,8 @@ log = logging.getLogger("isentrope")
 
 AFTERWARDS = (MEASURE.name, INFLUENCE.name)
 """Verbs that are planned for the checkpoints of a training that has none yet."""
+
+NO_CHECKPOINT = "there is no checkpoint yet, and batches and groups are taken to be the defaults"
 
 PROMPT, DEMONSTRATION = 256, 1024
 """Tokens of a prompt, and of a demonstration, where they are not read."""
@@ -156,20 +159,18 @@ def _training(
             "precision": {"runtime_dtype": "float32"},
         }
     )
-    plans, left_out = list[Plan](), None
+    plans, name = [], config.model.path
     if isinstance(config, TrainConfig) and isinstance(config.control.build(), BudgetOptions):
-        left_out = f"control.name={config.control.name}"
+        name += f", without control.name={config.control.name}"
         config = config.model_copy(update={"control": ControlConfig()})
     for verb in verbs:
         if verb in AFTERWARDS:
             found = _least(verb, "a checkpoint", afterwards, shapes, size)
-            why = "there is no checkpoint yet, and batches and groups are taken to be the defaults"
-            plans.append(replace(found, not_run=why))
+            plans.append(replace(found, not_run=NO_CHECKPOINT))
             continue
         terms = held_in_training(model, bool(config.trainer.get("beta")))
-        given = config.model.path, terms, libraries_bytes(device), size
-        found = Plan(verb, *given, left_out=left_out, otherwise=SMALLER)
-        if not (reason := _obstacle_to_training(config, shapes, found.peak)) and found.fits:
+        found = Plan(verb, name, terms, libraries_bytes(device), size, otherwise=SMALLER)
+        if not (reason := _why_no_step(config, shapes, found.peak)) and found.fits:
             try:
                 found = replace(found, stages=tuple(_two_steps(config)))
             except (RuntimeError, MemoryError) as error:
@@ -177,22 +178,20 @@ def _training(
                     raise
                 reason = "this machine's memory was full in its dry run"
         if reason:
-            stages = _by_shapes(config, model, sum(terms.values()))
-            found = replace(found, stages=tuple(stages), not_run=reason)
+            stages = tuple(_by_shapes(config, model, sum(terms.values())))
+            found = replace(found, stages=stages, not_run=reason)
         plans.append(found)
     return plans
 
 
-def _obstacle_to_training(
-    config: TrainConfig | SftConfig, shapes: Shapes, least: int
-) -> str | None:
+def _why_no_step(config: TrainConfig | SftConfig, shapes: Shapes, least: int) -> str | None:
     """Why no step can be taken here."""
     reasons = {
         "the weights are not on this machine": not shapes.present,
         "the weights are to be sharded": shards_weights(config.trainer),
         "vLLM is to sample": bool(config.trainer.get("use_vllm")),
-        "there is no GPU here, and the model is too large to be tried on a CPU": (
-            not torch.cuda.is_available() and shapes.parameters > LARGEST
+        "there is no GPU here, and the model is too large to be tried on a CPU": not (
+            torch.cuda.is_available() or shapes.parameters <= LARGEST
         ),
         "it holds more than this machine has": least > memory_of("cuda"),
     }
@@ -200,7 +199,7 @@ def _obstacle_to_training(
 
 
 def _by_shapes(config: TrainConfig | SftConfig, model: Any, fixed: int) -> list[Stage]:
-    """The stages of a training, from the shapes of its model and what it holds; of no time."""
+    """The stages of a training by shapes, above what is held; of no time."""
     checkpointing = bool(config.trainer.get("gradient_checkpointing"))
     stages = []
     if isinstance(config, SftConfig):
@@ -240,13 +239,10 @@ def _two_steps(config: TrainConfig | SftConfig) -> list[Stage]:
                 given = config.model, config.data, small["fine_tuning"], options
                 trainer, longer = dry.tuning_trainer(*given)
                 counts = replace(counts, longer=longer)
-        load, drawn = dry.loaded(trainer, loading.seconds["load"]), list[Stage]()
+        stages = [dry.loaded(trainer, loading.seconds["load"])]
         if isinstance(config, TrainConfig):
-            drawn = [dry.decoding(trainer, config.sampling.batch_size, counts)]
-        steps = dry.stages_of_training(trainer, counts)
-        kept = steps[0].fixed - load.fixed  # moments, which later draws find
-        drawn = [replace(x, peak=x.peak + kept, fixed=x.fixed + kept) for x in drawn]
-        return [load, *drawn, *steps]
+            stages.append(dry.decoding(trainer, config.sampling.batch_size, counts))
+        return [*stages, *dry.stages_of_training(trainer, counts)]
 
 
 def _obstacle(where: CheckpointConfig, shapes: Shapes) -> str | None:
@@ -298,8 +294,7 @@ def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> N
         *(verb, name, least, free),
     )
     if not found.fits:
-        terms = ", ".join(f"{name} {gigabytes(size)}" for name, size in found.held.items())
         raise DoesNotFitError(
-            f"{verb} of {name} does not fit: it holds {least} at least ({terms}), and {free} are "
-            "free. isentrope plan names the smallest change that would fit."
+            f"{verb} of {name} does not fit: it holds {least} at least ({listed(found.held)}), and "
+            f"{free} are free. isentrope plan names the smallest change that would fit."
         )
