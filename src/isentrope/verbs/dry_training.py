@@ -127,7 +127,7 @@ class FirstSteps(TrainerCallback):
 
 def weights_of(trainer: Any) -> list[Tensor]:
     """Parameters and buffers of a trainer's model, and of TRL's reference model."""
-    models = [m for m in (trainer.model, getattr(trainer, "ref_model", None)) if m is not None]
+    models = filter(None, (trainer.model, getattr(trainer, "ref_model", None)))
     return [x for model in models for x in (*model.parameters(), *model.buffers())]
 
 
@@ -171,21 +171,20 @@ def stages_of_training(trainer: Any, counts: Counts) -> list[Stage]:
 
 def draw_at_random(trainer: Any) -> None:
     """Have a trainer's batches be random responses, as long as they may be, with an advantage."""
-    batches, vocabulary = trainer.batches, trainer.policy.vocabulary
+    batches = trainer.batches
     groups, width = batches.groups, batches.groups.max_new_tokens
     longest = sorted(batches.prompts, key=lambda p: -len(p.token_ids))[: groups.n]
     n = groups.n * groups.size
     chosen = [longest[k // groups.size % len(longest)] for k in range(n)]
     whole = Batch([(len(p.token_ids), width) for p in chosen], groups.size, True)
     rollouts = replace(
-        whole.sequences("U", vocabulary),
+        whole.sequences("U", trainer.policy.vocabulary),
         sampler_logprobs=[torch.full((width,), -1.0)] * n,
         sampler_entropies=[torch.ones(width)] * n,
         prompt_keys=[p.key for p in chosen],
         response_texts=[""] * n,
         max_new_tokens=width,
     )
-
     drawn = UpdateBatch(rollouts, UpdateBatchReport(groups.n, 0, 0, 0, 0.5, 1.0), [0.5] * n)
     batches.draw = lambda *_: drawn
 
@@ -212,18 +211,18 @@ def small_training(
 ) -> tuple[dict[str, Any], Counts]:
     """Sections of a run whose steps are one micro-batch with a reading, and counts of the whole.
 
-    Args:
-        training: The section of the whole run.
-        probing: Likewise.
-        uses: Steps that are taken on a batch.
-
-    Returns:
-        The sections by name, and the counts.
+    A batch is used for several steps.
     """
     n = training.micro_batch or training.prompts_per_step
     steps = max(3, training.steps)  # two are taken, and the last one would be saved
-    sizes = {"prompts_per_step": n, "micro_batch": n, "steps": steps, "save_every": uses * steps}
-    never = {"keep_last": None, "keep_every": None}
+    sizes = {
+        "prompts_per_step": n,
+        "micro_batch": n,
+        "steps": steps,
+        "save_every": uses * steps,
+        "keep_last": None,
+        "keep_every": None,
+    }
     counts = Counts(
         steps=training.steps,
         passes=training.prompts_per_step // n,
@@ -234,7 +233,7 @@ def small_training(
         draws=-(-training.steps // uses),
     )
     sections = {
-        "training": training.model_copy(update=sizes | never),
+        "training": training.model_copy(update=sizes),
         "entropy_probe": probing.model_copy(update={"every": 1}),
     }
     return sections, counts
@@ -243,8 +242,10 @@ def small_training(
 def small_tuning(tuning: FineTuningConfig) -> tuple[dict[str, Any], Counts]:
     """The section of a fine-tuning whose steps are one micro-batch, and its counts."""
     n = tuning.micro_batch or tuning.batch_size
-    sizes = {"batch_size": n, "micro_batch": n, "steps": max(2, tuning.steps), "save_every": None}
-    small = tuning.model_copy(update=sizes)
+    steps = max(2, tuning.steps)
+    small = tuning.model_copy(
+        update={"batch_size": n, "micro_batch": n, "steps": steps, "save_every": None}
+    )
     counts = Counts(tuning.steps, tuning.batch_size // n, "fine_tuning.micro_batch", n)
     return {"fine_tuning": small}, counts
 

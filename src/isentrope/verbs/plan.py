@@ -21,7 +21,6 @@ from isentrope.config.io import load_config
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import sft_options, shards_weights
-from isentrope.planning.gauge import Alive, Meter
 from isentrope.planning.plan import (
     DoesNotFitError,
     Plan,
@@ -39,8 +38,7 @@ from isentrope.planning.training_memory import cache_bytes, held_in_training, pa
 from isentrope.results.verbs import INFLUENCE, MEASURE, VERBS
 from isentrope.runs.checkpoints import find_checkpoints
 from isentrope.runs.study import plan_study
-from isentrope.system.memory import is_lack_of_memory
-from isentrope.system.progress import Progress
+from isentrope.system.progress import Clock, Progress
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs.dry_run import stages_of
 from isentrope.verbs.kinds import kind_of, load_any
@@ -146,7 +144,6 @@ def _training(
     config: TrainConfig | SftConfig, verbs: Sequence[str], memory: str | None
 ) -> list[Plan]:
     """Plan a training, and what measures its checkpoints in float32."""
-    from isentrope.control.requirements import BudgetOptions
     from isentrope.verbs.dry_training import untrained
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -160,8 +157,8 @@ def _training(
         }
     )
     plans, name = [], config.model.path
-    if isinstance(config, TrainConfig) and isinstance(config.control.build(), BudgetOptions):
-        name += f", without control.name={config.control.name}"
+    if isinstance(config, TrainConfig) and config.control.name == "budget":
+        name += ", without control.name=budget"
         config = config.model_copy(update={"control": ControlConfig()})
     for verb in verbs:
         if verb in AFTERWARDS:
@@ -170,16 +167,11 @@ def _training(
             continue
         terms = held_in_training(model, bool(config.trainer.get("beta")))
         found = Plan(verb, name, terms, libraries_bytes(device), size, otherwise=SMALLER)
-        if not (reason := _why_no_step(config, shapes, found.peak)) and found.fits:
-            try:
-                found = replace(found, stages=tuple(_two_steps(config)))
-            except (RuntimeError, MemoryError) as error:
-                if not is_lack_of_memory(error):
-                    raise
-                reason = "this machine's memory was full in its dry run"
-        if reason:
+        if reason := _why_no_step(config, shapes, found.peak):
             stages = tuple(_by_shapes(config, model, sum(terms.values())))
             found = replace(found, stages=stages, not_run=reason)
+        elif found.fits:
+            found = replace(found, stages=tuple(_two_steps(config)))
         plans.append(found)
     return plans
 
@@ -214,7 +206,7 @@ def _by_shapes(config: TrainConfig | SftConfig, model: Any, fixed: int) -> list[
         size = model.dtype.itemsize
         cache = cache_bytes(model.config, at_once, shape[1], size)
         stages.append(Stage("sampling", None, fixed + cache, fixed, "sampling.batch_size", at_once))
-    most = pass_bytes(model.to("meta"), *shape, checkpointing, bool(config.trainer.get("bf16")))
+    most = pass_bytes(model.to("meta"), *shape, checkpointing)
     return [*stages, Stage("update", None, fixed + most, fixed, setting, number)]
 
 
@@ -224,7 +216,7 @@ def _two_steps(config: TrainConfig | SftConfig) -> list[Stage]:
     from isentrope.verbs.prepare_training import prepare_training
 
     with tempfile.TemporaryDirectory() as place:
-        files, loading = RunFiles(place), Meter(Alive("cpu", ()))
+        files, loading = RunFiles(place), Clock()
         output = {"directory": place, "report_to": (), "log_level": "ERROR"}
         config = config.model_copy(update={"output": config.output.model_copy(update=output)})
         with loading.stage("load"):
