@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 LONGEST = 600
-"""Seconds: a machine may have less cores than the module has processes, and other work."""
+"""Seconds: a machine may have fewer cores than the module has processes, and other work."""
 
 
 def torchrun(processes, *module, succeeds=True, **environment):

@@ -112,6 +112,13 @@ def test_the_cure_is_on_the_line_of_each_stage_that_does_not_fit():
     assert "held whatever is read at a time" in plan_of(200).cure
 
 
+def test_micro_batches_that_would_fit_divide_a_step():
+    for room, size in ((900, 6), (599, 4), (420, 3), (299, 1)):
+        stage = Stage("update", None, 1200, 120, "training.micro_batch", 12)
+        found = Plan("train", "toy", {}, 0, room, (stage,))
+        assert found.cure == f"--set training.micro_batch={size} would fit."
+
+
 def test_memory_is_given_with_its_unit():
     assert bytes_of("16GB") == 16 * 10**9
     assert bytes_of("1.5 GiB") == 3 * 2**29

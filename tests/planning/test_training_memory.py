@@ -12,7 +12,7 @@ from isentrope.config.train import TrainConfig
 from isentrope.planning.gauge import Alive
 from isentrope.planning.training_memory import TILE, cache_bytes, held_in_training, pass_bytes
 from isentrope.training.models import load_trainable
-from isentrope.verbs.dry_training import untrained
+from isentrope.verbs.dry_training import untrained, weights_of
 from isentrope.verbs.plan import plan
 from tests import cases
 
@@ -64,6 +64,30 @@ def test_shapes_are_those_of_the_model_that_is_trained(tmp_path):
         found, present = untrained(section(tmp_path, lora_rank=rank))
         assert present
         assert held_in_training(found) == held_in_training(expected)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_reference_is_a_copy_of_what_is_trained(tmp_path, rank):
+    trainer = trainer_with_beta(tmp_path, rank)
+    policy, _ = untrained(section(tmp_path, lora_rank=rank))
+    without, held = held_in_training(policy), held_in_training(policy, reference=True)
+    alive = sum(x.nbytes for x in weights_of(trainer))
+    buffers = sum(x.nbytes for x in weights_of(trainer) if not isinstance(x, torch.nn.Parameter))
+    assert held.keys() - without.keys() == {"reference"}
+    assert held["weights"] + held["reference"] == alive - buffers
+
+
+def trainer_with_beta(folder, rank):
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    cases.model("qwen2").save_pretrained(folder)
+    model, tokenizer = load_trainable_of(folder, rank)
+    args = GRPOConfig(
+        output_dir=str(folder / "run"), beta=0.1, use_cpu=True, bf16=False, report_to="none"
+    )
+    rows = Dataset.from_list([{"prompt": "1+1="}])
+    return GRPOTrainer(model, lambda **_: [0.0], args, rows, processing_class=tokenizer)
 
 
 def load_trainable_of(folder, rank):
@@ -118,7 +142,8 @@ def test_a_model_without_weights_is_planned_by_its_shapes(qwen, tmp_path):
     assert [stage.name for stage in train.stages] == ["sampling", "update"]
     assert train.seconds is None
     assert train.fits
-    assert {measure.not_run, influence.not_run} == {"there is no checkpoint yet"}
+    assert measure.not_run == influence.not_run
+    assert "no checkpoint yet, and batches and groups" in measure.not_run
     assert influence.held["stored gradient groups"] > measure.held["step"] / 40
     (short,) = plan(str(file), verbs=["train"], memory="7GB")
     assert not short.fits

@@ -7,6 +7,7 @@ from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.planning.plan import Stage
 from isentrope.verbs import dry_training
+from isentrope.verbs import plan as planning
 from isentrope.verbs.dry_training import Counts, small_training, small_tuning
 from isentrope.verbs.plan import plan
 from tests.training import runs
@@ -81,6 +82,46 @@ def test_a_fine_tuning_is_planned_by_two_steps(tmp_path):
     assert list(tmp_path.iterdir()) == [file]
     config = load_config(file, root=type(load_any(file)))
     assert small_tuning(config.fine_tuning)[1].passes == 2
+
+
+@pytest.mark.parametrize("verb", ["train", "sft"])
+def test_a_run_of_one_step_is_planned_by_two_and_counted_once(asked, tmp_path, verb):
+    settings = ["training.steps=1"]
+    if verb == "sft":
+        asked = tmp_path / "sft.yaml"
+        sections = {"model": {"path": "toy", "lora_rank": 0}, "fine_tuning": {"batch_size": 4}}
+        sections["data"] = {"dataset_name": "addition"}
+        asked.write_text(yaml.safe_dump(sections))
+        settings = ["fine_tuning.steps=1"]
+    (found,) = plan(str(asked), settings, verbs=[verb], memory="64GB")
+    assert {"load", "update"} <= {stage.name for stage in found.stages}
+    config = load_config(asked, settings, root=type(load_any(asked)))
+    if verb == "train":
+        counts = small_training(config.training, config.entropy_probe, 1)[1]
+    else:
+        counts = small_tuning(config.fine_tuning)[1]
+    assert counts.steps == 1
+
+
+def test_a_training_with_a_budget_is_planned_without_it(asked):
+    (found,) = plan(str(asked), ["control.name=budget"], verbs=["train"], memory="64GB")
+    assert found.stages
+    assert found.checkpoint.endswith(", without control.name=budget")
+
+
+def test_draws_hold_the_moments_of_the_optimizer(asked):
+    settings = ["model.lora_rank=0", "entropy_probe.enabled=false"]
+    (found,) = plan(str(asked), settings, verbs=["train"], memory="64GB")
+    load, sampling, _ = found.stages
+    assert sampling.fixed - load.fixed >= found.held["moments of Adam"]
+
+
+def test_memory_that_is_too_small_for_two_steps_leaves_shapes(asked, monkeypatch):
+    monkeypatch.setattr(planning, "memory_of", lambda _: 1000)
+    (found,) = plan(str(asked), verbs=["train"], memory="64GB")
+    assert found.not_run == "it holds more than this machine has"
+    assert [stage.name for stage in found.stages] == ["sampling", "update"]
+    assert found.seconds is None
 
 
 def load_any(file):

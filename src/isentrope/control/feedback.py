@@ -241,12 +241,6 @@ class Feedback:
             "output": self.output,
         }
 
-    @property
-    def needs_start(self) -> bool:
-        """Whether the target starts at an entropy that was not observed yet."""
-        relative = self.target.kind != "none" and self.target.value is None
-        return relative and self.start is None
-
     def scheduled(self, step: int) -> float:
         """The change of the target in a step, nats per token; 0 of a target without schedule."""
         if self.target.kind not in ("linear", "cosine"):

@@ -7,7 +7,7 @@ configuration files, and no weight is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,8 +211,11 @@ class Plan:
         wanted: dict[str, int] = {}
         for stage in (stage for stage in self.stages if stage.peak > room):
             share = (room - stage.fixed) / max(1, stage.peak - stage.fixed)
-            power = 2 ** (max(0, int(share * stage.value)).bit_length() - 1)
-            wanted[stage.setting] = min(power, wanted.get(stage.setting, power))
+            most = max(0, int(share * stage.value))
+            size = 2 ** (most.bit_length() - 1)
+            if stage.setting.endswith("micro_batch"):  # a step is a whole number of them
+                size = next((k for k in range(most, 0, -1) if stage.value % k == 0), 0)
+            wanted[stage.setting] = min(size, wanted.get(stage.setting, size))
         if wanted and min(wanted.values()) >= 1:
             changes = " ".join(f"--set {name}={value}" for name, value in wanted.items())
             return f"{changes} would fit."
@@ -292,6 +295,11 @@ def bytes_of(text: str) -> int:
     if size < 1e6:
         raise ValueError(f"--memory {text!r} is not a size: write 16GB, 24GiB or 500MB.")
     return size
+
+
+def listed(terms: Mapping[str, int]) -> str:
+    """Sizes by name in words."""
+    return ", ".join(f"{name} {gigabytes(size)}" for name, size in terms.items())
 
 
 def gigabytes(size: float) -> str:

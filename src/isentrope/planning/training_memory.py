@@ -2,8 +2,8 @@
 
 The micro-batch is passed through the decoder on the device meta, which computes nothing, and the
 tensors that are alive at once are counted, in the type of the weights. Under bf16 they are smaller,
-and attention keeps no scores on a GPU: so it is the most that they take. Logits are held in tiles
-by TRL.
+but copies of weights, which are kept without gradient checkpointing, are not counted. Attention
+keeps no scores on a GPU. Logits are held in tiles by TRL.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from isentrope.planning.gauge import Alive
-from isentrope.planning.plan import DoesNotFitError, gigabytes
+from isentrope.planning.plan import DoesNotFitError, gigabytes, listed
 from isentrope.system.memory import free_memory
 
 TILE = (4096, 32_768)
@@ -23,11 +23,12 @@ COPIES = 3
 """Of a tile at once in float32."""
 
 
-def held_in_training(model: Any) -> dict[str, int]:
+def held_in_training(model: Any, reference: bool = False) -> dict[str, int]:
     """What is held from one step to the next and in its gradient.
 
     Args:
         model: On any device, with its trainable set.
+        reference: Whether TRL keeps a copy of that set, as it does with trainer.beta.
 
     Returns:
         Bytes by what they are; Adam has two moments.
@@ -35,7 +36,8 @@ def held_in_training(model: Any) -> dict[str, int]:
     moved = [p for p in model.parameters() if p.requires_grad]
     gradients = sum(p.nbytes for p in moved)
     weights = sum(p.nbytes for p in model.parameters())
-    return {"weights": weights, "gradients": gradients, "moments of Adam": 2 * gradients}
+    terms = {"weights": weights, "gradients": gradients, "moments of Adam": 2 * gradients}
+    return terms | ({"reference": gradients} if reference else {})
 
 
 def require_room_to_train(model: Any, device: str | torch.device) -> None:
@@ -53,10 +55,9 @@ def require_room_to_train(model: Any, device: str | torch.device) -> None:
         del terms["weights"]  # they are there
     needed, free = sum(terms.values()), free_memory(device)
     if needed > free:
-        words = ", ".join(f"{name} {gigabytes(size)}" for name, size in terms.items())
         raise DoesNotFitError(
-            f"The training does not fit: it holds {gigabytes(needed)} at least ({words}), and "
-            f"{gigabytes(free)} are free on {device}. isentrope plan says what else it takes."
+            f"The training does not fit: it holds {gigabytes(needed)} at least ({listed(terms)}), "
+            f"and {gigabytes(free)} are free on {device}. isentrope plan says what else it takes."
         )
 
 

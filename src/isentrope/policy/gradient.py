@@ -186,9 +186,8 @@ def weighted_gradients(
         {n: torch.zeros_like(p, dtype=torch.float64) for n, p in theta.items()} for _ in weights
     ]
     ranks = policy.ranks if ranks is None else ranks
-    padding = max(
-        policy.padding, PADDING_OF_SLOPES
-    )  # a backward pass costs as much as forward mode
+    # a backward pass costs as much as forward mode
+    padding = max(policy.padding, PADDING_OF_SLOPES)
     batches = (
         micro_batches(rollouts, policy.max_tokens, ranks, padding=padding)
         if policy.precision.rounding is None

@@ -24,7 +24,6 @@ LARGEST_KEPT = 2**25
 _M_MMAP_THRESHOLD = -3
 """Of <malloc.h>."""
 
-
 _KEPT: ContextVar[bool] = ContextVar("_KEPT", default=False)
 
 

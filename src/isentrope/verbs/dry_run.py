@@ -26,7 +26,7 @@ from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import as_prompts, name_prompts
 from isentrope.sampling.tasks import Task
-from isentrope.system.progress import Progress
+from isentrope.system.progress import Clock, Progress
 from isentrope.verbs.batches import read_rollouts
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import prepare_checkpoint
@@ -147,7 +147,7 @@ def stages_of(
     Returns:
         The plans, each with the stages of the whole batches, or with why its verb stopped.
     """
-    loading = Meter(Alive("cpu", ()))
+    loading = Clock()
     with loading.stage("load"):
         policy = subject.load(config.checkpoint, config.sampling)
     alive = Alive(policy.device.type, [*policy.model.parameters(), *policy.model.buffers()])

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import TrainerCallback
 
 from isentrope.config.train import (
@@ -22,10 +23,9 @@ from isentrope.config.train import (
     ProbeConfig,
     TrainingConfig,
 )
-from isentrope.nouns.rollouts import Rollouts
 from isentrope.planning.gauge import Alive, Meter
 from isentrope.planning.plan import Stage, meta_model
-from isentrope.policy.language_model import Policy
+from isentrope.planning.training_memory import held_in_training
 from isentrope.probe.callback import EntropyProbe
 from isentrope.sampling.batches import UpdateBatchReport
 from isentrope.system.progress import Clock
@@ -37,7 +37,7 @@ from isentrope.training.models import (
     load_trainable,
 )
 from isentrope.training.update_batches import UpdateBatch
-from isentrope.verbs.dry_run import sampling_stage
+from isentrope.verbs.dry_run import Batch, sampling_stage
 from isentrope.verbs.sft import examples
 
 READ = 256
@@ -84,7 +84,7 @@ class FirstSteps(TrainerCallback):
 
     def __init__(self, trainer: Any) -> None:
         """Follow a trainer, whose micro-batches and readings are stages."""
-        known = [*trainer.model.parameters(), *trainer.model.buffers()]
+        known = weights_of(trainer)
         self.alive = Alive(known[0].device.type, known)
         self.gauged, self.timed = Meter(self.alive), Clock()
         self.before = self.held = 0
@@ -123,6 +123,12 @@ class FirstSteps(TrainerCallback):
                 return call(*args, **kwargs)
 
         return staged
+
+
+def weights_of(trainer: Any) -> list[Tensor]:
+    """Parameters and buffers of a trainer's model, and of TRL's reference model."""
+    models = filter(None, (trainer.model, getattr(trainer, "ref_model", None)))
+    return [x for model in models for x in (*model.parameters(), *model.buffers())]
 
 
 def probes_of(trainer: Any) -> list[EntropyProbe]:
@@ -165,39 +171,27 @@ def stages_of_training(trainer: Any, counts: Counts) -> list[Stage]:
 
 def draw_at_random(trainer: Any) -> None:
     """Have a trainer's batches be random responses, as long as they may be, with an advantage."""
-    batches, generator = trainer.batches, torch.Generator().manual_seed(0)
-    groups, vocabulary = batches.groups, trainer.policy.vocabulary
+    batches = trainer.batches
+    groups, width = batches.groups, batches.groups.max_new_tokens
     longest = sorted(batches.prompts, key=lambda p: -len(p.token_ids))[: groups.n]
-    chosen = [longest[k % len(longest)] for k in range(groups.n)]
-
-    def draw(policy: Policy, step: int, respond: Any) -> UpdateBatch:
-        n = groups.n * groups.size
-        prompts = [torch.tensor(chosen[k // groups.size].token_ids) for k in range(n)]
-        width = groups.max_new_tokens
-        rewards = (torch.arange(n) % 2).double()
-        rollouts = Rollouts(
-            prompt_ids=prompts[:: groups.size],
-            response_ids=[
-                torch.randint(vocabulary, (width,), generator=generator) for _ in range(n)
-            ],
-            prompt_index=torch.arange(n) // groups.size,
-            sampler_logprobs=[torch.full((width,), -1.0)] * n,
-            sampler_entropies=[torch.ones(width)] * n,
-            prompt_keys=[chosen[k // groups.size].key for k in range(n)],
-            response_texts=[""] * n,
-            rewards=rewards,
-            advantages=rewards - 0.5,
-            max_new_tokens=width,
-        )
-        report = UpdateBatchReport(groups.n, 0, 0, 0, 0.5, 1.0)
-        return UpdateBatch(rollouts, report, [0.5] * n)
-
-    batches.draw = draw
+    n = groups.n * groups.size
+    chosen = [longest[k // groups.size % len(longest)] for k in range(n)]
+    whole = Batch([(len(p.token_ids), width) for p in chosen], groups.size, True)
+    rollouts = replace(
+        whole.sequences("U", trainer.policy.vocabulary),
+        sampler_logprobs=[torch.full((width,), -1.0)] * n,
+        sampler_entropies=[torch.ones(width)] * n,
+        prompt_keys=[p.key for p in chosen],
+        response_texts=[""] * n,
+        max_new_tokens=width,
+    )
+    drawn = UpdateBatch(rollouts, UpdateBatchReport(groups.n, 0, 0, 0, 0.5, 1.0), [0.5] * n)
+    batches.draw = lambda *_: drawn
 
 
 def loaded(trainer: Any, seconds: float) -> Stage:
     """The stage before any step: the model is there, and nothing else."""
-    alive = sum(x.nbytes for x in (*trainer.model.parameters(), *trainer.model.buffers()))
+    alive = sum(x.nbytes for x in weights_of(trainer))
     return Stage("load", seconds, alive, alive)
 
 
@@ -205,7 +199,8 @@ def decoding(trainer: Any, at_once: int, counts: Counts) -> Stage:
     """The stage of all responses that a run draws, those of groups that are drawn again aside."""
     policy, groups = trainer.policy, trainer.batches.groups
     policy.model.eval()
-    alive = Alive(policy.device.type, [*policy.model.parameters(), *policy.model.buffers()])
+    alive = Alive(policy.device.type, weights_of(trainer))
+    alive.now += held_in_training(policy.model)["moments of Adam"]  # of the steps before
     longest = max(len(prompt.token_ids) for prompt in trainer.batches.prompts)
     drawn = [(longest, groups.max_new_tokens)] * (groups.n * counts.passes * groups.size)
     return sampling_stage(policy, alive, at_once, drawn, counts.draws)
@@ -216,17 +211,18 @@ def small_training(
 ) -> tuple[dict[str, Any], Counts]:
     """Sections of a run whose steps are one micro-batch with a reading, and counts of the whole.
 
-    Args:
-        training: The section of the whole run.
-        probing: Likewise.
-        uses: Steps that are taken on a batch.
-
-    Returns:
-        The sections by name, and the counts.
+    A batch is used for several steps.
     """
     n = training.micro_batch or training.prompts_per_step
-    sizes = {"prompts_per_step": n, "micro_batch": n, "save_every": uses * training.steps}
-    never = {"keep_last": None, "keep_every": None}
+    steps = max(3, training.steps)  # two are taken, and the last one would be saved
+    sizes = {
+        "prompts_per_step": n,
+        "micro_batch": n,
+        "steps": steps,
+        "save_every": uses * steps,
+        "keep_last": None,
+        "keep_every": None,
+    }
     counts = Counts(
         steps=training.steps,
         passes=training.prompts_per_step // n,
@@ -237,7 +233,7 @@ def small_training(
         draws=-(-training.steps // uses),
     )
     sections = {
-        "training": training.model_copy(update=sizes | never),
+        "training": training.model_copy(update=sizes),
         "entropy_probe": probing.model_copy(update={"every": 1}),
     }
     return sections, counts
@@ -246,7 +242,10 @@ def small_training(
 def small_tuning(tuning: FineTuningConfig) -> tuple[dict[str, Any], Counts]:
     """The section of a fine-tuning whose steps are one micro-batch, and its counts."""
     n = tuning.micro_batch or tuning.batch_size
-    small = tuning.model_copy(update={"batch_size": n, "micro_batch": n, "save_every": None})
+    steps = max(2, tuning.steps)
+    small = tuning.model_copy(
+        update={"batch_size": n, "micro_batch": n, "steps": steps, "save_every": None}
+    )
     counts = Counts(tuning.steps, tuning.batch_size // n, "fine_tuning.micro_batch", n)
     return {"fine_tuning": small}, counts
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
+from isentrope.config.analysis import ControlConfig
 from isentrope.config.io import load_config
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import sft_options, shards_weights
-from isentrope.planning.gauge import Alive, Meter
 from isentrope.planning.plan import (
     DoesNotFitError,
     Plan,
@@ -30,6 +30,7 @@ from isentrope.planning.plan import (
     gigabytes,
     held,
     libraries_bytes,
+    listed,
     memory_of,
     shapes_of,
 )
@@ -37,7 +38,7 @@ from isentrope.planning.training_memory import cache_bytes, held_in_training, pa
 from isentrope.results.verbs import INFLUENCE, MEASURE, VERBS
 from isentrope.runs.checkpoints import find_checkpoints
 from isentrope.runs.study import plan_study
-from isentrope.system.progress import Progress
+from isentrope.system.progress import Clock, Progress
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs.dry_run import stages_of
 from isentrope.verbs.kinds import kind_of, load_any
@@ -46,6 +47,8 @@ log = logging.getLogger("isentrope")
 
 AFTERWARDS = (MEASURE.name, INFLUENCE.name)
 """Verbs that are planned for the checkpoints of a training that has none yet."""
+
+NO_CHECKPOINT = "there is no checkpoint yet, and batches and groups are taken to be the defaults"
 
 PROMPT, DEMONSTRATION = 256, 1024
 """Tokens of a prompt, and of a demonstration, where they are not read."""
@@ -109,7 +112,7 @@ def _measuring(config: MeasureConfig, verbs: Sequence[str], memory: str | None) 
     first = find_checkpoints(where)[0]
     shapes = _shapes(first.path, where)
     size = memory_of(where.device_map) if memory is None else bytes_of(memory)
-    plans = [_least(verb, first.name, config, shapes, size) for verb in verbs or PLANNED]
+    plans = [_least(verb, first.name, config, shapes, size) for verb in verbs]
     if reason := _obstacle(where, shapes):
         return [replace(p, not_run=reason) for p in plans]
     if not all(found.fits for found in plans):
@@ -153,39 +156,43 @@ def _training(
             "precision": {"runtime_dtype": "float32"},
         }
     )
-    plans = []
+    plans, name = [], config.model.path
+    if isinstance(config, TrainConfig) and config.control.name == "budget":
+        name += ", without control.name=budget"
+        config = config.model_copy(update={"control": ControlConfig()})
     for verb in verbs:
         if verb in AFTERWARDS:
             found = _least(verb, "a checkpoint", afterwards, shapes, size)
-            plans.append(replace(found, not_run="there is no checkpoint yet"))
+            plans.append(replace(found, not_run=NO_CHECKPOINT))
             continue
-        terms, libraries = held_in_training(model), libraries_bytes(device)
-        found = Plan(verb, config.model.path, terms, libraries, size, otherwise=SMALLER)
-        if reason := _obstacle_to_training(config, shapes):
-            found = replace(found, stages=tuple(_by_shapes(config, model)), not_run=reason)
+        terms = held_in_training(model, bool(config.trainer.get("beta")))
+        found = Plan(verb, name, terms, libraries_bytes(device), size, otherwise=SMALLER)
+        if reason := _why_no_step(config, shapes, found.peak):
+            stages = tuple(_by_shapes(config, model, sum(terms.values())))
+            found = replace(found, stages=stages, not_run=reason)
         elif found.fits:
             found = replace(found, stages=tuple(_two_steps(config)))
         plans.append(found)
     return plans
 
 
-def _obstacle_to_training(config: TrainConfig | SftConfig, shapes: Shapes) -> str | None:
+def _why_no_step(config: TrainConfig | SftConfig, shapes: Shapes, least: int) -> str | None:
     """Why no step can be taken here."""
     reasons = {
         "the weights are not on this machine": not shapes.present,
         "the weights are to be sharded": shards_weights(config.trainer),
         "vLLM is to sample": bool(config.trainer.get("use_vllm")),
-        "there is no GPU here, and the model is too large to be tried on a CPU": (
-            not torch.cuda.is_available() and shapes.parameters > LARGEST
+        "there is no GPU here, and the model is too large to be tried on a CPU": not (
+            torch.cuda.is_available() or shapes.parameters <= LARGEST
         ),
+        "it holds more than this machine has": least > memory_of("cuda"),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def _by_shapes(config: TrainConfig | SftConfig, model: Any) -> list[Stage]:
-    """The stages of a training, from the shapes of its model; of no time."""
+def _by_shapes(config: TrainConfig | SftConfig, model: Any, fixed: int) -> list[Stage]:
+    """The stages of a training by shapes, above what is held; of no time."""
     checkpointing = bool(config.trainer.get("gradient_checkpointing"))
-    fixed = sum(held_in_training(model).values())
     stages = []
     if isinstance(config, SftConfig):
         tuning = config.fine_tuning
@@ -209,7 +216,7 @@ def _two_steps(config: TrainConfig | SftConfig) -> list[Stage]:
     from isentrope.verbs.prepare_training import prepare_training
 
     with tempfile.TemporaryDirectory() as place:
-        files, loading = RunFiles(place), Meter(Alive("cpu", ()))
+        files, loading = RunFiles(place), Clock()
         output = {"directory": place, "report_to": (), "log_level": "ERROR"}
         config = config.model_copy(update={"output": config.output.model_copy(update=output)})
         with loading.stage("load"):
@@ -279,8 +286,7 @@ def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> N
         *(verb, name, least, free),
     )
     if not found.fits:
-        terms = ", ".join(f"{name} {gigabytes(size)}" for name, size in found.held.items())
         raise DoesNotFitError(
-            f"{verb} of {name} does not fit: it holds {least} at least ({terms}), and {free} are "
-            "free. isentrope plan names the smallest change that would fit."
+            f"{verb} of {name} does not fit: it holds {least} at least ({listed(found.held)}), and "
+            f"{free} are free. isentrope plan names the smallest change that would fit."
         )
