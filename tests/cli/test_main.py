@@ -48,7 +48,8 @@ def refused(config, tmp_path, *arguments):
 
 
 def test_measure_prints_the_table_and_where_it_wrote(config, tmp_path):
-    result = call("measure", config(), "--out", tmp_path / "run", "--set", "batch_config.B_E=10")
+    asked = ("--set", "batch_config.B_E=10", "--details")
+    result = call("measure", config(), "--out", tmp_path / "run", *asked)
     folder = tmp_path / "run" / "measurements" / "measure_step_4"
     assert result.exit_code == 0
     assert f"Wrote {folder}" in result.stdout

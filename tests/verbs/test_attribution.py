@@ -77,7 +77,8 @@ def test_shares_are_measured_on_fresh_responses_and_sum_up(run):
 
 def test_kernel_writes_its_blocks_and_their_structure(run, tiny, caplog):
     caplog.set_level(logging.DEBUG, logger="isentrope")
-    folder, results = run("kernel", "fisher_kernel.blocks=[UU, EU]", "fisher_kernel.sketch=512")
+    asked = ("fisher_kernel.blocks=[UU, EU]", "fisher_kernel.sketch=512")
+    folder, results = run("kernel", *asked, "output.log_level=DEBUG")
     assert "UU: holds" in caplog.text
     policy, E, U, step = by_hand(tiny, folder)
     for block, sides in {"UU": (U, None), "EU": (E, U)}.items():

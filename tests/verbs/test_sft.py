@@ -12,9 +12,9 @@ from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition, longest_response
 from isentrope.sampling.tasks.custom import PromptFile
+from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.training.models import load_trainable
 from isentrope.training.run_files import RunFiles
-from isentrope.training.supervised import demonstration_rollouts
 from isentrope.verbs.sft import resume, sft
 from tests.adapters import save_base_model
 from tests.tiny_checkpoint import as_made_elsewhere

@@ -113,8 +113,9 @@ def has_weights(source: str) -> bool:
     """Whether the weights of a folder, or of a name on the hub, are on this machine."""
     if Path(source).exists():
         return any(Path(source).glob("*.safetensors"))
-    files = ("model.safetensors", "model.safetensors.index.json")
-    return any(_cached(source, file) for file in files)
+    from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+    return any(_cached(source, file) for file in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME))
 
 
 def causal_lm(source: str | Path, **options: Any) -> Any:
