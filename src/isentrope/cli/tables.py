@@ -16,7 +16,8 @@ from rich.table import Table as RichTable
 from isentrope.checks import Finding
 from isentrope.cli.console import Results, out, print_table, say, say_written
 from isentrope.nouns.estimate import Estimate
-from isentrope.planning.plan import Plan, gigabytes, listed
+from isentrope.planning.plan import Plan, gigabytes
+from isentrope.planning.training_memory import sizes_in_words
 from isentrope.runs.branch_effects import START, Effect
 from isentrope.runs.branch_study import UNCHANGED, Start
 from isentrope.runs.evaluation_folder import EvaluatedRow, EvaluationResult
@@ -234,7 +235,7 @@ def _print(out: Console, plan: Plan) -> None:
         Column("time", lambda stage: _time(stage.seconds)),
     ]
     print_table(out, Table(f"{plan.verb} of {plan.checkpoint}", plan.stages, columns))
-    say(f"  held    {listed(plan.held)}", out)
+    say(f"  held    {sizes_in_words(plan.held)}", out)
     say(
         f"  peak    {gigabytes(plan.peak)} ({plan.largest[1]}, with {gigabytes(plan.libraries)} "
         f"for libraries) of {gigabytes(plan.memory)}",

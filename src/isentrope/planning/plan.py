@@ -1,13 +1,12 @@
 """A plan: the stages of a verb, what they hold, whether that fits, and if not what would.
 
 What is held without any pass (weights, the step, stored gradients) is exact arithmetic on the
-shapes of a checkpoint: N parameters, d of them trainable. They come from its
-configuration files, and no weight is read.
+shapes in the configuration files of a checkpoint: N parameters, d of them trainable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,8 +98,7 @@ def shapes_of(
         folder: As `meta_model` takes it.
         base_model: Likewise.
         allow_hub: Likewise.
-        trainable_patterns: Names (with * and ?) of the parameters that training moved; None for the
-            whole adapter, or all weights.
+        trainable_patterns: Names (with * and ?) of what moved; None: the adapter, or all weights.
 
     Returns:
         The shapes.
@@ -213,7 +211,7 @@ class Plan:
             share = (room - stage.fixed) / max(1, stage.peak - stage.fixed)
             most = max(0, int(share * stage.value))
             size = 2 ** (most.bit_length() - 1)
-            if stage.setting.endswith("micro_batch"):  # a step is a whole number of them
+            if "micro_batch" in stage.setting:  # a step is a whole number of them
                 size = next((k for k in range(most, 0, -1) if stage.value % k == 0), 0)
             wanted[stage.setting] = min(size, wanted.get(stage.setting, size))
         if wanted and min(wanted.values()) >= 1:
@@ -295,11 +293,6 @@ def bytes_of(text: str) -> int:
     if size < 1e6:
         raise ValueError(f"--memory {text!r} is not a size: write 16GB, 24GiB or 500MB.")
     return size
-
-
-def listed(terms: Mapping[str, int]) -> str:
-    """Sizes by name in words."""
-    return ", ".join(f"{name} {gigabytes(size)}" for name, size in terms.items())
 
 
 def gigabytes(size: float) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from isentrope.planning.gauge import Alive
-from isentrope.planning.plan import DoesNotFitError, gigabytes, listed
+from isentrope.planning.plan import DoesNotFitError, gigabytes
 from isentrope.system.memory import free_memory
 
 TILE = (4096, 32_768)
@@ -40,6 +40,11 @@ def held_in_training(model: Any, reference: bool = False) -> dict[str, int]:
     return terms | ({"reference": gradients} if reference else {})
 
 
+def sizes_in_words(terms: dict[str, int]) -> str:
+    """Sizes by what they are."""
+    return ", ".join(f"{name} {gigabytes(size)}" for name, size in terms.items())
+
+
 def require_room_to_train(model: Any, device: str | torch.device) -> None:
     """Refuse a training whose weights, gradients and moments are more than the free memory.
 
@@ -56,8 +61,9 @@ def require_room_to_train(model: Any, device: str | torch.device) -> None:
     needed, free = sum(terms.values()), free_memory(device)
     if needed > free:
         raise DoesNotFitError(
-            f"The training does not fit: it holds {gigabytes(needed)} at least ({listed(terms)}), "
-            f"and {gigabytes(free)} are free on {device}. isentrope plan says what else it takes."
+            f"The training does not fit: it holds {gigabytes(needed)} at least "
+            f"({sizes_in_words(terms)}), and {gigabytes(free)} are free on {device}. "
+            "isentrope plan says what else it takes."
         )
 
 

@@ -171,8 +171,8 @@ def stages_of_training(trainer: Any, counts: Counts) -> list[Stage]:
 
 def draw_at_random(trainer: Any) -> None:
     """Have a trainer's batches be random responses, as long as they may be, with an advantage."""
-    batches = trainer.batches
-    groups, width = batches.groups, batches.groups.max_new_tokens
+    batches, groups = trainer.batches, trainer.batches.groups
+    width = groups.max_new_tokens
     longest = sorted(batches.prompts, key=lambda p: -len(p.token_ids))[: groups.n]
     n = groups.n * groups.size
     chosen = [longest[k // groups.size % len(longest)] for k in range(n)]
@@ -185,8 +185,8 @@ def draw_at_random(trainer: Any) -> None:
         response_texts=[""] * n,
         max_new_tokens=width,
     )
-    drawn = UpdateBatch(rollouts, UpdateBatchReport(groups.n, 0, 0, 0, 0.5, 1.0), [0.5] * n)
-    batches.draw = lambda *_: drawn
+    report = UpdateBatchReport(groups.n, 0, 0, 0, 0.5, 1.0)
+    batches.draw = lambda *_: UpdateBatch(rollouts, report, [0.5] * n)
 
 
 def loaded(trainer: Any, seconds: float) -> Stage:
@@ -211,7 +211,8 @@ def small_training(
 ) -> tuple[dict[str, Any], Counts]:
     """Sections of a run whose steps are one micro-batch with a reading, and counts of the whole.
 
-    A batch is used for several steps.
+    Returns:
+        The sections by name, and the counts.
     """
     n = training.micro_batch or training.prompts_per_step
     steps = max(3, training.steps)  # two are taken, and the last one would be saved

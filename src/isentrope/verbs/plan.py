@@ -30,11 +30,15 @@ from isentrope.planning.plan import (
     gigabytes,
     held,
     libraries_bytes,
-    listed,
     memory_of,
     shapes_of,
 )
-from isentrope.planning.training_memory import cache_bytes, held_in_training, pass_bytes
+from isentrope.planning.training_memory import (
+    cache_bytes,
+    held_in_training,
+    pass_bytes,
+    sizes_in_words,
+)
 from isentrope.results.verbs import INFLUENCE, MEASURE, VERBS
 from isentrope.runs.checkpoints import find_checkpoints
 from isentrope.runs.study import plan_study
@@ -168,8 +172,8 @@ def _training(
         terms = held_in_training(model, bool(config.trainer.get("beta")))
         found = Plan(verb, name, terms, libraries_bytes(device), size, otherwise=SMALLER)
         if reason := _why_no_step(config, shapes, found.peak):
-            stages = tuple(_by_shapes(config, model, sum(terms.values())))
-            found = replace(found, stages=stages, not_run=reason)
+            stages = _by_shapes(config, model, sum(terms.values()))
+            found = replace(found, stages=tuple(stages), not_run=reason)
         elif found.fits:
             found = replace(found, stages=tuple(_two_steps(config)))
         plans.append(found)
@@ -228,8 +232,9 @@ def _two_steps(config: TrainConfig | SftConfig) -> list[Stage]:
             else:
                 small, counts = dry.small_tuning(config.fine_tuning)
                 options = sft_options(config.model_copy(update=small), files.folder)
-                given = config.model, config.data, small["fine_tuning"], options
-                trainer, longer = dry.tuning_trainer(*given)
+                trainer, longer = dry.tuning_trainer(
+                    config.model, config.data, small["fine_tuning"], options
+                )
                 counts = replace(counts, longer=longer)
         stages = [dry.loaded(trainer, loading.seconds["load"])]
         if isinstance(config, TrainConfig):
@@ -287,6 +292,7 @@ def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> N
     )
     if not found.fits:
         raise DoesNotFitError(
-            f"{verb} of {name} does not fit: it holds {least} at least ({listed(found.held)}), and "
-            f"{free} are free. isentrope plan names the smallest change that would fit."
+            f"{verb} of {name} does not fit: it holds {least} at least "
+            f"({sizes_in_words(found.held)}), and {free} are free. isentrope plan "
+            "names the smallest change that would fit."
         )
