@@ -12,7 +12,7 @@ import typing
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -30,6 +30,21 @@ def shards_weights(fields: Mapping[str, Any]) -> bool:
     launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
     given = any(fields.get(name) for name in SHARDING)
     return given or any(os.environ.get(name, "").lower() in ("1", "true") for name in launched)
+
+
+class Asked(NamedTuple):
+    """What a plan depends on in a `trainer` section: reference model, vLLM, recomputation, uses."""
+
+    reference: bool
+    vllm: bool
+    checkpointing: bool
+    uses: int
+
+
+def asked_of_trainer(fields: Mapping[str, Any]) -> Asked:
+    """Read it from the section, by TRL's names and defaults of ours."""
+    flags = (bool(fields.get(x)) for x in ("beta", "use_vllm", "gradient_checkpointing"))
+    return Asked(*flags, uses=fields.get("num_iterations", 1))
 
 
 def require_spreadable(model: ModelConfig, fields: Mapping[str, Any]) -> None:
