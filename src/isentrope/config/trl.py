@@ -32,7 +32,7 @@ def shards_weights(fields: Mapping[str, Any]) -> bool:
     return given or any(os.environ.get(name, "").lower() in ("1", "true") for name in launched)
 
 
-class Asked(NamedTuple):
+class PlannedFields(NamedTuple):
     """What a plan depends on in a `trainer` section: reference model, vLLM, recomputation, uses."""
 
     reference: bool
@@ -41,10 +41,10 @@ class Asked(NamedTuple):
     uses: int
 
 
-def asked_of_trainer(fields: Mapping[str, Any]) -> Asked:
+def planned_fields(fields: Mapping[str, Any]) -> PlannedFields:
     """Read it from the section, by TRL's names and defaults of ours."""
     flags = (bool(fields.get(x)) for x in ("beta", "use_vllm", "gradient_checkpointing"))
-    return Asked(*flags, uses=fields.get("num_iterations", 1))
+    return PlannedFields(*flags, uses=fields.get("num_iterations", 1))
 
 
 def require_spreadable(model: ModelConfig, fields: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from isentrope.config.analysis import ControlConfig
 from isentrope.config.io import load_config
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.config.trl import asked_of_trainer, sft_options, shards_weights
+from isentrope.config.trl import planned_fields, sft_options, shards_weights
 from isentrope.planning.plan import (
     DoesNotFitError,
     Plan,
@@ -169,7 +169,7 @@ def _training(
             found = _least(verb, "a checkpoint", afterwards, shapes, size)
             plans.append(replace(found, not_run=NO_CHECKPOINT))
             continue
-        terms = held_in_training(model, asked_of_trainer(config.trainer).reference)
+        terms = held_in_training(model, planned_fields(config.trainer).reference)
         found = Plan(verb, name, terms, libraries_bytes(device), size, otherwise=SMALLER)
         if reason := _why_no_step(config, shapes, found.peak):
             stages = _by_shapes(config, model, sum(terms.values()))
@@ -185,7 +185,7 @@ def _why_no_step(config: TrainConfig | SftConfig, shapes: Shapes, least: int) ->
     reasons = {
         "the weights are not on this machine": not shapes.present,
         "the weights are to be sharded": shards_weights(config.trainer),
-        "vLLM is to sample": asked_of_trainer(config.trainer).vllm,
+        "vLLM is to sample": planned_fields(config.trainer).vllm,
         "there is no GPU here, and the model is too large to be tried on a CPU": not (
             torch.cuda.is_available() or shapes.parameters <= LARGEST
         ),
@@ -196,7 +196,7 @@ def _why_no_step(config: TrainConfig | SftConfig, shapes: Shapes, least: int) ->
 
 def _by_shapes(config: TrainConfig | SftConfig, model: Any, fixed: int) -> list[Stage]:
     """The stages of a training by shapes, above what is held; of no time."""
-    checkpointing = asked_of_trainer(config.trainer).checkpointing
+    checkpointing = planned_fields(config.trainer).checkpointing
     stages = []
     if isinstance(config, SftConfig):
         tuning = config.fine_tuning
@@ -225,7 +225,7 @@ def _two_steps(config: TrainConfig | SftConfig) -> list[Stage]:
         config = config.model_copy(update={"output": config.output.model_copy(update=output)})
         with loading.stage("load"):
             if isinstance(config, TrainConfig):
-                uses = asked_of_trainer(config.trainer).uses
+                uses = planned_fields(config.trainer).uses
                 small, counts = dry.small_training(config.training, config.entropy_probe, uses)
                 trainer = prepare_training(config.model_copy(update=small), files, Progress())
                 dry.draw_at_random(trainer)
