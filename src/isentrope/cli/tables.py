@@ -99,10 +99,9 @@ def print_findings(
         Exit: With status 1, if a check failed.
     """
     for name, findings in by_checkpoint.items():
-        passed = [f.name for f in findings if f.passed and out.room < math.inf]
-        if passed:
+        if out.room < math.inf and (passed := [f.name for f in findings if f.passed]):
             say(f"{name}: {len(passed)} of {len(findings)} checks passed: {', '.join(passed)}", out)
-        findings = [f for f in findings if f.name not in passed]
+            findings = [f for f in findings if not f.passed]
         if not findings:
             continue
         table = RichTable(title=name, title_justify="left")
@@ -211,7 +210,7 @@ def print_plans(out: Results, err: Console, plans: Sequence[Plan], *, as_json: b
             columns = [
                 Column("verb", "verb", left=True),
                 Column("memory", lambda plan: gigabytes(plan.peak)),
-                Column("time", lambda plan: _time(plan.seconds) if plan.seconds else MISSING),
+                Column("time", lambda plan: _time(plan.seconds)),
             ]
             print_table(out, Table(f"Verbs of {plans[0].checkpoint}", plans, columns))
         for plan in plans:
