@@ -71,9 +71,8 @@ def price_at_checkpoint(
     for group in sorted(set(E.prompt_groups or ())):  # one at a time, as there may be many
         of = torch.tensor([name == group for name in E.prompt_groups or ()])[:, None]
         one = {f"group {group}": of & sample.series[0].mask}
-        at |= price_of_step(
-            *(sample, ready.rate, one, rewards), after=moved, confidence=confidence
-        ).at
+        part = price_of_step(sample, ready.rate, one, rewards, after=moved, confidence=confidence)
+        at |= part.at
     return replace(found, momentum=momentum, at=at, cosine=_cosine(ready, E))
 
 
