@@ -172,19 +172,19 @@ and it settles in 0, 2 and 0 of six runs. Its logs, read afterwards, say why:
 
 - It corrects nothing in most steps of the first phase: 66 to 100 % of them by seed. The policy
   first loses a fifth of its entropy per step, and a correction may change it by a twentieth
-  (`range`). Then the effect of a correction cannot be told from zero by 64 responses (`no_gain`),
-  of which most have no entropy left.
+  (`range`). Then 64 responses cannot distinguish the effect of a correction from zero
+  (`no_gain`): most of them have no entropy left.
 - Its filtered level is below the entropy drawn in all six runs of the second phase, by 8 to 57 %.
   So it goes on raising entropy that is above its target already. Measurements are weighted by their
   own errors, and low readings have small ones.
 
 **What is nearest.** TRL's adaptive coefficient in the first two phases: .41 ± .11 and .29 ± .05
 away. It swings through the target instead of settling, overshoots the step upwards by the size of
-the step, and cannot lower entropy: in the third phase it is .87 ± .65 away, and no law can be told
-from vanilla there. Skywork's coefficient is the same law with a largest bonus of .005; it is a
-little nearer than vanilla in the first two phases. EntroPIC and REPO-R, with their published
-constants, cannot be told from vanilla in any: both act through advantages, which are zero in most
-groups of this task.
+the step, and cannot lower entropy: in the third phase it is .87 ± .65 away, and no law is
+distinguishable from vanilla there. Skywork's coefficient is the same law with a largest bonus of
+.005; it is a little nearer than vanilla in the first two phases. EntroPIC and REPO-R, with their
+published constants, are not distinguishable from vanilla in any: both act through advantages, which
+are zero in most groups of this task.
 
 Settling after 64 steps and more is passing the band at the end of a phase of 80. On addition, where
 entropy falls slowly, the same budget [holds its target](budget.md).
