@@ -42,6 +42,7 @@ from isentrope.planning.training_memory import (
 from isentrope.results.verbs import INFLUENCE, MEASURE, VERBS
 from isentrope.runs.checkpoints import find_checkpoints
 from isentrope.runs.study import plan_study
+from isentrope.system.memory import is_lack_of_memory
 from isentrope.system.progress import Clock, Progress
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs.dry_run import stages_of
@@ -171,11 +172,16 @@ def _training(
             continue
         terms = held_in_training(model, planned_fields(config.trainer).reference)
         found = Plan(verb, name, terms, libraries_bytes(device), size, otherwise=SMALLER)
-        if reason := _why_no_step(config, shapes, found.peak):
+        if not (reason := _why_no_step(config, shapes, found.peak)) and found.fits:
+            try:
+                found = replace(found, stages=tuple(_two_steps(config)))
+            except (RuntimeError, MemoryError) as error:
+                if not is_lack_of_memory(error):
+                    raise
+                reason = "this machine's memory was full in its dry run"
+        if reason:
             stages = _by_shapes(config, model, sum(terms.values()))
             found = replace(found, stages=tuple(stages), not_run=reason)
-        elif found.fits:
-            found = replace(found, stages=tuple(_two_steps(config)))
         plans.append(found)
     return plans
 
@@ -210,7 +216,7 @@ def _by_shapes(config: TrainConfig | SftConfig, model: Any, fixed: int) -> list[
         size = model.dtype.itemsize
         cache = cache_bytes(model.config, at_once, shape[1], size)
         stages.append(Stage("sampling", None, fixed + cache, fixed, "sampling.batch_size", at_once))
-    most = pass_bytes(model.to("meta"), *shape, checkpointing)
+    most = pass_bytes(model.to("meta"), *shape, checkpointing, bool(config.trainer.get("bf16")))
     return [*stages, Stage("update", None, fixed + most, fixed, setting, number)]
 
 
