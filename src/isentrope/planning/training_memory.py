@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from isentrope.planning.gauge import Alive
-from isentrope.planning.plan import DoesNotFitError, gigabytes
+from isentrope.planning.plan import DoesNotFitError
+from isentrope.system.formatting import gigabytes, sizes_in_words
 from isentrope.system.memory import free_memory
 
 TILE = (4096, 32_768)
@@ -38,11 +39,6 @@ def held_in_training(model: Any, reference: bool = False) -> dict[str, int]:
     weights = sum(p.nbytes for p in model.parameters())
     terms = {"weights": weights, "gradients": gradients, "moments of Adam": 2 * gradients}
     return terms | ({"reference": gradients} if reference else {})
-
-
-def sizes_in_words(terms: dict[str, int]) -> str:
-    """Sizes by what they are."""
-    return ", ".join(f"{name} {gigabytes(size)}" for name, size in terms.items())
 
 
 def require_room_to_train(model: Any, device: str | torch.device) -> None:
