@@ -149,7 +149,7 @@ def price_of_step(
     method = sample.functional.method
 
     def options(mask: Tensor) -> list[dict[str, Any]]:
-        alone = _ONE_PROMPT if len(sample.prompt_index[mask.any(1)].unique()) < 2 else ""
+        alone = _ONE_PROMPT if len({*sample.prompt_index[mask.any(1)].tolist()}) < 2 else ""
         every = [trust.withholding(alone).options(method) for trust in trusts]
         return [{"confidence": confidence, **each} for each in every]
 
