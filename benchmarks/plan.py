@@ -82,7 +82,7 @@ class Case:
 
 TRAINING = {
     "toy": {
-        "sft": ("sft_toy.yaml", ["fine_tuning.steps=60"]),
+        "sft": ("sft_toy.yaml", []),
         "train": ("train_toy.yaml", ["training.steps=12", "training.save_every=12"]),
     },
     "smollm2": {

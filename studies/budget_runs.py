@@ -40,6 +40,8 @@ NAMES = {
     "vanilla": "vanilla",
     "budget_seq": "budget, nats per response",
     "budget_tok": "budget, nats per token",
+    "former_seq": "former budget, per response",
+    "former_tok": "former budget, per token",
     "isentropic": "the isentropic step, nats per token",
 }
 TASKS: dict[str, tuple[str, ...]] = {
@@ -91,7 +93,7 @@ def tracking(run: Path) -> tuple[str, str, str]:
         return "–", "–", "–"
     whole = [line["seconds"] for line in times]
     own = [line.get("control/seconds", 0.0) for line in times]
-    cost = sum(own) / (sum(whole) - sum(own))
+    cost = fmean(x / (y - x) for x, y in zip(own, whole, strict=True))
     key, target = "control/entropy_drawn", log[0]["control/target"]
     away = [x[key] / target - 1 for x in log[SETTLED:] if key in x]
     return f"{fmean(away):+.1%}", f"{fmean(map(abs, away)):.1%}", f"{cost:.0%}"

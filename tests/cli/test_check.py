@@ -12,7 +12,7 @@ from tests.tiny_checkpoint import copied, settings
 
 
 def call(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
+    return CliRunner().invoke(app, [str(a) for a in (*arguments, "--details")])
 
 
 @pytest.fixture

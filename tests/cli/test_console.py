@@ -1,9 +1,12 @@
 """Names and texts of other people cannot command the terminal."""
 
+import math
+
 import pytest
 from typer.testing import CliRunner
 
-from isentrope.cli.console import err, say
+from isentrope.cli.commands import COMMANDS
+from isentrope.cli.console import err, out, say, say_written, show
 from isentrope.cli.main import app
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[31mb\r\x9b2J\u202ec\td\ne"
@@ -25,3 +28,31 @@ def test_the_name_of_a_folder_is_escaped(tmp_path):
     assert done.exit_code == 1
     assert "\x1b" not in done.output
     assert r"x\x1b[2Jy" in done.output
+
+
+def printed(room, capsys, width=80):
+    """A verb's results on a screen of so many lines: rows, a long line, notes and conclusions."""
+    with out.first_screen(room):
+        for k in range(10):
+            say(f"row {k}")
+        say("x" * (2 * width - 1))
+        show(out, (), ["first", "second"])
+        say_written("there")
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_first_screen_ends_where_it_is_full_and_says_what_is_left_out(capsys, monkeypatch):
+    monkeypatch.setattr(out, "width", 80)
+    whole = printed(math.inf, capsys)
+    assert len(whole) == 14
+    assert printed(100, capsys) == whole
+    more = "  more         --details prints the rest"
+    assert printed(11, capsys) == [*whole[:10], "Wrote there", more]
+    assert "".join(out.full).splitlines() == [*whole, more]
+    assert printed(4, capsys)[:5] == [*whole[:4], "Wrote there"]
+
+
+@pytest.mark.parametrize("verb", COMMANDS, ids=lambda verb: verb.name)
+def test_every_verb_takes_details_and_leaves_room_for_conclusions(verb):
+    assert "--details" in CliRunner().invoke(app, [verb.name, "--help"]).output
+    assert verb.room <= 21

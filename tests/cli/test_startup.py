@@ -30,12 +30,12 @@ def test_no_function_of_the_command_line_imports_anything():
     assert inside == []
 
 
-def loaded(code):
-    """Those of HEAVY that a fresh interpreter holds when the code has ended."""
+def loaded(code, of=HEAVY):
+    """Those modules that a fresh interpreter holds when the code has ended."""
     after = f"import atexit, sys; atexit.register(lambda: print(*sys.modules))\n{code}"
     done = subprocess.run([sys.executable, "-c", after], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return set(HEAVY) & set(done.stdout.splitlines()[-1].split())
+    return set(of) & set(done.stdout.splitlines()[-1].split())
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,17 @@ def loaded(code):
 )
 def test_nothing_heavy_is_loaded_before_a_verb_is_called(code):
     assert loaded(code) == set()
+
+
+NOT_OF_MEASURING = ("trl", "datasets", "matplotlib", "scipy.stats")
+"""Libraries that take a second, and that no verb which measures begins with."""
+
+
+def test_a_verb_that_measures_loads_no_trainer_and_no_figures():
+    verbs = ("check", "plan", "measure", "influence", "kernel", "noise")
+    names = ("cli.session", "cli.running", *(f"verbs.{verb}" for verb in verbs))
+    imported = ", ".join(f"isentrope.{name}" for name in names)
+    assert loaded(f"import {imported}", NOT_OF_MEASURING) == set()
 
 
 def test_a_public_name_brings_its_module():

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from isentrope.checks import Finding
-from isentrope.cli.console import fitting, print_table, show
+from isentrope.cli.console import Results, fitting, print_table, show
 from isentrope.cli.tables import print_branches, print_evaluation, print_findings
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
@@ -165,7 +165,7 @@ PRINTED = (swept, studied, attributed, kernels, noises, audited, evaluated, trie
 
 def printed(case, folder, width):
     how, *content = case(folder)
-    console = Console(file=io.StringIO(), width=width)
+    console = Results(file=io.StringIO(), width=width)
     how(console, *content)
     return console.file.getvalue()
 

@@ -297,10 +297,12 @@ def test_the_log_of_a_trainer_of_ones_own_has_the_controls_numbers(tmp_path):
     assert not any("control/entropy" in x for x in made.state.log_history if "loss" not in x)
 
 
-def test_a_gradient_that_is_not_finite_is_no_reason_to_blow_up(tmp_path):
+def test_a_gradient_that_is_not_finite_and_too_few_prompts_are_named_and_not_corrected(
+    tmp_path, caplog
+):
     made = runs.trainer(tmp_path)
     control = EntropyBudget(options=BudgetOptions(size=16)).attach(made)
-    rollouts = ise.sample(made.policy, ["1+1=", "2+1="], 4, 2, max_new_tokens=2, seed=0)
+    rollouts = ise.sample(made.policy, ["1+1=", "2+1="], 2, 2, max_new_tokens=2, seed=0)
     weights = [torch.zeros(len(x)) for x in rollouts.response_ids]
     control._own.take = lambda: rollouts.with_columns(token_weights=weights)
     for parameter in made.model.parameters():
@@ -308,13 +310,18 @@ def test_a_gradient_that_is_not_finite_is_no_reason_to_blow_up(tmp_path):
     made.create_optimizer_and_scheduler(4)
     before = runs.theta(made)
     common = {"model": made.model, "optimizer": made.optimizer}
-    control.on_pre_optimizer_step(
-        made.args, made.state, made.control, processing_class=made.processing_class, **common
-    )
-    control.on_optimizer_step(made.args, made.state, made.control, **common)
-    assert control.latest()["control/no_correction"] == 1
-    assert control.component is None
-    assert all(torch.equal(before[n], p) for n, p in runs.theta(made).items())
+    for reason in ("not_finite", "few_prompts"):
+        control.on_pre_optimizer_step(
+            made.args, made.state, made.control, processing_class=made.processing_class, **common
+        )
+        control.on_optimizer_step(made.args, made.state, made.control, **common)
+        assert control.latest()["control/no_correction"] == control.latest()[f"control/{reason}"]
+        assert control.latest()[f"control/{reason}"] == 1
+        assert control.component is None
+        assert all(torch.equal(before[n], p) for n, p in runs.theta(made).items())
+        for parameter in made.model.parameters():
+            parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+    assert "fewer than 4 different prompts" in caplog.text
 
 
 def test_a_trainer_whose_rollouts_are_not_its_steps_own_is_refused(tmp_path):
@@ -343,3 +350,31 @@ def test_a_filtered_sampler_is_refused_and_a_step_without_advantages_is_taken(tm
     filtered = following.grpo(tmp_path, steps=2, top_p=0.5)
     with pytest.raises(ValueError, match="top_p"):
         EntropyBudget().attach(filtered)
+
+
+def test_a_resumed_trainer_of_ones_own_equals_an_uninterrupted_one_to_the_bit(
+    tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr("isentrope.control.correction._obstacle", lambda *_: None)  # corrects all
+
+    def trained(name, steps, **options):
+        folder = tmp_path / name
+        made = following.grpo(folder, steps=steps, save_strategy="steps", save_steps=1)
+        control = EntropyBudget(options=BudgetOptions(size=16, every=2)).attach(made)
+        made.train(**options)
+        return made, control, folder / "out"
+
+    whole, through, _ = trained("whole", 4)
+    _, _, out = trained("parts", 3)
+    resumed, control, _ = trained("parts", 4, resume_from_checkpoint=str(out / "checkpoint-3"))
+    assert through.component is not None
+    assert control.latest() == through.latest()
+    assert control.state_dict() == through.state_dict()
+    pairs = zip(whole.model.parameters(), resumed.model.parameters(), strict=True)
+    assert all(torch.equal(p, q) for p, q in pairs)
+    (out / "checkpoint-3" / "entropy_budget.json").write_text('{"feedback": 3}')
+    with pytest.raises(ValueError, match=r"entropy_budget\.json"):
+        trained("parts", 4, resume_from_checkpoint=str(out / "checkpoint-3"))
+    (out / "checkpoint-3" / "entropy_budget.json").unlink()
+    trained("parts", 4, resume_from_checkpoint=str(out / "checkpoint-3"))
+    assert "was saved without an entropy budget" in caplog.text

@@ -52,6 +52,7 @@ def main(names):
             where.mkdir()
             start = time.process_time()
             content = SCENES[name](tiny, where)
+            content.pop("screen", None)
             if printed := content.pop("printed", None):
                 printed_file_of(name).write_text("\n".join(printed) + "\n", encoding="utf-8")
             file_of(name).write_text(text_of(content) + "\n", encoding="utf-8")

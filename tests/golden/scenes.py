@@ -2,7 +2,8 @@
 
 A scene is a function of two folders, the frozen checkpoint's and an empty one, which runs commands
 and returns the record of what they left. A scene of one command that writes a
-run folder is given as that command; under "printed" it has the lines of standard output.
+run folder is given as that command; under "screen" it has the lines of standard output, and
+under "printed" those that `--details` prints.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
 from typer.testing import CliRunner
 
+from isentrope.cli.console import out
 from isentrope.cli.main import app
 from tests.golden.printed import lines_of
 from tests.golden.record import condensed, record
@@ -60,9 +62,11 @@ def recorded(command):
     """The scene of one command: its run folder's record."""
 
     def scene(tiny, folder):
-        said = call(*command(tiny, folder).arguments(folder, folder / "run"))
+        screen = call(*command(tiny, folder).arguments(folder, folder / "run"))
         kept = places(tiny, folder)
-        return record(folder / "run", kept) | {"printed": lines_of(said, kept)}
+        full = "".join(line for line in out.full if not line.startswith("  more  "))
+        shown = {"screen": screen.splitlines(), "printed": lines_of(full, kept)}
+        return record(folder / "run", kept) | shown
 
     return scene
 
@@ -166,7 +170,7 @@ def trial(tiny, folder):
 
 def check(tiny, folder):
     """The mark of every check, in order; the command writes no file."""
-    said = call("check", write(folder, asked(tiny, batch_config={"B_E": 48})))
+    said = call("check", "--details", write(folder, asked(tiny, batch_config={"B_E": 48})))
     marks = re.findall(r"^│ +(ok|FAIL|-) +│", said, re.MULTILINE)
     return {"files": [], "values": {"marks": marks}, "tables": {}}
 

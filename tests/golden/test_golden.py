@@ -19,6 +19,8 @@ from tests.golden.scenes import SCENES
 
 TRAINED = ("train", "sft", "branch")
 SLOW = ("study", "report")
+SCREEN = 25
+"""Lines of what a verb prints at most, without `--details`."""
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +52,8 @@ def test_a_verb_writes_what_it_wrote(name, frozen, tmp_path):
     if name in TRAINED:
         pytest.importorskip("trl")
     found = json.loads(json.dumps(SCENES[name](frozen, tmp_path)))
-    printed = found.pop("printed", [])
+    printed, screen = found.pop("printed", []), found.pop("screen", [])
+    assert sum(max(1, -(-len(line) // WIDTH)) for line in screen) <= SCREEN
     assert apart(name, found) == []
     if printed:
         before = printed_file_of(name).read_text(encoding="utf-8").splitlines()

@@ -2,9 +2,10 @@
 
 import pytest
 
+from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.positions import position_classes
 from isentrope.estimators.price import price_of_step
-from isentrope.estimators.sample import score_batch
+from isentrope.estimators.reward_change import reward_change
 from isentrope.policy.language_model import Policy
 from isentrope.probe.requirements import ProbeOptions
 from tests.probe.test_probe import Recorder
@@ -18,11 +19,14 @@ def digits(E):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    options = ProbeOptions(reward=digits, position_pattern=r"^.")
+    patch = pytest.MonkeyPatch()  # the top of a parabola that these few responses do not show
+    patch.setattr("isentrope.estimators.reward_change._why_no_top", lambda _: None)
+    options = ProbeOptions(reward=digits, position_pattern=r"^.", second_order=True)
     probe = Recorder(["1+2=", "5+4="], every=1, size=32, options=options)
     trainer = runs.trainer(tmp_path_factory.mktemp("run"), probe=probe, steps=2)
     trainer.train()
-    return trainer, probe
+    yield trainer, probe
+    patch.undo()
 
 
 def test_the_price_of_a_reading_is_that_of_the_step_that_was_taken(made):
@@ -34,10 +38,13 @@ def test_the_price_of_a_reading_is_that_of_the_step_that_was_taken(made):
         if name in probe.theta:
             parameter.data.copy_(probe.theta[name])
     policy = Policy(model, trainer.policy.tokenizer, precision="float64")
-    sample = score_batch(
-        policy, probe.E, functional="per_token", method="prefix", direction=v, order=1
-    )
-    base = sample.series[0]
+    change = entropy_change(policy, probe.E, v, [reading.eta])
+    sample, base = change.sample, change.sample.series[0]
+    top = reward_change(change, probe.E.rewards).top
+    assert reading.price.top.value == pytest.approx(top.value, rel=1e-2)
+    assert reading.price.top.se == pytest.approx(top.se, rel=2e-2)
+    momentum = reading.components["momentum"].value / reading.first_order.value
+    assert reading.price.momentum.value == pytest.approx(momentum)
     expected = price_of_step(
         sample, reading.eta, position_classes(base.mask, base.entropies), probe.E.rewards
     )
@@ -55,6 +62,7 @@ def test_the_price_of_a_reading_is_that_of_the_step_that_was_taken(made):
 
 def test_its_numbers_are_logged_by_class(made):
     flat = made[1].history[-1].to_dict()
+    assert {"price/momentum", "price/momentum_se", "price/best_rate"} <= flat.keys()
     for place in ("price", "price/at_first_token", "price/at_high_entropy", "price/at_after"):
         for name in ("first_order", "change", "reward", "reward_for_a_nat"):
             assert {f"{place}/{name}", f"{place}/{name}_se"} <= flat.keys()

@@ -10,7 +10,7 @@ import math
 import torch
 
 from isentrope.models.batching import micro_batches
-from isentrope.training.supervised import demonstration_rollouts
+from isentrope.training.demonstrations import demonstration_rollouts
 
 
 def mean_surprisal(policy, rollouts):

@@ -6,7 +6,7 @@ from isentrope.sampling.prompts import as_prompts
 from isentrope.sampling.tasks import load_task
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.sampling.tasks.task import Demonstrator
-from isentrope.training.supervised import encode_demonstrations
+from isentrope.training.demonstrations import encode_demonstrations
 from tests.training.conftest import Short, small_policy
 
 

@@ -5,7 +5,7 @@ import torch
 
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.supervised import demonstration_rollouts, encode_demonstrations
+from isentrope.training.demonstrations import demonstration_rollouts, encode_demonstrations
 from tests.adapters import with_lora
 from tests.training.conftest import small_policy
 from tests.training.plain_fine_tuning import mean_surprisal

@@ -3,8 +3,8 @@ import torch
 
 from isentrope.policy.scoring import score
 from isentrope.sampling.tasks.addition import Addition
+from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.training.models import build_toy_policy
-from isentrope.training.supervised import demonstration_rollouts
 from tests.adapters import with_lora
 from tests.training.conftest import small_policy
 from tests.training.plain_fine_tuning import fine_tune, mean_surprisal

@@ -76,7 +76,7 @@ def test_shares_are_measured_on_fresh_responses_and_sum_up(run):
 
 
 def test_kernel_writes_its_blocks_and_their_structure(run, tiny, caplog):
-    caplog.set_level(logging.INFO, logger="isentrope")
+    caplog.set_level(logging.DEBUG, logger="isentrope")
     folder, results = run("kernel", "fisher_kernel.blocks=[UU, EU]", "fisher_kernel.sketch=512")
     assert "UU: holds" in caplog.text
     policy, E, U, step = by_hand(tiny, folder)

@@ -15,6 +15,7 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.policy.own_logits import rounding_operations
 from isentrope.policy.scoring import nondeterminism, score
+from isentrope.policy.token_statistics import Scores
 
 OWN_LOGITS = "scores by the model's own logits"
 DETERMINISTIC = "deterministic model"
@@ -47,7 +48,8 @@ def check_instrument(
     findings = [_switches(policy), _dropout(policy, rates)]
     if active_dropout(policy.model):
         return findings
-    findings += [_determinism(policy, rollouts), _batch_independence(policy, rollouts)]
+    first, second = score(policy, rollouts), score(policy, rollouts)
+    findings += [_determinism(first, second), _batch_independence(policy, rollouts, first)]
     findings.append(_own_logits(policy, rollouts))
     if policy.precision.runtime_dtype == "float64":
         findings.append(_float64(policy))
@@ -88,18 +90,18 @@ def _dropout(policy: Policy, rates: Mapping[str, float]) -> Finding:
     return Finding.judged("no dropout", fault, advice, "no module has dropout")
 
 
-def _determinism(policy: Policy, rollouts: Rollouts) -> Finding:
+def _determinism(first: Scores, second: Scores) -> Finding:
     return Finding.judged(
         DETERMINISTIC,
-        nondeterminism(policy, rollouts),
+        nondeterminism(first, second),
         "Find the module that draws random numbers or uses a non-deterministic kernel; "
         "torch.use_deterministic_algorithms(True) names the kernel.",
         "two evaluations are bit-identical",
     )
 
 
-def _batch_independence(policy: Policy, rollouts: Rollouts) -> Finding:
-    together = score(policy, rollouts).logprobs
+def _batch_independence(policy: Policy, rollouts: Rollouts, scores: Scores) -> Finding:
+    together = scores.logprobs
     alone = [score(policy, rollouts.select([i])).logprobs[0] for i in range(min(8, len(rollouts)))]
     gap = max(float((x - together[i, : len(x)]).abs().max()) for i, x in enumerate(alone))
     limit = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.3}[policy.precision.runtime_dtype]

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import torch
 from scipy.optimize import linear_sum_assignment
-from scipy.stats import t
+from scipy.special import stdtr
 from torch import Tensor
 
 from isentrope.nouns.vectors import Vector, whole
@@ -137,7 +137,7 @@ def _chance(v: Tensor, g: Tensor) -> Tensor:
         delta = torch.stack(parts)
         error = delta.std(0) / len(parts) ** 0.5
         ratio = (delta.mean(0) / error).where(error > 0, 0.0)
-        p = torch.from_numpy(t.sf(ratio.numpy(), len(parts) - 1))
+        p = torch.from_numpy(stdtr(len(parts) - 1, -ratio.numpy()))
         chance, low = torch.maximum(chance, p), torch.minimum(low, p)
     # both axes must agree: the one nearer to 1/2 counts
     return torch.where(chance <= 0.5, chance, torch.where(low >= 0.5, low, 0.5))

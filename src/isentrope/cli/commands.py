@@ -6,6 +6,8 @@ Functions are given by dotted names and imported when their verb is called, so t
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import Parameter, Signature
@@ -31,6 +33,7 @@ class Command:
         show: Dotted name of what prints its results.
         help: A sentence.
         kept: What a signal leaves of its work, and how to go on.
+        room: Lines of results on its first screen, besides conclusions.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Command:
     show: str
     help: str
     kept: str = "Nothing is kept of what was not finished: run the same command again."
+    room: int = 21
 
 
 _PIPELINES = "isentrope.verbs"
@@ -53,6 +57,7 @@ COMMANDS = (
         show="isentrope.cli.demo:print_verdict",
         help="Train a toy policy, see its entropy fall, and find out which tokens do it.",
         kept="What was finished is kept. Run it again with another --out.",
+        room=9,
     ),
     Command(
         "sft",
@@ -171,7 +176,17 @@ def _command(verb: Command) -> Callable[..., None]:
 
     def command(**given: Any) -> None:
         with stopped_by_signals():
+            _import_session()
             load("isentrope.cli.session:run")(verb, given)
 
-    command.__signature__ = Signature(verb.options)  # type: ignore[attr-defined]
+    command.__signature__ = Signature((*verb.options, options.DETAILS))  # type: ignore[attr-defined]
     return command
+
+
+def _import_session() -> None:
+    """Import the libraries, of which nothing is garbage: looking for it takes a second or two."""
+    if "isentrope.cli.session" not in sys.modules:
+        gc.disable()
+        load("isentrope.cli.session:run")
+        gc.freeze()
+        gc.enable()

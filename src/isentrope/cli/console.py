@@ -3,14 +3,19 @@
 Columns are left out where a table is too wide; numbers are never cut. Each column has a rank.
 Columns of rank 0 are always there; the others are added in the order of their ranks wherever there
 is room. A line below the table says which are left out.
+
+What a verb prints ends with the first screen, unless `--details` asks for all. A last line says how
+much is left out. Conclusions are always there.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -55,7 +60,47 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-out = _Console(width=_width(sys.stdout))
+class Results(_Console):
+    """A console that can stop at the end of the first screen.
+
+    Attributes:
+        room: Lines that are left on the screen.
+        full: All lines since there is a limit, in their order.
+    """
+
+    room = math.inf
+    full: Sequence[str] = ()
+
+    @contextmanager
+    def first_screen(self, room: float) -> Generator[None]:
+        """A block that prints so many lines at most, besides conclusions."""
+        self.room, self.full = room, ()
+        try:
+            yield
+        finally:
+            is_full, self.room = self.room < 0, math.inf
+            if is_full:
+                say("  more         --details prints the rest", self)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as many lines as there is room for."""
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        for line in captured.get().splitlines(keepends=True):
+            self.full = (*self.full, line)
+            self.room -= max(1, -(-len(line.rstrip()) // self.width))
+            if self.room >= 0:
+                self.file.write(line)
+        self.file.flush()
+
+    def conclude(self, line: str) -> None:
+        """Print a line that is on the first screen too."""
+        room, self.room = self.room, math.inf
+        say(line, self)
+        self.room = room
+
+
+out = Results(width=_width(sys.stdout))
 """Results."""
 err = _Console(stderr=True, width=_width(sys.stderr))
 """Progress, notes and errors."""
@@ -68,7 +113,7 @@ def say(text: Any, console: Console = out) -> None:
 
 def say_written(path: Path) -> None:
     """Print where results are."""
-    say(f"Wrote {path}")
+    out.conclude(f"Wrote {path}")
 
 
 _UNBOUNDED = 10_000

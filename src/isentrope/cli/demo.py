@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from rich.console import Console
 
-from isentrope.cli.console import out, say, show
+from isentrope.cli.console import Results, err, out, show
 from isentrope.cli.tables import print_rows
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config, read_yaml
@@ -84,10 +83,10 @@ def demo(
     return where
 
 
-def print_verdict(console: Console, folder: Path) -> None:
+def print_verdict(console: Results, folder: Path) -> None:
     """Print the sentences that the report opens with."""
     for i, claim in enumerate(verdict(read_run(folder)), 1):
-        say(f"{i}. {claim.text}", console)
+        console.conclude(f"{i}. {claim.text}")
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ class Story:
     def report(self) -> None:
         """One page with all of it."""
         _chapter("report")
-        say(f"Wrote {write_report(self.folder).page}\n")
+        out.conclude(f"Wrote {write_report(self.folder).page}\n")
 
     def fine_tuning(self, steps: int) -> SftConfig:
         """The configuration of `isentrope sft`, as configs/sft_toy.yaml has it."""
@@ -190,4 +189,4 @@ def _settings(chapter: str, root: type[C], **more: dict[str, Any]) -> C:
 
 
 def _chapter(title: str) -> None:
-    out.rule(f"[bold]{title}", align="left", style="dim")
+    err.rule(f"[bold]{title}", align="left", style="dim")

@@ -36,6 +36,12 @@ NO_VERIFY = _option(
     Option("--no-verify", help="Read files that were changed after they were written."),
     False,
 )
+DETAILS = _option(
+    "details",
+    bool,
+    Option("--details", help="Print everything, and not the first screen of it."),
+    False,
+)
 CHANGES = (
     SETTINGS,
     _option(
@@ -230,12 +236,16 @@ def asked(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a verb is called with.
 
     Args:
-        given: Options by name; `session` acts on `no_verify`.
+        given: Options by name; `session` acts on `no_verify` and `details`.
 
     Returns:
         Those that were given; of a verb with `SETTINGS`, all that change one as `overrides`.
     """
-    named = {k: v for k, v in given.items() if v not in (None, []) and k != "no_verify"}
+    named = {
+        k: v
+        for k, v in given.items()
+        if v not in (None, []) and k not in ("no_verify", DETAILS.name)
+    }
     if SETTINGS.name not in given:
         return named
     if "control" in named:

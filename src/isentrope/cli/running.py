@@ -34,10 +34,13 @@ def measuring(verb: Command, config: str, overrides: Sequence[str]) -> None:
     folders = run.measurements.values()
     if of.together:
         show(out, load(of.printed)(run.results))
+    *others, last = folders
     for result, folder in zip(run.results, folders, strict=True):
         if not of.together:
             show(out, load(of.printed)(result, folder), result.warnings)
-        say_written(folder)
+    for folder in others:
+        say(f"Wrote {folder}")
+    say_written(last)
 
 
 def print_fine_tuned(fine_tuned: FineTuned) -> None:
@@ -161,7 +164,7 @@ def showing(
 
 def print_text(text: str) -> None:
     """Print settings as they are."""
-    out.print(text, end="", markup=False, highlight=False, soft_wrap=True)
+    out.conclude(text.rstrip())
 
 
 def validating(verb: Command, config: str, overrides: Sequence[str]) -> None:

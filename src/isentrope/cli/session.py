@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
@@ -29,7 +30,7 @@ from transformers.utils import logging as transformers_logging
 
 from isentrope._lazy import load
 from isentrope.cli.commands import Command
-from isentrope.cli.console import err
+from isentrope.cli.console import err, out
 from isentrope.cli.interrupts import Interrupted
 from isentrope.cli.main import settings
 from isentrope.cli.options import asked
@@ -59,7 +60,11 @@ def run(verb: Command, given: dict[str, Any]) -> None:
     _quieten_libraries()
     _show_log()
     try:
-        with _one_sentence(verb), verification(not given.get("no_verify")):
+        with (
+            _one_sentence(verb),
+            verification(not given.get("no_verify")),
+            out.first_screen(math.inf if given.get("details") else verb.room),
+        ):
             if not verifying():
                 logging.getLogger("isentrope").warning(NOT_VERIFIED)
             load(verb.through)(verb, **asked(given))

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from isentrope.checks import Finding
-from isentrope.cli.console import out, print_table, say, say_written
+from isentrope.cli.console import Results, out, print_table, say, say_written
 from isentrope.nouns.estimate import Estimate
 from isentrope.planning.plan import Plan, gigabytes
 from isentrope.runs.branch_effects import START, Effect
@@ -85,17 +85,25 @@ MARKS = {True: "[green]ok[/green]", False: "[red]FAIL[/red]", None: "[dim]-[/dim
 
 
 def print_findings(
-    out: Console,
+    out: Results,
     err: Console,
     by_checkpoint: dict[str, list[Finding]],
     sound: str = "Can be measured.",
 ) -> None:
     """Print a table per checkpoint, and a sentence where no check failed.
 
+    The first screen has the names of the checks that passed, and rows for the others.
+
     Raises:
         Exit: With status 1, if a check failed.
     """
     for name, findings in by_checkpoint.items():
+        passed = [f.name for f in findings if f.passed and out.room < math.inf]
+        if passed:
+            say(f"{name}: {len(passed)} of {len(findings)} checks passed: {', '.join(passed)}", out)
+        findings = [f for f in findings if f.name not in passed]
+        if not findings:
+            continue
         table = RichTable(title=name, title_justify="left")
         for column in ("", "check", "what was seen, and what to do"):
             table.add_column(column, overflow="fold")
@@ -108,7 +116,7 @@ def print_findings(
     if broken:
         err.print(f"{broken} checks failed.", style="red")
         raise typer.Exit(1)
-    out.print(sound)
+    out.conclude(sound)
 
 
 COLUMNS = {
@@ -183,7 +191,7 @@ def _measured(estimate: Estimate | None) -> str:
 ROUGH = "Times are right within a factor of about two; memory is of the longest responses."
 
 
-def print_plans(out: Console, err: Console, plans: Sequence[Plan], *, as_json: bool) -> None:
+def print_plans(out: Results, err: Console, plans: Sequence[Plan], *, as_json: bool) -> None:
     """Print plans, and whether they fit.
 
     Args:
@@ -196,11 +204,18 @@ def print_plans(out: Console, err: Console, plans: Sequence[Plan], *, as_json: b
         Exit: With status 1, if one does not fit.
     """
     if as_json:
-        say(json.dumps([_document(plan) for plan in plans], indent=1), out)
+        out.conclude(json.dumps([_document(plan) for plan in plans], indent=1))
     else:
+        if len(plans) > 1:
+            columns = [
+                Column("verb", "verb", left=True),
+                Column("memory", lambda plan: gigabytes(plan.peak)),
+                Column("time", lambda plan: _time(plan.seconds) if plan.seconds else MISSING),
+            ]
+            print_table(out, Table(f"Verbs of {plans[0].checkpoint}", plans, columns))
         for plan in plans:
             _print(out, plan)
-        say(ROUGH, out)
+        out.conclude(ROUGH)
     large = [plan for plan in plans if not plan.fits]
     for plan in large:
         say(

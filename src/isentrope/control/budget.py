@@ -29,6 +29,7 @@ from isentrope.control.averages import GradientMeans
 from isentrope.control.correction import Asked, Correction, Effects, correct, weighed
 from isentrope.control.feedback import Feedback, Gains, Level, SteadyLevel, Target
 from isentrope.control.gradients import ControlSample
+from isentrope.control.kept_state import keep_state
 from isentrope.control.leave_one_out import HalfReading, in_the_loss, read_half
 from isentrope.control.own_rollouts import LEAST_PROMPTS, OwnRollouts
 from isentrope.control.requirements import (
@@ -51,10 +52,8 @@ from isentrope.system.processes import rank, together
 
 log = logging.getLogger("isentrope")
 
-STREAM = 13
-"""Number of the control's random stream, different from the probe's."""
-SECOND_ORDER = 0.5
-"""Second order as a share of a predicted change, for the variance of ĥ."""
+STREAM = 13  # number of the control's random stream, different from the probe's
+SECOND_ORDER = 0.5  # as a share of a predicted change, for the variance of ĥ
 _REASONS = {
     "not_finite": "a number of the step is not finite",
     "no_rate": "the learning rate is 0",
@@ -107,23 +106,26 @@ class EntropyBudget(TrainerCallback):
         self.component: Vector | None = None
         self.seconds = 0.0
 
-    def attach(self, trainer: Any) -> EntropyBudget:
+    def attach(self, trainer: Any, *, checkpoints: bool = True) -> EntropyBudget:
         """Correct the steps of a trainer; call this before attaching a probe to it.
 
         Args:
             trainer: TRL's GRPOTrainer, or a subclass.
-
-        Returns:
-            This control.
+            checkpoints: Whether its state is saved with the trainer's checkpoints, and resumed.
 
         Raises:
             ValueError: If the trainer shards its parameters, holds them in less than float32, has
                 no temperature, or trains on responses that its policy did not draw for the step.
+
+        Returns:
+            This control.
         """
         require_correctable(trainer)
         require_unfiltered(trainer)
         setting(None, trainer.args, "temperature", "temperature")
         self._own = OwnRollouts(trainer)
+        if checkpoints:
+            keep_state(trainer, self)
         trainer.add_callback(self)
         add_to_log(trainer, self.latest)
         return self
@@ -264,8 +266,6 @@ class EntropyBudget(TrainerCallback):
             temperature = setting(None, args, "temperature", "temperature")
             self._policy = Policy(model, tokenizer, temperature=temperature, precision="as_is")
         return self._policy
-
-    # --- state -------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Feedback, level and what was last read, as plain JSON; the means are in `tensors`."""

@@ -29,7 +29,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import numpy as np
-from arviz_stats.base import array_stats  # pyright: ignore
 from torch import Tensor
 
 from isentrope.nouns.estimate import Caveats
@@ -330,6 +329,8 @@ def pareto_khat(log_weights: Tensor) -> float:
     tail = np.sort(values)[-max(5, int(min(len(values) / 5, 3 * math.sqrt(len(values))))) :]
     if len(values) < 25 or not np.isfinite(values).all() or np.ptp(tail) < 1e-12:
         return math.nan
+    from arviz_stats.base import array_stats  # pyright: ignore  # half a second of imports
+
     with np.errstate(all="ignore"):  # tied weights: the fit returns NaN
         _, khat = cast(Any, array_stats.psislw(-values))
     return float(khat)

@@ -78,6 +78,7 @@ class Price:
         reward_change: ΔJ as measured; None where only the first order is known.
         momentum: The share of momentum in ηδF.
         cosine: cos_P of the gradients of reward and entropy (`attribution.alignment`).
+        top: The rate at which the parabola of J is highest (`reward_change`), of a reading.
     """
 
     whole: Spent
@@ -85,6 +86,7 @@ class Price:
     reward_change: Absent[Estimate] = None
     momentum: Absent[Estimate] = None
     cosine: Absent[Estimate] = None
+    top: Absent[Estimate] = None
 
     def to_dict(self) -> dict[str, float]:
         """Flat numbers for a log, errors under names that end in _se.
@@ -103,7 +105,12 @@ class Price:
             for name in ("entropy", "first_order", "change", "reward", "reward_for_a_nat")
         }
         flat: dict[str, float] = {}
-        for name, estimate in (named | {"price/reward_change": self.reward_change}).items():
+        named |= {
+            "price/reward_change": self.reward_change,
+            "price/momentum": self.momentum,
+            "price/best_rate": self.top,
+        }
+        for name, estimate in named.items():
             if estimate is not None:
                 flat |= {name: estimate.value, f"{name}_se": estimate.se}
         return flat

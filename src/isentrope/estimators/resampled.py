@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from scipy.stats import beta
+from scipy.special import betaincinv
 from torch import Tensor
 
 from isentrope.estimators.functional import UNITS, EstimatorOptions, Functional, Functionals
@@ -158,7 +158,7 @@ def _bound(result: Jackknifed, different: Tensor, confidence: float) -> float:
     n, k = len(different), int(different.sum())
     if n < 2:
         return float("nan")
-    rate = float(beta.ppf(0.5 + confidence / 2, k + 1, n - k)) if k < n else 1.0
+    rate = float(betaincinv(k + 1, n - k, 0.5 + confidence / 2)) if k < n else 1.0
     change, here, there = (n / (n - 1) * result.influences.square()).unbind()
     difference = float(change[different].sum()) * n / max(k, 1)
     spread = max(difference, float(here.sum() + there.sum()))

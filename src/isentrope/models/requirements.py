@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from torch import nn
 
-from isentrope.models.walk import modules_by_name
 from isentrope.nouns.vectors import first_false, local_part
 
 
@@ -89,7 +88,7 @@ def active_dropout(model: nn.Module) -> list[str]:
     """
     return [
         name
-        for name, module in modules_by_name(model)
+        for name, module in model.named_modules()
         if module.training and _dropout_rate(module) > 0
     ]
 
@@ -119,7 +118,7 @@ def require_no_checkpointing(model: nn.Module) -> None:
     Raises:
         ValueError: Naming a module that checkpoints.
     """
-    for name, module in modules_by_name(model):
+    for name, module in model.named_modules():
         if module.training and getattr(module, "gradient_checkpointing", False):
             raise ValueError(
                 f"Gradient checkpointing is active in {name or 'the model'!r}: its recomputed "
@@ -141,7 +140,7 @@ def dropout_rates(model: nn.Module, *, attributes_only: bool = False) -> dict[st
     """
     rates = {
         name: _dropout_rate(module)
-        for name, module in modules_by_name(model)
+        for name, module in model.named_modules()
         if not (attributes_only and isinstance(module, _DROPOUT))
     }
     return {name: rate for name, rate in rates.items() if rate > 0}
@@ -196,7 +195,7 @@ def require_plain_embeddings(model: nn.Module) -> None:
     Raises:
         ValueError: Naming the module and the option.
     """
-    for name, module in modules_by_name(model):
+    for name, module in model.named_modules():
         if not isinstance(module, nn.Embedding):
             continue
         by_frequency = module.scale_grad_by_freq and module.weight.requires_grad

@@ -35,7 +35,6 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from isentrope.models.architecture import UnsupportedModelError, decoder_of, name_of
-from isentrope.models.walk import modules_by_name
 from isentrope.nouns.vectors import Vector, is_sharded, summed_in_parts, whole
 from isentrope.system.processes import Ranks
 
@@ -223,7 +222,7 @@ def _when_gathered(
 
     If the block fails, every layer is θ's part again, ready for a next pass.
     """
-    layers = [(prefix, x) for prefix, x in modules_by_name(model) if isinstance(x, FSDPModule)]
+    layers = [(prefix, x) for prefix, x in model.named_modules() if isinstance(x, FSDPModule)]
     with ExitStack() as stack:
         for prefix, module in layers:
             layer: Any = module

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 Functional = Literal["per_sequence", "per_token"]
 """The entropy that is estimated: ℋ of a response, or h of a token (T1)."""
@@ -133,7 +133,7 @@ def t_quantile(degrees_of_freedom: float, confidence: float = 0.95) -> float:
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1, such as 0.95, got {confidence}.")
-    return float(student_t.ppf(0.5 + confidence / 2, degrees_of_freedom))
+    return float(stdtrit(degrees_of_freedom, 0.5 + confidence / 2))
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -37,17 +38,26 @@ class Alive(TorchDispatchMode):
         """
         super().__init__()
         self._device, self._sizes = device, dict[int, int]()
+        self._freed = dict[int, weakref.ref[Any]]()
         self.now = self.peak = 0
         for x in known:
             self._add(x)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and hiding every call from a compiler takes as long as it."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for x in tree_leaves(out):
-            if isinstance(x, Tensor):
-                self._add(x)
+        out = func(*args, **kwargs) if kwargs else func(*args)
+        if isinstance(out, Tensor):
+            self._add(out)
+        elif isinstance(out, tuple | list):
+            for x in tree_leaves(out):
+                if isinstance(x, Tensor):
+                    self._add(x)
         return out
 
     def resident(self, of_share: Callable[[float], float]) -> tuple[int, int]:
@@ -71,9 +81,10 @@ class Alive(TorchDispatchMode):
         self._sizes[key] = storage.nbytes()
         self.now += self._sizes[key]
         self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._remove, key)
+        self._freed[key] = weakref.ref(storage, partial(self._remove, key))
 
-    def _remove(self, key: int) -> None:
+    def _remove(self, key: int, _: Any) -> None:
+        del self._freed[key]
         self.now -= self._sizes.pop(key)
 
 

@@ -25,7 +25,6 @@ from isentrope.models.architecture import refusal_by_name
 from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch, as_trained, micro_batches
 from isentrope.models.requirements import require_no_checkpointing
 from isentrope.models.sharding import layer_gradients
-from isentrope.models.walk import parameters_by_name
 from isentrope.nouns.forward_mode import FrozenProducts
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, is_sharded
@@ -181,7 +180,7 @@ def weighted_gradients(
     """
     require_no_checkpointing(policy.model)
     rollouts.require_vocabulary(policy.vocabulary)
-    parameters = {n: p for n, p in parameters_by_name(policy.model).items() if p.requires_grad}
+    parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
     theta = {n: p.detach() for n, p in parameters.items()}
     totals = [
         {n: torch.zeros_like(p, dtype=torch.float64) for n, p in theta.items()} for _ in weights

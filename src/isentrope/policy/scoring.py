@@ -216,17 +216,16 @@ def collect(
     return scores
 
 
-def nondeterminism(policy: Policy, rollouts: Rollouts) -> str | None:
-    """Score the rollouts twice and compare.
+def nondeterminism(first: Scores, second: Scores) -> str | None:
+    """Compare two evaluations of the same rollouts.
 
     Args:
-        policy: The policy.
-        rollouts: Any sequences.
+        first: One.
+        second: The other.
 
     Returns:
-        None if both evaluations are bit-identical, else a sentence that says what differed.
+        None if both are bit-identical, else a sentence that says what differed.
     """
-    first, second = score(policy, rollouts), score(policy, rollouts)
     for name in ("logprobs", "entropies"):
         gap = (getattr(first, name) - getattr(second, name)).abs()
         if float(gap.max()) > 0:

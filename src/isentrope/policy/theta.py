@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from isentrope.models.sharding import Moved, Point, is_spread, moved_along
-from isentrope.models.walk import parameters_by_name
 from isentrope.nouns.differences import derivatives_along, derivatives_at_zero
 from isentrope.nouns.vectors import Vector, is_sharded, local_part, require_same_names, total
 
@@ -37,7 +36,7 @@ class Theta:
     @property
     def theta(self) -> Vector:
         """θ: the trainable parameters by name, detached, sharing the model's memory."""
-        return {n: p.detach() for n, p in parameters_by_name(self.model).items() if p.requires_grad}
+        return {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
 
     @property
     def parts(self) -> Vector:
@@ -59,7 +58,7 @@ class Theta:
         Returns:
             The shifted parameters; those that are spread are added up where they are used.
         """
-        trained = {n: p for n, p in parameters_by_name(self.model).items() if p.requires_grad}
+        trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         return {
             n: Moved(direction[n], eta)
             if is_sharded(p)
@@ -129,7 +128,7 @@ class Theta:
 
     def _write(self, values: Vector) -> None:
         with torch.no_grad():
-            for name, parameter in parameters_by_name(self.model).items():
+            for name, parameter in self.model.named_parameters():
                 if name in values:
                     parameter.copy_(values[name])
 

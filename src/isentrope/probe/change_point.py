@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import t as student_t
+from scipy.special import stdtr
 
 MIN_SIDE = 2
 """Readings on either side of a split."""
@@ -54,7 +54,7 @@ def find_change_point(
     (squares,) = _statistics(x[None], w, places)
     k = int(np.argmax(squares))
     largest = float(squares[k])
-    single = 2 * float(student_t.sf(math.sqrt(largest), n - 2))
+    single = 2 * float(stdtr(n - 2, -math.sqrt(largest)))
     p = min(1.0, len(places) * single)  # Bonferroni's bound
     if single <= level and p > min(level, 1 / (1 + DRAWS)):
         noise = np.random.default_rng(n).normal(size=(DRAWS, n)) / np.sqrt(w)

@@ -8,16 +8,18 @@ their errors are joint (T11).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from isentrope.estimators.entropy_change import change_of_sample
 from isentrope.estimators.functional import Functionals, along
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.price import Price, price_of_step
-from isentrope.estimators.ratio import ratio_of
+from isentrope.estimators.ratio import Sign, ratio_of
+from isentrope.estimators.reward_change import reward_change
 from isentrope.estimators.sample import ScoredBatch, trust_of_change
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.token_statistics import Scores
@@ -129,6 +131,10 @@ def read(
     def estimate(row: int, unit: str = f.unit, trust: Trust = base, order: int = 1) -> Estimate:
         return result.estimate(row, unit=unit, order=order, **trust.options(f.method))
 
+    def share(row: int, unit: str, sign: Sign = "none") -> Estimate:
+        options = {"sign": sign, "unit": unit, "confidence": 0.95, **base.options(f.method)}
+        return ratio_of(result, row, 2, name="δH₁", **options)
+
     curved = before.curvature is not None
     return ProbeReading(
         step=step,
@@ -143,20 +149,33 @@ def read(
         },
         predicted=estimate(6),
         second_order=estimate(3, order=2) if curved else None,
-        linear_fraction=ratio_of(
-            result, 3, 2, name="δH₁", unit="η/η*", confidence=0.95, **base.options(f.method)
-        )
-        if curved
-        else None,
+        linear_fraction=share(3, "η/η*") if curved else None,
         change=estimate(4, trust=trust),
         residual=estimate(5, trust=of_residual),
         trust=trust,
-        price=None
-        if before.rewards is None
-        else price_of_step(
-            before.sample(f), eta, before.classes, before.rewards, after=(after, trust)
-        ),
+        price=_price(before, f, eta, after, trust, share(7, "share", sign="any")),
     )
+
+
+def _price(
+    before: ScoredBefore,
+    f: Functionals,
+    eta: float,
+    after: Scores,
+    trust: Trust,
+    momentum: Estimate,
+) -> Price | None:
+    """What the step spends and earns, and where the parabola of J has its top; None without J."""
+    sample, rewards = before.sample(f), before.rewards
+    if rewards is None:
+        return None
+    price = price_of_step(sample, eta, before.classes, rewards, after=(after, trust))
+    price = replace(price, momentum=momentum)
+    if before.curvature is None:
+        return price
+    of_entropy = change_of_sample(sample, [eta], [after], [before.divergence])
+    of_entropy = replace(of_entropy, moved=[(after, before.divergence)])
+    return replace(price, top=reward_change(of_entropy, rewards).top)
 
 
 def _statistics(

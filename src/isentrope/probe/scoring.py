@@ -69,7 +69,7 @@ class ScoredBefore:
         return position_classes(self.base.mask, self.base.entropies, after=self.after)
 
     def sample(self, f: Functionals) -> ScoredBatch:
-        """The mini-batch with its derivative along the step.
+        """The mini-batch with its derivatives along the step.
 
         Args:
             f: F of it.
@@ -78,6 +78,8 @@ class ScoredBefore:
             The scored batch.
         """
         series = (self.base, sum_of_scores(list(self.slopes.values())))
+        if self.curvature is not None:
+            series += (self.curvature,)
         return ScoredBatch(f, self.sampler, series, self.prompt_index, self.match)
 
 

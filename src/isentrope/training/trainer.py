@@ -86,7 +86,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         self.noise_scale = self.stateful.get("noise_scale")
         self.step_control = options.step_control
         if self.step_control is not None:
-            self.step_control.attach(self)
+            self.step_control.attach(self, checkpoints=False)
         if not (self.is_fsdp_enabled or self.is_deepspeed_enabled):  # whose states begin at a step
             self.add_callback(SaveStart(self.save_start))
 

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.models.layouts import foreign_file
-from isentrope.models.walk import parameters_by_name
 from isentrope.nouns.vectors import is_sharded, sharded_like
 from isentrope.policy.language_model import Policy
 from isentrope.system.errors import FileError, IsentropeError
@@ -153,7 +152,7 @@ def _by_name(
     ordered, source = names_of_states(
         policy, groups, chosen=names, parameters=parameters, sidecar=sidecar
     )
-    theta = parameters_by_name(policy.model)
+    theta = dict(policy.model.named_parameters())
     for name, parameter in zip(ordered, parameters or (), strict=False):
         _require_shape(theta, name, parameter, "the optimizer's parameter")
     places = [(group, index) for group in groups for index in group["params"]]

@@ -33,7 +33,6 @@ from typing import Any, cast
 
 from torch import nn
 
-from isentrope.models.walk import parameters_by_name
 from isentrope.policy.language_model import Policy
 
 WRAPPERS = frozenset(
@@ -233,7 +232,7 @@ def _require_agreement(policy: Policy, stored: Sequence[str], listed: Sequence[s
 
 def _own_names(policy: Policy, parameters: Sequence[nn.Parameter] | None) -> list[str] | None:
     """Names by identity; None if the optimizer holds no Parameter of this model."""
-    by_id = {id(p): name for name, p in parameters_by_name(policy.model).items()}
+    by_id = {id(p): name for name, p in policy.model.named_parameters()}
     names = [by_id.get(id(p)) for p in parameters or ()]
     if all(name is None for name in names):
         return None

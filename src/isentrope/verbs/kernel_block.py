@@ -79,7 +79,7 @@ class Block:
         self._P = ready.step.preconditioner if ready.kernel.preconditioned else None
         n_right = None if self._columns is None else len(self._columns)
         plan = gram_plan(ready.policy, len(self._rows), n_right, ready.gradients.storage)
-        log.info("%s: %s", name, plan)
+        log.debug("%s: %s", name, plan)
         self.K = fisher_kernel(
             ready.policy,
             self._rows,

@@ -13,8 +13,8 @@ from isentrope.config.trl import grpo_options, sft_options
 from isentrope.results.verbs import MEASURE
 from isentrope.runs.study import require_inputs
 from isentrope.system.manifest import verification
+from isentrope.training.models import find_model
 from isentrope.verbs.evaluate import require_evaluation_inputs
-from isentrope.verbs.sft import require_paths
 
 Config = MeasureConfig | EvaluateConfig | SftConfig | TrainConfig
 
@@ -63,7 +63,8 @@ def intention(config: Config) -> str:
                 return f"it measures {', '.join(x.name for x in require_inputs(config))}"
             found = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
         return f"it evaluates {', '.join(x.name for x in found)} on {config.data.dataset_name}"
-    require_paths(config.model, config.data)
+    find_model(config.model.path)
+    config.data.require_files()
     if isinstance(config, SftConfig):
         sft_options(config, Path())
         steps, verb = config.fine_tuning.steps, "fine-tunes"

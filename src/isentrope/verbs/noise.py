@@ -22,7 +22,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.results.results import NoiseResult
 from isentrope.sampling.tasks.task import Demonstrator, Task
 from isentrope.system.progress import Progress
-from isentrope.training.supervised import demonstration_rollouts
+from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.verbs.influence import influence_of
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import Column, Printed, Table, ends

@@ -107,7 +107,7 @@ def prepare_checkpoint(
         policy.ranks = all_ranks()
         state = load_optimizer_state(policy, subject.optimizer)
         estimator.etas(state.learning_rate)  # refuses a rate of 0 before any work
-        log.info("%s: optimizer %s matched by %s", subject.name, state.rule, state.matched_by)
+        log.debug("%s: optimizer %s matched by %s", subject.name, state.rule, state.matched_by)
     sampler = Sampler(
         policy, data, config.sampling, config.precision.sampling, progress, subject.path
     )

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from isentrope.config.train import DataConfig, FineTuningConfig, ModelConfig, SftConfig
+from isentrope.config.train import DataConfig, FineTuningConfig, SftConfig
 from isentrope.config.trl import sft_options, shards_weights
 from isentrope.config.values import inputs_of
 from isentrope.evaluation.evaluate import score_records
@@ -42,10 +42,10 @@ from isentrope.system.manifest import verify
 from isentrope.system.processes import barrier, gather, join_processes, rank
 from isentrope.system.progress import Progress
 from isentrope.system.reading import read_json, read_json_lines, reading
+from isentrope.training.demonstrations import IGNORED, encode_demonstrations
 from isentrope.training.models import find_model, load_trainable
 from isentrope.training.run_files import RunFiles
 from isentrope.training.stops import require_finite_state
-from isentrope.training.supervised import IGNORED, encode_demonstrations
 from isentrope.verbs.train import require_no_run, resumed, under_way
 
 
@@ -183,7 +183,8 @@ def _fine_tune(
     from isentrope.training.supervised import fine_tune_supervised, save_model
 
     tuning = config.fine_tuning
-    require_paths(config.model, config.data)
+    find_model(config.model.path)
+    config.data.require_files()
     places = {"model": {"path", "allow_hub"}, "data": {"dataset_path"}}  # known by their content
     others = {"output": True, "provenance": True}
     settings = config.model_dump(mode="json", exclude={**others, **places})
@@ -245,16 +246,6 @@ def _require_same(checkpoint: Path, now: dict[str, Any]) -> None:
     then, here = (flat_settings(x["config"]) for x in (saved, now))
     require_same(checkpoint, then, here, cure=f"restore it, {cure}")
     require_same_origin(checkpoint, saved["made_from"], now["made_from"], cure)
-
-
-def require_paths(model: ModelConfig, data: DataConfig) -> None:
-    """Refuse a configuration whose model or data are not there, before any work is done.
-
-    Raises:
-        FileNotFoundError: Naming the key and the path.
-    """
-    find_model(model.path)
-    data.require_files()
 
 
 def examples(

@@ -42,7 +42,6 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
 from isentrope.attribution.fisher.pair_classes import UNIT
@@ -189,6 +188,8 @@ def predictions(
 
 def _statistics(influences: Tensor, scale: float) -> Tensor:
     """(4, m) total times a scale, ratio, Pearson and Spearman of each row against the last."""
+    from scipy.stats import rankdata  # half a second of imports
+
     totals = influences.sum(1)
     ranks = torch.from_numpy(rankdata(tied(influences.numpy()), axis=1))
     return torch.stack(

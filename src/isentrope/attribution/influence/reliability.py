@@ -23,7 +23,6 @@ import math
 from collections.abc import Iterator
 
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
 from isentrope.attribution.ranks import tied
@@ -50,6 +49,8 @@ def split_half(by_group: Tensor) -> float:
     Returns:
         The correlation of two halves; NaN with one group, or where nothing varies.
     """
+    from scipy.stats import rankdata  # half a second of imports
+
     correlations: list[float] = []
     for halves in _halves(by_group):
         ranks = [torch.from_numpy(rankdata(tied(half.numpy()))) for half in halves]

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import torch
-from scipy.stats import norm
+from scipy.special import ndtri
 from torch import Tensor
 
 from isentrope.attribution.noise.scale import require_units
@@ -186,7 +186,7 @@ def entropy_noise_scale(
     x = n * units.sums(values)
     if not float(x.var()) > 0:
         raise ValueError("All prompts have the same influence: there is no noise to measure.")
-    z = float(norm.ppf(confidence))
+    z = float(ndtri(confidence))
     return EntropyNoiseScale(
         gradient=Estimate.from_influences(
             float(x.mean()),

@@ -1,0 +1,84 @@
+"""Demonstrations, prompts with a target response, as token ids.
+
+    input_ids = prompt + response + EOS,     labels = −100 on the prompt, the token elsewhere
+
+Prompts and responses are tokenised as in sampling, without a template between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.language_model import Policy
+from isentrope.sampling.prompts import Prompt, as_prompts
+
+IGNORED = -100
+"""Label of a token without loss."""
+
+
+def demonstration_rollouts(policy: Policy, demonstrations: list[tuple[Prompt, str]]) -> Rollouts:
+    """Encode demonstrations as rollouts, EOS appended.
+
+    Args:
+        policy: Provides the tokenizer and EOS.
+        demonstrations: (prompt, response text) pairs.
+
+    Returns:
+        One sequence per demonstration.
+    """
+    prompts = as_prompts(policy, [p for p, _ in demonstrations])
+    texts = [text for _, text in demonstrations]
+    encoded = policy.tokenizer(texts, add_special_tokens=False)["input_ids"]
+    return Rollouts(
+        prompt_ids=[torch.tensor(p.token_ids) for p in prompts],
+        response_ids=[torch.tensor([*ids, policy.eos_token_id]) for ids in encoded],
+        prompt_index=torch.arange(len(prompts)),
+    )
+
+
+def encode_demonstrations(
+    policy: Policy, demonstrations: Sequence[tuple[Prompt, str]], max_length: int | None = None
+) -> dict[str, list[list[int]]]:
+    """Demonstrations as token ids, with labels on the response and its EOS only.
+
+    Args:
+        policy: Provides tokenizer, EOS and context length.
+        demonstrations: (prompt, response text) pairs, at least one.
+        max_length: Longest prompt and response together, in tokens; None for the model's context.
+
+    Returns:
+        Columns `input_ids` and `labels`, one row per demonstration, in the same order.
+
+    Raises:
+        ValueError: If there is no demonstration, one is too long, or the policy has no EOS.
+    """
+    if not demonstrations:
+        raise ValueError("There are no demonstrations to learn from.")
+    if policy.eos_token_id is None:
+        raise ValueError(
+            "The model has no token that ends a response, so it could not learn to stop: set "
+            "eos_token in its tokenizer_config.json."
+        )
+    rollouts = demonstration_rollouts(policy, list(demonstrations))
+    rows: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
+    for i, (prompt, _) in enumerate(demonstrations):
+        prefix, response = rollouts.prompt_ids[i].tolist(), rollouts.response_ids[i].tolist()
+        _require_fit(policy, prompt.key, len(prefix) + len(response), max_length)
+        rows["input_ids"].append(prefix + response)
+        rows["labels"].append([IGNORED] * len(prefix) + response)
+    return rows
+
+
+def _require_fit(policy: Policy, key: str, length: int, max_length: int | None) -> None:
+    context = getattr(policy.model.config, "max_position_embeddings", None)
+    limits = ((max_length, "fine_tuning.max_length"), (context, "positions of the model"))
+    for limit, name in limits:
+        if limit is not None and length > limit:
+            raise ValueError(
+                f"The demonstration of prompt {key!r} has {length} tokens, including EOS, which is "
+                f"more than the {limit} {name}: nothing is truncated, so remove it from the data "
+                f"set{' or raise that limit' if name.startswith('fine') else ''}."
+            )
