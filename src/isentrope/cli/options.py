@@ -170,6 +170,7 @@ CONVERTED = (
             help="With config.json and the tokenizer, or with adapter_config.json for an adapter.",
         ),
     ),
+    _option("settings", Text, Option(metavar="FILE", help="verl's .hydra/config.yaml of the run.")),
 )
 PLANNED = (
     CONFIG,

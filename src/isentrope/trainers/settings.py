@@ -1,10 +1,11 @@
 """The training settings in a checkpoint's files, which determine its next step.
 
 A setting is read from the first file that has it: `contract.json` of `isentrope train`, then
-`training_args.bin` of TRL and transformers (`arguments`), then `trainer_state.json` if a script
-wrote such keys there. Parts of training's step that the computed step lacks (a KL term, filtered
-sampling, a stale batch) are obstacles; they depend on how the step is computed, and on what an
-update batch brings from its file or from memory: advantages, its length, its step.
+`training_args.bin` of TRL and transformers (`arguments`) or `verl.yaml` (`verl_settings`), then
+`trainer_state.json` if a script wrote such keys there. Parts of training's step that the computed
+step lacks (a KL term, filtered sampling, a stale batch) are obstacles; they depend on how the step
+is computed, and on what an update batch brings from its file or from memory: advantages, its
+length, its step.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from isentrope.system.strict_json import parse_json
 from isentrope.trainers.arguments import TRAINING_ARGS, SavedArguments, read_training_arguments
 from isentrope.trainers.fields import FIELDS
 from isentrope.trainers.step import TrainerStep, Use
+from isentrope.trainers.verl_settings import VERL_SETTINGS, read_verl_settings
 from isentrope.update.objective import OBJECTIVES, RECORDED, SFT
 
 
@@ -158,6 +160,9 @@ def read_training_settings(checkpoint: Path, *, without_control: bool = False) -
     if (path := checkpoint / TRAINING_ARGS).is_file():
         arguments = read_training_arguments(path)
         add(_argument_keys(arguments, keys.get("estimator.objective")), TRAINING_ARGS)
+    elif (path := checkpoint / VERL_SETTINGS).is_file():
+        arguments = read_verl_settings(path)
+        add(_argument_keys(arguments, keys.get("estimator.objective")), VERL_SETTINGS)
     if (path := checkpoint / TRAINER_STATE).is_file():  # transformers writes NaN into it
         state = read_json(path, "Restore it, or remove it.", finite=False)
         add(_contract_keys(state), TRAINER_STATE)
@@ -194,7 +199,8 @@ def _argument_keys(arguments: SavedArguments, objective: str | None) -> dict[str
     if loss in OBJECTIVES:
         keys["estimator.objective"] = loss
     if loss == "dr_grpo":
-        keys["estimator.max_response_length"] = a.get("max_completion_length")
+        longest = a.get("max_completion_length")
+        keys["estimator.max_response_length"] = a.get("_max_response_length", longest)
     several = arguments.processes > 1 or a.get("gradient_accumulation_steps", 1) > 1
     if several:
         keys["estimator.micro_batch"] = a.get("per_device_train_batch_size")

@@ -73,7 +73,7 @@ def read_trl_completions(
     return rollouts_of(
         prompts,
         runs_of(prompts),
-        response_ids=[_encode(policy, text, max_new_tokens) for text in texts],
+        response_ids=[encoded(policy, text, max_new_tokens) for text in texts],
         rewards=torch.tensor(table[rewards[0]].to_numpy()) if len(rewards) == 1 else None,
         advantages=torch.tensor(table["advantage"].to_numpy()),
         response_texts=texts,
@@ -93,7 +93,8 @@ def _text(completion: Any, row: int, path: str | Path) -> str:
     return completion[0]["content"]
 
 
-def _encode(policy: Policy, text: str, max_new_tokens: int | None) -> torch.Tensor:
+def encoded(policy: Policy, text: str, max_new_tokens: int | None) -> torch.Tensor:
+    """The tokens of a response, with the end token unless it was cut."""
     ids = list(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
     if max_new_tokens is not None and len(ids) >= max_new_tokens:
         return torch.tensor(ids[:max_new_tokens])

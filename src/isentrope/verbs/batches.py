@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -25,6 +25,7 @@ from isentrope.sampling.tasks.custom import read_responses
 from isentrope.system.progress import Progress
 from isentrope.system.reading import reading
 from isentrope.trainers.trl_completions import is_trl_completions, read_trl_completions
+from isentrope.trainers.verl_dump import is_verl_dump, read_verl_dump
 from isentrope.training.prompt_sampler import difficulty_weights
 from isentrope.update.objective import RECORDED, SFT
 from isentrope.verbs.precision_stages import at_precision
@@ -32,6 +33,11 @@ from isentrope.verbs.precision_stages import at_precision
 log = logging.getLogger("isentrope")
 
 PromptIds = tuple[int, ...]
+
+ENCODED = (
+    "%s holds a trainer's texts, which are encoded again: tokens may differ from those that were "
+    "drawn, and each completion shorter than sampling.max_new_tokens gets its end token."
+)
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,8 @@ class Sampler:
 
     def read(self, path: str | Path) -> Rollouts:
         """A batch from a file, checked against the policy."""
-        return read_rollouts(self.policy, path, self.sampling.max_new_tokens)
+        longest = self.sampling.max_new_tokens
+        return read_rollouts(self.policy, path, longest, self.data.update_task)
 
     def longest(self, rollouts: Rollouts) -> int:
         """Tokens after which responses were cut: as the batch says, or as they are drawn here."""
@@ -214,13 +221,19 @@ class Sampler:
         return set() if other is None or self.data.allow_overlap else prompts_of(other)
 
 
-def read_rollouts(policy: Policy, path: str | Path, max_new_tokens: int | None = None) -> Rollouts:
-    """Read a batch that was saved or logged by TRL (.parquet), or written by hand (.jsonl).
+def read_rollouts(
+    policy: Policy,
+    path: str | Path,
+    max_new_tokens: int | None = None,
+    task: Callable[[], Task] | None = None,
+) -> Rollouts:
+    """Read a batch that was saved or logged by TRL (.parquet), or by verl or by hand (.jsonl).
 
     Args:
         policy: Encodes texts; its vocabulary and context must fit the batch.
         path: The file.
-        max_new_tokens: Length at which TRL's sampler cut completions.
+        max_new_tokens: Length at which a trainer's sampler cut completions.
+        task: Has the prompts of verl's texts.
 
     Returns:
         The rollouts.
@@ -231,14 +244,13 @@ def read_rollouts(policy: Policy, path: str | Path, max_new_tokens: int | None =
     kind = Path(path).suffix
     if kind not in (".parquet", ".jsonl"):
         raise ValueError(f"{path} is neither .parquet nor .jsonl: a batch is one of these.")
-    if kind == ".jsonl":
+    if kind == ".jsonl" and task is not None and is_verl_dump(path):
+        log.warning(ENCODED, path)
+        rollouts = read_verl_dump(policy, path, task().prompts, max_new_tokens)
+    elif kind == ".jsonl":
         rollouts = read_responses(policy, path)
     elif is_trl_completions(path):
-        log.warning(
-            "%s holds TRL's texts, which are encoded again: tokens may differ from those that were "
-            "drawn, and each completion shorter than sampling.max_new_tokens gets its end token.",
-            path,
-        )
+        log.warning(ENCODED, path)
         rollouts = read_trl_completions(policy, path, max_new_tokens)
     else:
         rollouts = Rollouts.load(path)

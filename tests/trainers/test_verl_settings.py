@@ -1,0 +1,133 @@
+"""The settings of a verl run are read as training arguments are, and refused by verl's names."""
+
+import pytest
+import yaml
+
+from isentrope.system.errors import FileError
+from isentrope.trainers.settings import read_training_settings
+from isentrope.trainers.step import Use
+from isentrope.trainers.verl_settings import VERL_SETTINGS
+
+CONTENT = {
+    "actor_rollout_ref": {
+        "actor": {
+            "clip_ratio": 0.3,
+            "clip_ratio_low": 0.2,
+            "clip_ratio_high": 0.28,
+            "clip_ratio_c": 3.0,
+            "policy_loss": {"loss_mode": "vanilla"},
+            "loss_agg_mode": "token-mean",
+            "loss_scale_factor": None,
+            "entropy_coeff": 0,
+            "use_kl_loss": False,
+            "ppo_epochs": 1,
+            "ppo_mini_batch_size": 8,
+            "grad_clip": 0.5,
+            "fsdp_config": {"dtype": "float32"},
+        },
+        "rollout": {"n": 4, "temperature": 0.9, "top_k": -1, "top_p": 1, "name": "???"},
+    },
+    "data": {"max_response_length": 32, "train_batch_size": 8, "prompt_key": "prompt"},
+    "algorithm": {"adv_estimator": "grpo", "norm_adv_by_std_in_grpo": True},
+    "trainer": {"default_local_dir": "checkpoints/${trainer.project_name}"},
+}
+
+
+def settings(folder, **changes):
+    """Those of `CONTENT`, with values at dotted places replaced."""
+    content = yaml.safe_load(yaml.safe_dump(CONTENT))
+    for place, value in changes.items():
+        *above, last = place.split(".")
+        section = content
+        for key in above:
+            section = section.setdefault(key, {})
+        section[last] = value
+    (folder / VERL_SETTINGS).write_text(yaml.safe_dump(content))
+    return read_training_settings(folder)
+
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
+
+
+def test_settings_become_keys_of_the_configuration(tmp_path):
+    found = settings(tmp_path)
+    assert dict(found.keys) == {
+        "sampling.temperature": 0.9,
+        "sampling.max_new_tokens": 32,
+        "batch_config.G": 4,
+        "estimator.objective": "dapo",
+        "estimator.advantages": "grpo",
+        "estimator.max_grad_norm": 0.5,
+        "estimator.clip": (0.2, 0.28),
+    }
+    assert set(found.sources.values()) == {VERL_SETTINGS}
+    assert found.obstacles(Use("dapo")) == []
+    assert found.notes(Use("dapo")) == []
+
+
+def test_dr_grpo_is_read_with_its_constant(tmp_path):
+    places = {
+        ACTOR + "loss_agg_mode": "seq-mean-token-sum-norm",
+        ACTOR + "loss_scale_factor": 64,
+        "algorithm.norm_adv_by_std_in_grpo": False,
+        ACTOR + "clip_ratio_low": None,
+    }
+    found = settings(tmp_path, **places)
+    assert found.keys["estimator.objective"] == "dr_grpo"
+    assert found.keys["estimator.advantages"] == "dr_grpo"
+    assert found.keys["estimator.max_response_length"] == 64
+    assert found.keys["estimator.clip"] == (0.3, 0.28)
+    assert found.obstacles(Use("dr_grpo")) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "name"),
+    [
+        (ACTOR + "use_kl_loss", True, "use_kl_loss"),
+        (ACTOR + "entropy_coeff", 0.01, "entropy_coeff"),
+        (ACTOR + "policy_loss.loss_mode", "kl_cov", "loss_mode"),
+        (ACTOR + "loss_agg_mode", "a-new-one", "loss_agg_mode"),
+        (ACTOR + "loss_agg_mode", "seq-mean-token-sum-norm", "loss_agg_mode"),
+        (ACTOR + "ppo_epochs", 2, "ppo_epochs"),
+        (ACTOR + "ppo_mini_batch_size", 2, "ppo_mini_batch_size"),
+        (ROLLOUT + "top_p", 0.9, "top_p"),
+        (ROLLOUT + "top_k", 50, "top_k"),
+        (ROLLOUT + "multi_turn", {"enable": True}, "multi_turn"),
+        ("algorithm.adv_estimator", "gae", "adv_estimator"),
+        ("algorithm.use_kl_in_reward", True, "use_kl_in_reward"),
+        ("algorithm.rollout_correction", {"rollout_is": "token"}, "rollout_is"),
+        ("algorithm.rollout_correction", {"rollout_rs": "geometric"}, "rollout_rs"),
+        ("trainer.use_legacy_worker_impl", "auto", "use_legacy_worker_impl"),
+    ],
+)
+def test_what_the_computed_step_lacks_is_refused_by_verls_name(tmp_path, place, value, name):
+    (obstacle,) = settings(tmp_path, **{place: value}).obstacles(Use("dapo"))
+    assert obstacle.name == name
+
+
+def test_the_second_clip_is_refused_off_policy_alone(tmp_path):
+    (obstacle,) = settings(tmp_path).obstacles(Use("dapo", off_policy=True))
+    assert obstacle.name == "clip_ratio_c"
+
+
+def test_training_in_bfloat16_is_noted(tmp_path):
+    (note,) = settings(tmp_path, **{ACTOR + "fsdp_config.dtype": "bfloat16"}).notes(Use("dapo"))
+    assert "bf16" in note
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (ROLLOUT + "temperature", None, "it has no actor_rollout_ref.rollout.temperature"),
+        (ROLLOUT + "n", "${oc.select:other,1}", r"rollout.n is \$\{oc.select:other,1\}"),
+    ],
+)
+def test_settings_of_something_else_are_refused(tmp_path, place, value, message):
+    with pytest.raises(FileError, match=message):
+        settings(tmp_path, **{place: value})
+
+
+def test_a_file_that_is_no_yaml_is_refused(tmp_path):
+    (tmp_path / VERL_SETTINGS).write_text("a: [")
+    with pytest.raises(FileError, match=r"verl\.yaml"):
+        read_training_settings(tmp_path)
