@@ -94,7 +94,7 @@ def read_verl_settings(path: Path) -> SavedArguments:
         for place, names in _NAMES.items():
             section = reduce(lambda x, key: x.get(key) or {}, place.split("."), content)
             for name, _, ours in (x.partition("=") for x in names.split()):
-                if "${" in str(value := section.get(name)):
+                if isinstance(value := section.get(name), str) and "${" in value:
                     raise UnreadableError(path, f"{place}.{name} is {value}", cure)
                 found[ours or name] = found.get(ours) if value is None else value
     if (mode := found["loss_agg_mode"]) is None:
