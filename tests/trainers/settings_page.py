@@ -13,8 +13,8 @@ TRL and transformers write `training_args.bin` into every checkpoint. It is a pi
 without running anything that is in it: a file that asks for a call is refused. This page lists
 every field of TRL's `GRPOConfig`, `RLOOConfig` and `SFTConfig` and of transformers'
 `TrainingArguments`. It is made from the code (`isentrope.trainers.fields`), and a test
-holds that list against the TRL that is installed. Refused values of verl's settings are among
-them, by verl's names; [the rest of verl's settings](from_verl.md) is read by the names of TRL.
+holds that list against the TRL that is installed. [The settings of verl](from_verl.md) are
+read by these names too; what TRL does not have is the field `verl`.
 
 - **read**: the key of the configuration that takes the value where it is not set. A key that is
   set to something else is refused.

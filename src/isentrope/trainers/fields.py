@@ -1,9 +1,10 @@
 """The table of trainers' fields: what each does to a step.
 
 The fields are those of TRL's GRPOConfig, RLOOConfig and SFTConfig and of transformers'
-TrainingArguments, and what verl has beside (`verl_settings`). Whatever reads a trainer's arguments
-takes it from here, and docs/trl_settings.md is generated from it. A test compares it with the
-installed TRL, so that a field added by a new version is not missed.
+TrainingArguments, and what verl has beside (`verl_settings`). `FIELDS` has one row per field, made
+of the columns below. The readers of other trainers' arguments, the objective of a run, the probe
+and the controls take it from here, and docs/trl_settings.md is generated from it. A test compares
+it with the installed TRL, so that a field added by a new version is not missed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Any, Literal, TypeVar
 
 from isentrope.trainers import step
 from isentrope.trainers.step import Refusal
-from isentrope.trainers.verl_settings import REFUSALS
 from isentrope.update.objective import OBJECTIVES
 
 Treatment = Literal["read", "refused", "noted", "harmless"]
@@ -100,7 +100,7 @@ _BONUS = (
     "of the checkpoint's next_update/rollouts.parquet)"
 )
 _REFUSED: dict[str, tuple[Refusal, ...]] = {
-    **{name: (refusal,) for name, refusal in REFUSALS.items()},
+    "verl": (Refusal("a part of verl's step is not computed here"),),
     "loss_type": (
         Refusal(_LOSS, tuple(OBJECTIVES), step.GRPO),
         Refusal(_LOSS, ("nll", "chunked_nll"), step.FINE_TUNING),
