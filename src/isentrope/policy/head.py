@@ -12,7 +12,7 @@ run without its loss: hidden states at response positions, then the head in chun
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeGuard
 
 import torch
@@ -26,7 +26,7 @@ from isentrope.policy.token_statistics import LOGITS_HELD, token_statistics
 
 
 class Scorer(nn.Module):
-    """A module whose output is the scores of a micro-batch, for `functional_call`.
+    """What is computed of a micro-batch: a module, so that `functional_call` gives it other θ.
 
     Attributes:
         lm: The causal LM itself, inside any adapter wrapper.
@@ -57,7 +57,11 @@ class Scorer(nn.Module):
         hidden = decoder(input_ids=batch.input_ids, use_cache=False, **mask)[0]
         return hidden[batch.rows, batch.columns]
 
-    def forward(
+    def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function of this module gives, such as `Scorer.scores` or `Scorer.hidden`."""
+        return function(self, *arguments)
+
+    def scores(
         self,
         batch: MicroBatch,
         temperature: float,
@@ -90,14 +94,6 @@ class Scorer(nn.Module):
             variances=variances,
         )
         return (*scores, _project(hidden, features)) if features else scores
-
-
-class HiddenStates(Scorer):
-    """The same without the head: its output is the hidden states that predict the tokens."""
-
-    def forward(self, batch: MicroBatch) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """(m, d) hidden states of a micro-batch on the model's device."""
-        return self.hidden(batch)
 
 
 def _project(hidden: Tensor, features: int) -> Tensor:
