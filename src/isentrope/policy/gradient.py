@@ -26,9 +26,9 @@ from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch, as_trained,
 from isentrope.models.requirements import require_no_checkpointing
 from isentrope.models.sharding import layer_gradients
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector, is_sharded
+from isentrope.nouns.vectors import Vector, is_sharded, zeros
 from isentrope.policy.derivatives import require_derivatives
-from isentrope.policy.head import hidden_gradient, is_frozen_linear, weight_gradient
+from isentrope.policy.head import hidden_gradient, is_frozen_linear
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import (
     collect,
@@ -156,9 +156,7 @@ def weighted_gradients(
     rollouts.require_vocabulary(policy.vocabulary)
     parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
     theta = {n: p.detach() for n, p in parameters.items()}
-    totals = [
-        {n: torch.zeros_like(p, dtype=torch.float64) for n, p in theta.items()} for _ in weights
-    ]
+    totals = [zeros(theta) for _ in weights]
     ranks = policy.ranks if ranks is None else ranks
     # a backward pass costs as much as forward mode
     padding = max(policy.padding, PADDING_OF_SLOPES)
@@ -238,12 +236,12 @@ def _roots(
         hidden = policy.packed_hidden(batch)
         roots = list[tuple[Tensor, Tensor | None]]()
         for a, b in weights:
-            of = hidden, head, batch.targets, a, b, policy.temperature
+            of_weight = None if hidden_alone else torch.zeros_like(head.weight)
+            of = hidden, head, batch.targets, a, b, policy.temperature, of_weight
             of_hidden = hidden_gradient(*of)
-            if hidden_alone:
+            if of_weight is None:
                 roots.append((hidden, of_hidden))
                 continue
-            of_weight = weight_gradient(*of)
             # has these gradients, which are rounded as training's are
             roots.append(((hidden * of_hidden).sum() + (head.weight * of_weight).sum(), None))
         return roots

@@ -114,6 +114,7 @@ def hidden_gradient(
     a: Tensor,
     b: Tensor | None,
     temperature: float,
+    of_weight: Tensor | None = None,
 ) -> Tensor:
     """∂ Σ_k (a_k s_k + b_k H_k) / ∂ hidden.
 
@@ -124,6 +125,8 @@ def hidden_gradient(
         a: (m,) weights of the log-probabilities.
         b: (m,) weights of the entropies, or None.
         temperature: Sampling temperature T.
+        of_weight: (v, d), to which the same sum's derivative by the weights is added in 16 bits,
+            as TRL's fused head takes it; None where it is not needed.
 
     Returns:
         (m, d) at the dtype of `hidden`.
@@ -139,26 +142,10 @@ def hidden_gradient(
                 b_here = None if b is None else b[here]
                 of = logit_gradient(logits, targets[here], a[here], b_here, temperature)
                 gradient[here] = through_embedding(of, logits.dtype, head.weight).to(hidden)
-    return gradient
-
-
-def weight_gradient(
-    hidden: Tensor,
-    head: nn.Linear,
-    targets: Tensor,
-    a: Tensor,
-    b: Tensor | None,
-    temperature: float,
-) -> Tensor:
-    """(v, d) ∂ Σ_k (a_k s_k + b_k H_k) / ∂W in 16 bits, as TRL's fused head takes it."""
-    gradient = torch.zeros_like(head.weight)
-    with torch.no_grad():
-        for here, logits in logit_rows(hidden, head):
-            b_here = None if b is None else b[here]
-            of = logit_gradient(logits, targets[here], a[here], b_here, temperature)
-            of, read = (x.to(logits.dtype).to(gradient.dtype) for x in (of, hidden[here]))
-            with torch.autocast(of.device.type, enabled=False):
-                gradient += of.T @ read
+                if of_weight is not None:  # then training rounds, and logits are of 16 bits
+                    of, read = (x.to(logits.dtype).to(of_weight.dtype) for x in (of, hidden[here]))
+                    with torch.autocast(of.device.type, enabled=False):
+                        of_weight += of.T @ read
     return gradient
 
 
