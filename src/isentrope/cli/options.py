@@ -177,7 +177,7 @@ CONVERTED = (
         ),
     ),
     _option(
-        "verl",
+        "run_settings",
         Text,
         Option("--settings", metavar="FILE", help="verl's .hydra/config.yaml of the run."),
     ),

@@ -55,7 +55,7 @@ def convert(
     source: str | Path,
     out: str | Path,
     model: str | Path | None = None,
-    verl: str | Path | None = None,
+    run_settings: str | Path | None = None,
 ) -> Converted:
     """Write a checkpoint of another trainer as one that every verb reads.
 
@@ -67,7 +67,7 @@ def convert(
         out: Folder to create.
         model: Folder with config.json and the tokenizer, or with adapter_config.json where an
             adapter was trained; None where the checkpoint has them itself.
-        verl: .hydra/config.yaml of verl's run, whose settings are then read with the checkpoint.
+        run_settings: .hydra/config.yaml of verl's run, whose settings are then read with the checkpoint.
 
     Returns:
         The folder and what is in it.
@@ -82,8 +82,8 @@ def convert(
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no checkpoint folder {folder}.")
     require_apart(out, [folder] if model is None else [folder, model])
-    if verl is not None:
-        read_verl_settings(Path(verl))
+    if run_settings is not None:
+        read_verl_settings(Path(run_settings))
     gathered = _read(folder)
     config = _config(folder, gathered, None if model is None else Path(model))
     adapter = (config / ADAPTER).is_file()
@@ -102,8 +102,8 @@ def convert(
             state = here / TRAINER_STATE
             written = read_json(state, finite=False) if state.is_file() else {}
             write_json(state, {**gathered.training, **written})
-        if verl is not None:
-            shutil.copy(verl, here / VERL_SETTINGS)
+        if run_settings is not None:
+            shutil.copy(run_settings, here / VERL_SETTINGS)
         if gathered.optimizer is not None:
             torch.save(gathered.optimizer, here / "optimizer.pt")
     states = None if gathered.optimizer is None else len(gathered.optimizer.get("state", {}))
