@@ -67,7 +67,7 @@ def convert(
         out: Folder to create.
         model: Folder with config.json and the tokenizer, or with adapter_config.json where an
             adapter was trained; None where the checkpoint has them itself.
-        run_settings: .hydra/config.yaml of verl's run, whose settings are then read with the checkpoint.
+        run_settings: .hydra/config.yaml of verl's run, to be read with the checkpoint.
 
     Returns:
         The folder and what is in it.
