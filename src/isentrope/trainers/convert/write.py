@@ -59,8 +59,8 @@ def convert(
 ) -> Converted:
     """Write a checkpoint of another trainer as one that every verb reads.
 
-    Known are torch.distributed.checkpoint, FSDP of accelerate and transformers, verl (FSDP2), and
-    DeepSpeed's ZeRO stages 1 to 3, which OpenRLHF writes too.
+    Known are torch.distributed.checkpoint, FSDP of accelerate and transformers, verl's FSDP 1 and
+    2, and DeepSpeed's ZeRO stages 1 to 3, which OpenRLHF writes too.
 
     Args:
         source: The checkpoint's folder.
