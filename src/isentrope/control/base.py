@@ -1,7 +1,5 @@
 """The base class of token controls: checks of their options, and selection of tokens."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, TypeVar, dataclass_transform
 
 import torch

@@ -36,8 +36,6 @@ target of its own, in nats per token, and its bonus is a mean per micro-batch an
 result depends on training.micro_batch and on the number of processes.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Literal
 
 import torch

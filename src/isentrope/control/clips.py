@@ -55,8 +55,6 @@ This control is new here; q = .02, κ = 1. The trainer draws E on held-out promp
 (`control.measured`).
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch

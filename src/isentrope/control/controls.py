@@ -4,8 +4,6 @@
 `STEP` add to the optimizer's step itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from difflib import get_close_matches

@@ -14,8 +14,6 @@ the parts of v that earlier batches made, is independent of E given θ. P has se
 gradient too, with a share of 1 − β₂.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

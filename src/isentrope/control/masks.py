@@ -9,8 +9,6 @@ micro-batch over all GPUs; x = 1 is the published mask. Neither mask determines 
 direction in which entropy moves, so they take no target.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 from pydantic import Field

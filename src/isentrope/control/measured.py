@@ -7,8 +7,6 @@
 says, and each has the result. E must be drawn apart from the update batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

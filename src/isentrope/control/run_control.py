@@ -9,8 +9,6 @@ the sampler is 1. d is an absolute weight: TRL's accumulation over micro-batches
 gradients of the processes are averaged, so the term is multiplied by their number.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -47,8 +47,6 @@ damped in proportion to the feedback, and the other keeps its advantages. With a
 feedback.limit it switches too. Groups whose rewards are all equal are redrawn as without a control.
 """
 
-from __future__ import annotations
-
 from math import ceil, comb, sqrt
 from typing import Annotated, ClassVar
 

@@ -49,8 +49,6 @@ Different here: the lowest share is of the batch instead of a micro-batch. M nee
 distribution at each position: `kept_mass` of the batch, which takes one scoring pass.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 import torch

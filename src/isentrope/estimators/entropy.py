@@ -23,8 +23,6 @@ number of tokens that count and T those of a response:
     top_tokens         the 20 % with most H
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection
 

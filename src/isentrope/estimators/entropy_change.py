@@ -6,8 +6,6 @@ All are read from one F on one sample, so ΔH − ηδH₁ − η²δH₂ = O(η
 errors (T11) are joint. δH₁ is per unit η, δH₂ per unit η².
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

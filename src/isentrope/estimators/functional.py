@@ -20,8 +20,6 @@ later tokens. For h it predicts the rest of Σ_{j>k} (H_ij − h).
 because it is drawn with what it measures; the method is a reference for the others.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

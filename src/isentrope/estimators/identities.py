@@ -37,8 +37,6 @@ in each parameter, and this is a bias of δH₁ that no spread reveals. So the s
 at which ‖min(|v|, u|θ|/η)‖ is at most a hundredth of ‖v‖.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

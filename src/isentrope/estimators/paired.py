@@ -18,8 +18,6 @@ A step that is shrunk has price 1 to first order, so a price above 1 is worse th
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -14,8 +14,6 @@ All numbers have one jackknife over prompts, so shares and the reward for a nat 
 a ratio (Fieller).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

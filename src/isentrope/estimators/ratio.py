@@ -10,8 +10,6 @@ a few errors of zero, where the ratio has no finite interval at all.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -21,8 +21,6 @@ which is 1 + (G − 1) ρ for G responses each with the correlation ρ.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ fnmatch, on the names of `model.named_parameters()`, where * is any text, ? one 
 one of two. "model.layers.*" is every layer, "*norm*" every norm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path

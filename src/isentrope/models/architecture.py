@@ -5,8 +5,6 @@ Model code that cannot do one of the two fails inside the model; the refusal nam
 and the function.
 """
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager

@@ -11,8 +11,6 @@ shorter one is then not compared at all.
 
 # pyright: reportMissingTypeStubs=false
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack

@@ -8,8 +8,6 @@ where angles depend on the length that is read (dynamic and LongRoPE scaling).
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -7,8 +7,6 @@ beyond its second order. Both policies are evaluated on one micro-batch: hidden 
 those at every θ + ηv beside them.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Whether torch differentiates a policy rightly: compared once per way of taking derivatives."""
 
-from __future__ import annotations
-
 import torch
 
 from isentrope.models import derivative_guard

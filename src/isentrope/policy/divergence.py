@@ -7,8 +7,6 @@
 Logits are held for a few tokens at a time, never for all.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -13,8 +13,6 @@ are the same for every direction. A head that is not a plain frozen linear
 layer is differentiated like the rest of the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import TypeGuard
 

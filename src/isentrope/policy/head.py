@@ -10,8 +10,6 @@ with ∂s/∂h, the same for every direction. No graph over (tokens × vocabular
 run without its loss: hidden states at response positions, then the head in chunks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, TypeGuard
 

@@ -3,8 +3,6 @@
 Rollouts are scored in micro-batches. Derivatives along a direction are by forward mode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial

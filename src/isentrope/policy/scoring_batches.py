@@ -10,8 +10,6 @@ The smaller size stays with the policy. Micro-batches change sums by rounding an
 several processes there is no second try: the others would wait for a pass that begins again.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace

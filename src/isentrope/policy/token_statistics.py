@@ -16,8 +16,6 @@ come from the sums over the vocabulary that give s and H: log π and ∂_v log �
 
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

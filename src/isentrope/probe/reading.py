@@ -6,8 +6,6 @@ All come from one F on one E mini-batch (T2, T3), scored before and after the st
 their errors are joint (T11).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

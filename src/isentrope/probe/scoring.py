@@ -8,8 +8,6 @@ and + control where the step is corrected
 after the step     scores at θ' = θ + ηv, on the same samples
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ transformers renders them in a sandbox, which bounds neither. On Linux a child p
 per tokenizer; elsewhere this process does.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -9,8 +9,6 @@ kept beside a token is the one it was drawn with.
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -3,8 +3,6 @@
 The integers are a seed, a step and one that distinguishes the use.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -16,8 +16,6 @@ step. At r = 1 they are those of the first update on a fresh batch.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

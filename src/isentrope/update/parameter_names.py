@@ -24,8 +24,6 @@ Two names mean one parameter where they are equal without these. A name that the
 parameters, or none, is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import chain, pairwise

@@ -32,8 +32,6 @@ example's gradient, and the Hessian H of L taken as its K₁² part E_t[∂S ∂
 so that B_simple and B_noise are (T8) of these two Gram matrices, with examples as units.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch

@@ -5,8 +5,6 @@
 K = W P Wᵀ is a Gram matrix. The null models that it is compared with are in `null_spectra`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

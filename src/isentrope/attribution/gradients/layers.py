@@ -9,8 +9,6 @@ For a micro-batch with inputs x (b, l, in) and output gradients g (b, l, out):
 Padding needs no mask: a causal model's output gradients are exactly zero there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

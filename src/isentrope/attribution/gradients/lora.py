@@ -10,8 +10,6 @@ base, one active adapter that is not merged, without bias or variant, and no aut
 give the products types of their own. The hooks handle all others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -17,8 +17,6 @@ Where θ is spread over processes, each row is a backward pass of all of them, a
 visits its parts of all gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from weakref import WeakKeyDictionary

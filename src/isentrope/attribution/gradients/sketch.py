@@ -7,8 +7,6 @@ are nearly orthogonal are sketched poorly: the relative error of the kernel is a
 1/(cos_rms √k). It is measured, against the exact kernel, and returned.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

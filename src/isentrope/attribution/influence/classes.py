@@ -22,8 +22,6 @@ enumerated policy nominal 95 % intervals of δH and share covered 93–97 % with
 with 128, a class of a single token at a prefix that E seldom has 62–68 %.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

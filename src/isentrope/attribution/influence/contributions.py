@@ -1,7 +1,5 @@
 """The contents of an attribution (T6): contributions by group, sums, errors, budget and tables."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

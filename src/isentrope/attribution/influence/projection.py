@@ -18,8 +18,6 @@ The shares need an E that holds U's prompts, and describe the entropy on those p
                              since the advantages of a group hold the rewards of its own responses
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial

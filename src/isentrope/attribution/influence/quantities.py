@@ -7,8 +7,6 @@ gradient that autograd returns is not the derivative of the model's output (a cu
 a detached tensor), and no number from it is reported.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -26,8 +26,6 @@ the influence, and a warning says so: Pearson's covers 79–98 %, the sign agree
 81–95 %.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

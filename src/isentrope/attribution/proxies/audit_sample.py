@@ -8,8 +8,6 @@ is spread: (Σ a_p)²/Σ a_p², the number of equal prompts, where a_p is the pa
 or in the sum of squares or of sizes. That number less one is the degrees of freedom of its error.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 
