@@ -22,7 +22,7 @@ from isentrope.nouns.vectors import Vector, multiply, norm
 from isentrope.policy.gradient import score_jvp, weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring_batches import smaller_where_memory_is_short
-from isentrope.policy.token_statistics import LOGITS_HELD
+from isentrope.policy.token_statistics import rows_held
 from isentrope.probe.scoring import draw_share
 from isentrope.sampling.prompts import PromptLike
 from isentrope.sampling.streams import generator_of
@@ -59,7 +59,7 @@ def kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
         (n, t) float64, 0 where the filter does not keep the token itself or there is none.
     """
     out = torch.zeros(rollouts.mask.shape, dtype=torch.float64)
-    rows = max(1, LOGITS_HELD // policy.vocabulary)
+    rows = rows_held(policy.vocabulary)
     with torch.no_grad():
         for batch in micro_batches(
             rollouts, policy.max_tokens, policy.ranks, padding=policy.padding

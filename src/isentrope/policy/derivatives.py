@@ -37,7 +37,6 @@ def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forwar
         torch.arange(n),
     )
     (batch,) = micro_batches(short, 4 * TOKENS**2, padding=4 * TOKENS**2)
-    settings = policy.temperature, policy.vocab_chunk, policy.precision.entropy
-    arguments = (Scorer.scores, batch.to(policy.device), *settings)
+    arguments = (Scorer.scores, batch.to(policy.device), policy.softmax)
     derivative_guard.compare_derivatives(policy.model, policy.scorer, arguments, mode)
     policy.compared_derivatives.add((mode, dtype_of_theta))

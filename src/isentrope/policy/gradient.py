@@ -74,15 +74,8 @@ def score_jvp(
         )
         one = hidden.new_ones(len(hidden))
         with torch.no_grad(), policy.precision.active():
-            scores = token_statistics(
-                hidden,
-                head,
-                batch.targets,
-                temperature=policy.temperature,
-                vocab_chunk=policy.vocab_chunk,
-                dtype=policy.precision.entropy,
-            )
             of = hidden, head, batch.targets
+            scores = token_statistics(*of, policy.softmax)
             of_s = (slopes * hidden_gradient(*of, one, None, policy.temperature)).sum(-1)
             of_entropy = torch.zeros_like(of_s)
             if entropies:

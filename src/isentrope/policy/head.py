@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.models.architecture import decoder_of
-from isentrope.models.batching import MicroBatch, at_once
+from isentrope.models.batching import MicroBatch
 from isentrope.models.embeddings import head_of
 from isentrope.models.shared_prompts import hidden_after_prompt
-from isentrope.policy.token_statistics import LOGITS_HELD, token_statistics
+from isentrope.policy.token_statistics import Softmax, rows_held, token_statistics
 
 
 class Scorer(nn.Module):
@@ -62,9 +62,7 @@ class Scorer(nn.Module):
     def scores(
         self,
         batch: MicroBatch,
-        temperature: float,
-        vocab_chunk: int,
-        dtype: torch.dtype,
+        softmax: Softmax,
         features: int = 0,
         variances: bool = False,
     ) -> tuple[Tensor, ...]:
@@ -72,9 +70,7 @@ class Scorer(nn.Module):
 
         Args:
             batch: Micro-batch on the model's device.
-            temperature: Sampling temperature.
-            vocab_chunk: Vocabulary entries at a time.
-            dtype: Type of the softmax arithmetic.
+            softmax: Of the logits.
             features: Number of projected hidden-state features to return as well.
             variances: Whether to return V and F of `token_statistics.Spread` as well.
 
@@ -82,15 +78,7 @@ class Scorer(nn.Module):
             s and H, each (m,), then V and F, or (m, features), if requested.
         """
         hidden = self.hidden(batch)
-        scores = token_statistics(
-            hidden,
-            self.head,
-            batch.targets,
-            temperature=temperature,
-            vocab_chunk=vocab_chunk,
-            dtype=dtype,
-            variances=variances,
-        )
+        scores = token_statistics(hidden, self.head, batch.targets, softmax, variances)
         return (*scores, _project(hidden, features)) if features else scores
 
 
@@ -183,7 +171,7 @@ def logit_rows(hidden: Tensor, head: nn.Linear) -> Iterator[tuple[slice, Tensor]
     Yields:
         A slice of the tokens, and their logits (rows, v).
     """
-    rows = max(1, at_once(LOGITS_HELD) // head.weight.shape[0])
+    rows = rows_held(head.weight.shape[0])
     for start in range(0, len(hidden), rows):
         here = slice(start, start + rows)
         yield here, nn.functional.linear(hidden[here], head.weight, head.bias)
