@@ -126,7 +126,7 @@ class Influence:
         tokens = self.entropy.tokens
         if tokens is None:
             raise ValueError("Tokens were not attributed: call influence with tokens=True.")
-        return [row[:length] for row, length in zip(tokens, self.U.lengths.tolist(), strict=True)]
+        return self.U.ragged(tokens)
 
     def to_frame(
         self, of: Literal["sequences", "tokens"] = "sequences", tokenizer: Any = None
