@@ -25,6 +25,7 @@ number of tokens that count and T those of a response:
 
 import math
 from collections.abc import Callable, Collection
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -205,9 +206,5 @@ def cotangents_of_arrays(
     Returns:
         Two (n, t) arrays.
     """
-    omega = torch.full((len(entropies),), 1.0, dtype=torch.float64)
-
-    def at_equal_weights(r: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-        return functional(omega, r, h)
-
+    at_equal_weights = partial(functional, torch.ones(len(entropies), dtype=torch.float64))
     return torch.func.grad(at_equal_weights, argnums=(0, 1))(log_ratios, entropies)

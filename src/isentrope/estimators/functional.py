@@ -103,7 +103,9 @@ class Functionals:
         log_weights = log_ratios.cumsum(1)  # (n, t): log W_i,k+1
         before = log_weights - log_ratios  # (n, t): log W_ik
         if self.method == "sequence":
-            entropy, length = _sequence(omega, log_weights[:, -1], entropies, self.tokens)
+            weights = omega * stable_exp(log_weights[:, -1])  # (n,): a common factor cancels
+            weights = weights / weights.sum()
+            entropy, length = weights @ entropies.sum(1), weights @ self.tokens.sum(1)
         else:
             entropy, length = _prefix(omega, before, entropies, self.tokens)
         if self.sampler_logprobs is not None:
@@ -113,14 +115,6 @@ class Functionals:
             jump = (log_weights.exp() - before.exp()) * self.baseline  # (n, t), mean 0 given t_<k
             entropy = entropy - omega @ jump.sum(1)
         return entropy / length if self.functional == "per_token" else entropy
-
-
-def _sequence(
-    omega: Tensor, log_weights: Tensor, entropies: Tensor, tokens: Tensor
-) -> tuple[Tensor, Tensor]:
-    weights = omega * stable_exp(log_weights)  # (n,): the factor that is left out cancels
-    weights = weights / weights.sum()
-    return weights @ entropies.sum(1), weights @ tokens.sum(1)
 
 
 def _prefix(

@@ -13,7 +13,7 @@ shorter one is then not compared at all.
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -75,7 +75,8 @@ def compare_derivatives(model: nn.Module, scorer: Any, arguments: Arguments, mod
     pass_of = _Pass(model, scorer, arguments, mode)
     first = mode in ("forward", "backward")
     for dtype in _types(model, first=first):
-        with mapped_blocks(), _precision(dtype), derivative_of_scores(model):
+        precision = Precision("float64" if dtype == torch.float64 else "float32")
+        with mapped_blocks(), precision.active(), derivative_of_scores(model):
             try:
                 gap = _gap(pass_of, dtype)
             except RuntimeError:  # an operation that has no such type, or no memory
@@ -113,10 +114,6 @@ def _types(model: nn.Module, *, first: bool) -> Iterator[torch.dtype]:
         yield torch.float64
     if {p.dtype for p in tensors} == {torch.float32}:
         yield torch.float32
-
-
-def _precision(dtype: torch.dtype) -> AbstractContextManager[None]:
-    return Precision("float64" if dtype == torch.float64 else "float32").active()
 
 
 def _gap(of: _Pass, dtype: torch.dtype) -> Gap:

@@ -33,6 +33,7 @@ def convert_model(model: nn.Module, lm: Any, precision: Precision) -> None:
 
     Raises:
         ValueError: If the model is quantised and cannot be converted.
+        UnsupportedModelError: If a layer rounds its inputs, naming the first.
     """
     if getattr(lm, "is_quantized", False):
         if precision.runtime_dtype == "float64":
@@ -44,7 +45,12 @@ def convert_model(model: nn.Module, lm: Any, precision: Precision) -> None:
         model.to(precision.runtime)
         exchange_as_stored(model)
     use_eager_experts(lm)
-    require_exact_inputs(lm)
+    if layers := _layers(lm, "Linear8bitLt"):
+        raise UnsupportedModelError(
+            f"isentrope does not support {name_of(lm)} with {layers[0][0]!r} in 8 bits: "
+            "Linear8bitLt of bitsandbytes rounds its inputs too, so scores jump and have no "
+            "derivative. Load the base in 4 bits, or without quantization."
+        )
     write_out_products(lm)
 
 
@@ -61,23 +67,6 @@ def write_out_products(lm: nn.Module) -> list[nn.Module]:
     for layer in layers:
         layer.forward = partial(_product, layer)
     return layers
-
-
-def require_exact_inputs(lm: nn.Module) -> None:
-    """Refuse layers that round their inputs.
-
-    Args:
-        lm: The causal LM.
-
-    Raises:
-        UnsupportedModelError: Naming the first.
-    """
-    if layers := _layers(lm, "Linear8bitLt"):
-        raise UnsupportedModelError(
-            f"isentrope does not support {name_of(lm)} with {layers[0][0]!r} in 8 bits: "
-            "Linear8bitLt of bitsandbytes rounds its inputs too, so scores jump and have no "
-            "derivative. Load the base in 4 bits, or without quantization."
-        )
 
 
 def _layers(lm: nn.Module, kind: str) -> list[tuple[str, nn.Module]]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from isentrope.models.architecture import UnsupportedModelError, name_of
 from isentrope.nouns.rollouts import Rollouts
@@ -95,7 +95,11 @@ def score_moved(
     mask = rollouts.mask
     shape = (len(etas), *mask.shape, 6 if remainder else 4)
     out = torch.zeros(shape, dtype=torch.float64)
-    head = _separate(policy.head) if _is_trained(policy) else policy.head
+    head = policy.head
+    if any(p.requires_grad for p in head.parameters()):
+        # the same module with the same tensors, which `functional_call` does not replace
+        tensors = (*head.parameters(), *head.buffers())
+        head = copy.deepcopy(head, {id(x): x for x in tensors})
     sampler = sampler or RowSampler(policy.temperature)
     with torch.no_grad():
         for batch in scoring_batches(policy, rollouts, policy.max_tokens, policy.padding):
@@ -176,13 +180,3 @@ def _unpacked(
         return None
     remainder = columns[..., 4:] if columns.shape[-1] > 4 else None
     return scores, Divergence(sampler.farther(columns[..., 2:4], mask), remainder)
-
-
-def _is_trained(policy: Policy) -> bool:
-    return any(p.requires_grad for p in policy.head.parameters())
-
-
-def _separate(head: nn.Module) -> nn.Module:
-    """The same module with the same tensors, which `functional_call` does not replace."""
-    tensors = (*head.parameters(), *head.buffers())
-    return copy.deepcopy(head, {id(x): x for x in tensors})

@@ -10,7 +10,7 @@ with ∂s/∂h, the same for every direction. No graph over (tokens × vocabular
 run without its loss: hidden states at response positions, then the head in chunks.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import torch
@@ -119,7 +119,10 @@ def hidden_gradient(
     """
     gradient = torch.empty_like(hidden)
     with torch.no_grad():
-        for here, logits in logit_rows(hidden, head):
+        rows = rows_held(head.weight.shape[0])
+        for start in range(0, len(hidden), rows):
+            here = slice(start, start + rows)
+            logits = nn.functional.linear(hidden[here], head.weight, head.bias)
             if b is None and logits.dtype == head.weight.dtype != torch.bfloat16:
                 average = _softmax(logits, temperature) @ head.weight
                 difference = head.weight[targets[here]] - average
@@ -159,22 +162,6 @@ def logit_gradient(
         entropy = -(p * log_p).sum(-1, keepdim=True)
         gradient = -p * (pull + b[:, None].to(dtype) * (log_p + entropy))
     return gradient.scatter_add_(1, targets[:, None], pull).div_(temperature)
-
-
-def logit_rows(hidden: Tensor, head: nn.Linear) -> Iterator[tuple[slice, Tensor]]:
-    """Logits a few tokens at a time.
-
-    Args:
-        hidden: (m, d) hidden states.
-        head: Output embedding.
-
-    Yields:
-        A slice of the tokens, and their logits (rows, v).
-    """
-    rows = rows_held(head.weight.shape[0])
-    for start in range(0, len(hidden), rows):
-        here = slice(start, start + rows)
-        yield here, nn.functional.linear(hidden[here], head.weight, head.bias)
 
 
 def through_embedding(of: Tensor, dtype: torch.dtype, weight: Tensor) -> Tensor:

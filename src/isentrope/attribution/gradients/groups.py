@@ -158,7 +158,13 @@ def entropy_groups(
     ratio = None
     if estimator.functional == "per_token" and groups > 1:
         ratio = ratio_terms(sample, group)
-        _add_ratio_terms(policy, E, ratio, parts)
+        with derivative_of_scores(policy.model):
+            of_length = weighted_gradient(policy, E, ratio.length_weights)
+        # The sum over groups, ∂h itself, before any part is changed: the terms added sum to zero.
+        total = _total(parts)
+        for k, (of_n, of_h) in enumerate(zip(ratio.of_length, ratio.of_total, strict=True)):
+            parts.add(k, of_length, -float(of_n))
+            parts.add(k, total, -float(of_h))
     forward = None
     if direction is not None:
         omega = torch.ones(len(E), dtype=torch.float64)
@@ -235,16 +241,6 @@ def _by_group(
         with derivative_of_scores(policy.model):
             parts.add(g, weighted_gradient(policy, rollouts.select(here), a[here, :t], weights))
     return parts
-
-
-def _add_ratio_terms(policy: Policy, E: Rollouts, ratio: RatioTerms, parts: HeldVectors) -> None:
-    with derivative_of_scores(policy.model):
-        of_length = weighted_gradient(policy, E, ratio.length_weights)
-    # The sum over groups, ∂h itself, before any part is changed: the terms added sum to zero.
-    total = _total(parts)
-    for k, (a, b) in enumerate(zip(ratio.of_length, ratio.of_total, strict=True)):
-        parts.add(k, of_length, -float(a))
-        parts.add(k, total, -float(b))
 
 
 def _total(parts: Sequence[Vector]) -> Vector:

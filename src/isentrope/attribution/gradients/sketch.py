@@ -53,7 +53,13 @@ def sketched_kernel(
     left = _sketch(gradients, score_sums(E), None, dimension, seed)
     right = _sketch(gradients, of_columns, preconditioner, dimension, seed)
     matrix = left @ right.T
-    return matrix, _relative_error(matrix, exact)
+    errors, size = (matrix - exact).square().sum(1), exact.square().sum(1)
+    jackknife = infinitesimal_jackknife(
+        lambda omega: ((omega @ errors) / (omega @ size)).sqrt()[None], torch.arange(len(errors))
+    )
+    return matrix, jackknife.estimate(
+        0, unit="relative Frobenius error", method="count-sketch against exact rows"
+    )
 
 
 def _sketch(
@@ -87,15 +93,3 @@ def _sketch(
     gradients.visit(token_sum, add)
     policy.ranks.sum([out])
     return out.cpu()
-
-
-def _relative_error(sketched: Tensor, truth: Tensor) -> Estimate:
-    errors, size = (sketched - truth).square().sum(1), truth.square().sum(1)
-
-    def statistics(omega: Tensor) -> Tensor:
-        return ((omega @ errors) / (omega @ size)).sqrt()[None]
-
-    jackknife = infinitesimal_jackknife(statistics, torch.arange(len(errors)))
-    return jackknife.estimate(
-        0, unit="relative Frobenius error", method="count-sketch against exact rows"
-    )
