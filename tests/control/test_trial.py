@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from isentrope.control.tokens import Rewritten, Tokens
+from isentrope.control.base import Rewritten, Tokens
 from isentrope.control.trial import (
     OutOfReachError,
     on_policy_tokens,

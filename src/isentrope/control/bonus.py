@@ -41,8 +41,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from isentrope.control.base import NotNegative, Positive, TokenRule, options
-from isentrope.control.tokens import Rewritten, Tokens
+from isentrope.control.base import NotNegative, Positive, Rewritten, TokenRule, Tokens, options
 
 
 @options

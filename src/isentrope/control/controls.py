@@ -20,8 +20,15 @@ from isentrope.control.bonus import (
     Gspo,
     TrainerFields,
 )
-from isentrope.control.clips import ClipB, ClipCov, InfluenceClip, KlCov
-from isentrope.control.masks import EntropyMask, NegativeScale, RandomMask
+from isentrope.control.clips import (
+    ClipB,
+    ClipCov,
+    EntropyMask,
+    InfluenceClip,
+    KlCov,
+    NegativeScale,
+    RandomMask,
+)
 from isentrope.control.requirements import BudgetOptions
 from isentrope.control.sequence_rules import Entrocraft, PassAtK, QuantileAdvantage, WReinforce
 from isentrope.control.surprisal import EntroPIC, LpReg, RepoR, Stare

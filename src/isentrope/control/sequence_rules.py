@@ -56,14 +56,15 @@ from pydantic import Field
 from isentrope.control.base import (
     NotNegative,
     Part,
+    Rewritten,
     Share,
     Signed,
     TokenRule,
+    Tokens,
     mixed,
     options,
     two_values,
 )
-from isentrope.control.tokens import Rewritten, Tokens
 
 
 @options

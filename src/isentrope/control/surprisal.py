@@ -54,8 +54,16 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from pydantic import Field
 
-from isentrope.control.base import NotNegative, Part, Signed, TokenRule, lowest_share, options
-from isentrope.control.tokens import Rewritten, Tokens
+from isentrope.control.base import (
+    NotNegative,
+    Part,
+    Rewritten,
+    Signed,
+    TokenRule,
+    Tokens,
+    lowest_share,
+    options,
+)
 
 
 @options

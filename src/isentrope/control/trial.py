@@ -13,10 +13,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from isentrope.control.base import TokenRule
+from isentrope.control.base import Rewritten, TokenRule, Tokens, touched
 from isentrope.control.correction import Asked, Correction, Halves, correct
 from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
-from isentrope.control.tokens import Rewritten, Tokens, touched
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy

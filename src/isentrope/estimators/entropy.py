@@ -30,8 +30,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Functional, Functionals, Method
-from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.functional import Functional, Functionals, Method, infinitesimal_jackknife
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.estimate import Estimate

@@ -14,9 +14,14 @@ from typing import Any
 
 from torch import Tensor
 
-from isentrope.estimators.functional import EstimatorOptions, Functional, Method
+from isentrope.estimators.functional import (
+    EstimatorOptions,
+    Functional,
+    Jackknifed,
+    Method,
+    infinitesimal_jackknife,
+)
 from isentrope.estimators.importance import Trust, Verdict
-from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.sample import (
     CHANGES,

@@ -43,7 +43,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm

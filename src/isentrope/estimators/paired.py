@@ -26,9 +26,13 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import EstimatorOptions, Functionals
+from isentrope.estimators.functional import (
+    EstimatorOptions,
+    Functionals,
+    Jackknifed,
+    infinitesimal_jackknife,
+)
 from isentrope.estimators.importance import Trust, Verdict
-from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import ScoredBatch, score_batch, trust_of_change

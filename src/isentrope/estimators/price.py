@@ -23,9 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import along
+from isentrope.estimators.functional import Jackknifed, along, infinitesimal_jackknife
 from isentrope.estimators.importance import Trust
-from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import REWARD, RewardMean
 from isentrope.estimators.sample import ScoredBatch

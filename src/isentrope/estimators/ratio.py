@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from isentrope.estimators.jackknife import Jackknifed
+from isentrope.estimators.functional import Jackknifed
 from isentrope.estimators.tail import tail_degrees_of_freedom, too_few
 from isentrope.nouns.estimate import Estimate, t_quantile
 

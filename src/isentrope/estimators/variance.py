@@ -29,9 +29,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Method
+from isentrope.estimators.functional import Jackknifed, Method, infinitesimal_jackknife
 from isentrope.estimators.importance import Trust
-from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import noise_over_square
 from isentrope.estimators.sample import CHANGES, ScoredBatch, statistics_of_sample, trust_of_change
 from isentrope.nouns.estimate import ROUNDING, Estimate

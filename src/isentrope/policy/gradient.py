@@ -25,11 +25,11 @@ from isentrope.models.requirements import require_no_checkpointing
 from isentrope.models.sharding import layer_gradients
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, is_sharded, zeros
-from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.head import hidden_gradient, is_frozen_linear
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import (
     collect,
+    require_derivatives,
     score_along_each,
     slopes_along,
     stack_directions,

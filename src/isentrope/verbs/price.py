@@ -11,8 +11,8 @@ from torch import Tensor
 from isentrope.attribution.alignment import alignment
 from isentrope.attribution.gradients.groups import entropy_groups, reward_groups
 from isentrope.estimators.entropy_change import EntropyChange
+from isentrope.estimators.functional import Jackknifed
 from isentrope.estimators.importance import Trust
-from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.positions import positions_of, require_matches
 from isentrope.estimators.price import PRICED, Price, price_of_step
 from isentrope.estimators.ratio import ratio_of

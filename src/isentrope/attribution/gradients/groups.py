@@ -23,9 +23,13 @@ from torch import Tensor
 from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.attribution.gradients.storage_plan import Where
 from isentrope.estimators.entropy import cotangents, cotangents_of_arrays
-from isentrope.estimators.functional import EstimatorOptions, Functionals, along
+from isentrope.estimators.functional import (
+    EstimatorOptions,
+    Functionals,
+    along,
+    infinitesimal_jackknife,
+)
 from isentrope.estimators.importance import Trust
-from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.models.embeddings import derivative_of_scores

@@ -43,11 +43,10 @@ from isentrope.nouns.vectors import (
     read_numbers,
     sharded_like,
 )
-from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score_along
+from isentrope.policy.scoring import require_derivatives, score_along
 from isentrope.system.heap import mapped_blocks
 from isentrope.system.processes import ALONE
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.storage_plan import GradientBackend
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
-from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, local_part, require_same_names, sharded_like
