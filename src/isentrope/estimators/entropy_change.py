@@ -124,16 +124,11 @@ class EntropyChange:
 
         nan = math.nan
         unknown = Estimate(nan, nan, nan, nan, 0, "", "")
-
+        first, second = (x or unknown for x in (self.first_order, self.second_order))
         return pd.DataFrame(
             {"eta": p.eta}
             | p.change.columns("delta_h")
-            | {"first_order": p.eta * self.first_order.value if self.first_order else nan}
-            | {
-                "second_order": p.eta * p.eta * self.second_order.value
-                if self.second_order
-                else nan
-            }
+            | {"first_order": p.eta * first.value, "second_order": p.eta * p.eta * second.value}
             | (p.residual or unknown).columns("residual")
             | {name: getattr(p, name) for name in ("ess", "ess_integrated", "khat", "verdict")}
             | {"residual_verdict": p.residual_trust.verdict if p.residual_trust else None}

@@ -138,10 +138,13 @@ def variance_study(
     whole = {m: find(s, units.place, every) for m, s in samples.items()}
     grouped = len(every) > units.count
     alone = {m: find(s, every, every) for m, s in samples.items()} if grouped else {}
-    trusts = {m: _trusts(s, moved, divergence) for m, s in samples.items()}
+    trusts: dict[Method, Trust] = {}  # of ΔH
+    for m, s in samples.items():
+        log_ratios = moved.logprobs - s.sampler_logprobs
+        trusts[m] = trust_of_change(s.functional, log_ratios, divergence)[0].or_worse(s.trust)
 
     def method(m: Method, quantity: str, row: int) -> MethodVariance:
-        j, trust = whole[m], trusts[m][quantity]
+        j, trust = whole[m], trusts[m] if quantity == "delta_h" else samples[m].trust
         options = {"unit": samples[m].functional.unit, **trust.options(m)}
         estimate = j.estimate(row, confidence=confidence, **options)
         own, x = j.influences[row], estimate.value + estimate.n * j.influences[row]
@@ -185,13 +188,6 @@ def _jackknife(
     return infinitesimal_jackknife(
         lambda weights: scale * statistics(none.index_copy(0, rows, weights)), units[rows]
     )
-
-
-def _trusts(sample: ScoredBatch, moved: Scores, divergence: Divergence | None) -> dict[str, Trust]:
-    """Of each quantity: of the weights at θ, for ΔH also of those at θ + ηv."""
-    here, log_ratios = sample.trust, moved.logprobs - sample.sampler_logprobs
-    there = trust_of_change(sample.functional, log_ratios, divergence)[0]
-    return {"entropy": here, "first_order": here, "delta_h": there.or_worse(here)}
 
 
 def _design_effect(

@@ -95,15 +95,9 @@ class AuditSample:
             row = agreement(weights, column.weighted(weights, counts.values()), y, counts)
             varies = column.varies
             statistics |= {(proxy, name): x if varies else math.nan for name, x in row.items()}
-        if self.halves is not None:
-            self._correct(statistics, weights, self.halves)
-        return statistics
-
-    def _correct(
-        self, statistics: Statistics, weights: Array, halves: tuple[ScoreColumn, ScoreColumn]
-    ) -> None:
-        """Add the reliability of the influence, and correlations corrected for it."""
-        one, two = (half.weighted(weights, ()) for half in halves)
+        if self.halves is None:
+            return statistics
+        one, two = (half.weighted(weights, ()) for half in self.halves)
         pairs = {
             "pearson": (one.column.values, two.column.values),
             "spearman": (one.ranks, two.ranks),
@@ -115,6 +109,7 @@ class AuditSample:
             statistics[MEASURED, f"{kind}_reliability"] = reliability
             for proxy in self.proxies:
                 statistics[proxy, f"{kind}_corrected"] = statistics[proxy, kind] / reliability
+        return statistics
 
     def bootstrap(self, draws: int, seed: int) -> list[Statistics]:
         """The statistics of samples of prompts drawn with replacement.
