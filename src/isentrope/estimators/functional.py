@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -47,7 +47,7 @@ from isentrope.nouns.units import Units
 Method = Literal["sequence", "prefix", "doubly-robust", "surprisal"]
 
 UNITS = {"per_sequence": "nats per sequence", "per_token": "nats per token"}
-METHODS: tuple[Method, ...] = ("sequence", "prefix", "doubly-robust", "surprisal")
+METHODS: tuple[Method, ...] = get_args(Method)
 
 
 @dataclass(frozen=True)

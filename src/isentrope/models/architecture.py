@@ -110,21 +110,3 @@ def use_eager_experts(lm: Any) -> dict[str, str | None]:
     with refusal_by_name(lm):
         lm.set_experts_implementation(EAGER)
     return before
-
-
-@contextmanager
-def eager_experts(lm: Any) -> Generator[None]:
-    """The same for a block; a model in training gets its own kernels back afterwards.
-
-    Args:
-        lm: The causal LM.
-
-    Yields:
-        Nothing.
-    """
-    before = use_eager_experts(lm)
-    try:
-        yield
-    finally:
-        if before:
-            lm.set_experts_implementation(before)

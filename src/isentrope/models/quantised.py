@@ -78,8 +78,8 @@ def _layers(lm: nn.Module, kind: str) -> list[tuple[str, nn.Module]]:
 
 
 @contextmanager
-def products_written_out(lm: nn.Module) -> Generator[None]:
-    """The same for a block; a model in training gets its own kernels back afterwards.
+def plain_products(lm: Any) -> Generator[None]:
+    """The same of experts and these layers for a block; training has its own kernels afterwards.
 
     Args:
         lm: The causal LM.
@@ -87,12 +87,14 @@ def products_written_out(lm: nn.Module) -> Generator[None]:
     Yields:
         Nothing.
     """
-    changed = write_out_products(lm)
+    experts, changed = use_eager_experts(lm), write_out_products(lm)
     try:
         yield
     finally:
         for module in changed:
             del module.forward
+        if experts:
+            lm.set_experts_implementation(experts)
 
 
 def _product(layer: Any, x: Tensor) -> Tensor:
