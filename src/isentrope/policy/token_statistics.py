@@ -157,6 +157,27 @@ def require_finite(scores: Scores) -> None:
         )
 
 
+def nondeterminism(first: Scores, second: Scores) -> str | None:
+    """Compare two evaluations of the same rollouts.
+
+    Args:
+        first: One.
+        second: The other.
+
+    Returns:
+        None if both are bit-identical, else a sentence that says what differed.
+    """
+    for name in ("logprobs", "entropies"):
+        gap = (getattr(first, name) - getattr(second, name)).abs()
+        if float(gap.max()) > 0:
+            where = int(gap.amax(1).argmax())
+            return (
+                f"Two evaluations at the same parameters differ in {name} by up to "
+                f"{float(gap.max()):.2g} nats (sequence {where})."
+            )
+    return None
+
+
 def token_statistics(
     hidden: Tensor,
     head: nn.Module,
