@@ -7,7 +7,7 @@ import torch
 
 from isentrope.attribution.alignment import alignment
 from isentrope.attribution.gradients.gradient_store import HeldVectors
-from isentrope.attribution.gradients.groups import GradientGroups, gradient_groups, reward_groups
+from isentrope.attribution.gradients.groups import GradientGroups, gradients_by_group, reward_groups
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.vectors import dot, multiply
 from isentrope.oracle.richardson import gradients
@@ -30,7 +30,7 @@ def exact_cosine(exact, functional, P):
 
 def entropy_groups(policy, E, groups, functional="per_token"):
     sample = score_batch(policy, E, functional=functional)
-    return gradient_groups(policy, E, sample, groups)[0]
+    return gradients_by_group(policy, E, sample, groups)[0]
 
 
 def positive(policy):

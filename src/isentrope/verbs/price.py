@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.alignment import alignment
-from isentrope.attribution.gradients.groups import gradient_groups
+from isentrope.attribution.gradients.groups import gradients_by_group
 from isentrope.estimators.entropy_change import EntropyChange
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import Jackknifed
@@ -82,7 +82,7 @@ def _cosine(ready: Prepared, E: Rollouts, sample: ScoredBatch) -> Estimate | Non
     if E.rewards is None or E.n_prompts < GROUPS:
         return None
     where = ready.gradients.storage.where
-    of_entropy, of_reward = gradient_groups(ready.policy, E, sample, GROUPS, where, reward=True)
+    of_entropy, of_reward = gradients_by_group(ready.policy, E, sample, GROUPS, where, reward=True)
     P, confidence = ready.step.preconditioner, ready.estimator.confidence
     return alignment(of_reward, of_entropy, P, confidence)
 

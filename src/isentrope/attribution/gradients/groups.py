@@ -124,7 +124,7 @@ class GradientGroups:
         )
 
 
-def gradient_groups(
+def gradients_by_group(
     policy: Policy,
     E: Rollouts,
     sample: ScoredBatch,

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from isentrope.attribution.gradients.groups import GradientGroups, gradient_groups, reward_groups
+from isentrope.attribution.gradients.groups import GradientGroups, gradients_by_group, reward_groups
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.influence.contributions import Attribution
 from isentrope.estimators.functional import EstimatorOptions
@@ -111,7 +111,7 @@ def quantities_of(
     passes = 2 + (reward is not None and not shared)
     progress(0, passes, "gradient of the entropy" + " and of the reward" * shared)
     sample = score_batch(policy, E, functional=options.functional, method=options.method)
-    found = gradient_groups(
+    found = gradients_by_group(
         policy, E, sample, groups, where, direction=step.direction, reward=shared
     )
     assert found[0].first is not None
