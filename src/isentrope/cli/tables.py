@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -21,9 +22,11 @@ from isentrope.runs.branch_effects import START, Effect
 from isentrope.runs.branch_study import UNCHANGED, Start
 from isentrope.runs.evaluation_folder import EvaluatedRow, EvaluationResult
 from isentrope.system.formatting import MISSING, gigabytes, known, sizes_in_words
-from isentrope.verbs.branch import Branched
-from isentrope.verbs.evaluate import Evaluated
 from isentrope.verbs.printed import Column, Table
+
+if TYPE_CHECKING:  # they import trl
+    from isentrope.verbs.branch import Branched
+    from isentrope.verbs.evaluate import Evaluated
 
 Cell = Callable[[str], str]
 """From a setting to its cell."""
