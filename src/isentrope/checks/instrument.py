@@ -14,8 +14,8 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.policy.own_logits import rounding_operations
-from isentrope.policy.scoring import nondeterminism, score
-from isentrope.policy.token_statistics import Scores
+from isentrope.policy.scoring import score
+from isentrope.policy.token_statistics import Scores, nondeterminism
 
 OWN_LOGITS = "scores by the model's own logits"
 DETERMINISTIC = "deterministic model"

@@ -36,15 +36,12 @@ target of its own, in nats per token, and its bonus is a mean per micro-batch an
 result depends on training.micro_batch and on the number of processes.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from isentrope.control.base import NotNegative, Positive, TokenRule, options
-from isentrope.control.tokens import Rewritten, Tokens
+from isentrope.control.base import NotNegative, Positive, Rewritten, TokenRule, Tokens, options
 
 
 @options

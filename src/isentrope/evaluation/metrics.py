@@ -41,7 +41,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.estimators.tail import bounded_mean
 from isentrope.nouns.estimate import Caveats, Estimate
 

@@ -6,8 +6,6 @@ fnmatch, on the names of `model.named_parameters()`, where * is any text, ? one 
 one of two. "model.layers.*" is every layer, "*norm*" every norm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -31,9 +29,6 @@ PROMPT_LEARNING = (
     "ADAPTION_PROMPT",
 )
 """Kinds of PEFT whose tensors are virtual tokens, not a change of the model's layers."""
-
-
-_FLOATING = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 
 
 def require_tunable(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -70,7 +65,7 @@ def fit_vocabulary(model: Any, folder: Path) -> None:
     """
     headers = CheckpointFolder(folder).header(ADAPTER)
     for key, (kind, _) in headers.items():
-        if kind not in _FLOATING:
+        if kind not in (*_TYPES, "F8_E4M3", "F8_E5M2"):
             raise FileError(
                 folder / ADAPTER,
                 f"{folder / ADAPTER}: {key!r} is of type {kind}, which holds no weights. {CURE}",

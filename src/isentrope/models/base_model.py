@@ -7,8 +7,6 @@ a configuration is loaded.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Generator

@@ -20,8 +20,6 @@ process keeps its part.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

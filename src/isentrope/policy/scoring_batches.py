@@ -10,8 +10,6 @@ The smaller size stays with the policy. Micro-batches change sums by rounding an
 several processes there is no second try: the others would wait for a pass that begins again.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -134,7 +132,9 @@ def scoring_batches(
     Returns:
         Micro-batches, at least one, which may not be counted.
     """
-    ranks, prompt_of = policy.ranks, _prompt_of_each(rollouts)
+    ranks = policy.ranks
+    number: dict[bytes, int] = {}  # equal prompts have one, whichever draws they are of
+    prompt_of = [number.setdefault(p.numpy().tobytes(), len(number)) for p in rollouts.prompt_ids]
     prompts = max(prompt_of) + 1
     if prompts == len(rollouts) or policy.sharded or not keeps_plain_cache(policy.model):
         return micro_batches(rollouts, max_tokens, ranks, padding=padding)
@@ -144,7 +144,8 @@ def scoring_batches(
     own = [i for i in range(len(totals)) if int(owner[i]) == ranks.own]
     own.sort(key=lambda i: -totals[i])
     plain = cut_by_length(own, totals, max_tokens, padding)
-    price = _work(plain, totals, padding) / max(1, sum(totals[i] for i in own))
+    work = sum(len(part) * totals[part[0]] + padding for part in plain)
+    price = work / max(1, sum(totals[i] for i in own))
     groups: dict[int, list[int]] = {}
     for i in own:
         groups.setdefault(prompt_of[i], []).append(i)
@@ -163,12 +164,6 @@ def scoring_batches(
     return [*whole, *shared] or [replace(padded(rollouts, [0]), counted=False)]
 
 
-def _prompt_of_each(rollouts: Rollouts) -> list[int]:
-    """Equal prompts have one number, whichever draws they are of."""
-    number: dict[bytes, int] = {}
-    return [number.setdefault(p.numpy().tobytes(), len(number)) for p in rollouts.prompt_ids]
-
-
 def _shared(
     rollouts: Rollouts, rows: Sequence[int], totals: list[int], max_tokens: int, padding: int
 ) -> list[MicroBatch]:
@@ -182,11 +177,6 @@ def _shared(
             parts.append(Part(start, start + len(part), totals[part[0]]))
         found.append(replace(padded(rollouts, chosen), prompt=prompt, parts=tuple(parts)))
     return found
-
-
-def _work(parts: list[list[int]], totals: list[int], padding: int) -> int:
-    """Of plain micro-batches, longest sequences first."""
-    return sum(len(part) * totals[part[0]] + padding for part in parts)
 
 
 def _work_of_shared(batch: MicroBatch, padding: int) -> int:

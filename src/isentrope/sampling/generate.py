@@ -9,8 +9,6 @@ kept beside a token is the one it was drawn with.
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -73,15 +71,8 @@ def sample(
     generator = torch.Generator().manual_seed(seed)
     draws = torch.randint(len(prompts), (n,), generator=generator)
     chosen = as_prompts(policy, [prompts[int(i)] for i in draws])
-    return respond(
-        policy,
-        chosen,
-        group_size,
-        generator,
-        max_new_tokens=max_new_tokens,
-        batch_size=batch_size,
-        progress=progress,
-    )
+    how = {"max_new_tokens": max_new_tokens, "batch_size": batch_size}
+    return respond(policy, chosen, group_size, generator, **how, progress=progress)
 
 
 def respond(
@@ -281,7 +272,7 @@ def _generate(
             logits_processor=LogitsProcessorList([draw]),
             synced_gpus=policy.sharded,  # none ends before all have ended
         )
-    columns = [torch.stack(x, 1).cpu() for x in (draw.tokens, draw.logprobs, draw.entropies)]
+    columns = [torch.stack(x, 1).cpu() for x in zip(*draw.drawn, strict=True)]
     sequences: list[tuple[Tensor, ...]] = []
     for row, tokens in enumerate(out[:, width:].cpu()):
         # Up to and with the first EOS, even where padding is EOS too.
@@ -344,9 +335,7 @@ class _InverseCdf(LogitsProcessor):
         self.uniforms = uniforms
         self.prompt_length = prompt_length
         self.temperature = temperature
-        self.tokens: list[Tensor] = []
-        self.logprobs: list[Tensor] = []
-        self.entropies: list[Tensor] = []
+        self.drawn: list[tuple[Tensor, Tensor, Tensor]] = []  # s and H beside each token
         self.after_prompts = ExitStack()
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -363,7 +352,6 @@ class _InverseCdf(LogitsProcessor):
         cdf = probabilities.cumsum(-1)
         height = self.uniforms[:, step, None] * cdf[:, -1:]
         token = torch.searchsorted(cdf, height, right=True).clamp_(max=cdf.shape[1] - 1)
-        self.tokens.append(token[:, 0])
-        self.logprobs.append(logprobs.gather(1, token)[:, 0])
-        self.entropies.append(torch.special.entr(probabilities).sum(-1))
+        entropies: Tensor = torch.special.entr(probabilities).sum(-1)
+        self.drawn.append((token[:, 0], logprobs.gather(1, token)[:, 0], entropies))
         return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)

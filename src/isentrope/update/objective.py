@@ -25,8 +25,6 @@ division by the standard deviation) is already in `Rollouts.advantages`.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 from difflib import get_close_matches
 from typing import Literal, get_args
 

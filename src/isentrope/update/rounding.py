@@ -11,8 +11,6 @@ Training kept a parameter in the type of its stored moments, as torch.optim make
 are none, in its type on disk. Mixed precision has float32 moments, and rounds nothing here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -30,7 +30,7 @@ from isentrope.estimators.entropy import (
     partitions,
     spread_of_orders,
 )
-from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
+from isentrope.estimators.functional import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.sample import score_batch
 from isentrope.estimators.sampler_match import at_temperature
 from isentrope.nouns.estimate import Caveats, Estimate, t_quantile

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from isentrope.control.base import Tokens
 from isentrope.control.controls import FIELDS, STEP, TOKEN, build
 from isentrope.control.correction import Asked, Correction
 from isentrope.control.gradients import ControlSample
 from isentrope.control.measured import kept_mass, token_influence
 from isentrope.control.requirements import BudgetOptions
-from isentrope.control.tokens import Tokens
 from isentrope.control.trial import (
     Trial,
     entropy_correction,

@@ -85,7 +85,13 @@ class SquareKernel:
                 "error over prompts. Give a batch of at least two prompts."
             )
         matrix = (matrix + matrix.T) / 2
-        _require_semidefinite(matrix, rounding)
+        shifted = matrix + rounding * matrix.trace().clamp_min(0) * torch.eye(len(matrix))
+        if bool(matrix.any()) and int(torch.linalg.cholesky_ex(shifted).info):
+            lowest, highest = torch.linalg.eigvalsh(matrix)[[0, -1]].tolist()
+            raise ValueError(
+                "A kernel is a Gram matrix and has no negative eigenvalues; this one has "
+                f"{lowest:.3g} (largest {highest:.3g}). Pass rounding= if that is rounding."
+            )
         return cls(matrix, pairs)
 
     def __len__(self) -> int:
@@ -147,17 +153,6 @@ class SquareKernel:
             kept = self.pairs.rows != prompt
             left = self.pairs.rows[kept]
             yield kept, SquareKernel(self.matrix[kept][:, kept], PromptPairs(left, left))
-
-
-def _require_semidefinite(matrix: Tensor, rounding: float) -> None:
-    slack = rounding * max(float(matrix.trace()), 0.0)
-    shifted = matrix + slack * torch.eye(len(matrix))
-    if bool(matrix.any()) and int(torch.linalg.cholesky_ex(shifted).info):
-        lowest, highest = torch.linalg.eigvalsh(matrix)[[0, -1]].tolist()
-        raise ValueError(
-            f"A kernel is a Gram matrix and has no negative eigenvalues; this one has {lowest:.3g} "
-            f"(largest {highest:.3g}). Pass rounding= if that is rounding."
-        )
 
 
 def block_model(kernel: SquareKernel, *, rank: int = 5) -> dict[str, Estimate | None]:

@@ -16,8 +16,6 @@ relations, jackknifed as one statistic, because the two relations share their pr
 A sequence with K_ii = 0 has no cosine: it is omitted from cosines, counted and reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -34,8 +34,6 @@ The prediction of each response of U by a truncation is compared with that of th
 are those of deleting groups of prompts (`deletions`). S̄ is the mean over the rows that are left.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

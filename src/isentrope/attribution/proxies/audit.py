@@ -26,8 +26,6 @@ the influence, and a warning says so: Pearson's covers 79–98 %, the sign agree
 81–95 %.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -179,15 +177,14 @@ def audit(
     }
     place = torch.as_tensor(prompt_index)[mask.nonzero()[:, 0]].unique(return_inverse=True)[1]
     sample = AuditSample(place.numpy(), y, columns, _halves(halves, mask, y), options.top)
-    values = sample.statistics(np.ones(sample.n))
     drawn = sample.bootstrap(options.draws, options.seed)
     statistics: dict[str, dict[str, Estimate]] = {}
-    for (proxy, name), value in values.items():
-        trusted, warnings = sample.interval_caveats(proxy, name, value)
-        df = sample.degrees_of_freedom(proxy, name)
+    for (proxy, name), statistic in sample.statistics(np.ones(sample.n)).items():
+        trusted, warnings = sample.interval_caveats(name, statistic)
+        df = sample.degrees_of_freedom(name, statistic)
         quantile = t_quantile(df, options.confidence) if trusted else None
         series = np.array([draw[proxy, name] for draw in drawn])
-        estimate = _estimate(name, value, series, sample.n_prompts, quantile, warnings)
+        estimate = _estimate(name, statistic[0], series, sample.n_prompts, quantile, warnings)
         statistics.setdefault(proxy, {})[name] = estimate
     return Audit(statistics, top_counts(sample.n, options.top), sample.n, sample.n_prompts, unit)
 
