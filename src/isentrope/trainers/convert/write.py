@@ -1,7 +1,5 @@
 """A gathered checkpoint written in the layout of Hugging Face, with the optimizer by name."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
