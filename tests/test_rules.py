@@ -84,6 +84,32 @@ def test_a_name_in_two_modules_is_found(tmp_path):
     assert shared_names(tmp_path) == {"f"}
 
 
+def bound_twice(tree):
+    """Names that a module binds more than once, outside of branches: the last value is in force."""
+    bound = Counter()
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            bound[node.name] += not node.decorator_list  # variants of an overload are decorated
+        elif isinstance(node, ast.Assign):
+            bound.update(t.id for t in node.targets if isinstance(t, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            bound[node.target.id] += 1
+    return {name for name, times in bound.items() if times > 1}
+
+
+def test_a_module_binds_a_name_once():
+    rooms = [SOURCES, *(ROOT / name for name in MAY_IMPORT)]
+    found = {
+        f"{name}.{x}" for root in rooms for name, tree in modules(root) for x in bound_twice(tree)
+    }
+    assert found == set()
+
+
+def test_a_name_that_is_bound_twice_is_found():
+    module = ast.parse("A: int\nA = 1\nB = 2\ndef f(): ...\ndef g(): A = 3\nA = B = 4\nf = g")
+    assert bound_twice(module) == {"A", "B", "f"}
+
+
 def test_files_are_short():
     found = {
         str(path.relative_to(SOURCES))

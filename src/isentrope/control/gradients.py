@@ -155,7 +155,7 @@ def slope_along(groups: Vector, direction: Vector) -> Tensor:
     return torch.stack([x.flatten(1) @ direction[n].flatten() for n, x in groups.items()]).sum(0)
 
 
-GROUPS = 2
+GROUPS_OF_A_HALF = 2
 """Groups of prompts per half and step: their errors are filtered over steps."""
 
 
@@ -189,7 +189,7 @@ def read_half(
     Returns:
         Gradients and slopes, the same on every process.
     """
-    groups = sample.groups(GROUPS)
+    groups = sample.groups(GROUPS_OF_A_HALF)
     mine = range(rank(), len(groups), world_size())
     gradients, own = together(lambda: _by_group(policy, sample, groups, coming, clip, mine))
     all_ranks().sum((*gradients.values(), own))  # each group is on one, and 0 on the others
