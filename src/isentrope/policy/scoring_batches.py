@@ -154,7 +154,12 @@ def scoring_batches(
     for rows in groups.values():
         alone = len(rows) == 1 or len(rollouts.prompt_ids[rows[0]]) == 1
         batches = [] if alone else _shared(rollouts, rows, totals, max_tokens, padding)
-        work = sum(_work_of_shared(b, padding) for b in batches)
+        work = sum(
+            b.prompt
+            + sum((part.stop - part.start) * (part.length - b.prompt) for part in b.parts)
+            + padding * (1 + len(b.parts))
+            for b in batches
+        )
         if batches and work < price * sum(totals[i] for i in rows):
             shared += batches
         else:
@@ -177,8 +182,3 @@ def _shared(
             parts.append(Part(start, start + len(part), totals[part[0]]))
         found.append(replace(padded(rollouts, chosen), prompt=prompt, parts=tuple(parts)))
     return found
-
-
-def _work_of_shared(batch: MicroBatch, padding: int) -> int:
-    read = sum((part.stop - part.start) * (part.length - batch.prompt) for part in batch.parts)
-    return batch.prompt + read + padding * (1 + len(batch.parts))
