@@ -75,7 +75,6 @@ class Influence:
         scores: s and H of U's tokens at θ, or None where tokens were not requested.
         coefficients: (n, t) c_ik of the step.
         entropy_coefficients: (n, t) d_ik of the step, or None for 0.
-        acting: (n, t) bool, the tokens with a weight in the step.
         functional: "per_token" or "per_sequence".
         how: The passes that were run, in words.
         reliability: Rank correlation with the influence that an infinite E would give, about, of
@@ -90,11 +89,16 @@ class Influence:
     scores: Scores | None
     coefficients: Tensor
     entropy_coefficients: Tensor | None
-    acting: Tensor
     functional: Functional
     how: str
     reliability: dict[str, Estimate]
     listed_share: dict[str, float]
+
+    @property
+    def acting(self) -> Tensor:
+        """(n, t) bool, the tokens with a weight in the step."""
+        d = self.entropy_coefficients
+        return (self.coefficients != 0) if d is None else (self.coefficients != 0) | (d != 0)
 
     @property
     def groups(self) -> int:

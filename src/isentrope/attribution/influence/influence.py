@@ -111,7 +111,6 @@ def influence(
         scores=scores,
         coefficients=step.token_weights,
         entropy_coefficients=step.entropy_weights,
-        acting=step.acting,
         functional=options.functional,
         how=_words(tokens, groups, options),
         reliability=_by_kind(parts[0], step.acting, lambda x: rank_correlation(x, E.n_prompts)),
