@@ -1,7 +1,5 @@
 """The scorer: switches, dropout, determinism, independence of the batch, and the rounding floor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from isentrope.checks.checkpoint import Finding

@@ -4,8 +4,6 @@ Functions are given by dotted names and imported when their verb is called, so t
 `--help` load no torch. Verbs that measure are rows of `results.verbs`.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Callable

@@ -8,8 +8,6 @@ What a verb prints ends with the first screen, unless `--details` asks for all. 
 much is left out. Conclusions are always there.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

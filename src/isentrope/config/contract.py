@@ -3,8 +3,6 @@
 The section `control` is compared with the rest of a run: what fits it, and what does nothing.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

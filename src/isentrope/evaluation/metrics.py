@@ -31,8 +31,6 @@ responses that contain a correct one. Prompts are the units of the error, and th
 of `bounded_mean`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 

@@ -1,7 +1,5 @@
 """Evaluation of a model in training that restores its modes, hooks and random states."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -7,8 +7,6 @@ what it prints, a result in `results.results`, and a row here.
 `SCHEMAS` has the columns of each table and their types.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -11,8 +11,6 @@ results.json       logged, logged_from, rows: value and difference to the exact 
 entropies.parquet  the same, one row per batch and definition
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

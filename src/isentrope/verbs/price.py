@@ -1,7 +1,5 @@
 """The price of the step of `measure`: what it spends of entropy, what it earns, and where."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

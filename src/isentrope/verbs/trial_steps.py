@@ -4,8 +4,6 @@ A control is tried at multiples of its default strength, or at the one that a wa
 entropy takes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
