@@ -154,25 +154,17 @@ def strength_for(
             continue
         ends.append((end, change(end)))
         if min(zero[1], ends[-1][1]) <= target <= max(zero[1], ends[-1][1]):
-            return _bisect(target, change, zero, ends[-1])
-    changes = [at for _, at in (zero, *ends)]
-    raise OutOfReachError(
-        f"No strength between {smallest:.4g} and {largest:.4g} changes entropy by {target:.3g} in "
-        f"one step: it gives {min(changes):.3g} to {max(changes):.3g}."
-    )
-
-
-def _bisect(
-    target: float,
-    change: Callable[[float], float],
-    start: tuple[float, float],
-    end: tuple[float, float],
-) -> tuple[float, float]:
-    """Bisect between two strengths whose changes enclose the target."""
-    (low, at_low), (high, at_high) = start, end
+            break
+    else:
+        changes = [at for _, at in (zero, *ends)]
+        raise OutOfReachError(
+            f"No strength between {smallest:.4g} and {largest:.4g} changes entropy by {target:.3g} "
+            f"in one step: it gives {min(changes):.3g} to {max(changes):.3g}."
+        )
+    (low, at_low), (high, at_high) = zero, ends[-1]  # which enclose the target
     # a target of 0 has no relative distance: the scale is then the range of changes
     close = CLOSE * max(abs(target), CLOSE * abs(at_high - at_low))
-    best = min(start, end, key=lambda one: abs(one[1] - target))
+    best = min(zero, ends[-1], key=lambda one: abs(one[1] - target))
     for _ in range(HALVINGS):
         if abs(best[1] - target) <= close:
             break

@@ -24,7 +24,6 @@ which is 1 + (G − 1) ρ for G responses each with the correlation ρ.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -134,7 +133,17 @@ def variance_study(
     if units.count < 2:
         raise ValueError("One prompt draw has no standard error: draw two or more prompts.")
     every = torch.arange(len(units.place))
-    find = partial(_jackknife, eta=eta, moved=moved)
+
+    def find(sample: ScoredBatch, labels: Tensor, rows: Tensor) -> Jackknifed:
+        """F, ηδH₁ and the rest of a sweep on some of the responses, with influences of units."""
+        statistics = statistics_of_sample(sample, [eta], [moved])
+        none = torch.zeros(len(labels), dtype=torch.float64)
+        scale = torch.ones(CHANGES + 2, dtype=torch.float64)
+        scale[QUANTITIES["first_order"]] = eta
+        return infinitesimal_jackknife(
+            lambda weights: scale * statistics(none.index_copy(0, rows, weights)), labels[rows]
+        )
+
     whole = {m: find(s, units.place, every) for m, s in samples.items()}
     grouped = len(every) > units.count
     alone = {m: find(s, every, every) for m, s in samples.items()} if grouped else {}
@@ -175,19 +184,6 @@ def variance_study(
             ]
         size //= 2
     return VarianceStudy(methods, tuple(sizes))
-
-
-def _jackknife(
-    sample: ScoredBatch, units: Tensor, rows: Tensor, *, eta: float, moved: Scores
-) -> Jackknifed:
-    """F, ηδH₁ and the rest of a sweep on some of the responses, with the influences of units."""
-    statistics = statistics_of_sample(sample, [eta], [moved])
-    none = torch.zeros(len(units), dtype=torch.float64)
-    scale = torch.ones(CHANGES + 2, dtype=torch.float64)
-    scale[QUANTITIES["first_order"]] = eta
-    return infinitesimal_jackknife(
-        lambda weights: scale * statistics(none.index_copy(0, rows, weights)), units[rows]
-    )
 
 
 def _design_effect(

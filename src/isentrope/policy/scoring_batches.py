@@ -11,7 +11,7 @@ several processes there is no second try: the others would wait for a pass that 
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Concatenate, ParamSpec, TypeVar
@@ -153,8 +153,20 @@ def scoring_batches(
     left: list[int] = []
     for rows in groups.values():
         alone = len(rows) == 1 or len(rollouts.prompt_ids[rows[0]]) == 1
-        batches = [] if alone else _shared(rollouts, rows, totals, max_tokens, padding)
-        work = sum(_work_of_shared(b, padding) for b in batches)
+        batches: list[MicroBatch] = []  # of these responses, longest first
+        for chosen in [] if alone else cut_by_length(rows, totals, max_tokens, max_tokens):
+            parts: list[Part] = []
+            for part in cut_by_length(chosen, totals, max_tokens, padding):
+                start = parts[-1].stop if parts else 0
+                parts.append(Part(start, start + len(part), totals[part[0]]))
+            prompt = len(rollouts.prompt_ids[rows[0]]) - 1
+            batches.append(replace(padded(rollouts, chosen), prompt=prompt, parts=tuple(parts)))
+        work = sum(
+            b.prompt
+            + sum((part.stop - part.start) * (part.length - b.prompt) for part in b.parts)
+            + padding * (1 + len(b.parts))
+            for b in batches
+        )
         if batches and work < price * sum(totals[i] for i in rows):
             shared += batches
         else:
@@ -162,23 +174,3 @@ def scoring_batches(
     left.sort(key=lambda i: -totals[i])
     whole = [padded(rollouts, rows) for rows in cut_by_length(left, totals, max_tokens, padding)]
     return [*whole, *shared] or [replace(padded(rollouts, [0]), counted=False)]
-
-
-def _shared(
-    rollouts: Rollouts, rows: Sequence[int], totals: list[int], max_tokens: int, padding: int
-) -> list[MicroBatch]:
-    """Micro-batches of responses to one prompt, longest first."""
-    prompt = len(rollouts.prompt_ids[rows[0]]) - 1
-    found: list[MicroBatch] = []
-    for chosen in cut_by_length(list(rows), totals, max_tokens, max_tokens):
-        parts: list[Part] = []
-        for part in cut_by_length(chosen, totals, max_tokens, padding):
-            start = parts[-1].stop if parts else 0
-            parts.append(Part(start, start + len(part), totals[part[0]]))
-        found.append(replace(padded(rollouts, chosen), prompt=prompt, parts=tuple(parts)))
-    return found
-
-
-def _work_of_shared(batch: MicroBatch, padding: int) -> int:
-    read = sum((part.stop - part.start) * (part.length - batch.prompt) for part in batch.parts)
-    return batch.prompt + read + padding * (1 + len(batch.parts))

@@ -200,6 +200,8 @@ def sample_responses(
 
     Raises:
         ValueError: If `batch_size` is < 1, dropout is active, or the logits are not finite.
+        MemoryError: Where one sequence does not fit; of a device it is torch's own error.
+        RuntimeError: What else torch raises.
     """
     policy.require_no_dropout()
     if batch_size < 1:
@@ -212,34 +214,26 @@ def sample_responses(
     for start in range(0, n, size * ranks.size):  # one batch per process
         first = start + size * ranks.own
         chosen = order[first : first + size] or order[-1:]  # all run equally many batches
-        prompts = [prompt_ids[i] for i in chosen]
-        drawn, at_once = _in_pieces(policy, prompts, uniforms[chosen], max_new_tokens, at_once)
+        drawn: list[tuple[Tensor, ...]] = []
+        while len(drawn) < len(chosen):  # in smaller pieces where memory is short
+            here = chosen[len(drawn) : len(drawn) + at_once]
+            prompts = [prompt_ids[i] for i in here]
+            try:
+                drawn += _generate(policy, prompts, uniforms[here], max_new_tokens)
+                continue
+            except (RuntimeError, MemoryError) as error:
+                at_once = min(at_once, len(chosen)) // 2
+                if not at_once or policy.sharded or not is_lack_of_memory(error):
+                    raise
+                log.warning(
+                    "Memory is short: %d responses at a time from here on (sampling.batch_size).",
+                    at_once,
+                )
+            give_back()
         for i, sequence in ranks.all_of(list(zip(chosen, drawn, strict=True))):
             sequences[i] = sequence
         (progress or silent)(min(start + size * ranks.size, n), n)
     return DrawnResponses(*(list(column) for column in zip(*sequences, strict=True)))
-
-
-def _in_pieces(
-    policy: Policy, prompts: list[Tensor], uniforms: Tensor, max_new_tokens: int, at_once: int
-) -> tuple[list[tuple[Tensor, ...]], int]:
-    """One batch, in smaller pieces where memory is short; and how many sequences are in one."""
-    drawn: list[tuple[Tensor, ...]] = []
-    while len(drawn) < len(prompts):
-        here = slice(len(drawn), len(drawn) + at_once)
-        try:
-            drawn += _generate(policy, prompts[here], uniforms[here], max_new_tokens)
-            continue
-        except (RuntimeError, MemoryError) as error:
-            at_once = min(at_once, len(prompts)) // 2
-            if not at_once or policy.sharded or not is_lack_of_memory(error):
-                raise
-            log.warning(
-                "Memory is short: %d responses at a time from here on (sampling.batch_size).",
-                at_once,
-            )
-        give_back()
-    return drawn, at_once
 
 
 def _generate(

@@ -179,11 +179,26 @@ def block_model(kernel: SquareKernel, *, rank: int = 5) -> dict[str, Estimate | 
     values, vectors = torch.linalg.eigh(matrix - kernel.fit())
     order = values.abs().argsort(descending=True)
     leading, start = values[order][:rank], vectors[:, order][:, : oversample(rank)]
+    _, square = kernel.norms()
+    names = {"diagonal": "diagonal", "same_prompt": "same_prompt", "cross_prompt": "constant"}
+    parts = {
+        names[name]: int(masks[name].sum()) * mean.square() / square for name, mean in means.items()
+    }
+    low_rank = [leading.square().sum() / square[0]]
+    for kept, rest in kernel.deletions():
+        values, _ = ritz_pairs(rest.matrix - rest.fit(), start[kept])
+        low_rank.append(values[: len(leading)].square().sum() / rest.matrix.square().sum())
+    parts["low_rank"] = torch.stack(low_rank)
+    parts["rest"] = 1 - torch.stack(list(parts.values())).sum(0)
+    explained = {
+        name: delete_one(x[0], x[1:], pairs.n_prompts, "fraction of |K|²")
+        for name, x in parts.items()
+    }
     return {
         "a": above["diagonal"],
         "b": above.get("same_prompt"),
         "c": pairs.estimate(c, masks["cross_prompt"], KERNEL_UNIT),
-        **_explained(kernel, means, leading, start),
+        **explained,
     }
 
 
@@ -226,22 +241,3 @@ def ritz_pairs(matrix: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     values, rotation = torch.linalg.eigh(basis.T @ matrix @ basis)
     order = values.abs().argsort(descending=True)
     return values[order], basis @ rotation[:, order]
-
-
-def _explained(
-    kernel: SquareKernel, means: dict[str, Tensor], leading: Tensor, start: Tensor
-) -> dict[str, Estimate]:
-    _, square = kernel.norms()
-    names = {"diagonal": "diagonal", "same_prompt": "same_prompt", "cross_prompt": "constant"}
-    parts = {
-        names[name]: int(kernel.masks[name].sum()) * mean.square() / square
-        for name, mean in means.items()
-    }
-    low_rank = [leading.square().sum() / square[0]]
-    for kept, rest in kernel.deletions():
-        values, _ = ritz_pairs(rest.matrix - rest.fit(), start[kept])
-        low_rank.append(values[: len(leading)].square().sum() / rest.matrix.square().sum())
-    parts["low_rank"] = torch.stack(low_rank)
-    parts["rest"] = 1 - torch.stack(list(parts.values())).sum(0)
-    n = kernel.pairs.n_prompts
-    return {name: delete_one(x[0], x[1:], n, "fraction of |K|²") for name, x in parts.items()}

@@ -123,7 +123,17 @@ def kernel_structure(kernel: SquareKernel, right: Tensor | None = None) -> Kerne
     """
     masks = dict(kernel.masks)
     if right is not None:
-        masks |= _by_rightness(masks, right)
+        row, wrong = right[:, None], ~right
+        kinds = {
+            "right/right": row & right,
+            "right/wrong": row & wrong,
+            "wrong/wrong": wrong[:, None] & wrong,
+        }
+        masks |= {
+            f"{name} {kind}": masks[name] & mask
+            for name in ("same_prompt", "cross_prompt")
+            for kind, mask in kinds.items()
+        }
     return _structure(kernel.matrix, kernel.pairs, masks, (kernel.diagonal, kernel.diagonal))
 
 
@@ -148,20 +158,6 @@ def cross_structure(
     pairs = PromptPairs(row_prompt, column_prompt)
     masks = {"same_prompt": pairs.same, "cross_prompt": ~pairs.same}
     return _structure(matrix, pairs, masks, diagonals)
-
-
-def _by_rightness(masks: Mapping[str, Tensor], right: Tensor) -> dict[str, Tensor]:
-    row, wrong = right[:, None], ~right
-    kinds = {
-        "right/right": row & right,
-        "right/wrong": row & wrong,
-        "wrong/wrong": wrong[:, None] & wrong,
-    }
-    return {
-        f"{name} {kind}": masks[name] & mask
-        for name in ("same_prompt", "cross_prompt")
-        for kind, mask in kinds.items()
-    }
 
 
 def _structure(

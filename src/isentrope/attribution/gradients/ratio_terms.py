@@ -1,7 +1,5 @@
 """What omitting a group of prompts changes in the ratio h = ℋ/N that all samples share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

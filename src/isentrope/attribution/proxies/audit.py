@@ -167,8 +167,18 @@ def audit(
             of range, a name is reserved, no influence varies, or halves are not those of
             `measured`.
     """
-    mask = torch.as_tensor(mask, dtype=torch.bool)
-    _require_options(mask, prompt_index, proxies, options)
+    mask, top = torch.as_tensor(mask, dtype=torch.bool), tuple(options.top)
+    if mask.ndim != 2 or not bool(mask.any()) or len(prompt_index) != len(mask):
+        raise ValueError(
+            f"mask must be (n, t) with a token in it and prompt_index (n,); got "
+            f"{tuple(mask.shape)} with {int(mask.sum())} tokens and {len(prompt_index)}."
+        )
+    if MEASURED in proxies:
+        raise ValueError(f"{MEASURED!r} is the name of the influence itself: rename the proxy.")
+    if not all(0 < q < 1 for q in top) or len(set(top)) < len(top):
+        raise ValueError(f"top must be different shares between 0 and 1, got {top}.")
+    if options.draws < 2:
+        raise ValueError(f"draws must be at least 2, got {options.draws}; 200 is usual.")
     y = ScoreColumn(_flat(MEASURED, measured, mask))
     if not y.varies:
         raise ValueError("The measured influences do not vary: there is nothing to rank.")
@@ -254,23 +264,3 @@ def _halves(
             "measurement that is audited."
         )
     return ScoreColumn(one), ScoreColumn(two)
-
-
-def _require_options(
-    mask: Tensor,
-    prompt_index: Tensor,
-    proxies: Mapping[str, Tensor],
-    options: AuditOptions,
-) -> None:
-    if mask.ndim != 2 or not bool(mask.any()) or len(prompt_index) != len(mask):
-        raise ValueError(
-            f"mask must be (n, t) with a token in it and prompt_index (n,); got "
-            f"{tuple(mask.shape)} with {int(mask.sum())} tokens and {len(prompt_index)}."
-        )
-    if MEASURED in proxies:
-        raise ValueError(f"{MEASURED!r} is the name of the influence itself: rename the proxy.")
-    top = tuple(options.top)
-    if not all(0 < q < 1 for q in top) or len(set(top)) < len(top):
-        raise ValueError(f"top must be different shares between 0 and 1, got {top}.")
-    if options.draws < 2:
-        raise ValueError(f"draws must be at least 2, got {options.draws}; 200 is usual.")
