@@ -40,7 +40,8 @@ from isentrope.models.batching import (
 )
 from isentrope.nouns.vectors import Vector
 from isentrope.policy import chi_square, scoring
-from isentrope.policy.gradient import logprob_jvp
+from isentrope.policy.gradient import score_jvp
+from isentrope.policy.head import Scorer
 from isentrope.policy.language_model import Policy
 
 QUESTIONS = (20, 37, 42, 47, 51, 56, 61, 68, 76, 90, 200)
@@ -168,7 +169,7 @@ def passes(case: Case, policy: Policy) -> dict[str, Callable[[], Any]]:
     found: dict[str, Callable[[], Any]] = {
         "scores": lambda: scoring.score(policy, U),
         "first derivative": lambda: scoring.score_along(policy, U, v, 1),
-        "slopes along 4 directions": lambda: logprob_jvp(policy, U, [v, *more]),
+        "slopes along 4 directions": lambda: score_jvp(policy, U, [v, *more]),
     }
     if policy.precision.runtime_dtype == "float64":
         return found | {"first and second derivative": lambda: scoring.score_along(policy, U, v, 2)}
@@ -233,7 +234,7 @@ def compiled_row(name: str, precision: str, order: int, repetitions: int) -> str
     def one(batch: MicroBatch, e: Tensor, unit: Tensor) -> Any:
         def at(e: Tensor) -> Any:
             moved = {n: (p.double() + e * along[n]).to(p.dtype) for n, p in theta.items()}
-            arguments = (batch, 1.0, policy.vocab_chunk, torch.float64)
+            arguments = (Scorer.scores, batch, 1.0, policy.vocab_chunk, torch.float64)
             return functional_call(policy.scorer, moved, arguments)
 
         def slope(e: Tensor) -> Any:

@@ -35,6 +35,7 @@ LISTED = {
     "trainers/convert/gathered.py": {"AutoModelForCausalLM.from_config"},
     "evaluation/vllm_engine.py": {"LLM"},
     "system/file_contents.py": {"json.loads"},
+    "trainers/verl_settings.py": {"yaml.safe_load"},
     "system/inert.py": {"_Unpickler", "zipfile.ZipFile"},
     "_lazy.py": {"import_module"},
     "system/manifest.py": {"json.loads"},

@@ -17,7 +17,7 @@ from tests.training import runs
 SIZES = {"steps": 6, "prompts_per_step": 8, "micro_batch": 2, "save_every": 1}
 TARGET = {"kind": "value", "value": 3.2}  # above what the policy has, so that one side acts
 CONTROLS = {
-    "influence": {"options": {"size": 9, "share": 0.2, "by": "ratio"}, "target": TARGET},
+    "influence": {"options": {"size": 9, "share": 0.2}, "target": TARGET},
     "bonus": {"options": {"mode": "complete"}, "strength": 0.3, "target": TARGET},
     "random_mask": {"strength": 0.3},
 }

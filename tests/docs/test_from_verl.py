@@ -1,193 +1,92 @@
-"""docs/from_verl.py: from verl's dump and settings to a measurement."""
+"""docs/from_verl.md, word for word: from a run of verl to a measurement and an attribution."""
 
 import json
-import runpy
-from pathlib import Path
+import shlex
 
-import numpy as np
+import pandas as pd
 import pytest
 import torch
-import yaml
+import torch.distributed as dist
+from safetensors.torch import load_file
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from typer.testing import CliRunner
 
-import isentrope as ise
+from isentrope.cli.main import app
 from isentrope.config.io import load_config
-from isentrope.results.verbs import VERBS
-from isentrope.update.objective import token_weights
-from isentrope.verbs.loop import run_verb
-from tests.tiny_checkpoint import tiny
+from isentrope.sampling.tasks.addition import character_tokenizer
+from isentrope.trainers.verl_settings import VERL_SETTINGS
+from tests.docs.pages import ROOT, blocks
+from tests.tiny_checkpoint import PROMPTS, make_full_checkpoint
+from tests.trainers.test_verl_settings import settings
 
-SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "from_verl.py"))
-ACTOR, ROLLOUT = SCRIPT["ACTOR"], SCRIPT["ROLLOUT"]
-__all__ = ["tiny"]
-
-ROWS = [  # as verl orders them where it balances processes: not by prompt
-    {"input": "2+1=", "output": "3", "gts": "3", "score": 1.0, "step": 21, "acc": True},
-    {"input": "1+1=", "output": "33", "gts": "2", "score": 0.0, "step": 21, "acc": False},
-    {"input": "2+1=", "output": "1", "gts": "3", "score": 0.0, "step": 21, "acc": False},
-    {"input": "1+1=", "output": "2", "gts": "2", "score": 1.0, "step": 21, "acc": True},
-]
+PAGE = ROOT / "docs" / "from_verl.md"
+VERBS = ("check", "measure", "influence")
 
 
-def settings(path, **changes):
-    """A file of settings, with values at dotted places replaced."""
-    content = {
-        "actor_rollout_ref": {
-            "actor": {
-                **{"clip_ratio": 0.3, "clip_ratio_low": 0.2, "clip_ratio_high": 0.28},
-                **{"loss_agg_mode": "token-mean", "loss_scale_factor": None, "entropy_coeff": 0},
-                **{"policy_loss": {"loss_mode": "vanilla"}, "use_kl_loss": False},
-                **{"ppo_epochs": 1, "ppo_mini_batch_size": 2, "grad_clip": 0.5},
-            },
-            "rollout": {"n": 2, "temperature": 1.0, "top_k": -1, "top_p": 1, "name": "???"},
-        },
-        "data": {"max_response_length": 3, "train_batch_size": 2},
-        "algorithm": {"adv_estimator": "grpo", "norm_adv_by_std_in_grpo": True},
-        "trainer": {"default_local_dir": "checkpoints/${trainer.project_name}"},
-    }
-    for place, value in changes.items():
-        *above, last = place.split(".")
-        section = content
-        for key in above:
-            section = section.setdefault(key, {})
-        section[last] = value
-    path.write_text(yaml.safe_dump(content))
-    return path
+def parts_of(tensors, mesh):
+    """Each as the one process that holds it saves it."""
+    return {n: distribute_tensor(x, mesh, [Shard(0)]) for n, x in tensors.items()}
 
 
-def dump(path, rows=ROWS):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+def write_actor(source, actor):
+    """A whole model with its optimizer as verl's only process writes it (FSDP 2)."""
+    weights = load_file(source / "model.safetensors")
+    optimizer = torch.load(source / "optimizer.pt", weights_only=True)
+    order = json.loads((source / "parameter_names.json").read_text())
+    actor.mkdir(parents=True)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        torch.save(
+            parts_of({n: weights[n] for n in order}, mesh), actor / "model_world_size_1_rank_0.pt"
+        )
+        for number, of in optimizer["state"].items():
+            moments = {name: x for name, x in of.items() if name != "step"}
+            optimizer["state"][number] = {"step": of["step"], **parts_of(moments, mesh)}
+        torch.save(optimizer, actor / "optim_world_size_1_rank_0.pt")
+    finally:
+        dist.destroy_process_group()
+    (actor / "fsdp_config.json").write_text('{"FSDP_version": 2, "world_size": 1}')
+    (actor / "huggingface").mkdir()
+    (actor / "huggingface" / "config.json").write_text((source / "config.json").read_text())
+    tokenizer = character_tokenizer()  # whose template puts tokens that the dump does not show
+    tokenizer.chat_template = "{{ messages[0].content }}{{ eos_token }}"
+    tokenizer.save_pretrained(actor / "huggingface")
 
 
-def test_a_run_of_verl_is_measured_and_attributed(tiny, tmp_path):
-    files = dump(tmp_path / "21.jsonl"), settings(tmp_path / "config.yaml")
-    SCRIPT["main"](tiny / "step_4", *files, tiny / "prompts.jsonl", tmp_path / "out")
-    written = load_config(tmp_path / "out" / "measure.yaml")
-    assert written.estimator.objective == "dapo"
-    assert written.estimator.clip_pair == (0.2, 0.28)
-    for verb in ("measure", "influence"):
-        where = [f"output.directory={tmp_path / verb}", "batch_config.B_E=12", "estimator.order=1"]
-        where.append("estimator.eta_list=[1e-3]")
-        done = run_verb(VERBS[verb], load_config(tmp_path / "out" / "measure.yaml", where))
-        (folder,) = done.measurements.values()
-        results = json.loads((folder / "results.json").read_text())
-        assert (results["batches"]["B_U"], results["batches"]["G"]) == (2, 2)
-        assert not [text for text in results["warnings"] if "ASSUMED" in text]
+@pytest.mark.filterwarnings("ignore")
+def test_the_commands_of_the_page_run_on_what_verl_leaves(tmp_path, monkeypatch):
+    write_actor(make_full_checkpoint(tmp_path) / "step_4", tmp_path / "global_step_20" / "actor")
+    (tmp_path / ".hydra").mkdir()
+    settings(tmp_path / ".hydra", **{"data.max_response_length": 3})
+    (tmp_path / ".hydra" / VERL_SETTINGS).rename(tmp_path / ".hydra" / "config.yaml")
+    asked = [[{"role": "user", "content": text}] for text in PROMPTS]
+    rewards = [{"ground_truth": str(1 + k % 3)} for k in range(len(PROMPTS))]
+    frame = pd.DataFrame({"prompt": asked, "reward_model": rewards})
+    frame.to_parquet(tmp_path / "train.parquet")
+    lines = [
+        {"input": PROMPTS[k % 4], "output": str(k % 3 + 1), "score": float(k % 3 == 0), "step": 21}
+        for k in range(16)
+    ]
+    (tmp_path / "21.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.chdir(tmp_path)
+    exec(blocks(PAGE, "python")[0], {})
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "verl.yaml").write_text(blocks(PAGE, "yaml")[0])
+    for command in blocks(PAGE, "")[0].splitlines():
+        small = " --set estimator.order=1 --set batch_config.B_E=24" if ".yaml " in command else ""
+        done = CliRunner().invoke(app, shlex.split(command + small)[1:])
+        assert done.exit_code == 0, done.output
+    for verb in VERBS[1:]:
+        (results,) = (tmp_path / "runs").rglob(f"*{verb}*/results.json")
+        found = json.loads(results.read_text())
+        assert (found["batches"]["B_U"], found["batches"]["G"]) == (4, 4)
+        assert not [text for text in found["warnings"] if "ASSUMED" in text]
+        origin = found["settings"]["keys"]["estimator.objective"]
+        assert (origin["value"], origin["from"]) == ("dapo", VERL_SETTINGS)
 
 
-def test_a_dump_becomes_groups_with_verls_advantages(tiny, tmp_path):
-    policy = ise.Policy.from_checkpoint(tiny / "step_4")
-    prompts = ise.load_task("prompts", path=tiny / "prompts.jsonl").prompts
-    U = SCRIPT["batch_of"](policy, dump(tmp_path / "21.jsonl"), prompts, 2, True)
-    assert U.prompt_index.tolist() == [0, 0, 1, 1]
-    assert U.rewards.tolist() == [1, 0, 0, 1]
-    assert U.lengths.tolist() == [2, 2, 2, 2]  # with EOS, but for the one that was cut
-    assert [int(ids[-1]) == policy.eos_token_id for ids in U.response_ids] == [1, 1, 0, 1]
-    size = 0.5 / (0.5**0.5 + 1e-6)
-    assert U.advantages.tolist() == pytest.approx([size, -size, -size, size], rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"input": "9+9="}, "line 2: no prompt of the data set"),
-        ({"step": 22}, "line 2 is of another step"),
-        ({"output": "4§"}, "line 2: its output encoded and decoded is another text"),
-    ],
-)
-def test_what_a_dump_does_not_say_is_refused(tiny, tmp_path, change, message):
-    policy = ise.Policy.from_checkpoint(tiny / "step_4")
-    prompts = ise.load_task("prompts", path=tiny / "prompts.jsonl").prompts
-    path = dump(tmp_path / "21.jsonl", [ROWS[0], ROWS[1] | change])
-    with pytest.raises(ValueError, match=message):
-        SCRIPT["batch_of"](policy, path, prompts, 3, True)
-    bare = [{key: x for key, x in row.items() if key != "score"} for row in ROWS]
-    with pytest.raises(ValueError, match="line 1 has no 'score'"):
-        SCRIPT["batch_of"](policy, dump(path, bare), prompts, 3, True)
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "name"),
-    [
-        (ACTOR + "use_kl_loss", True, "use_kl_loss"),
-        (ACTOR + "entropy_coeff", 0.01, "entropy_coeff"),
-        (ACTOR + "policy_loss.loss_mode", "kl_cov", "loss_mode"),
-        (ACTOR + "loss_agg_mode", "a-new-one", "loss_agg_mode"),
-        (ACTOR + "loss_agg_mode", "seq-mean-token-sum-norm", "loss_scale_factor"),
-        (ACTOR + "ppo_epochs", 2, "ppo_epochs"),
-        (ACTOR + "ppo_mini_batch_size", 1, "ppo_mini_batch_size"),
-        (ROLLOUT + "top_p", 0.9, "top_p"),
-        (ROLLOUT + "multi_turn", {"enable": True}, "multi_turn"),
-        ("algorithm.adv_estimator", "gae", "adv_estimator"),
-        ("algorithm.use_kl_in_reward", True, "use_kl_in_reward"),
-        ("algorithm.rollout_correction", {"rollout_is": "token"}, "rollout_is"),
-        ("trainer.use_legacy_worker_impl", "auto", "use_legacy_worker_impl"),
-        (ROLLOUT + "top_k", "${oc.select:other,1}", "top_k"),
-    ],
-)
-def test_settings_of_another_step_are_refused_by_name(tmp_path, place, value, name):
-    with pytest.raises(ValueError, match=name):
-        SCRIPT["training_of"](settings(tmp_path / "config.yaml", **{place: value}))
-
-
-def test_dr_grpo_is_read_with_its_constant(tmp_path):
-    path = settings(
-        tmp_path / "config.yaml",
-        **{
-            ACTOR + "loss_agg_mode": "seq-mean-token-sum-norm",
-            ACTOR + "loss_scale_factor": 64,
-            ACTOR + "clip_ratio_low": None,
-            "algorithm.norm_adv_by_std_in_grpo": False,
-        },
-    )
-    sections, normalised = SCRIPT["training_of"](path)
-    assert sections["estimator"]["objective"] == "dr_grpo"
-    assert sections["estimator"]["max_response_length"] == 64
-    assert sections["estimator"]["clip"] == [0.3, 0.28]
-    assert not normalised
-
-
-@pytest.mark.parametrize("mode", SCRIPT["LOSSES"])
-def test_the_weights_are_those_of_verls_own_loss(tiny, tmp_path, mode):
-    core = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed")
-    from omegaconf import OmegaConf
-
-    policy = ise.Policy.from_checkpoint(tiny / "step_4")
-    prompts = ise.load_task("prompts", path=tiny / "prompts.jsonl").prompts
-    U = SCRIPT["batch_of"](policy, dump(tmp_path / "21.jsonl"), prompts, 3, True)
-    mask = U.mask.double()
-    rewards = torch.zeros_like(mask)
-    rewards[:, 0] = U.rewards
-    index = np.array(U.prompt_index.tolist())
-    advantages, _ = core.compute_grpo_outcome_advantage(rewards, mask, index)
-    s = torch.zeros_like(mask, requires_grad=True)
-    whole = {"dp_size": 1, "batch_num_tokens": int(mask.sum()), "global_batch_size": len(U)}
-    config = OmegaConf.create(
-        {
-            **{"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.28},
-            **{"clip_ratio_c": 3.0, "global_batch_info": {**whole, "loss_scale_factor": 7}},
-        }
-    )
-    loss, _ = core.compute_policy_loss_vanilla(s.detach(), s, advantages, mask, mode, config)
-    loss.backward()
-    length = 7 if SCRIPT["LOSSES"][mode] == "dr_grpo" else None
-    ours = token_weights(U, SCRIPT["LOSSES"][mode], length)
-    assert len(set(U.lengths.tolist())) > 1
-    # verl adds 1e-8 to a length
-    assert (-s.grad - ours).abs().max() < 1e-7 * ours.abs().max()
-
-
-def test_verls_own_writer_and_settings_are_read(tiny, tmp_path):
-    trainer = pytest.importorskip("verl.trainer.ppo.ray_trainer", reason="verl is not installed")
-    columns = {key: [row[key] for row in ROWS] for key in ("input", "output", "gts", "score")}
-    trainer.RayPPOTrainer._write_generations(
-        *columns.values(), {"acc": [1.0] * 4}, str(tmp_path), 21
-    )
-    policy = ise.Policy.from_checkpoint(tiny / "step_4")
-    prompts = ise.load_task("prompts", path=tiny / "prompts.jsonl").prompts
-    U = SCRIPT["batch_of"](policy, tmp_path / "21.jsonl", prompts, 3, True)
-    assert U.rewards.tolist() == [1, 0, 0, 1]
-    path = Path(trainer.__file__).parents[1] / "config" / "_generated_ppo_trainer.yaml"
-    with pytest.raises(ValueError, match=r"adv_estimator=gae.*ppo_mini_batch_size=256") as refused:
-        SCRIPT["training_of"](path)  # verl's defaults
-    assert str(refused.value).count(";") == 1  # and nothing else of them
+def test_the_settings_shown_are_understood(tmp_path):
+    (tmp_path / "verl.yaml").write_text(blocks(PAGE, "yaml")[0])
+    assert load_config(tmp_path / "verl.yaml").batch_config.U_file == "21.jsonl"

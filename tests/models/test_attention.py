@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from isentrope.models import attention
-from isentrope.policy.gradient import logprob_jvp, weighted_gradient
+from isentrope.policy.gradient import score_jvp, weighted_gradient
 from isentrope.policy.scoring import score_along, score_along_each
 from tests import cases
 
@@ -30,14 +30,16 @@ def test_forward_mode_in_blocks_is_that_of_the_whole(name, blocks):
     policy, E = cases.lora_policy(name), cases.ragged(6, seed=3)
     v = direction(policy)
     whole = score_along(policy, E, v, 2)
-    scores, slopes = logprob_jvp(policy, E, [v, v])
+    scores, *slopes = score_jvp(policy, E, [v, v])
     blocks()
     for one, other in zip(whole, score_along(policy, E, v, 2), strict=True):
         torch.testing.assert_close(one.logprobs, other.logprobs, rtol=1e-10, atol=1e-11)
         torch.testing.assert_close(one.entropies, other.entropies, rtol=1e-10, atol=1e-11)
-    again, in_blocks = logprob_jvp(policy, E, [v, v])
+    again, *in_blocks = score_jvp(policy, E, [v, v])
     torch.testing.assert_close(again.logprobs, scores.logprobs, rtol=1e-10, atol=1e-11)
-    torch.testing.assert_close(in_blocks[1], slopes[1], rtol=1e-10, atol=1e-11)
+    for name in ("logprobs", "entropies"):
+        one, other = (getattr(x[1], name) for x in (in_blocks, slopes))
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,7 +70,7 @@ def test_at_most_so_many_weights_are_held_at_once(blocks, monkeypatch, direction
     assert max(held) <= most
 
 
-@pytest.mark.parametrize("scoring", [logprob_jvp, score_along_each])
+@pytest.mark.parametrize("scoring", [score_jvp, score_along_each])
 def test_directions_of_a_pass_share_the_weights_that_are_held(scoring, blocks, monkeypatch):
     policy, E = cases.lora_policy("qwen2"), cases.ragged(6, seed=3)
     asked = []

@@ -19,7 +19,7 @@ from isentrope.models.derivative_guard import DerivativeError
 from isentrope.nouns import differences
 from isentrope.nouns.differences import derivative_gap
 from isentrope.policy.derivatives import require_derivatives
-from isentrope.policy.gradient import logprob_jvp
+from isentrope.policy.gradient import score_jvp
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score_along
 from isentrope.probe.scoring import look_ahead
@@ -164,7 +164,7 @@ def first_orders(policy, E, v):
         "influence of tokens": lambda: influence(True),
         "kernel": lambda: ise.fisher_kernel(policy, draw()),
         "noise": lambda: ise.noise_scale(policy, draw()),
-        "slopes": lambda: logprob_jvp(policy, E, [v]),
+        "slopes": lambda: score_jvp(policy, E, [v]),
         "probe of the first order": lambda: look_ahead(policy, E, {"gradient": v}, False, 1e-6),
     }
 

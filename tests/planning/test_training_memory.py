@@ -113,6 +113,29 @@ def test_a_pass_without_weights_takes_at_least_what_one_with_weights_takes(tmp_p
     assert measured <= found < 2 * measured  # whose attention keeps all scores
 
 
+def test_products_in_bfloat16_keep_copies_of_weights(tmp_path):
+    cases.model("qwen2").save_pretrained(tmp_path)
+    real, _ = load_trainable_of(tmp_path, 2)
+    real.train()
+    ids = torch.zeros(1, 1, dtype=torch.long)
+
+    def measured(bf16):
+        alive = Alive("cpu", [*real.parameters(), *real.buffers()])
+        before = alive.now
+        with alive, torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            real.get_base_model().base_model(input_ids=ids, use_cache=False)[0].sum()
+        return alive.peak - before
+
+    def planned(*how):
+        return pass_bytes(untrained(section(tmp_path, lora_rank=2))[0], 1, 1, *how)
+
+    without = planned(False)
+    assert planned(False, True) - without == held_in_training(real)["weights"] / 2
+    more = measured(True) - measured(False)
+    assert 0 < more <= planned(False, True) - without
+    assert planned(True, True) == planned(True)
+
+
 def test_checkpointing_holds_less_of_deeper_models(tmp_path):
     cases.model("qwen2", num_hidden_layers=6).save_pretrained(tmp_path)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from isentrope.models.batching import micro_batches
-from isentrope.policy.gradient import logprob_jvp, weighted_gradient
+from isentrope.policy.gradient import score_jvp, weighted_gradient
 from isentrope.policy.scoring import score, score_along
 from tests import cases
 
@@ -45,10 +45,12 @@ def test_gradients_are_those_of_autograd_through_the_scores(name, entropies):
 def test_slopes_are_those_of_forward_mode(name):
     policy = POLICIES[name]()
     directions = [cases.direction(policy, seed) for seed in (1, 2, 3)]
-    scores, slopes = logprob_jvp(policy, BATCH, directions)
+    scores, *slopes = score_jvp(policy, BATCH, directions)
     base = score(policy, BATCH)
     assert torch.allclose(scores.logprobs, base.logprobs, atol=1e-12)
     assert torch.allclose(scores.entropies, base.entropies, atol=1e-12)
     for direction, slope in zip(directions, slopes, strict=True):
         _, truth = score_along(policy, BATCH, direction, 1)
-        assert torch.allclose(slope, truth.logprobs, rtol=1e-9, atol=1e-11)
+        for name in ("logprobs", "entropies"):
+            found, expected = getattr(slope, name), getattr(truth, name)
+            assert torch.allclose(found, expected, rtol=1e-9, atol=1e-11)

@@ -1,5 +1,7 @@
 """A change of scores that is not that of its derivatives is refused, whatever the rate."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import isentrope as ise
@@ -7,7 +9,7 @@ from isentrope.estimators.paired import PairedSteps
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.models.derivative_guard import DerivativeError
 from isentrope.policy import chi_square, short_steps
-from isentrope.policy.divergence import DivergentScorer
+from isentrope.policy.divergence import divergent_scores
 from isentrope.policy.scoring import score_along
 from isentrope.policy.short_steps import require_short_steps
 from isentrope.probe.scoring import look_ahead
@@ -20,15 +22,17 @@ def drawn(policy):
     return ise.sample(policy, [[1, 2], [3]], n=12, max_new_tokens=4, seed=0)
 
 
-class Scaled(DivergentScorer):
-    """A moved policy whose scores are those of another head."""
+def scaled(factor):
+    """The scores of a moved policy with another head."""
 
-    factor = 1.01
+    def scores(scorer, *arguments):
+        def head(hidden):
+            return factor * scorer.head(hidden)
 
-    @property
-    def head(self):
-        embedding = super().head
-        return lambda hidden: self.factor * embedding(hidden)
+        other = SimpleNamespace(hidden=scorer.hidden, head=head, lm=scorer.lm)
+        return divergent_scores(other, *arguments)
+
+    return scores
 
 
 def verbs(policy, E, v, eta):
@@ -44,7 +48,7 @@ def verbs(policy, E, v, eta):
 @pytest.mark.parametrize("eta", RATES)
 @pytest.mark.parametrize("verb", verbs(None, None, None, 0))
 def test_scores_of_a_moved_policy_that_are_not_its_own_are_refused(monkeypatch, verb, eta):
-    monkeypatch.setattr("isentrope.policy.language_model.DivergentScorer", Scaled)
+    monkeypatch.setattr("isentrope.policy.language_model.divergent_scores", scaled(1.01))
     policy = cases.policy("qwen2")
     E, v = drawn(policy), cases.direction(policy)
     with pytest.raises(UnsupportedModelError, match="by two passes differ"):
@@ -58,8 +62,7 @@ def test_a_change_that_is_not_that_of_its_derivatives_is_refused(monkeypatch, ki
     E, v = drawn(policy), cases.direction(policy)
     series = list(score_along(policy, E, v, 1))
     if kind == "another head":
-        monkeypatch.setattr("isentrope.policy.language_model.DivergentScorer", Scaled)
-        monkeypatch.setattr(Scaled, "factor", 1.5)
+        monkeypatch.setattr("isentrope.policy.language_model.divergent_scores", scaled(1.5))
         monkeypatch.setattr(chi_square, "_require_scores", lambda *_: None)
     else:
         part = 0.5 if kind == "half the slope" else 0.0

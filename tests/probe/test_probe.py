@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.estimators.functional import Functionals
 from isentrope.probe import scoring
 from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.reading import read
@@ -106,8 +105,9 @@ def test_the_mini_batch_and_its_reading_do_not_depend_on_the_number_of_processes
     both = iter([sent[k] + sent[k + calls] for k in range(calls)])
     monkeypatch.setattr(scoring, "gather", lambda _: next(both))
     joined = scoring.look_ahead(policy, shares[0], direction, False, 1e-6)
-    torch.testing.assert_close(joined.base.entropies, whole.base.entropies, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(joined.sampler, whole.sampler)
+    here, there = joined.sample, whole.sample
+    torch.testing.assert_close(here.entropies, there.entropies, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(here.sampler_logprobs, there.sampler_logprobs)
 
 
 def test_readings_come_at_their_cadence_with_running_means_in_the_log(tmp_path):
@@ -148,8 +148,7 @@ def test_a_sampler_far_from_the_policy_leaves_no_part_of_a_reading_with_an_inter
     hot = ise.sample(cases.policy("qwen2", temperature=4.0), [[1, 2], [3]], 64, max_new_tokens=12)
     before = scoring.look_ahead(policy, hot, {"gradient": v}, True, 1e-6)
     after = ise.score(policy, hot, policy.parameters_along(v, 1e-4))
-    f = Functionals("per_token", "prefix", before.base.mask.double())
-    reading = read(1, 1e-4, before, after, f)
+    reading = read(1, 1e-4, before, after)
     found = [reading.per_token, reading.per_sequence, reading.first_order, reading.predicted]
     for one in (*found, *reading.components.values(), reading.second_order, reading.change):
         assert math.isnan(one.ci_low)

@@ -13,7 +13,8 @@ TRL and transformers write `training_args.bin` into every checkpoint. It is a pi
 without running anything that is in it: a file that asks for a call is refused. This page lists
 every field of TRL's `GRPOConfig`, `RLOOConfig` and `SFTConfig` and of transformers'
 `TrainingArguments`. It is made from the code (`isentrope.trainers.fields`), and a test
-holds that list against the TRL that is installed.
+holds that list against the TRL that is installed. [The settings of verl](from_verl.md) are
+read by these names too; what TRL does not have is the field `verl`.
 
 - **read**: the key of the configuration that takes the value where it is not set. A key that is
   set to something else is refused.

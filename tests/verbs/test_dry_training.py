@@ -116,10 +116,17 @@ def test_draws_hold_the_moments_of_the_optimizer(asked):
     assert sampling.fixed - load.fixed >= found.held["moments of Adam"]
 
 
-def test_memory_that_is_too_small_for_two_steps_leaves_shapes(asked, monkeypatch):
-    monkeypatch.setattr(planning, "memory_of", lambda _: 1000)
+@pytest.mark.parametrize("why", ["full in its dry run", "holds more than this machine has"])
+def test_memory_that_is_too_small_for_two_steps_leaves_shapes(asked, monkeypatch, why):
+    def full(*_):
+        raise MemoryError
+
+    if why.startswith("full"):
+        monkeypatch.setattr(dry_training, "stages_of_training", full)
+    else:
+        monkeypatch.setattr(planning, "memory_of", lambda _: 1000)
     (found,) = plan(str(asked), verbs=["train"], memory="64GB")
-    assert found.not_run == "it holds more than this machine has"
+    assert why in found.not_run
     assert [stage.name for stage in found.stages] == ["sampling", "update"]
     assert found.seconds is None
 

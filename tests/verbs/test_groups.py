@@ -107,19 +107,25 @@ def test_parts_of_a_step_by_group_sum_to_the_whole(tiny, grouped, tmp_path):
 def test_influence_of_groups_sums_to_the_gradients_part(tiny, grouped, tmp_path):
     folder, results = verb_of(tiny, grouped, tmp_path / "i", "influence")
     sequences = pd.read_parquet(folder / "sequences.parquet")
-    parts = sequences.groupby("group")["delta_h"].sum()
-    assert set(parts.index) <= set(GROUPS)
-    assert parts.sum() == pytest.approx(value(results["entropy"]["gradient"]), rel=1e-5)
+    parts = results["classes"]["sequences_by_group"]["parts"]
+    expected = sequences.groupby("group")["delta_h"].sum()
+    assert set(parts) == set(expected.index)
+    for name, part in parts.items():
+        assert value(part["delta_h"]) == pytest.approx(expected[name], rel=1e-5)
+    total = sum(value(part["delta_h"]) for part in parts.values())
+    assert total == pytest.approx(value(results["entropy"]["gradient"]), rel=1e-6)
 
 
 def test_the_report_shows_groups_and_nothing_where_there_are_none(tiny, grouped, tmp_path):
     verb_of(tiny, grouped, tmp_path / "run", "measure")
+    verb_of(tiny, grouped, tmp_path / "run", "influence")
     evaluation_of(tiny, grouped, tmp_path / "run" / "evaluation")
     made = write_report(tmp_path / "run")
-    shown = set(pd.read_csv(made.folder / "price.csv")["class"])
-    assert {f"group {name}" for name in GROUPS} <= shown
-    passes = pd.read_csv(made.folder / "pass_at_k.csv")
-    assert len(passes) == 1  # of all prompts
+    for name, column in {"groups": "class", "pass_by_group_1": "group", "price": "class"}.items():
+        shown = {
+            text.removeprefix("group ") for text in pd.read_csv(made.folder / f"{name}.csv")[column]
+        }
+        assert "easy" in shown & set(GROUPS)
     verb_of(tiny, tiny / "prompts.jsonl", tmp_path / "plain", "measure")
     plain = write_report(tmp_path / "plain")
     assert not list(plain.folder.glob("*group*"))

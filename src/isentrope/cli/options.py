@@ -176,6 +176,11 @@ CONVERTED = (
             help="With config.json and the tokenizer, or with adapter_config.json for an adapter.",
         ),
     ),
+    _option(
+        "run_settings",
+        Text,
+        Option("--settings", metavar="FILE", help="verl's .hydra/config.yaml of the run."),
+    ),
 )
 PLANNED = (
     CONFIG,

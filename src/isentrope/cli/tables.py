@@ -16,12 +16,11 @@ from rich.table import Table as RichTable
 from isentrope.checks import Finding
 from isentrope.cli.console import Results, out, print_table, say, say_written
 from isentrope.nouns.estimate import Estimate
-from isentrope.planning.plan import Plan, gigabytes
-from isentrope.planning.training_memory import sizes_in_words
+from isentrope.planning.plan import Plan
 from isentrope.runs.branch_effects import START, Effect
 from isentrope.runs.branch_study import UNCHANGED, Start
 from isentrope.runs.evaluation_folder import EvaluatedRow, EvaluationResult
-from isentrope.system.formatting import MISSING, known
+from isentrope.system.formatting import MISSING, gigabytes, known, sizes_in_words
 from isentrope.verbs.branch import Branched
 from isentrope.verbs.evaluate import Evaluated
 from isentrope.verbs.printed import Column, Table

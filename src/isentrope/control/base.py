@@ -96,18 +96,30 @@ def lowest_share(values: Tensor, among: Tensor, share: float) -> Tensor:
     Returns:
         (n, t) bool, max(⌊share · m⌋, 1) of the m tokens of `among`; among equal values the first.
     """
-    places = among.flatten().nonzero()[:, 0]
-    if len(places) == 0:
-        return torch.zeros_like(among)
-    order = values.flatten()[places].sort(stable=True).indices
+    return _first(share, int(among.sum()), among, values[among].sort(stable=True).indices)
+
+
+def without_random_tokens(tokens: Tokens, among: Tensor, share: float) -> Tensor:
+    """The plain weights, 0 at random tokens: a share of the batch's, at least one.
+
+    Args:
+        tokens: The batch.
+        among: (n, t) bool, the candidates.
+        share: Share of all tokens of the batch, in (0, 1].
+
+    Returns:
+        (n, t) c'.
+    """
+    order = torch.randperm(int(among.sum()), generator=tokens.generator())
+    return tokens.weights.masked_fill(_first(share, int(tokens.mask.sum()), among, order), 0.0)
+
+
+def _first(share: float, of: int, among: Tensor, order: Tensor) -> Tensor:
+    """(n, t) bool, the first max(⌊share · of⌋, 1) candidates in an order of them."""
+    number = max(int(share * of + 1e-9), 1)  # robust to the rounding of a decimal share
     selection = torch.zeros(among.numel(), dtype=torch.bool)
-    selection[places[order[: count(share, len(places))]]] = True
+    selection[among.flatten().nonzero()[:, 0][order[:number]]] = True
     return selection.view_as(among)
-
-
-def count(share: float, tokens: int) -> int:
-    """max(⌊share · tokens⌋, 1), robust to the rounding of a decimal share."""
-    return max(int(share * tokens + 1e-9), 1)
 
 
 def two_values(where: Tensor, yes: float, no: float) -> Tensor:

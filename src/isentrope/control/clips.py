@@ -63,15 +63,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from isentrope.attribution.proxies.proxies import discriminator, token_covariance
 from isentrope.control.base import (
     NotNegative,
     Part,
     Positive,
     Share,
     TokenRule,
-    count,
     lowest_share,
     options,
+    without_random_tokens,
 )
 from isentrope.control.bonus import TrainerFields
 from isentrope.control.tokens import Rewritten, Tokens
@@ -110,19 +111,14 @@ class ClipCov(TokenRule):
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
         """Drop tokens."""
         mask, low_high = tokens.mask, self._limits
-        A, s = tokens.token_advantages, tokens.logprobs
-        covariance = (A - A[mask].mean()) * (s - s[mask].mean())
+        covariance = -token_covariance(tokens.logprobs, mask, tokens.advantages)
         if self.bounds == "quantile":
             low, high = covariance[mask].quantile(torch.tensor(low_high, dtype=torch.float64))
             candidates = mask & (covariance > low) & (covariance <= high)
         else:
             candidates = mask & (covariance > low_high[0]) & (covariance < low_high[1])
-        places = candidates.flatten().nonzero()[:, 0]
-        order = torch.randperm(len(places), generator=tokens.generator())
-        dropped = places[order[: count(strength, int(mask.sum()))]]
-        weights = tokens.weights.flatten()
-        weights[dropped] = 0.0
-        return Rewritten(weights.view_as(mask), numbers={"candidates": float(len(places))})
+        weights = without_random_tokens(tokens, candidates, strength)
+        return Rewritten(weights, numbers={"candidates": float(candidates.sum())})
 
 
 UNCLIPPED = 1e6
@@ -170,9 +166,8 @@ class KlCov(TokenRule, TrainerFields):
         Returns:
             A scalar.
         """
-        s, A = logprobs.detach(), advantages[:, None].expand_as(logprobs)
-        covariance = (A - A[mask].mean()) * (s - s[mask].mean())
-        penalised = lowest_share(-covariance.cpu(), mask.cpu(), self.share).to(logprobs.device)
+        negative = token_covariance(logprobs.detach(), mask, advantages)
+        penalised = lowest_share(negative.cpu(), mask.cpu(), self.share).to(logprobs.device)
         return torch.where(penalised, weights[:, None] * log_ratios.abs(), 0.0).sum()
 
 
@@ -191,7 +186,7 @@ class ClipB(TokenRule):
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
         """Damp tokens."""
         mask = tokens.mask
-        S = tokens.logprobs.exp() * (tokens.entropies + tokens.logprobs)
+        S = discriminator(tokens.logprobs, tokens.entropies)
         z = S - S[mask].mean()
         low = mask & (tokens.token_advantages < 0) & (z < -self.mu * z[mask].std())
         return Rewritten(tokens.weights * (1 - strength * low.double()))

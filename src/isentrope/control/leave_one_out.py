@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from isentrope.control.gradients import (
@@ -31,10 +30,10 @@ from isentrope.control.gradients import (
 from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.units import Units
-from isentrope.nouns.vectors import Vector, axpy, dot, multiply
+from isentrope.nouns.vectors import Vector, axpy, dot, multiply, zeros
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep
-from isentrope.system.processes import rank, together, world_size
+from isentrope.system.processes import all_ranks, rank, together, world_size
 
 GROUPS = 2
 """Groups of prompts per half and step: their errors are filtered over steps."""
@@ -73,9 +72,7 @@ def read_half(
     groups = sample.groups(GROUPS)
     mine = range(rank(), len(groups), world_size())
     gradients, own = together(lambda: _by_group(policy, sample, groups, coming, clip, mine))
-    if world_size() > 1:  # each group is on one process, and 0 on the others
-        for part in (*gradients.values(), own):
-            dist.all_reduce(part)
+    all_ranks().sum((*gradients.values(), own))  # each group is on one, and 0 on the others
     parts = coming.components
     before = slope_along(gradients, axpy(1.0, parts["momentum"], parts["decay"]))
     at_once = slope_along(gradients, parts["gradient"])
@@ -100,10 +97,7 @@ def _by_group(
     if E.entropy_weights is not None:
         d = E.padded("entropy_weights")
     in_loss = in_the_loss(E)
-    gradients = {
-        n: torch.zeros(len(groups), *x.shape, dtype=torch.float64, device=x.device)
-        for n, x in policy.theta.items()
-    }
+    gradients = {n: x.expand(len(groups), *x.shape).clone() for n, x in zeros(policy.theta).items()}
     own = torch.zeros(len(groups), dtype=torch.float64, device=policy.device)
     with derivative_of_scores(policy.model):
         for j in mine:

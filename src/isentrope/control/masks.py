@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-import torch
 from pydantic import Field
 
-from isentrope.control.base import Share, TokenRule, count, options
+from isentrope.control.base import Share, TokenRule, options, without_random_tokens
 from isentrope.control.tokens import Rewritten, Tokens
 
 
@@ -53,11 +52,7 @@ class RandomMask(TokenRule):
 
     def apply(self, tokens: Tokens, strength: float) -> Rewritten:
         """Drop tokens."""
-        places = tokens.mask.flatten().nonzero()[:, 0]
-        order = torch.randperm(len(places), generator=tokens.generator())
-        weights = tokens.weights.flatten()
-        weights[places[order[: count(strength, len(places))]]] = 0.0
-        return Rewritten(weights.view_as(tokens.mask))
+        return Rewritten(without_random_tokens(tokens, tokens.mask, strength))
 
 
 @options

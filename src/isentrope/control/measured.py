@@ -3,39 +3,54 @@
     kept_mass    M_ik = Σ_a π_a 1{π_a ≥ m max π}, 0 where the token itself is below
     influence    δH_ik = c_ik ∂_u s_ik,   u = P g_H,   g_H = ∂h estimated on E
 
-`attribution.influence` gives the last with errors on one process; here all processes share the
-passes, and every process has the result. E must be drawn apart from the update batch.
+`attribution.influence` gives the last with errors. Processes share the passes as `Policy.ranks`
+says, and each has the result. E must be drawn apart from the update batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from isentrope.estimators.entropy import cotangents
-from isentrope.estimators.sample import score_batch
+from isentrope.estimators.entropy import entropy_gradient
 from isentrope.models.batching import micro_batches
-from isentrope.models.embeddings import DerivativeOfTraining, derivative_of_scores
+from isentrope.models.embeddings import DerivativeOfTraining
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector, multiply, norm
-from isentrope.policy.gradient import logprob_jvp, weighted_gradient
+from isentrope.policy.gradient import score_jvp, weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring_batches import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import LOGITS_HELD
 from isentrope.probe.scoring import draw_share
 from isentrope.sampling.prompts import PromptLike
 from isentrope.sampling.streams import generator_of
-from isentrope.system.processes import gather, rank, together, world_size
+from isentrope.system.processes import all_ranks, gather
 from isentrope.update.optimizer_state import OptimizerLike, load_optimizer_state
 from isentrope.update.step import clip_factor, follow_rule
 
 
+@contextmanager
+def shared_passes(policy: Policy) -> Generator[None]:
+    """A block in which all processes share the passes of a policy; all must enter it.
+
+    Args:
+        policy: A policy whose passes are each process's own outside of the block.
+    """
+    own = policy.ranks
+    policy.ranks = all_ranks()
+    try:
+        yield
+    finally:
+        policy.ranks = own
+
+
+@smaller_where_memory_is_short
 def kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
-    """The mass that a min-p filter keeps at every token; every process must call this.
+    """The mass that a min-p filter keeps at every token.
 
     Args:
         policy: The policy that drew the rollouts, without dropout.
@@ -45,17 +60,12 @@ def kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
     Returns:
         (n, t) float64, 0 where the filter does not keep the token itself or there is none.
     """
-    mine = _rows(len(rollouts))
-    here = together(lambda: _kept_mass(policy, rollouts.select(mine), min_p))
-    return _whole(rollouts, gather((mine, here)))
-
-
-@smaller_where_memory_is_short
-def _kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
     out = torch.zeros(rollouts.mask.shape, dtype=torch.float64)
     rows = max(1, LOGITS_HELD // policy.vocabulary)
     with torch.no_grad():
-        for batch in micro_batches(rollouts, policy.max_tokens, padding=policy.padding):
+        for batch in micro_batches(
+            rollouts, policy.max_tokens, policy.ranks, padding=policy.padding
+        ):
             here = batch.to(policy.device)
             hidden = policy.packed_hidden(here)
             parts = []
@@ -66,6 +76,7 @@ def _kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
                     own = keep.gather(1, target[:, None])[:, 0]
                     parts.append((p * keep).sum(-1) * own)
             here.place(torch.cat(parts), out)
+    policy.ranks.sum([out])
     return out
 
 
@@ -76,7 +87,7 @@ def preconditioner(
     optimizer: OptimizerLike,
     max_grad_norm: float | None,
 ) -> Vector:
-    """P of the step that the optimizer would take on a batch; every process must call this.
+    """P of the step that the optimizer would take on a batch.
 
     Args:
         policy: The policy at the θ of the step.
@@ -91,14 +102,14 @@ def preconditioner(
     Raises:
         ValueError: If the gradient is not finite.
     """
-    loss_gradient = _shared_gradient(policy, U, -weights)
+    loss_gradient = weighted_gradient(policy, U, -weights)
     state = load_optimizer_state(policy, optimizer)
     clip = clip_factor(norm(loss_gradient), max_grad_norm)
     return follow_rule(policy, state, loss_gradient, clip)[1]
 
 
 def token_influence(policy: Policy, E: Rollouts, U: Rollouts, weights: Tensor, P: Vector) -> Tensor:
-    """δH of every token of a batch; every process must call this.
+    """δH of every token of a batch.
 
     Args:
         policy: The policy at the θ of the step, without dropout.
@@ -110,43 +121,10 @@ def token_influence(policy: Policy, E: Rollouts, U: Rollouts, weights: Tensor, P
     Returns:
         (n, t) float64, per unit of the learning rate.
     """
-    a, b = cotangents(score_batch(policy, E))
-    with derivative_of_scores(policy.model):
-        gradient = _shared_gradient(policy, E, a, b)
-    mine = _rows(len(U))
+    u = multiply(P, entropy_gradient(policy, E))
     with DerivativeOfTraining():
-        _, (slopes,) = logprob_jvp(policy, U.select(mine), [multiply(P, gradient)])
-    return weights * _whole(U, gather((mine, slopes)))
-
-
-def _whole(rollouts: Rollouts, parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """(n, t) from the rows of each process, which may be padded to fewer tokens."""
-    out = torch.zeros(rollouts.mask.shape, dtype=torch.float64)
-    for rows, part in parts:
-        out[rows, : part.shape[1]] = part
-    return out
-
-
-def _rows(n: int) -> Tensor:
-    """The rows, of n, that this process computes."""
-    if n < world_size():
-        raise ValueError(f"{n} sequences cannot be shared by {world_size()} processes.")
-    return torch.arange(n).tensor_split(world_size())[rank()]
-
-
-def _shared_gradient(
-    policy: Policy, rollouts: Rollouts, a: Tensor, b: Tensor | None = None
-) -> Vector:
-    """The gradient of Σ (a s + b H), summed over the rows of all processes."""
-    mine = _rows(len(rollouts))
-    here = rollouts.select(mine)
-    t = int(here.lengths.max())
-    of_entropies = None if b is None else b[mine, :t]
-    gradient = together(lambda: weighted_gradient(policy, here, a[mine, :t], of_entropies))
-    if world_size() > 1:
-        for part in gradient.values():
-            dist.all_reduce(part)
-    return gradient
+        _, slope = score_jvp(policy, U, [u], entropies=False)
+    return weights * slope.logprobs
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from isentrope.control.measured import (
     HeldOutSample,
     kept_mass,
     preconditioner,
+    shared_passes,
     token_influence,
 )
 from isentrope.control.surprisal import LpReg
@@ -131,7 +132,7 @@ class RunControl:
     ) -> Tokens:
         tokens, control = self._plain(rollouts, step=step), self.rule
         if isinstance(control, LpReg):
-            with evaluating(policy.model):
+            with evaluating(policy.model), shared_passes(policy):
                 mass = kept_mass(policy, rollouts, control.min_p)
             tokens = replace(tokens, kept_mass=mass)
         if isinstance(control, InfluenceClip):
@@ -139,8 +140,9 @@ class RunControl:
             with evaluating(policy.model):
                 E, c = self._held_out.draw(policy, step), tokens.weights
                 self.own_tokens = int(E.lengths.sum())
-                P = preconditioner(policy, rollouts, c, optimizer, self._max_grad_norm)
-                effect = token_influence(policy, E, rollouts, c, P)
+                with shared_passes(policy):
+                    P = preconditioner(policy, rollouts, c, optimizer, self._max_grad_norm)
+                    effect = token_influence(policy, E, rollouts, c, P)
             tokens = replace(tokens, influence=effect)
         return tokens
 

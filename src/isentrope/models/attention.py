@@ -15,7 +15,7 @@ blocks of one size, and forward mode along eight directions took 6 GB for 16,384
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,13 +78,7 @@ class _InBlocks(TorchFunctionMode):
         super().__init__()
         self._directions = directions
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is scaled_dot_product_attention:
             return _attention(*args, **(kwargs or {}), directions=self._directions)
         return func(*args, **(kwargs or {}))

@@ -59,14 +59,6 @@ class _Pass:
     arguments: Arguments
     mode: Mode
 
-    @property
-    def theta(self) -> Vector:
-        return {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
-
-    @property
-    def device(self) -> torch.device:
-        return next(iter(self.theta.values())).device
-
 
 def compare_derivatives(model: nn.Module, scorer: Any, arguments: Arguments, mode: Mode) -> None:
     """Refuse a model whose derivatives are wrong.
@@ -131,7 +123,8 @@ def _precision(dtype: torch.dtype) -> AbstractContextManager[None]:
 
 def _gap(of: _Pass, dtype: torch.dtype) -> Gap:
     """The derivatives of the scores along the random direction."""
-    theta, names = of.theta, of.scorer.inner_names
+    theta = {n: p.detach() for n, p in of.model.named_parameters() if p.requires_grad}
+    names = of.scorer.inner_names
     tensors = _converted(of.scorer, dtype)
     sizes = _sizes(theta)
     largest = max(sizes.values())
@@ -146,7 +139,7 @@ def _gap(of: _Pass, dtype: torch.dtype) -> Gap:
         with layers_at(of.model, in_layers):
             return torch.stack(functional_call(of.scorer, tensors | moved, of.arguments))  # (2, m)
 
-    return derivative_gap(scores, mode=of.mode, dtype=dtype, device=of.device)
+    return derivative_gap(scores, mode=of.mode, dtype=dtype)
 
 
 def _converted(module: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -191,7 +184,7 @@ def _culprit(of: _Pass, dtype: torch.dtype) -> str:
     for call in sorted(calls, key=lambda c: sum(1 for _ in c.module.modules())):
         try:
             alone = _of_module(call, dtype)
-            if derivative_gap(alone, mode=of.mode, dtype=dtype, device=of.device).wrong:
+            if derivative_gap(alone, mode=of.mode, dtype=dtype).wrong:
                 return f"{call.kind} ({call.name})"
         except (RuntimeError, TypeError):  # it gives no tensors, or refuses other inputs
             continue

@@ -22,7 +22,7 @@ Reverse mode takes the second, forward mode the first, unless one of these block
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -115,13 +115,7 @@ def derivative_of_scores(model: nn.Module) -> Generator[None]:
 class DerivativeOfTraining(TorchFunctionMode):
     """In this block forward mode too omits the lookup of padding rows."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         return _constant_row(out, *args, **(kwargs or {})) if func is F.embedding else out
 

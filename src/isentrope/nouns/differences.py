@@ -25,18 +25,16 @@ from torch import Tensor
 from isentrope.nouns.forward_mode import FrozenProducts, NormsWrittenOut
 
 
-def derivatives_at_zero(
-    function: Callable[[Tensor], Any], order: int, device: torch.device | str = "cpu"
-) -> tuple[Any, ...]:
+def derivatives_at_zero(function: Callable[[Tensor], Any], order: int) -> tuple[Any, ...]:
     """Value and derivatives of f(e) at e = 0.
 
     At second order normalisation is written out, because torch's own derivative of it is wrong
     there (`forward_mode`).
 
     Args:
-        function: Maps a float64 scalar tensor to a tensor or a tuple of tensors.
+        function: Maps a float64 scalar tensor on the CPU, which multiplies tensors of any device,
+            to a tensor or a tuple of tensors.
         order: Highest derivative, 1 or 2 (forward over forward).
-        device: Where e lives.
 
     Returns:
         (f, f') or (f, f', f''), each shaped like the function's result.
@@ -44,7 +42,7 @@ def derivatives_at_zero(
     Raises:
         ValueError: If `order` is not 1 or 2.
     """
-    zero = torch.zeros((), dtype=torch.float64, device=device)
+    zero = torch.zeros((), dtype=torch.float64)
     return derivatives_along(function, zero, torch.ones_like(zero), order)
 
 
@@ -116,11 +114,7 @@ class Gap:
 
 
 def derivative_gap(
-    f: Function,
-    *,
-    mode: Mode = "forward over forward",
-    dtype: torch.dtype = torch.float64,
-    device: torch.device | str = "cpu",
+    f: Function, *, mode: Mode = "forward over forward", dtype: torch.dtype = torch.float64
 ) -> Gap:
     """Compare the first, or the first and second, derivative of f at 0 with differences.
 
@@ -130,19 +124,18 @@ def derivative_gap(
             with random signs.
         dtype: What f is computed in. Its arguments too may be rounded to it, in opposite ways ahead
             and behind, which no difference reveals: eps/h is added to the bound.
-        device: Where the scalar lives.
 
     Returns:
         The worse of the derivatives, at the sharpest step.
     """
     if mode.startswith("backward"):
         f = _summed(f)
-    here, claimed = _claims(f, mode, device)
+    here, claimed = _claims(f, mode)
     value = here[0]
     best: list[Gap] = []
     for step in STEPS[dtype]:
         rounding = torch.finfo(dtype).eps / step
-        ahead, behind = (_at(f, h, len(claimed), device) for h in (step, -step))
+        ahead, behind = (_at(f, h, len(claimed)) for h in (step, -step))
         scale = float(value.abs().max())
         gaps: list[Gap] = []
         for at_zero, there, back, derivative in zip(here, ahead, behind, claimed, strict=True):
@@ -159,28 +152,25 @@ def derivative_gap(
     return max(best, key=lambda g: g.error - 3 * g.bound)
 
 
-def _claims(
-    f: Function, mode: Mode, device: torch.device | str
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+def _claims(f: Function, mode: Mode) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """What is differenced at 0, f or (f, f'), and the derivatives of each by autograd."""
     if mode == "forward":
-        value, first = derivatives_at_zero(f, 1, device)
+        value, first = derivatives_at_zero(f, 1)
         return (value,), (first,)
     if mode == "backward":
-        return _at(f, 0.0, 1, device), (_backward(f, device)[0],)
-    here = _at(f, 0.0, 2, device)
+        return _at(f, 0.0, 1), (_backward(f, 1),)
+    here = _at(f, 0.0, 2)
     if mode == "backward over backward":
-        return here, (here[1], _backward(f, device, twice=True)[1])
-    _, first, second = derivatives_at_zero(f, 2, device)
-    return here, (first, second)
+        return here, (here[1], _backward(f, 2))
+    return here, derivatives_at_zero(f, 2)[1:]
 
 
-def _at(f: Function, h: float, count: int, device: torch.device | str) -> tuple[Tensor, ...]:
+def _at(f: Function, h: float, count: int) -> tuple[Tensor, ...]:
     """f, or (f, f'), at h."""
     if count == 1:
         with torch.no_grad():
-            return (f(torch.full((), h, dtype=torch.float64, device=device)),)
-    return derivatives_at_zero(lambda e: f(e + h), 1, device)
+            return (f(torch.tensor(h, dtype=torch.float64)),)
+    return derivatives_at_zero(lambda e: f(e + h), 1)
 
 
 def _summed(f: Function) -> Function:
@@ -195,14 +185,11 @@ def _summed(f: Function) -> Function:
     return total
 
 
-def _backward(
-    f: Function, device: torch.device | str, *, twice: bool = False
-) -> tuple[Tensor, ...]:
-    """F' by reverse mode, and f'' by reverse mode over it where asked for."""
-    e = torch.zeros((), dtype=torch.float64, device=device, requires_grad=True)
+def _backward(f: Function, order: int) -> Tensor:
+    """F' by reverse mode, or f'' by reverse mode over it."""
+    e = torch.zeros((), dtype=torch.float64, requires_grad=True)
     with torch.enable_grad():
-        (slope,) = torch.autograd.grad(f(e), e, create_graph=twice)
-        if not twice:
-            return (slope,)
-        (curvature,) = torch.autograd.grad(slope, e, materialize_grads=True, allow_unused=True)
-    return slope, curvature
+        (found,) = torch.autograd.grad(f(e), e, create_graph=order > 1)
+        if order > 1:
+            (found,) = torch.autograd.grad(found, e, materialize_grads=True, allow_unused=True)
+    return found

@@ -20,7 +20,7 @@ products in place of two, a second one (forward over forward) ten in place of fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,9 +35,7 @@ class NormsWrittenOut(TorchFunctionMode):
     It intercepts calls from Python, not those of a scripted or compiled module.
     """
 
-    def __torch_function__(
-        self, func: Callable, types: Sequence[type], args: tuple = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the formula in place of `layer_norm`, else `func`."""
         of_layers = func in (functional.layer_norm, torch.layer_norm)
         return (_layer_norm if of_layers else func)(*args, **(kwargs or {}))
@@ -63,9 +61,7 @@ def _layer_norm(
 class FrozenProducts(TorchFunctionMode):
     """Replace `linear` where neither its matrix nor its bias is differentiated."""
 
-    def __torch_function__(
-        self, func: Callable, types: Sequence[type], args: tuple = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Multiply by a frozen matrix without its tangent, else call `func`."""
         if func is functional.linear and not kwargs and all(map(_is_frozen, args[1:])):
             return _FrozenLinear.apply(*args)

@@ -219,6 +219,11 @@ def axpy(scale: float, x: Mapping[str, Tensor], y: Mapping[str, Tensor]) -> Vect
     return {name: y[name].double() + scale * x[name].double().to(y[name].device) for name in y}
 
 
+def zeros(like: Mapping[str, Tensor]) -> Vector:
+    """The vector of zeros, in float64."""
+    return {name: torch.zeros_like(x, dtype=torch.float64) for name, x in like.items()}
+
+
 def multiply(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Vector:
     """Elementwise product (a diagonal preconditioner applied to a gradient), in float64."""
     require_same_names(a, b)

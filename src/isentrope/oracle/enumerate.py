@@ -24,7 +24,7 @@ from torch import Tensor
 from isentrope.nouns.estimate import Functional
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm, require_same_names
-from isentrope.oracle.richardson import derivatives, gradients
+from isentrope.oracle.richardson import derivatives, gradients, unflattened
 from isentrope.oracle.tree import Tree
 from isentrope.policy.language_model import Policy
 
@@ -170,8 +170,7 @@ class ExactPolicy:
         """
         theta = self.policy.theta
         gradient = gradients(lambda params: self._value(params, functional)[None], theta)[0]
-        parts = torch.split(gradient, [p.numel() for p in theta.values()])
-        return {n: x.view_as(p) for (n, p), x in zip(theta.items(), parts, strict=True)}
+        return unflattened(gradient, theta)
 
     def kernel(
         self,

@@ -73,8 +73,7 @@ def gradients(f: Callable[[Vector], Tensor], theta: Vector) -> Tensor:
     flat = torch.cat([p.flatten() for p in theta.values()])
 
     def at(point: Tensor) -> Tensor:
-        parts = torch.split(point, [p.numel() for p in theta.values()])
-        return f({n: x.view_as(p) for (n, p), x in zip(theta.items(), parts, strict=True)})
+        return f(unflattened(point, theta))
 
     columns: list[Tensor] = []
     for start in range(0, len(flat), COORDINATES):
@@ -87,3 +86,9 @@ def gradients(f: Callable[[Vector], Tensor], theta: Vector) -> Tensor:
         )
         columns.append((8 * near - far) / (12 * COORDINATE_STEP))
     return torch.cat(columns).T
+
+
+def unflattened(flat: Tensor, like: Vector) -> Vector:
+    """A vector by parameter name, from its parameters one after the other."""
+    parts = torch.split(flat, [p.numel() for p in like.values()])
+    return {n: x.view_as(p) for (n, p), x in zip(like.items(), parts, strict=True)}

@@ -293,8 +293,3 @@ def bytes_of(text: str) -> int:
     if size < 1e6:
         raise ValueError(f"--memory {text!r} is not a size: write 16GB, 24GiB or 500MB.")
     return size
-
-
-def gigabytes(size: float) -> str:
-    """A size in words."""
-    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

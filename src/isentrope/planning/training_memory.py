@@ -2,8 +2,8 @@
 
 The micro-batch is passed through the decoder on the device meta, which computes nothing, and the
 tensors that are alive at once are counted, in the type of the weights. Under bf16 they are smaller,
-but copies of weights, which are kept without gradient checkpointing, are not counted. Attention
-keeps no scores on a GPU. Logits are held in tiles by TRL.
+but weights are copied; attention keeps no scores on a GPU. So it is about the most. Logits are held
+in tiles by TRL.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from isentrope.planning.gauge import Alive
-from isentrope.planning.plan import DoesNotFitError, gigabytes
+from isentrope.planning.plan import DoesNotFitError
+from isentrope.system.formatting import gigabytes, sizes_in_words
 from isentrope.system.memory import free_memory
 
 TILE = (4096, 32_768)
@@ -40,11 +41,6 @@ def held_in_training(model: Any, reference: bool = False) -> dict[str, int]:
     return terms | ({"reference": gradients} if reference else {})
 
 
-def sizes_in_words(terms: dict[str, int]) -> str:
-    """Sizes by what they are."""
-    return ", ".join(f"{name} {gigabytes(size)}" for name, size in terms.items())
-
-
 def require_room_to_train(model: Any, device: str | torch.device) -> None:
     """Refuse a training whose weights, gradients and moments are more than the free memory.
 
@@ -67,7 +63,9 @@ def require_room_to_train(model: Any, device: str | torch.device) -> None:
         )
 
 
-def pass_bytes(model: Any, sequences: int, length: int, checkpointing: bool) -> int:
+def pass_bytes(
+    model: Any, sequences: int, length: int, checkpointing: bool, bf16: bool = False
+) -> int:
     """The most that forward and backward pass of a micro-batch hold above weights and gradients.
 
     Args:
@@ -75,6 +73,8 @@ def pass_bytes(model: Any, sequences: int, length: int, checkpointing: bool) -> 
         sequences: Of the micro-batch.
         length: Tokens of each, prompt and response.
         checkpointing: Whether only the inputs of layers are kept.
+        bf16: Whether products are in bfloat16; copies of float32 weights are then kept for the
+            backward pass.
 
     Returns:
         Bytes.
@@ -93,7 +93,9 @@ def pass_bytes(model: Any, sequences: int, length: int, checkpointing: bool) -> 
         hidden.sum().backward()
         gradients = sum(p.nbytes for p in model.parameters() if p.grad is not None)
     tile = min(sequences * length, TILE[0]) * min(language_model.config.vocab_size, TILE[1])
-    return alive.peak - before - gradients + COPIES * 4 * tile
+    copied = bf16 and not checkpointing
+    copies = sum(2 * p.numel() for p in model.parameters() if copied and p.dtype == torch.float32)
+    return alive.peak - before - gradients + copies + COPIES * 4 * tile
 
 
 def cache_bytes(config: Any, sequences: int, length: int, size: int) -> int:

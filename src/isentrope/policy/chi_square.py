@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from isentrope.models.architecture import UnsupportedModelError, name_of
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector
+from isentrope.nouns.vectors import Vector, zeros
 from isentrope.policy.divergence import Reference
 from isentrope.policy.language_model import Policy
 from isentrope.policy.own_logits import OWN_TOKENS, first_tokens_of, rounding_of
@@ -162,8 +162,7 @@ def divergence_at_theta(policy: Policy, rollouts: Rollouts, sampler: RowSampler)
     Raises:
         NotFiniteError: If a score is not finite.
     """
-    still = {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
-    (moved,) = score_moved(policy, rollouts, still, [0.0], sampler=sampler)
+    (moved,) = score_moved(policy, rollouts, zeros(policy.theta), [0.0], sampler=sampler)
     if moved is None:
         raise NotFiniteError("A score at θ is not finite: check the checkpoint's weights.")
     return moved[1].jumps

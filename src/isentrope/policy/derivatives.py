@@ -8,6 +8,7 @@ from isentrope.models import derivative_guard
 from isentrope.models.batching import micro_batches
 from isentrope.nouns.differences import Mode
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.head import Scorer
 from isentrope.policy.language_model import Policy
 
 TOKENS = 4
@@ -39,6 +40,6 @@ def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forwar
     )
     (batch,) = micro_batches(short, 4 * TOKENS**2, padding=4 * TOKENS**2)
     settings = policy.temperature, policy.vocab_chunk, policy.precision.entropy
-    arguments = (batch.to(policy.device), *settings)
+    arguments = (Scorer.scores, batch.to(policy.device), *settings)
     derivative_guard.compare_derivatives(policy.model, policy.scorer, arguments, mode)
     policy.compared_derivatives.add((mode, dtype_of_theta))

@@ -40,33 +40,43 @@ class Reference:
     temperature: float
 
 
-class DivergentScorer(Scorer):
-    """Scores of a micro-batch and how far they are from a reference, for `functional_call`."""
+def divergent_scores(
+    scorer: Scorer,
+    batch: MicroBatch,
+    reference: Reference,
+    temperature: float,
+    vocab_chunk: int,
+    dtype: torch.dtype,
+    remainder: bool,
+) -> Tensor:
+    """Scores of a micro-batch and how far they are from a reference, a few tokens at a time.
 
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self,
-        batch: MicroBatch,
-        reference: Reference,
-        temperature: float,
-        vocab_chunk: int,
-        dtype: torch.dtype,
-        remainder: bool,
-    ) -> Tensor:
-        """(m, 4) s, H, χ², κ, or (m, 6) with ρ_2 and ρ_4, a few tokens at a time."""
-        hidden, head = self.hidden(batch), self.head
-        rows = max(1, at_once(LOGITS_HELD) // self.lm.config.vocab_size)
-        parts: list[Tensor] = []
-        pieces = (torch.split(x, rows) for x in (hidden, reference.hidden, batch.targets))
-        for moved, drawn, targets in zip(*pieces, strict=True):
-            parts.append(
-                divergence(
-                    _logits(moved, head, vocab_chunk).to(dtype) / temperature,
-                    _logits(drawn, reference.head, vocab_chunk).to(dtype) / reference.temperature,
-                    targets,
-                    remainder,
-                )
+    Args:
+        scorer: The model, at any θ.
+        batch: Micro-batch on the model's device.
+        reference: What the tokens were drawn from.
+        temperature: Sampling temperature.
+        vocab_chunk: Vocabulary entries at a time.
+        dtype: Type of the softmax arithmetic.
+        remainder: Whether to compute ρ too.
+
+    Returns:
+        (m, 4) s, H, χ², κ, or (m, 6) with ρ_2 and ρ_4.
+    """
+    hidden, head = scorer.hidden(batch), scorer.head
+    rows = max(1, at_once(LOGITS_HELD) // scorer.lm.config.vocab_size)
+    parts: list[Tensor] = []
+    pieces = (torch.split(x, rows) for x in (hidden, reference.hidden, batch.targets))
+    for moved, drawn, targets in zip(*pieces, strict=True):
+        parts.append(
+            divergence(
+                _logits(moved, head, vocab_chunk).to(dtype) / temperature,
+                _logits(drawn, reference.head, vocab_chunk).to(dtype) / reference.temperature,
+                targets,
+                remainder,
             )
-        return torch.cat(parts)
+        )
+    return torch.cat(parts)
 
 
 def _logits(hidden: Tensor, head: nn.Module, chunk: int) -> Tensor:

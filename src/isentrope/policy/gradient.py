@@ -16,7 +16,7 @@ layer is differentiated like the rest of the model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeGuard, cast
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +25,17 @@ from isentrope.models.architecture import refusal_by_name
 from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch, as_trained, micro_batches
 from isentrope.models.requirements import require_no_checkpointing
 from isentrope.models.sharding import layer_gradients
-from isentrope.nouns.forward_mode import FrozenProducts
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector, is_sharded
+from isentrope.nouns.vectors import Vector, is_sharded, zeros
 from isentrope.policy.derivatives import require_derivatives
-from isentrope.policy.head import hidden_gradient, is_frozen_linear, weight_gradient
+from isentrope.policy.head import hidden_gradient, is_frozen_linear
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import collect, score_along_each, stack_directions
+from isentrope.policy.scoring import (
+    collect,
+    score_along_each,
+    slopes_along,
+    stack_directions,
+)
 from isentrope.policy.scoring_batches import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, token_statistics
 from isentrope.system.heap import mapped_blocks
@@ -44,26 +48,9 @@ More directions in smaller micro-batches share the pass at θ, and are faster on
 """
 
 
-def logprob_jvp(
-    policy: Policy, rollouts: Rollouts, directions: Iterable[Vector]
-) -> tuple[Scores, list[Tensor]]:
-    """Scores at θ, and the first derivative of every log-probability along each direction.
-
-    Args:
-        policy: The policy.
-        rollouts: n sequences.
-        directions: v_1 … v_m, at least one.
-
-    Returns:
-        Scores, and for each direction (n, t) ∂_v s in nats per unit η, 0 where there is no token.
-    """
-    scores, slopes = score_jvp(policy, rollouts, directions, entropies=False)
-    return scores, [slope.logprobs for slope in slopes]
-
-
 def score_jvp(
     policy: Policy, rollouts: Rollouts, directions: Iterable[Vector], *, entropies: bool = True
-) -> tuple[Scores, list[Scores]]:
+) -> tuple[Scores, ...]:
     """Scores at θ, and the first derivative of every log-probability and entropy.
 
     Args:
@@ -73,18 +60,20 @@ def score_jvp(
         entropies: Whether the derivatives of entropies are needed; else they may be 0.
 
     Returns:
-        Scores, and for each direction scores that hold ∂_v s and ∂_v H, in nats per unit η.
+        Scores, then for each direction scores that hold ∂_v s and ∂_v H, in nats per unit η.
     """
     head = policy.head
     if policy.spreads_theta or not is_frozen_linear(head):
-        scores, *slopes = score_along_each(policy, rollouts, directions)
-        return scores, slopes
+        return score_along_each(policy, rollouts, directions)
     require_derivatives(policy, rollouts)
     stacked = stack_directions(policy, directions)
     count = len(next(iter(stacked.values())))
 
     def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
-        hidden, slopes = _hidden_slopes(policy, batch, stacked)  # (m, d), (directions, m, d)
+        # (m, d), (directions, m, d)
+        hidden, slopes = slopes_along(
+            policy, lambda theta: policy.packed_hidden(batch, theta, count), stacked
+        )
         one = hidden.new_ones(len(hidden))
         with torch.no_grad(), policy.precision.active():
             scores = token_statistics(
@@ -104,22 +93,7 @@ def score_jvp(
         return (*scores, *(x for pair in zip(of_s, of_entropy, strict=True) for x in pair))
 
     share = -(-count // DIRECTIONS_OF_A_BATCH)
-    scores, *derivatives = collect(policy, rollouts, packed, PADDING_OF_SLOPES, share)
-    return scores, derivatives
-
-
-def _hidden_slopes(policy: Policy, batch: MicroBatch, stacked: Vector) -> tuple[Tensor, Tensor]:
-    """(m, d) hidden states and their (directions, m, d) derivatives."""
-    count = len(next(iter(stacked.values())))
-
-    def at(theta: Vector) -> Tensor:
-        return policy.packed_hidden(batch, theta, count)
-
-    def along(direction: Vector) -> Any:
-        return torch.func.jvp(at, (policy.theta,), (direction,))
-
-    with FrozenProducts():
-        return torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
+    return collect(policy, rollouts, packed, PADDING_OF_SLOPES, share)
 
 
 Weights = tuple[Tensor, Tensor | None]
@@ -182,9 +156,7 @@ def weighted_gradients(
     rollouts.require_vocabulary(policy.vocabulary)
     parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
     theta = {n: p.detach() for n, p in parameters.items()}
-    totals = [
-        {n: torch.zeros_like(p, dtype=torch.float64) for n, p in theta.items()} for _ in weights
-    ]
+    totals = [zeros(theta) for _ in weights]
     ranks = policy.ranks if ranks is None else ranks
     # a backward pass costs as much as forward mode
     padding = max(policy.padding, PADDING_OF_SLOPES)
@@ -264,12 +236,12 @@ def _roots(
         hidden = policy.packed_hidden(batch)
         roots = list[tuple[Tensor, Tensor | None]]()
         for a, b in weights:
-            of = hidden, head, batch.targets, a, b, policy.temperature
+            of_weight = None if hidden_alone else torch.zeros_like(head.weight)
+            of = hidden, head, batch.targets, a, b, policy.temperature, of_weight
             of_hidden = hidden_gradient(*of)
-            if hidden_alone:
+            if of_weight is None:
                 roots.append((hidden, of_hidden))
                 continue
-            of_weight = weight_gradient(*of)
             # has these gradients, which are rounded as training's are
             roots.append(((hidden * of_hidden).sum() + (head.weight * of_weight).sum(), None))
         return roots

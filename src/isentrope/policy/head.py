@@ -12,7 +12,7 @@ run without its loss: hidden states at response positions, then the head in chun
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeGuard
 
 import torch
@@ -26,7 +26,7 @@ from isentrope.policy.token_statistics import LOGITS_HELD, token_statistics
 
 
 class Scorer(nn.Module):
-    """A module whose output is the scores of a micro-batch, for `functional_call`.
+    """What is computed of a micro-batch: a module, so that `functional_call` gives it other θ.
 
     Attributes:
         lm: The causal LM itself, inside any adapter wrapper.
@@ -57,7 +57,11 @@ class Scorer(nn.Module):
         hidden = decoder(input_ids=batch.input_ids, use_cache=False, **mask)[0]
         return hidden[batch.rows, batch.columns]
 
-    def forward(
+    def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function of this module gives, such as `Scorer.scores` or `Scorer.hidden`."""
+        return function(self, *arguments)
+
+    def scores(
         self,
         batch: MicroBatch,
         temperature: float,
@@ -92,14 +96,6 @@ class Scorer(nn.Module):
         return (*scores, _project(hidden, features)) if features else scores
 
 
-class HiddenStates(Scorer):
-    """The same without the head: its output is the hidden states that predict the tokens."""
-
-    def forward(self, batch: MicroBatch) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """(m, d) hidden states of a micro-batch on the model's device."""
-        return self.hidden(batch)
-
-
 def _project(hidden: Tensor, features: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     matrix = torch.randn(hidden.shape[1], features, generator=generator, dtype=torch.float64)
@@ -118,6 +114,7 @@ def hidden_gradient(
     a: Tensor,
     b: Tensor | None,
     temperature: float,
+    of_weight: Tensor | None = None,
 ) -> Tensor:
     """∂ Σ_k (a_k s_k + b_k H_k) / ∂ hidden.
 
@@ -128,6 +125,8 @@ def hidden_gradient(
         a: (m,) weights of the log-probabilities.
         b: (m,) weights of the entropies, or None.
         temperature: Sampling temperature T.
+        of_weight: (v, d), to which the same sum's derivative by the weights is added in 16 bits,
+            as TRL's fused head takes it; None where it is not needed.
 
     Returns:
         (m, d) at the dtype of `hidden`.
@@ -143,26 +142,10 @@ def hidden_gradient(
                 b_here = None if b is None else b[here]
                 of = logit_gradient(logits, targets[here], a[here], b_here, temperature)
                 gradient[here] = through_embedding(of, logits.dtype, head.weight).to(hidden)
-    return gradient
-
-
-def weight_gradient(
-    hidden: Tensor,
-    head: nn.Linear,
-    targets: Tensor,
-    a: Tensor,
-    b: Tensor | None,
-    temperature: float,
-) -> Tensor:
-    """(v, d) ∂ Σ_k (a_k s_k + b_k H_k) / ∂W in 16 bits, as TRL's fused head takes it."""
-    gradient = torch.zeros_like(head.weight)
-    with torch.no_grad():
-        for here, logits in logit_rows(hidden, head):
-            b_here = None if b is None else b[here]
-            of = logit_gradient(logits, targets[here], a[here], b_here, temperature)
-            of, read = (x.to(logits.dtype).to(gradient.dtype) for x in (of, hidden[here]))
-            with torch.autocast(of.device.type, enabled=False):
-                gradient += of.T @ read
+                if of_weight is not None:  # then training rounds, and logits are of 16 bits
+                    of, read = (x.to(logits.dtype).to(of_weight.dtype) for x in (of, hidden[here]))
+                    with torch.autocast(of.device.type, enabled=False):
+                        of_weight += of.T @ read
     return gradient
 
 

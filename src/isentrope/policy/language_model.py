@@ -34,8 +34,8 @@ from isentrope.models.requirements import (
 from isentrope.models.sharding import Point, layers_at
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import is_sharded
-from isentrope.policy.divergence import DivergentScorer, Reference
-from isentrope.policy.head import HiddenStates, Scorer
+from isentrope.policy.divergence import Reference, divergent_scores
+from isentrope.policy.head import Scorer
 from isentrope.policy.own_logits import (
     require_float64,
     require_own_logits,
@@ -196,9 +196,9 @@ class Policy(Theta):
         Returns:
             s and H in nats, each (m,); then V and F, each (m,), or the features (m, k).
         """
-        chunk, dtype = self.vocab_chunk, self.precision.entropy
-        arguments = (batch, self.temperature, chunk, dtype, features, variances)
-        return self._at(params or self.theta, self.scorer, arguments, directions)
+        softmax = self.temperature, self.vocab_chunk, self.precision.entropy
+        arguments = (Scorer.scores, batch, *softmax, features, variances)
+        return self._at(params or self.theta, arguments, directions)
 
     def packed_hidden(
         self, batch: MicroBatch, params: Point | None = None, directions: int = 1
@@ -215,7 +215,7 @@ class Policy(Theta):
             (m, d).
         """
         if params is not None:
-            return self._at(params, HiddenStates(self.model), (batch,), directions)
+            return self._at(params, (Scorer.hidden, batch), directions)
         with self._evaluating(batch, directions, forward_mode=False):
             return self.scorer.hidden(batch)
 
@@ -233,8 +233,8 @@ class Policy(Theta):
         Returns:
             (m, 4) s, H, χ² and κ, or (m, 6) with ρ_2 and ρ_4 too.
         """
-        options = (self.temperature, self.vocab_chunk, self.precision.entropy, remainder)
-        return self._at(params, DivergentScorer(self.model), (batch, reference, *options))
+        softmax = self.temperature, self.vocab_chunk, self.precision.entropy
+        return self._at(params, (divergent_scores, batch, reference, *softmax, remainder))
 
     @contextmanager
     def _evaluating(self, batch: MicroBatch, count: int, *, forward_mode: bool) -> Generator[None]:
@@ -250,15 +250,15 @@ class Policy(Theta):
         ):
             yield
 
-    def _at(self, point: Point, module: Scorer, arguments: tuple[Any, ...], count: int = 1) -> Any:
-        """What a module gives at other parameters; the first argument is a micro-batch."""
+    def _at(self, point: Point, arguments: tuple[Any, ...], count: int = 1) -> Any:
+        """What the scorer gives at other parameters, of a function and a micro-batch."""
         names = self.scorer.inner_names
         # layers that are spread are replaced when they are gathered, by `layers_at`
         whole = {names[n]: p for n, p in point.items() if isinstance(p, Tensor)}
         whole = {n: p for n, p in whole.items() if not is_sharded(p)}
-        evaluating = self._evaluating(arguments[0], count, forward_mode=True)
+        evaluating = self._evaluating(arguments[1], count, forward_mode=True)
         with evaluating, layers_at(self.model, point):
-            return functional_call(module, whole, arguments)
+            return functional_call(self.scorer, whole, arguments)
 
     def convert(self, precision: str | Precision) -> Policy:
         """Switch to another precision in place (exact when it is a longer one).

@@ -64,7 +64,7 @@ def require_own_logits(
         if scores is None:
             batch = micro_batches(one, 8192)[0].to(device_of(scorer))
             with _scoring(scorer, precision, batch.input_ids):
-                s, entropy = scorer(batch, temperature, 8192, precision.entropy)[:2]
+                s, entropy = scorer.scores(batch, temperature, 8192, precision.entropy)[:2]
         else:
             s, entropy = scores.logprobs[row][:m], scores.entropies[row][:m]
         logits = own_logits(scorer, one, precision)
@@ -178,7 +178,7 @@ def rounding_operations(scorer: Scorer, precision: Precision) -> list[str]:
     """
     recorder, batch = RoundingOperations(), micro_batches(random_sequences(scorer), 8192)[0]
     with torch.no_grad(), precision.active(), recorder, refusal_by_name(scorer.lm):
-        scorer(batch.to(device_of(scorer)), 1.0, 8192, torch.float64)
+        scorer.scores(batch.to(device_of(scorer)), 1.0, 8192, torch.float64)
     return recorder.found
 
 

@@ -137,19 +137,33 @@ def score_along_each(
     count = len(next(iter(stacked.values())))
 
     def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
-        def at(theta: Vector) -> tuple[Tensor, ...]:
-            return policy.packed_scores(batch, theta, count)
-
-        def along(direction: Vector) -> Any:
-            return torch.func.jvp(at, (policy.theta,), (direction,))
-
-        # values do not depend on the direction, so vmap computes them once: out_dims None
-        with FrozenProducts():
-            base, slopes = torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
         # base: s and H, each (m,); slopes: ∂s and ∂H, each (directions, m)
+        base, slopes = slopes_along(
+            policy, lambda theta: policy.packed_scores(batch, theta, count), stacked
+        )
         return (*base, *(x for pair in zip(*slopes, strict=True) for x in pair))
 
     return collect(policy, rollouts, packed, PADDING_OF_SLOPES)
+
+
+def slopes_along(policy: Policy, function: Callable[[Vector], Any], stacked: Vector) -> Any:
+    """A function of θ and its first derivative along each of several directions, in one pass.
+
+    Args:
+        policy: The policy.
+        function: Of the trainable parameters; gives tensors.
+        stacked: The directions, from `stack_directions`.
+
+    Returns:
+        What it gives at θ, and the derivatives, (directions, ...) each.
+    """
+
+    def along(direction: Vector) -> Any:
+        return torch.func.jvp(function, (policy.theta,), (direction,))
+
+    # values do not depend on the direction, so vmap computes them once: out_dims None
+    with FrozenProducts():
+        return torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
 
 
 def stack_directions(policy: Policy, directions: Iterable[Vector]) -> Vector:

@@ -84,7 +84,7 @@ class Theta:
             def at(e: Tensor) -> Any:
                 return function(self.parameters_along(direction, e))
 
-            return derivatives_at_zero(at, order, self.device)
+            return derivatives_at_zero(at, order)
         theta = self.theta
         v = {n: direction[n].to(p.device, p.dtype) for n, p in theta.items()}
         return derivatives_along(function, theta, v, order)

@@ -24,7 +24,7 @@ from typing import Any, cast
 from torch import Tensor
 from transformers import TrainerCallback
 
-from isentrope.estimators.functional import Functionals
+from isentrope.estimators.functional import EstimatorOptions
 from isentrope.models.sharding import is_spread
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
@@ -202,15 +202,16 @@ class EntropyProbe(TrainerCallback):
             if (reward := self.options.reward) is not None:
                 drawn = E
                 E = together(lambda: with_rewards(drawn, reward))
-            asked = self.options.second_order, eta, self.options.position_pattern
+            estimator = EstimatorOptions(self.options.functional, self.options.method)
+            asked = self.options.second_order, eta, self.options.position_pattern, estimator
             before = look_ahead(policy, E, components, *asked)
             if self.kept is not None:
-                gradient = gradient_of_reading(policy, before, self._functionals(before))
+                gradient = gradient_of_reading(policy, before)
                 self.kept.renew(step, gradient, components, eta)
             other = None
             if self.options.fresh:
                 apart = self._draw(policy, step, 1, length)
-                other = look_ahead(policy, apart, components, False, eta)
+                other = look_ahead(policy, apart, components, False, eta, None, estimator)
         self._before = before, other, eta
 
     @never_raising
@@ -227,10 +228,9 @@ class EntropyProbe(TrainerCallback):
         with evaluating(self._policy.model):
             after = look_back(self._policy, before)
             apart = look_back(self._policy, other) if other else None
-        reading = read(step, eta, before, after, self._functionals(before))
+        reading = read(step, eta, before, after)
         if other and apart:
-            fresh = read(step, eta, other, apart, self._functionals(other)).change
-            reading = replace(reading, fresh=fresh)
+            reading = replace(reading, fresh=read(step, eta, other, apart).change)
         self.history.append(reading)
         self._latest |= reading.to_dict()
         for name, mean in self._means.items():
@@ -238,10 +238,6 @@ class EntropyProbe(TrainerCallback):
             if math.isfinite(estimate.ci_low):  # no interval where the weights cannot be trusted
                 mean.update(estimate.value, estimate.se)
                 self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
-
-    def _functionals(self, before: ScoredBefore) -> Functionals:
-        tokens = before.base.mask.double()
-        return Functionals(self.options.functional, self.options.method, tokens)
 
     def _reads(self, step: int) -> bool:
         return step % self._every == 0

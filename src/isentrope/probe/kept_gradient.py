@@ -24,8 +24,6 @@ import torch
 from torch import Tensor
 
 from isentrope.estimators.entropy import cotangents
-from isentrope.estimators.functional import Functionals
-from isentrope.estimators.sample import ScoredBatch
 from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.vectors import Vector, dot
 from isentrope.policy.gradient import weighted_gradient
@@ -73,21 +71,19 @@ class RunningMean:
         self._variance = state["variance"]
 
 
-def gradient_of_reading(policy: Policy, before: ScoredBefore, f: Functionals) -> Vector:
+def gradient_of_reading(policy: Policy, before: ScoredBefore) -> Vector:
     """G = ∂F of the mini-batch of a reading, by one backward pass; every process must call this.
 
     Args:
         policy: The policy at θ.
         before: The mini-batch, scored at θ.
-        f: F of the mini-batch.
 
     Returns:
         The gradient by parameter name, float32, the same on every process.
     """
-    sample = ScoredBatch(f, before.sampler, (before.base,), before.prompt_index, before.match)
-    rows = own_rows(policy, len(before.prompt_index))
+    rows = own_rows(policy, len(before.sample.prompt_index))
     t = int(before.mine.lengths.max())
-    a, b = (x[rows, :t] for x in cotangents(sample))
+    a, b = (x[rows, :t] for x in cotangents(before.sample))
 
     def own() -> Vector:
         with derivative_of_scores(policy.model):

@@ -20,10 +20,10 @@ from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.price import Price, price_of_step
 from isentrope.estimators.ratio import Sign, ratio_of
 from isentrope.estimators.reward_change import reward_change
-from isentrope.estimators.sample import ScoredBatch, trust_of_change
+from isentrope.estimators.sample import trust_of_change
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.token_statistics import Scores
-from isentrope.probe.scoring import ScoredBefore, sum_of_scores
+from isentrope.probe.scoring import ScoredBefore
 
 COMPONENTS = ("momentum", "decay", "gradient", "control", "rounding")
 ALWAYS = COMPONENTS[:3]
@@ -104,7 +104,6 @@ def read(
     eta: float,
     before: ScoredBefore,
     after: Scores,
-    f: Functionals,
 ) -> ProbeReading:
     """Make a reading from the scores before and after a step.
 
@@ -113,18 +112,16 @@ def read(
         eta: Its learning rate.
         before: Scores at θ and their derivatives.
         after: Scores at θ'.
-        f: F of the mini-batch, of every change.
 
     Returns:
         The reading.
     """
-    log_ratios = after.logprobs - before.sampler
+    sample = before.sample
+    f, base = sample.functional, sample.trust
+    log_ratios = after.logprobs - sample.sampler_logprobs
     result = infinitesimal_jackknife(
-        lambda omega: _statistics(f, omega, eta, before, log_ratios, after.entropies),
-        before.prompt_index,
+        lambda omega: _statistics(omega, eta, before, after), sample.prompt_index
     )
-    at_theta = ScoredBatch(f, before.sampler, (before.base,), before.prompt_index, before.match)
-    base = at_theta.trust
     trust, of_residual = trust_of_change(f, log_ratios, before.divergence)
     trust, of_residual = trust.or_worse(base), of_residual.or_worse(trust).or_worse(base)
 
@@ -135,7 +132,7 @@ def read(
         options = {"sign": sign, "unit": unit, "confidence": 0.95, **base.options(f.method)}
         return ratio_of(result, row, 2, name="δH₁", **options)
 
-    curved = before.curvature is not None
+    curved = len(sample.series) > 2
     return ProbeReading(
         step=step,
         eta=eta,
@@ -153,56 +150,48 @@ def read(
         change=estimate(4, trust=trust),
         residual=estimate(5, trust=of_residual),
         trust=trust,
-        price=_price(before, f, eta, after, trust, share(7, "share", sign="any")),
+        price=_price(before, eta, after, trust, share(7, "share", sign="any")),
     )
 
 
 def _price(
     before: ScoredBefore,
-    f: Functionals,
     eta: float,
     after: Scores,
     trust: Trust,
     momentum: Estimate,
 ) -> Price | None:
     """What the step spends and earns, and where the parabola of J has its top; None without J."""
-    sample, rewards = before.sample(f), before.rewards
+    sample, rewards = before.sample, before.rewards
     if rewards is None:
         return None
     price = price_of_step(sample, eta, before.classes, rewards, after=(after, trust))
     price = replace(price, momentum=momentum)
-    if before.curvature is None:
+    if len(sample.series) < 3:
         return price
     of_entropy = change_of_sample(sample, [eta], [after], [before.divergence])
     of_entropy = replace(of_entropy, moved=[(after, before.divergence)])
     return replace(price, top=reward_change(of_entropy, rewards).top)
 
 
-def _statistics(
-    f: Functionals,
-    omega: Tensor,
-    eta: float,
-    before: ScoredBefore,
-    log_ratios: Tensor,
-    entropies: Tensor,
-) -> Tensor:
+def _statistics(omega: Tensor, eta: float, before: ScoredBefore, after: Scores) -> Tensor:
     """(h, ℋ, ηδH₁, η²δH₂, ΔH, residual, predicted, parts of ηδH₁) as functions of ω."""
-    base = before.base.logprobs - before.sampler, before.base.entropies
+    sample, slopes = before.sample, before.slopes
+    f, r, h = sample.functional, sample.log_ratios, sample.entropies
     both = [Functionals(name, f.method, f.tokens) for name in ("per_token", "per_sequence")]
-    value = f(omega, *base)
-
-    def derivative(order: int, *series: Scores) -> Tensor:
-        paths = [base, *((s.logprobs, s.entropies) for s in series)]
-        return along(f, omega, tuple(p[0] for p in paths), tuple(p[1] for p in paths))[order]
-
+    value = f(omega, r, h)
     zero = value * 0
-    slopes = before.slopes
-    parts = [eta * derivative(1, slopes[c]) if c in slopes else zero for c in COMPONENTS]
+    parts = [
+        eta * along(f, omega, (r, slopes[c].logprobs), (h, slopes[c].entropies))[1]
+        if c in slopes
+        else zero
+        for c in COMPONENTS
+    ]
     first, second = torch.stack(parts).sum(0), zero
-    if before.curvature is not None:
-        total = sum_of_scores(list(slopes.values()))
-        second = eta * eta * derivative(2, total, before.curvature) / 2
-    change = f(omega, log_ratios, entropies) - value
-    each = [one(omega, *base) for one in both]
+    if len(sample.series) > 2:
+        curvature = along(f, omega, sample.log_ratio_series, sample.entropy_series)[2]
+        second = eta * eta * curvature / 2
+    change = f(omega, after.logprobs - sample.sampler_logprobs, after.entropies) - value
+    each = [one(omega, r, h) for one in both]
     predicted = first + second
     return torch.stack([*each, first, second, change, change - predicted, predicted, *parts])

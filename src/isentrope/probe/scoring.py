@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.influence.quantities import require_agreement
-from isentrope.estimators.functional import Functionals
+from isentrope.estimators.functional import EstimatorOptions, Functionals
 from isentrope.estimators.positions import matches, position_classes
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sampler_match import SamplerMatch, root_mean_square, tolerance_of
@@ -41,46 +41,25 @@ class ScoredBefore:
 
     Attributes:
         mine: This process's share of the rollouts, or all of them.
-        prompt_index: (n,) of the whole mini-batch.
-        sampler: (n, t) log-probabilities that the sampler used.
-        base: Scores at θ.
+        sample: The whole mini-batch at θ, with its derivatives along the step.
         slopes: Derivatives of the scores by component of v, those that are not zero.
-        curvature: (∂_v, ∂²_v) of the scores along v, with the second order; else None.
         divergence: How far θ + ηv moves each distribution.
-        match: How the sampler compares with the scorer.
         rewards: (n,) of the whole mini-batch; None where it has none.
         after: Where a pattern has just matched, (T,) of each response, by pattern.
     """
 
     mine: Rollouts
-    prompt_index: Tensor
-    sampler: Tensor
-    base: Scores
+    sample: ScoredBatch
     slopes: dict[str, Scores]
-    curvature: Scores | None
     divergence: Divergence
-    match: SamplerMatch
     rewards: Tensor | None = None
     after: Mapping[str, Sequence[Tensor]] = field(default_factory=dict[str, Sequence[Tensor]])
 
     @property
     def classes(self) -> dict[str, Tensor]:
         """(n, t) positions by class; an E of one response per prompt has no solved prompts."""
-        return position_classes(self.base.mask, self.base.entropies, after=self.after)
-
-    def sample(self, f: Functionals) -> ScoredBatch:
-        """The mini-batch with its derivatives along the step.
-
-        Args:
-            f: F of it.
-
-        Returns:
-            The scored batch.
-        """
-        series = (self.base, sum_of_scores(list(self.slopes.values())))
-        if self.curvature is not None:
-            series += (self.curvature,)
-        return ScoredBatch(f, self.sampler, series, self.prompt_index, self.match)
+        base = self.sample.series[0]
+        return position_classes(base.mask, base.entropies, after=self.after)
 
 
 def own_rows(policy: Policy, size: int) -> Tensor:
@@ -140,6 +119,7 @@ def look_ahead(
     second_order: bool,
     eta: float,
     pattern: str | None = None,
+    estimator: EstimatorOptions = EstimatorOptions(),
 ) -> ScoredBefore:
     """Score an E mini-batch at θ, and its derivatives along the step; every process must call this.
 
@@ -150,6 +130,7 @@ def look_ahead(
         second_order: Whether to compute ∂²_v too.
         eta: Learning rate of the step, at which the weights are judged.
         pattern: Of a class of positions; None for no such class.
+        estimator: Which entropy is read, and how.
 
     Returns:
         The scored mini-batch, the same on every process but for `mine`.
@@ -178,15 +159,14 @@ def look_ahead(
     sampler[base.mask] = torch.cat(drawn)
     difference = root_mean_square((base.logprobs - sampler)[base.mask])
     agrees = difference <= tolerance_of(policy)
+    match = SamplerMatch(difference, RowSampler(policy.temperature) if agrees else None, agrees)
+    f = Functionals(estimator.functional, estimator.method, base.mask.double())
+    series = (base, sum_of_scores(slopes), *along_v[1:])
     return ScoredBefore(
         mine=mine,
-        prompt_index=torch.arange(len(drawn)),
-        sampler=sampler,
-        base=base,
+        sample=ScoredBatch(f, sampler, series, torch.arange(len(drawn)), match),
         slopes=dict(zip(components, slopes, strict=True)),
-        curvature=along_v[1] if along_v else None,
         divergence=Divergence(*(torch.stack((x.logprobs, x.entropies), 2) for x in moments)),
-        match=SamplerMatch(difference, RowSampler(policy.temperature) if agrees else None, agrees),
         rewards=None if mine.rewards is None else torch.stack(_all_rows(policy, [*mine.rewards])),
         after={
             name: _all_rows(policy, own)

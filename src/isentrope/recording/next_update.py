@@ -18,19 +18,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-import torch.distributed as dist
 from pydantic import BaseModel, Field
 from safetensors.torch import save_file
 from torch import Tensor
 
 from isentrope.models.precision import Precision
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector, norm
+from isentrope.nouns.vectors import Vector, norm, zeros
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.system.files import MANIFEST, whole_folder
 from isentrope.system.manifest import file_digest, verify
-from isentrope.system.processes import together, world_size
+from isentrope.system.processes import all_ranks, together
 from isentrope.system.reading import read_json, read_tensors, require_types
 from isentrope.system.stated_steps import CHECKPOINT, require_own_update
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
@@ -78,14 +77,12 @@ def replay_error(
     """
     replayed: Vector = together(
         lambda: (
-            {n: torch.zeros_like(p, dtype=torch.float64) for n, p in policy.theta.items()}
+            zeros(policy.theta)
             if mine is None
             else weighted_gradient(policy, mine, *_negative_weights(mine))
         )
     )
-    if world_size() > 1:
-        for part in replayed.values():
-            dist.all_reduce(part)
+    all_ranks().sum(replayed.values())
     size = norm(replayed)
     clip = 1.0 if max_norm is None else min(1.0, max_norm / (size + 1e-6))
     used, gap = 0.0, 0.0

@@ -56,11 +56,13 @@ class Evaluation:
     Attributes:
         folder: Where it is.
         table: One row per step and decoding; each metric M with M_se, M_ci_low, M_ci_high.
+        groups: The same per group of prompts, with its name in `group`; empty without groups.
         config: The content of its config.yaml.
     """
 
     folder: Path
     table: pd.DataFrame
+    groups: pd.DataFrame
     config: Sections
 
     def sampled(self) -> pd.DataFrame:
@@ -133,8 +135,6 @@ def _read(run: Path, folder: Path, missing: list[str]) -> Iterator[Evaluation]:
             require_of_run(run, folder / name, name, result.made_from)
         names = list(results[0].rows[0].metrics) if results else []
         table = table_of(results, names).infer_objects()
-        if "group" in table:
-            table = table[table["group"].isna()]
     except (OSError, IsentropeError) as error:
         missing.append(f"{error} The evaluation is left out.")
         return
@@ -143,4 +143,5 @@ def _read(run: Path, folder: Path, missing: list[str]) -> Iterator[Evaluation]:
         return
     if unverified := [result.checkpoint for result in results if not result.verified]:
         missing.append(f"{folder}, {', '.join(unverified)}: {NOT_VERIFIED}")
-    yield Evaluation(folder, table, read_sections(folder))
+    groups = table[table["group"].notna()] if "group" in table else table[:0]
+    yield Evaluation(folder, table.drop(groups.index), groups, read_sections(folder))

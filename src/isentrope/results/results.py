@@ -130,7 +130,8 @@ class InfluenceResult(Result):
         listed_share: Share of the largest sizes that is not noise.
         shares: By prompt, if they were asked for.
         past: The momentum by past update, if that was asked for. Table: momentum.
-        classes: Of "tokens" and "sequences".
+        classes: Of "tokens" and "sequences"; of "sequences_by_group" where prompts
+            have groups.
     """
 
     verb: ClassVar[str] = verbs.INFLUENCE.name

@@ -10,7 +10,7 @@ JSON has no infinity.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MISSING = "–"
@@ -125,3 +125,13 @@ def percent(share: float) -> str:
 def listed(words: Sequence[str]) -> str:
     """At least one word as a list in a sentence: "one, two and three"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def gigabytes(size: float) -> str:
+    """A size in bytes, in words."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+
+
+def sizes_in_words(terms: Mapping[str, int]) -> str:
+    """Sizes by what they are."""
+    return ", ".join(f"{name} {gigabytes(size)}" for name, size in terms.items())

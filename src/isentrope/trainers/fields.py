@@ -1,10 +1,10 @@
 """The table of trainers' fields: what each does to a step.
 
 The fields are those of TRL's GRPOConfig, RLOOConfig and SFTConfig and of transformers'
-TrainingArguments. `FIELDS` has one row per field, made of the columns below.
-The readers of other trainers' arguments, the objective of a run, the probe and the controls take it
-from here, and docs/trl_settings.md is generated from it. A test compares it with the installed TRL,
-so that a field added by a new version is not missed.
+TrainingArguments, and what verl has beside (`verl_settings`). `FIELDS` has one row per field, made
+of the columns below. The readers of other trainers' arguments, the objective of a run, the probe
+and the controls take it from here, and docs/trl_settings.md is generated from it. A test compares
+it with the installed TRL, so that a field added by a new version is not missed.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ _READ = {
         "sampling.max_new_tokens, and estimator.max_response_length of dr_grpo"
     ),
     "loss_type": "estimator.objective",
+    "loss_scale_factor": "estimator.max_response_length of dr_grpo, in verl",
     "scale_rewards": "estimator.advantages",
     "max_grad_norm": "estimator.max_grad_norm; 0 is null, no clipping",
     "num_generations": "batch_config.G",
@@ -99,6 +100,7 @@ _BONUS = (
     "of the checkpoint's next_update/rollouts.parquet)"
 )
 _REFUSED: dict[str, tuple[Refusal, ...]] = {
+    "verl": (Refusal("a part of verl's step is not computed here"),),
     "loss_type": (
         Refusal(_LOSS, tuple(OBJECTIVES), step.GRPO),
         Refusal(_LOSS, ("nll", "chunked_nll"), step.FINE_TUNING),

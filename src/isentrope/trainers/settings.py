@@ -1,10 +1,11 @@
 """The training settings in a checkpoint's files, which determine its next step.
 
 A setting is read from the first file that has it: `contract.json` of `isentrope train`, then
-`training_args.bin` of TRL and transformers (`arguments`), then `trainer_state.json` if a script
-wrote such keys there. Parts of training's step that the computed step lacks (a KL term, filtered
-sampling, a stale batch) are obstacles; they depend on how the step is computed, and on what an
-update batch brings from its file or from memory: advantages, its length, its step.
+`training_args.bin` of TRL and transformers (`arguments`) or `verl.yaml` (`verl_settings`), then
+`trainer_state.json` if a script wrote such keys there. Parts of training's step that the computed
+step lacks (a KL term, filtered sampling, a stale batch) are obstacles; they depend on how the step
+is computed, and on what an update batch brings from its file or from memory: advantages, its
+length, its step.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from isentrope.system.strict_json import parse_json
 from isentrope.trainers.arguments import TRAINING_ARGS, SavedArguments, read_training_arguments
 from isentrope.trainers.fields import FIELDS
 from isentrope.trainers.step import TrainerStep, Use
+from isentrope.trainers.verl_settings import VERL_SETTINGS, read_verl_settings
 from isentrope.update.objective import OBJECTIVES, RECORDED, SFT
 
 
@@ -154,10 +156,12 @@ def read_training_settings(checkpoint: Path, *, without_control: bool = False) -
     uncontrolled = plain if contract.get("control") and plain in OBJECTIVES else None
     own = {"objective": uncontrolled} if without_control else {}
     add(_contract_keys({**contract, **own}), CONTRACT)
-    arguments = None
-    if (path := checkpoint / TRAINING_ARGS).is_file():
-        arguments = read_training_arguments(path)
-        add(_argument_keys(arguments, keys.get("estimator.objective")), TRAINING_ARGS)
+    arguments, objective = None, keys.get("estimator.objective")
+    readers = {TRAINING_ARGS: read_training_arguments, VERL_SETTINGS: read_verl_settings}
+    for name, read in readers.items():
+        if (path := checkpoint / name).is_file():
+            arguments = read(path)
+            add(_argument_keys(arguments, objective), name)
     if (path := checkpoint / TRAINER_STATE).is_file():  # transformers writes NaN into it
         state = read_json(path, "Restore it, or remove it.", finite=False)
         add(_contract_keys(state), TRAINER_STATE)
@@ -194,7 +198,8 @@ def _argument_keys(arguments: SavedArguments, objective: str | None) -> dict[str
     if loss in OBJECTIVES:
         keys["estimator.objective"] = loss
     if loss == "dr_grpo":
-        keys["estimator.max_response_length"] = a.get("max_completion_length")
+        length = a.get("loss_scale_factor") or a.get("max_completion_length")
+        keys["estimator.max_response_length"] = length
     several = arguments.processes > 1 or a.get("gradient_accumulation_steps", 1) > 1
     if several:
         keys["estimator.micro_batch"] = a.get("per_device_train_batch_size")
@@ -226,7 +231,7 @@ def batch_in_file(file: str | None, *, computed: bool) -> GivenBatch:
     if file is None:
         return GivenBatch(drawn=True)
     path = Path(file)
-    columns = _first_row(path)
+    columns = first_row(path)
     own = not computed and bool({"advantage", "advantages"} & set(columns))
     length = saved_length(path) if path.suffix == ".parquet" and columns else None
     step = columns.get("step")
@@ -234,7 +239,7 @@ def batch_in_file(file: str | None, *, computed: bool) -> GivenBatch:
     return GivenBatch(own, "entropy_weights" in columns, length, logged)
 
 
-def _first_row(path: Path) -> dict[str, Any]:
+def first_row(path: Path) -> dict[str, Any]:
     """The first row of a batch's file; empty where it is not there or cannot be read."""
     if not path.is_file():
         return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -24,7 +24,7 @@ from isentrope.sampling.tasks import Task
 from isentrope.sampling.tasks.custom import read_responses
 from isentrope.system.progress import Progress
 from isentrope.system.reading import reading
-from isentrope.trainers.trl_completions import is_trl_completions, read_trl_completions
+from isentrope.trainers.logged_texts import are_logged_texts, read_logged_texts
 from isentrope.training.prompt_sampler import difficulty_weights
 from isentrope.update.objective import RECORDED, SFT
 from isentrope.verbs.precision_stages import at_precision
@@ -97,7 +97,8 @@ class Sampler:
 
     def read(self, path: str | Path) -> Rollouts:
         """A batch from a file, checked against the policy."""
-        return read_rollouts(self.policy, path, self.sampling.max_new_tokens)
+        longest = self.sampling.max_new_tokens
+        return read_rollouts(self.policy, path, self.data.update_task, longest)
 
     def longest(self, rollouts: Rollouts) -> int:
         """Tokens after which responses were cut: as the batch says, or as they are drawn here."""
@@ -214,32 +215,40 @@ class Sampler:
         return set() if other is None or self.data.allow_overlap else prompts_of(other)
 
 
-def read_rollouts(policy: Policy, path: str | Path, max_new_tokens: int | None = None) -> Rollouts:
-    """Read a batch that was saved or logged by TRL (.parquet), or written by hand (.jsonl).
+def read_rollouts(
+    policy: Policy,
+    path: str | Path,
+    task: Callable[[], Task],
+    max_new_tokens: int | None = None,
+) -> Rollouts:
+    """Read a batch: saved, logged by TRL (.parquet) or verl (.jsonl), or by hand (.jsonl).
 
     Args:
         policy: Encodes texts; its vocabulary and context must fit the batch.
         path: The file.
-        max_new_tokens: Length at which TRL's sampler cut completions.
+        task: Has the prompts of texts that verl logged.
+        max_new_tokens: Length at which a trainer's sampler cut completions.
 
     Returns:
         The rollouts.
 
     Raises:
-        ValueError: If the file is of another kind, or a token or a length does not fit the model.
+        ValueError: If the file is of another kind, its texts cannot be encoded, or a token or a
+            length does not fit the model.
     """
     kind = Path(path).suffix
     if kind not in (".parquet", ".jsonl"):
         raise ValueError(f"{path} is neither .parquet nor .jsonl: a batch is one of these.")
-    if kind == ".jsonl":
-        rollouts = read_responses(policy, path)
-    elif is_trl_completions(path):
+    if are_logged_texts(path):
         log.warning(
-            "%s holds TRL's texts, which are encoded again: tokens may differ from those that were "
-            "drawn, and each completion shorter than sampling.max_new_tokens gets its end token.",
+            "%s holds a trainer's texts, which are encoded again: tokens may differ from those "
+            "that were drawn, and each completion shorter than sampling.max_new_tokens gets its "
+            "end token.",
             path,
         )
-        rollouts = read_trl_completions(policy, path, max_new_tokens)
+        rollouts = read_logged_texts(policy, path, task, max_new_tokens)
+    elif kind == ".jsonl":
+        rollouts = read_responses(policy, path)
     else:
         rollouts = Rollouts.load(path)
     with reading(path, "Give a batch that this model could have drawn."):

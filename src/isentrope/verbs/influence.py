@@ -16,7 +16,13 @@ from typing import Any
 
 import pandas as pd
 
-from isentrope.attribution.influence.classes import Classes, sequence_classes, token_classes
+from isentrope.attribution.influence.classes import (
+    BY_GROUP,
+    Classes,
+    group_classes,
+    sequence_classes,
+    token_classes,
+)
 from isentrope.attribution.influence.contributions import (
     Attribution,
     Influence,
@@ -117,6 +123,8 @@ def classes_of(ready: Prepared, table: Influence) -> dict[str, Classes]:
         return {}
     section, confidence = ready.analysis, ready.estimator.confidence
     classes = {"sequences": sequence_classes(table, confidence=confidence)}
+    if groups := table.U.prompt_groups:
+        classes[BY_GROUP] = group_classes(table, groups, confidence=confidence)
     if table.scores is not None:
         classes["tokens"] = token_classes(
             table, share=section.class_share, criterion=section.top, confidence=confidence

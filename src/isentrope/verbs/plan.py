@@ -27,21 +27,17 @@ from isentrope.planning.plan import (
     Shapes,
     Stage,
     bytes_of,
-    gigabytes,
     held,
     libraries_bytes,
     memory_of,
     shapes_of,
 )
-from isentrope.planning.training_memory import (
-    cache_bytes,
-    held_in_training,
-    pass_bytes,
-    sizes_in_words,
-)
+from isentrope.planning.training_memory import cache_bytes, held_in_training, pass_bytes
 from isentrope.results.verbs import INFLUENCE, MEASURE, VERBS
 from isentrope.runs.checkpoints import find_checkpoints
 from isentrope.runs.study import plan_study
+from isentrope.system.formatting import gigabytes, sizes_in_words
+from isentrope.system.memory import is_lack_of_memory
 from isentrope.system.progress import Clock, Progress
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs.dry_run import stages_of
@@ -171,11 +167,16 @@ def _training(
             continue
         terms = held_in_training(model, planned_fields(config.trainer).reference)
         found = Plan(verb, name, terms, libraries_bytes(device), size, otherwise=SMALLER)
-        if reason := _why_no_step(config, shapes, found.peak):
+        if not (reason := _why_no_step(config, shapes, found.peak)) and found.fits:
+            try:
+                found = replace(found, stages=tuple(_two_steps(config)))
+            except (RuntimeError, MemoryError) as error:
+                if not is_lack_of_memory(error):
+                    raise
+                reason = "this machine's memory was full in its dry run"
+        if reason:
             stages = _by_shapes(config, model, sum(terms.values()))
             found = replace(found, stages=tuple(stages), not_run=reason)
-        elif found.fits:
-            found = replace(found, stages=tuple(_two_steps(config)))
         plans.append(found)
     return plans
 
@@ -196,7 +197,7 @@ def _why_no_step(config: TrainConfig | SftConfig, shapes: Shapes, least: int) ->
 
 def _by_shapes(config: TrainConfig | SftConfig, model: Any, fixed: int) -> list[Stage]:
     """The stages of a training by shapes, above what is held; of no time."""
-    checkpointing = planned_fields(config.trainer).checkpointing
+    fields = planned_fields(config.trainer)
     stages = []
     if isinstance(config, SftConfig):
         tuning = config.fine_tuning
@@ -210,7 +211,7 @@ def _by_shapes(config: TrainConfig | SftConfig, model: Any, fixed: int) -> list[
         size = model.dtype.itemsize
         cache = cache_bytes(model.config, at_once, shape[1], size)
         stages.append(Stage("sampling", None, fixed + cache, fixed, "sampling.batch_size", at_once))
-    most = pass_bytes(model.to("meta"), *shape, checkpointing)
+    most = pass_bytes(model.to("meta"), *shape, fields.checkpointing, fields.bf16)
     return [*stages, Stage("update", None, fixed + most, fixed, setting, number)]
 
 

@@ -42,6 +42,9 @@ from isentrope.nouns.saved import Absent
 HIGH_ENTROPY = 0.2
 """Share of the tokens that is of high entropy."""
 
+BY_GROUP = "sequences_by_group"
+"""The key of classes that are groups of prompts."""
+
 CRITERION_SHARES = (0.0002, 0.02, 0.2)
 """Shares of the tokens that the criterion is asked for."""
 
@@ -157,9 +160,24 @@ def sequence_classes(influence: Influence, *, confidence: float = 0.95) -> Class
         ranks = torch.from_numpy(tied(surprisal.numpy()))
         above = ranks > ranks.double().quantile(0.5)
         words.append(_pick(above, "surprising", "expected"))
-    sizes = weights.abs().sum(1)
-    sums = Sums(influence, lambda x: x.by_group[:, acting], sizes, confidence)
-    return _classes(influence, sums, _joined(*words), thresholds, {})
+    return _of_sequences(influence, _joined(*words), thresholds, confidence)
+
+
+def group_classes(
+    influence: Influence, groups: Sequence[str], *, confidence: float = 0.95
+) -> Classes:
+    """The acting sequences of a step by the group of their prompts.
+
+    Args:
+        influence: The influence.
+        groups: Name of each sequence's group.
+        confidence: Nominal coverage of the intervals.
+
+    Returns:
+        One class per group.
+    """
+    names = np.array(groups)[influence.acting.any(1).numpy()]
+    return _of_sequences(influence, names, {}, confidence)
 
 
 _ENTROPY = ("high entropy", "low entropy")
@@ -181,6 +199,15 @@ def _signs(weights: Tensor) -> list[str]:
 
 def _joined(*words: list[str]) -> np.ndarray:
     return np.array([", ".join(row) for row in zip(*words, strict=True)])
+
+
+def _of_sequences(
+    influence: Influence, names: np.ndarray, thresholds: dict[str, float], confidence: float
+) -> Classes:
+    acting = influence.acting.any(1)
+    sizes = influence.coefficients[acting].abs().sum(1)
+    sums = Sums(influence, lambda x: x.by_group[:, acting], sizes, confidence)
+    return _classes(influence, sums, names, thresholds, {})
 
 
 def _classes(

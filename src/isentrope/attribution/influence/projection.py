@@ -148,7 +148,7 @@ def on_tokens(
         some = chain([first], islice(left, DIRECTIONS_AT_ONCE - 1))
         with DerivativeOfTraining():  # U's tokens, differentiated as in the step
             c, d = step.token_weights, step.entropy_weights
-            scores, slopes = score_jvp(policy, U, some, entropies=d is not None)
+            scores, *slopes = score_jvp(policy, U, some, entropies=d is not None)
             for slope in slopes:
                 moved = c * slope.logprobs
                 projections.append(moved if d is None else moved + d * slope.entropies)

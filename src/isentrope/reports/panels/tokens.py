@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from isentrope.attribution.influence.classes import BY_GROUP
 from isentrope.reports.drawing import bars
 from isentrope.reports.panel import Panel, Row, markup, number, records, with_interval
 from isentrope.reports.read_run import Measurement, Reading
@@ -37,15 +38,21 @@ def classified(
 
 
 def class_panel(reading: Reading) -> Iterator[Panel]:
-    """δH of every class, and its shares."""
+    """δH of every class of tokens, and of every group of prompts, and its shares."""
     found = classified(reading)
     if found is None:
         return
-    classes = found.result.classes["tokens"]
+    for of in ("tokens", BY_GROUP):
+        if of in found.result.classes:
+            yield _classes(found, of)
+
+
+def _classes(found: Measurement[InfluenceResult] | Measurement[AuditResult], of: str) -> Panel:
+    classes, (members, _, by_group) = found.result.classes[of], of.partition("_")
     parts, total = classes.parts, sum(part.members for part in classes.parts.values())
     rows = []
     for name, part in parts.items():
-        row = {"class": name, "tokens": part.members, "share_of_tokens": part.members / total}
+        row = {"class": name, members: part.members, f"share_of_{members}": part.members / total}
         row |= {"weight": part.weight, **part.delta_h.columns()}
         more = {"share": part.share_h, "fall": part.fall, "delta_j": part.delta_j}
         row |= {f"{of}_{key}": x for of, e in more.items() if e for key, x in e.columns().items()}
@@ -53,14 +60,18 @@ def class_panel(reading: Reading) -> Iterator[Panel]:
     names = [f"{name} ({percent(part.members / total)})" for name, part in parts.items()]
     changes = [part.delta_h for part in parts.values()]
     ends = {name: number(value) for name, value in classes.thresholds.items()}
+    words = (
+        "Classes are the groups of the batch's prompts."
+        if by_group
+        else f"Unlikely is log π ≤ {ends['s of unlikely']}, high entropy H ≥ "
+        f"{ends['H of high entropy']} nats; rewarded and punished are signs of the token's weight."
+    )
     name, most = min(parts.items(), key=lambda pair: pair[1].delta_h.value)
-    yield Panel(
-        "classes",
-        "Which classes of tokens cost entropy",
+    return Panel(
+        "groups" if by_group else "classes",
+        f"Which classes of {of.replace('_', ' ')} cost entropy",
         f"Of the classes, “{name}” moves entropy lowest, by {with_interval(most.delta_h)} "
-        f"{most.delta_h.unit}, {with_interval(most.fall)} of the fall. Unlikely is log π ≤ "
-        f"{ends['s of unlikely']}, high entropy H ≥ {ends['H of high entropy']} nats; rewarded and "
-        "punished are signs of the token's weight.",
+        f"{most.delta_h.unit}, {with_interval(most.fall)} of the fall. {words}",
         found.source(),
         pd.DataFrame(rows),
         bars(names, changes, f"δH ({classes.gradient.unit})"),

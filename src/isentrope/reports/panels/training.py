@@ -24,13 +24,14 @@ from isentrope.reports.drawing import (
     SECOND,
     STEP,
     Mark,
+    bars,
     chart,
     dashed,
     logged,
     points,
 )
 from isentrope.reports.evaluations import Evaluation
-from isentrope.reports.panel import Panel, from_to, number
+from isentrope.reports.panel import Panel, estimates_in, from_to, number
 from isentrope.reports.read_run import Reading, read_log
 from isentrope.system.formatting import percent
 
@@ -223,6 +224,17 @@ def passes(reading: Reading) -> Iterator[Panel]:
             {f"pass@{k} at the last step": estimates[k][-1] for k in ks},
             {f"pass@{k} at the last step": x for k, x in evaluation.scores(last, ks).items()},
         )
+        groups = evaluation.groups[evaluation.groups["step"] == last]
+        groups = groups[groups["decoding"] == rows["decoding"].iloc[-1]]
+        if len(groups):
+            yield Panel(
+                f"pass_by_group_{place + 1}",
+                f"pass@{ks[0]} by group of prompts, {evaluation.folder.name}",
+                f"At step {last:.0f}. A bar without an interval is of one prompt.",
+                evaluation.source(),
+                groups,
+                bars(groups["group"].tolist(), estimates_in(groups, f"pass_at_{ks[0]}"), "share"),
+            )
 
 
 def _evaluated(evaluation: Evaluation, metric: str, label: str, colour: str, **style: Any) -> Mark:

@@ -18,6 +18,7 @@ from isentrope.trainers.convert.deepspeed import is_deepspeed, read_deepspeed
 from isentrope.trainers.convert.distributed import is_dcp, is_fsdp, read_dcp, read_fsdp
 from isentrope.trainers.convert.gathered import Gathered, described_model
 from isentrope.trainers.convert.verl import is_verl, read_verl
+from isentrope.trainers.verl_settings import VERL_SETTINGS, read_verl_settings
 from isentrope.update.parameter_names import plain_name, unwrapped
 
 ADAPTER = "adapter_config.json"
@@ -50,7 +51,12 @@ class Converted:
     parameters: int | None
 
 
-def convert(source: str | Path, out: str | Path, model: str | Path | None = None) -> Converted:
+def convert(
+    source: str | Path,
+    out: str | Path,
+    model: str | Path | None = None,
+    run_settings: str | Path | None = None,
+) -> Converted:
     """Write a checkpoint of another trainer as one that every verb reads.
 
     Known are torch.distributed.checkpoint, FSDP of accelerate and transformers, verl (FSDP2), and
@@ -61,6 +67,7 @@ def convert(source: str | Path, out: str | Path, model: str | Path | None = None
         out: Folder to create.
         model: Folder with config.json and the tokenizer, or with adapter_config.json where an
             adapter was trained; None where the checkpoint has them itself.
+        run_settings: .hydra/config.yaml of verl's run, to be read with the checkpoint.
 
     Returns:
         The folder and what is in it.
@@ -75,6 +82,8 @@ def convert(source: str | Path, out: str | Path, model: str | Path | None = None
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no checkpoint folder {folder}.")
     require_apart(out, [folder] if model is None else [folder, model])
+    if run_settings is not None:
+        read_verl_settings(Path(run_settings))
     gathered = _read(folder)
     config = _config(folder, gathered, None if model is None else Path(model))
     adapter = (config / ADAPTER).is_file()
@@ -93,6 +102,8 @@ def convert(source: str | Path, out: str | Path, model: str | Path | None = None
             state = here / TRAINER_STATE
             written = read_json(state, finite=False) if state.is_file() else {}
             write_json(state, {**gathered.training, **written})
+        if run_settings is not None:
+            shutil.copy(run_settings, here / VERL_SETTINGS)
         if gathered.optimizer is not None:
             torch.save(gathered.optimizer, here / "optimizer.pt")
     states = None if gathered.optimizer is None else len(gathered.optimizer.get("state", {}))
