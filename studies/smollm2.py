@@ -64,8 +64,8 @@ OF_TOKENS = (
     Claim("the covariance ranks tokens poorly", "rank correlation", ".12–.39", high=0.5),
 )
 CLAIMS = (
-    Claim("entropy falls", "held out, sample: change of entropy_per_token", "−.10", high=0),
-    Claim("reward rises", "held out, sample: change of pass_at_1", "+.5", 0),
+    Claim("entropy falls", "held out, sampled: change of entropy_per_token", "−.10", high=0),
+    Claim("reward rises", "held out, sampled: change of pass_at_1", "+.5", 0),
     Claim("first order predicts the step", "Σ ηδH₁ over Σ ΔH", "1.09", 0.8, 1.25),
     Claim("most of it is momentum", "momentum's share of Σ ηδH₁", ".58–.72", 0.5),
     Claim("a gradient kept for 20 steps has the sign", "share of right signs", "1.00", 0.8),
