@@ -22,8 +22,10 @@ import pandas as pd
 
 from isentrope.nouns.estimate import t_quantile
 
-STEPS = (20, 100)
+STEPS = (20, 60)
 """The early and the late checkpoint."""
+LAST = 61
+"""The last step with a reading of the probe that every run has."""
 TOP = 0.02
 """Share of the tokens that a list has."""
 
@@ -202,7 +204,7 @@ def shown_tokens(tokens: pd.DataFrame, responses: int = 6, marked: float = 0.2) 
 def read_run(folder: Path) -> tuple[Numbers, str]:
     """The numbers of a run, and its tokens as text."""
     lines = (folder / "logs" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    numbers = of_log(pd.DataFrame([json.loads(x) for x in lines]).set_index("step"))
+    numbers = of_log(pd.DataFrame([json.loads(x) for x in lines]).set_index("step").loc[:LAST])
     text = ""
     for step in STEPS:
         place = folder / "measurements" / f"influence_step_{step}"
