@@ -280,7 +280,7 @@ def _of_runs(world: Path, run: Path, policy: Any) -> list[Reader]:
             "responses.jsonl",
             world,
             ("U.jsonl",),
-            lambda: read_rollouts(policy, world / "U.jsonl"),
+            lambda: read_rollouts(policy, world / "U.jsonl", None),
             0.05,
             manifest=False,
         ),

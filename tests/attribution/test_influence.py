@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from isentrope.attribution.gradients.gram import gram
-from isentrope.attribution.gradients.groups import assign_groups, entropy_groups
+from isentrope.attribution.gradients.groups import assign_groups
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
 from isentrope.attribution.influence.influence import influence
@@ -21,6 +21,7 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
 from isentrope.update.step import optimizer_step
 from tests import cases
+from tests.attribution.test_alignment import entropy_groups
 from tests.update.directions import sequence_directions
 
 METHODS = cases.METHODS
@@ -193,7 +194,7 @@ def test_errors_are_those_of_a_jackknife_that_deletes_groups(functional):
     exact = cases.exact("llama")
     policy, E, groups = exact.policy, exact.sample(240, seed=3), 8
     v = cases.direction(policy)
-    found = entropy_groups(policy, E, groups, EstimatorOptions(functional))
+    found = entropy_groups(policy, E, groups, functional)
     ours = float(found.standard_error(found.along(v)))
     whole = entropy_gradient(policy, E, functional=functional)
     assert dot(found.total, v) == pytest.approx(dot(whole, v), rel=1e-9)
@@ -367,7 +368,7 @@ def test_intervals_of_the_budget_cover_the_oracle(functional):
     truth = exact.derivatives(v, functional)[0]
     covered = []
     for seed in range(600):
-        found = entropy_groups(policy, exact.sample(128, seed), 8, EstimatorOptions(functional))
+        found = entropy_groups(policy, exact.sample(128, seed), 8, functional)
         x = found.along(v)
         half = 2.3646 * float(found.standard_error(x))  # t of 7 degrees of freedom
         covered.append(abs(float(x.sum()) - truth) < half)

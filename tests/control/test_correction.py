@@ -14,7 +14,7 @@ from isentrope.control.correction import (
     Limits,
     correct,
 )
-from isentrope.control.feedback import SteadyLevel
+from isentrope.control.feedback import Level
 from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
 from isentrope.control.requirements import BudgetOptions
 from isentrope.control.trial import entropy_correction
@@ -135,8 +135,10 @@ def test_both_limits_hold_and_say_which_of_them_acted(case):
     small = corrected(
         found, named(v), named(P), eta, h, Asked(tau=tau, limits=Limits(1.0, 1e9, 0.01))
     )
+    own = abs(small.numbers["predicted"])
     assert small.reason == "out_of_range"
-    assert eta * small.weight * small.numbers["gain"] == pytest.approx(0.01 * h)
+    assert own > 0.01 * h
+    assert eta * small.weight * small.numbers["gain"] == pytest.approx(own + 0.01 * h)
     short = corrected(
         found, named(v), named(P), eta, h, Asked(tau=-tau, limits=Limits(1.0, 0.3, 1e9))
     )
@@ -144,7 +146,20 @@ def test_both_limits_hold_and_say_which_of_them_acted(case):
     assert short.reason == "too_large"
     assert short.weight < 0
     assert math.sqrt((added**2 / P).sum()) == pytest.approx(0.3 * math.sqrt((v**2 / P).sum()))
-    assert short.numbers["step_share"] == pytest.approx(np.linalg.norm(added) / np.linalg.norm(v))
+    assert short.numbers["step_share"] == pytest.approx(0.3)
+    free = corrected(found, named(v), named(P), eta, h, Asked(tau=-tau, limits=FREE))
+    share = math.sqrt((flat(free.component) ** 2 / P).sum() / (v**2 / P).sum())
+    assert free.numbers["step_share"] == pytest.approx(share)
+
+
+def test_a_step_is_cancelled_whole_however_much_it_changes(case):
+    found, _, _, v, P = case
+    limits = Limits(1.0, 1e9, 1e-6)
+    made = corrected(found, named(100 * v), named(P), 0.1, 1.0, Asked(limits=limits))
+    assert abs(made.numbers["predicted"]) > 2
+    assert made.reason is None
+    left = made.numbers["predicted"] + 0.1 * made.weight * made.numbers["gain"]
+    assert left == pytest.approx(0.0, abs=1e-9)
 
 
 def test_groups_sum_to_the_entropy_gradient(policy):
@@ -204,7 +219,7 @@ def test_the_gain_that_is_applied_is_that_of_the_direction_where_noise_hides_it(
     for _ in range(8):
         g = rng.normal(size=40)
         g /= np.linalg.norm(g)
-        means, gains = GradientMeans(8), SteadyLevel()
+        means, gains = GradientMeans(8), Level()
         for _ in range(60):
             a, b = (g / 4 + noise / 2 * rng.normal(size=(4, 40)) for _ in range(2))
             read = means.halves(named(a), named(b))
@@ -243,11 +258,17 @@ def test_a_share_of_strength_goes_that_share_of_the_way_to_the_goal(case):
     assert after == pytest.approx((0.1 * slope + goal) / 2)
 
 
-def test_a_variance_that_is_small_by_chance_does_not_decide():
-    level = SteadyLevel()
-    level.observe(1.0, 1.0)
-    level.observe(3.0, 1e-12)
-    assert 1.5 < level.value < 2.5
-    again = SteadyLevel()
+def test_a_gain_is_filtered_as_a_share_of_the_squared_entropy():
+    """Gain and entropy fall; a variance that is small by chance does not decide."""
+    gains = Level()
+    for entropy in (2.0, 0.2, 0.02):
+        unit = entropy**2
+        found = gains.filtered(3.0 * unit, 0.3 * unit, unit)
+        assert found[0] == pytest.approx(3.0 * unit)
+        assert found[1] <= 0.3 * unit
+    level = Level()
+    level.filtered(1.0, 1.0, 1.0)
+    assert 1.5 < level.filtered(3.0, 1e-6, 1.0)[0] < 2.5
+    again = Level()
     again.load_state_dict(level.state_dict())
-    assert again.filtered(2.0, 0.1) == level.filtered(2.0, 0.1)
+    assert again.filtered(2.0, 0.1, 1.0) == level.filtered(2.0, 0.1, 1.0)

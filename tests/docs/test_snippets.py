@@ -2,13 +2,13 @@
 
 import ast
 import importlib
-import inspect
 import runpy
 
 import matplotlib.pyplot as plt
 import pytest
 
 import isentrope
+from tests.calls import refused
 from tests.docs.pages import PAGES, ROOT, blocks
 
 SNIPPETS = [
@@ -42,42 +42,9 @@ def test_a_snippet_compiles_and_its_names_exist(code):
     assert unknown(code) == []
 
 
-def refused(code: str) -> list[str]:
-    """Calls of names imported from isentrope that their signatures refuse."""
-    tree, found = ast.parse(code), {"ise": isentrope}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("isentrope"):
-            module = importlib.import_module(node.module or "")
-            found |= {a.asname or a.name: getattr(module, a.name) for a in node.names}
-    calls = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (target := _named(node.func, found)) is not None:
-            given = {k.arg: None for k in node.keywords if k.arg}
-            try:
-                inspect.signature(target).bind_partial(*node.args, **given)
-            except TypeError as error:
-                calls.append(f"{ast.unparse(node)}: {error}")
-    return calls
-
-
-def _named(called: ast.expr, found: dict[str, object]) -> object:
-    """What `name` or `ise.name` is; None for anything else."""
-    if isinstance(called, ast.Name):
-        return found.get(called.id)
-    of_ise = isinstance(called, ast.Attribute) and ast.unparse(called.value) == "ise"
-    return getattr(isentrope, called.attr, None) if of_ise else None
-
-
 @pytest.mark.parametrize("code", SNIPPETS)
 def test_the_calls_of_a_snippet_fit_their_signatures(code):
     assert refused(code) == []
-
-
-def test_a_call_that_does_not_fit_is_found():
-    imported = "from isentrope.control.feedback import Target\n"
-    assert refused(imported + 'Target(kind="hold")') == []
-    assert len(refused(imported + 'Target("hold")')) == 1
-    assert len(refused("import isentrope as ise\nise.EntropyProbe([], seed=1)")) == 1
 
 
 def test_a_name_that_does_not_exist_is_found():

@@ -127,8 +127,9 @@ def show(console: Console, printed: Iterable[Table | str], notes: Iterable[str] 
             print_table(console, block)
         else:
             say(block, console)
-    for sentence in notes:
-        say(f"  note         {sentence}", console)
+    for sentence in notes:  # a terminal would break them within words
+        text, whole = f"  note         {sentence}", not console.is_terminal
+        console.print(text, markup=False, highlight=False, soft_wrap=whole)
 
 
 def print_table(console: Console, table: Table) -> None:

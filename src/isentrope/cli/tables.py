@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -21,9 +22,11 @@ from isentrope.runs.branch_effects import START, Effect
 from isentrope.runs.branch_study import UNCHANGED, Start
 from isentrope.runs.evaluation_folder import EvaluatedRow, EvaluationResult
 from isentrope.system.formatting import MISSING, gigabytes, known, sizes_in_words
-from isentrope.verbs.branch import Branched
-from isentrope.verbs.evaluate import Evaluated
 from isentrope.verbs.printed import Column, Table
+
+if TYPE_CHECKING:  # they import trl
+    from isentrope.verbs.branch import Branched
+    from isentrope.verbs.evaluate import Evaluated
 
 Cell = Callable[[str], str]
 """From a setting to its cell."""
@@ -92,14 +95,15 @@ def print_findings(
 ) -> None:
     """Print a table per checkpoint, and a sentence where no check failed.
 
-    The first screen has the names of the checks that passed, and rows for the others.
+    The first screen has the number of the checks that passed, and rows for the others.
 
     Raises:
         Exit: With status 1, if a check failed.
     """
     for name, findings in by_checkpoint.items():
-        if out.room < math.inf and (passed := [f.name for f in findings if f.passed]):
-            say(f"{name}: {len(passed)} of {len(findings)} checks passed: {', '.join(passed)}", out)
+        if out.room < math.inf and (passed := sum(f.passed is True for f in findings)):
+            of = f"{passed} of {len(findings)}"
+            say(f"{name}: {of} checks passed; --details says what each has seen.", out)
             findings = [f for f in findings if not f.passed]
         if not findings:
             continue

@@ -3,7 +3,7 @@
     on_pre_optimizer_step   .grad is final: v and P by the optimizer's rule, λu from the rollouts
     on_optimizer_step       θ' ← θ' + ηλu; the optimizer's state does not change
 
-    τ = output of the feedback + change of its schedule,     λ, u: `correction`,     ĥ: `level`
+    τ = output of the feedback + change of its schedule,     λ, u: `correction`,     ĥ: `feedback`
 
 E is the step's own rollouts (`own_rollouts`), each prompt left out of the step that it is compared
 with (`leave_one_out`), so nothing is drawn. The level is that of all responses; gradients come from
@@ -27,7 +27,7 @@ from transformers import TrainerCallback
 
 from isentrope.control.averages import GradientMeans
 from isentrope.control.correction import Asked, Correction, Effects, correct, weighed
-from isentrope.control.feedback import Feedback, Gains, Level, SteadyLevel, Target
+from isentrope.control.feedback import Feedback, Gains, Level, Target
 from isentrope.control.gradients import ControlSample
 from isentrope.control.kept_state import keep_state
 from isentrope.control.leave_one_out import HalfReading, in_the_loss, read_half
@@ -53,7 +53,6 @@ from isentrope.system.processes import rank, together
 log = logging.getLogger("isentrope")
 
 STREAM = 13  # number of the control's random stream, different from the probe's
-SECOND_ORDER = 0.5  # as a share of a predicted change, for the variance of ĥ
 _REASONS = {
     "not_finite": "a number of the step is not finite",
     "no_rate": "the learning rate is 0",
@@ -95,7 +94,7 @@ class EntropyBudget(TrainerCallback):
         self._feedback = Feedback(target or Target(kind="hold"), gains)
         self._seed = seed
         self._means = GradientMeans(self._options.average)
-        self._level, self._gain = Level(), SteadyLevel()
+        self._level, self._gain = Level(), Level()
         self._own: OwnRollouts | None = None
         self._policy: Policy | None = None
         self._eta = 0.0
@@ -174,7 +173,7 @@ class EntropyBudget(TrainerCallback):
             )
         entropy, se = everything.entropy()
         if not nowhere:
-            self._level.observe(entropy, max(se**2, 1e-18))
+            self._level.observe(entropy, se**2)
         level_se = math.sqrt(self._level.variance)
         # the target before this step: `scheduled` adds its change in this step
         self._feedback.observe(step, self._level.value, ahead=0)
@@ -185,7 +184,7 @@ class EntropyBudget(TrainerCallback):
         correction = self._correction(step, coming, policy, everything, clip, asked)
         self._eta = coming.learning_rate
         self.component = correction.component if correction.weight else None
-        self._predict_level(correction)
+        self._let_level_change(correction)
         if correction.reason is not None:
             self._warn(step, correction.reason, bool(correction.weight))
         if correction.reason is not None or correction.numbers["asked"] != tau:
@@ -240,17 +239,13 @@ class EntropyBudget(TrainerCallback):
         rows = [torch.isin(units.place, half).nonzero()[:, 0] for half in halves]
         return [read_half(policy, drawn.select(x), coming, clip, trained) for x in rows]
 
-    def _predict_level(self, correction: Correction) -> None:
-        """Change ĥ by the predicted change of the corrected step."""
-        change, variance = 0.0, (self._options.range * self._level.value) ** 2
+    def _let_level_change(self, correction: Correction) -> None:
+        """Add to the variance of ĥ the squares of what v and λu do, or of what a step may do."""
+        changes = [self._options.range * self._level.value]
         if (known := correction.effects) is not None:
-            slope, added = self._eta * known.slope, self._eta * correction.weight
-            rise = added * known.gain
-            errors = self._eta * known.slope_se, added * known.gain_se
-            errors += SECOND_ORDER * slope, SECOND_ORDER * rise
-            if math.isfinite(slope + rise + sum(errors)):
-                change, variance = slope + rise, sum(x * x for x in errors)
-        self._level.predict(change, variance)
+            read = [self._eta * known.slope, self._eta * correction.weight * known.gain]
+            changes = read if math.isfinite(sum(read)) else changes
+        self._level.variance += sum(x * x for x in changes)
 
     def _warn(self, step: int, reason: str, cut: bool) -> None:
         """Log each reason once."""

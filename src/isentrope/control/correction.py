@@ -7,8 +7,8 @@ g_a and g_b are entropy gradients of two independent samples a, b of E, and s is
 that is cancelled (1: all of it). The gain c of u is computed across the two samples. <g,Pg> of one
 sample also contains the energy of its noise, tr(PΣ)/n, so λ would be too small; c is an unbiased
 estimate of <g_H, P g_H>. Among the steps whose c is larger than twice its error it is too large,
-1.2 to 3 times where noise hides it, so the c of a run is filtered over all of its steps, each
-weighted by its variance (`level`).
+1.2 to 3 times where noise hides it, so the c of a run is filtered over all of its steps. What is
+filtered is c/h²: g_H is about proportional to h, which may lose a fifth in one step.
 
 Each g is a sum over K groups of prompts, and the errors of <g,v> and c are those of the
 infinitesimal jackknife over these groups. For the bilinear c the jackknife counts the product of
@@ -21,7 +21,7 @@ If there is no correction, or a shorter one, the reason is one of:
     no_rate        η is 0
     no_gain        c is not larger than twice its standard error: the effect of u is unknown
     first_step     P has second moments of one gradient: u is long where that gradient was small
-    out_of_range   |ηλc| was cut to a share of the entropy, so that the first order holds
+    out_of_range   |ηλc| was cut to the step's own change and a share of the entropy beyond it
     too_large      ‖λu‖ was cut to a multiple of ‖v‖, both in the norm √<x, P⁻¹x>
 """
 
@@ -34,10 +34,10 @@ from dataclasses import astuple, dataclass, field, replace
 import torch
 from torch import Tensor
 
-from isentrope.control.feedback import SteadyLevel
+from isentrope.control.feedback import LEAST, Level
 from isentrope.control.gradients import slope_along, summed
 from isentrope.control.requirements import Limits
-from isentrope.nouns.vectors import Vector, norm, read_numbers
+from isentrope.nouns.vectors import Vector, read_numbers
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Asked:
     tau: float = 0.0
     goal: float | None = None
     limits: Limits = field(default_factory=Limits)
-    gains: SteadyLevel | None = None
+    gains: Level | None = None
 
     def of_step(self, predicted: float) -> float:
         """The change that is asked of a step with a predicted change of its own."""
@@ -170,7 +170,7 @@ def correct(
     u_a, u_b = (conditioned(halves.averaged(which)) for which in ("a", "b"))
     gain, gain_se = _gain(halves, u_a, u_b, conditioned)
     if asked.gains is not None and math.isfinite(gain + gain_se):
-        gain, gain_se = asked.gains.filtered(gain, gain_se)
+        gain, gain_se = asked.gains.filtered(gain, gain_se, max(entropy, LEAST) ** 2)
     effects = Effects(*_mean_of_two(*along_v), gain, gain_se)
     u = {n: (x + u_b[n]) / 2 for n, x in u_a.items()}
     return weighed(effects, u, v, preconditioner, eta, entropy, asked)
@@ -207,7 +207,8 @@ def weighed(
         at_goal = tau != asked.tau
         exact = (tau / eta - (1.0 if at_goal else limits.strength) * slope) / gain
         exact *= limits.strength if at_goal else 1.0
-        weight, reason = _cut(exact, eta * gain, sizes, entropy, limits)
+        most = abs(eta * slope) + limits.range * abs(entropy)
+        weight, reason = _cut(exact, most / abs(eta * gain), sizes, limits)
     numbers = {
         "predicted": eta * slope,
         "predicted_se": eta * effects.slope_se,
@@ -217,7 +218,7 @@ def weighed(
         "lambda": weight,
         "no_correction": float(weight == 0.0 and reason is not None),
         "clamped": float(weight != 0.0 and reason is not None),
-        "step_share": norm(u) * abs(weight) / norm(v) if weight else 0.0,
+        "step_share": abs(weight) * sizes[1] / sizes[0] if weight else 0.0,
     }
     return Correction(weight, u, reason, effects, numbers)
 
@@ -231,12 +232,12 @@ def _obstacle(eta: float, effects: Effects, sizes: tuple[float, float]) -> str |
 
 
 def _cut(
-    weight: float, change: float, sizes: tuple[float, float], entropy: float, limits: Limits
+    weight: float, in_range: float, sizes: tuple[float, float], limits: Limits
 ) -> tuple[float, str | None]:
     """λ within its bounds, and the name of the bound that was reached, or None."""
     v_size, u_size = sizes
     bounds = {
-        "out_of_range": limits.range * abs(entropy) / abs(change),
+        "out_of_range": in_range,
         "too_large": limits.largest * v_size / u_size if u_size else math.inf,
     }
     reason = min(bounds, key=lambda name: bounds[name])

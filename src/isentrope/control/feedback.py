@@ -11,11 +11,15 @@ it.
 
 The entropy level of a run, filtered: a scalar Kalman filter of h.
 
-    h_{t+1} = h_t + Δ_t + w_t,     Var w_t = q_t        Δ_t: the change predicted for step t
-    y_t     = h_t + e_t,           Var e_t = r_t        y_t: the mean over that step's own E
+    h_{t+1} = h_t + w_t,     Var w_t = q_t        q_t: the square of what step t may change
+    y_t     = h_t + e_t,     Var e_t = r_t        y_t: the mean over that step's own E
 
-One E of a few hundred tokens measures h to a few percent, and a step changes it by less. The filter
-combines the predicted changes with all measurements so far, each weighted by its variance.
+One E of a few hundred tokens measures h to a few percent, and most steps change it by less, so the
+filter combines all measurements so far. A predicted change sets q and not h: an error of
+predictions that lasts would become one of the level. r_t is not what one E says of its own error:
+where entropy is in few long or rare responses, an E without them has both a low mean and a small
+error, and a mean weighted by such errors is too low. r_t is their average over the last
+measurements, as a share of the square of the level, which may fall tenfold.
 """
 
 from __future__ import annotations
@@ -28,6 +32,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from isentrope.control.base import OPTIONS, Count, NotNegative, Positive
 
+LEAST = 1e-9
+"""Nats below which entropy is 0."""
+
 
 class Level:
     """The mean and variance of h given all observations so far.
@@ -35,85 +42,55 @@ class Level:
     Attributes:
         value: ĥ, nats per token; NaN before the first observation.
         variance: Its variance; infinite before the first observation.
+        count: Measurements.
+        noise: r of the last measurements, in squares of their unit.
     """
+
+    WINDOW, DRIFT = 16, 0.1
+    """Measurements whose variances are averaged; change from one to the next, as a share."""
 
     def __init__(self) -> None:
         self.value, self.variance = math.nan, math.inf
+        self.count, self.noise = 0, 0.0
 
-    def observe(self, value: float, variance: float) -> None:
+    def observe(self, value: float, variance: float, unit: float | None = None) -> None:
         """Update with a measurement of h.
 
         Args:
             value: y, nats per token.
-            variance: r, of its sampling error, positive.
+            variance: What is said of its sampling error.
+            unit: Size in which errors are comparable; None for the level before this measurement.
         """
-        if math.isinf(self.variance):
-            self.value, self.variance = value, variance
+        first = math.isinf(self.variance)
+        unit = max(unit or (value if first else self.value), LEAST)
+        self.count += 1
+        self.noise += (variance / unit**2 - self.noise) / min(self.count, self.WINDOW)
+        r = max(self.noise * unit**2, 1e-300)
+        if first:
+            self.value, self.variance = value, r
             return
-        gain = self.variance / (self.variance + variance)
+        gain = self.variance / (self.variance + r)
         self.value += gain * (value - self.value)
         self.variance *= 1 - gain
 
-    def predict(self, change: float, variance: float) -> None:
-        """Advance by the predicted change of a step.
+    def filtered(self, value: float, error: float, unit: float) -> tuple[float, float]:
+        """The level and its error after a measurement with an error, all in multiples of a unit."""
+        if self.count:
+            self.variance += (self.DRIFT * self.value) ** 2
+        self.observe(value / unit, (error / unit) ** 2, 1.0)
+        return self.value * unit, math.sqrt(self.variance) * unit
 
-        Args:
-            change: Δ, nats per token.
-            variance: q, of its error.
-        """
-        self.value += change
-        self.variance += variance
+    def state_dict(self) -> dict[str, float]:
+        """The state as plain JSON; empty before the first observation."""
+        return dict(vars(self)) if self.count else {}
 
-    def state_dict(self) -> dict[str, float | None]:
-        """Mean and variance as plain JSON; null before the first observation."""
-        empty = math.isinf(self.variance)
-        return {
-            "value": None if empty else self.value,
-            "variance": None if empty else self.variance,
-        }
-
-    def load_state_dict(self, state: Mapping[str, float | None]) -> None:
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Resume from a saved state."""
-        value, variance = state["value"], state["variance"]
-        self.value = math.nan if value is None else value
-        self.variance = math.inf if variance is None else variance
-
-
-class SteadyLevel(Level):
-    """A level whose measurements have one variance: the mean of those said, over the last few.
-
-    Each is known from few groups alone; weighted by them, measurements whose error came out small
-    by chance would count most.
-    """
-
-    WINDOW, DRIFT = 8, 0.1
-    """Measurements whose variances are averaged; change from one to the next, as a share."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count, self.noise = 0, 0.0
-
-    def observe(self, value: float, variance: float) -> None:
-        """Update with a measurement and what is said of its variance."""
-        self.count += 1
-        self.noise += (variance - self.noise) / min(self.count, self.WINDOW)
-        super().observe(value, self.noise)
-
-    def filtered(self, value: float, error: float) -> tuple[float, float]:
-        """The level and its error, after a measurement with an error."""
-        if not math.isinf(self.variance):
-            self.predict(0.0, (self.DRIFT * self.value) ** 2)
-        self.observe(value, max(error**2, 1e-300))
-        return self.value, math.sqrt(self.variance)
-
-    def state_dict(self) -> dict[str, float | None]:
-        """Also the variance of measurements."""
-        return {**super().state_dict(), "count": self.count, "noise": self.noise}
-
-    def load_state_dict(self, state: Mapping[str, float | None]) -> None:
-        """Resume from a saved state."""
-        super().load_state_dict(state)
-        self.count, self.noise = int(state["count"] or 0), float(state["noise"] or 0.0)
+        if state:
+            self.value, self.variance, self.noise = (
+                float(state[name]) for name in ("value", "variance", "noise")
+            )
+            self.count = int(state["count"])
 
 
 TargetKind = Literal["none", "hold", "value", "linear", "cosine"]

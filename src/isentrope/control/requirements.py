@@ -21,12 +21,13 @@ class Limits:
     Attributes:
         strength: Share of the predicted change of entropy that is cancelled, s.
         largest: Bound on ‖λu‖ as a multiple of ‖v‖, in the norm √<x, P⁻¹x>.
-        range: Bound on |ηλc|, the change of entropy by the correction, as a share of the entropy.
+        range: Bound on |ηλc|, the change of entropy by the correction, beyond the step's own change
+            ηv, as a share of the entropy.
     """
 
     strength: Positive = 1.0
     largest: Positive = 1.0
-    range: Positive = 0.05
+    range: Positive = 0.2
 
 
 @options

@@ -140,7 +140,7 @@ def weighted_gradients(
     """Gradients of several sums over the same sequences, which share the forward pass.
 
     Args:
-        policy: The policy; several sums need trainable parameters that are whole.
+        policy: The policy; where θ is spread over processes each sum takes its own forward pass.
         rollouts: n sequences.
         weights: Of each sum.
         ranks: The processes that share the work; None for those of the policy.
@@ -152,6 +152,9 @@ def weighted_gradients(
     Raises:
         ValueError: If gradient checkpointing is active, or no trainable parameter is used.
     """
+    if policy.spreads_theta and len(weights) > 1:
+        each = ([w] for w in weights)
+        return [weighted_gradients(policy, rollouts, w, ranks, micro_batch)[0] for w in each]
     require_no_checkpointing(policy.model)
     rollouts.require_vocabulary(policy.vocabulary)
     parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}

@@ -97,26 +97,30 @@ def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
             "Policy a tokenizer, or give token ids."
         )
     if missing:
-        for i in missing:
-            named[i] = replace(named[i], token_ids=_encode(policy, named[i]))
+        for chat in (False, True):
+            chosen = [i for i in missing if (named[i].messages is not None) == chat]
+            texts = [_text(policy, named[i]) for i in chosen]
+            # a chat template has its own special tokens
+            ids = policy.tokenizer(texts, add_special_tokens=not chat)["input_ids"] if texts else ()
+            for i, token_ids in zip(chosen, ids, strict=True):
+                named[i] = replace(named[i], token_ids=tuple(token_ids))
         _warn_of_unknown(policy.tokenizer, [named[i] for i in missing])
     _require_vocabulary(policy, named)
     return named
 
 
-def _encode(policy: Policy, prompt: Prompt) -> tuple[int, ...]:
-    tokenizer = policy.tokenizer
-    if prompt.messages is None:
-        _require_encodable(policy, prompt.key, prompt.text or "")
-        return tuple(tokenizer(prompt.text)["input_ids"])
-    if not getattr(tokenizer, "chat_template", None):
-        raise ValueError(
-            f"Prompt {prompt.key!r} is a conversation, and the tokenizer has no chat template: "
-            "give texts, or save the checkpoint with a tokenizer that has one."
-        )
-    text = render_chat(tokenizer, prompt.messages, prompt.template)
+def _text(policy: Policy, prompt: Prompt) -> str:
+    """What is encoded of a prompt, a conversation by its template."""
+    text = prompt.text or ""
+    if prompt.messages is not None:
+        if not getattr(policy.tokenizer, "chat_template", None):
+            raise ValueError(
+                f"Prompt {prompt.key!r} is a conversation, and the tokenizer has no chat template: "
+                "give texts, or save the checkpoint with a tokenizer that has one."
+            )
+        text = render_chat(policy.tokenizer, prompt.messages, prompt.template)
     _require_encodable(policy, prompt.key, text)
-    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])  # the template has its own
+    return text
 
 
 def _require_encodable(policy: Policy, key: str, text: str) -> None:

@@ -89,10 +89,13 @@ def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
 def influence_of(ready: Prepared, progress: Progress, *, tokens: bool, reward: bool) -> Influence:
     """The influence of a checkpoint's step, as its configuration wants it."""
     rewarded = ready.sampler.rewarded(ready.E) if reward else None
+    E = _measured_on(ready).with_columns(rewards=None)
+    if rewarded is not None and ready.analysis.overlap != "u_statistic":
+        E = rewarded  # both gradients are of the same responses
     with progress.bar("attributing") as report:
         return influence(
             ready.policy,
-            _measured_on(ready).with_columns(rewards=None),
+            E,
             ready.U,
             ready.step,
             _options(ready),

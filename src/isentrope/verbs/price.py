@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.alignment import alignment
-from isentrope.attribution.gradients.groups import entropy_groups, reward_groups
+from isentrope.attribution.gradients.groups import gradients_by_group
 from isentrope.estimators.entropy_change import EntropyChange
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.positions import positions_of, require_matches
 from isentrope.estimators.price import PRICED, Price, price_of_step
 from isentrope.estimators.ratio import ratio_of
+from isentrope.estimators.sample import ScoredBatch
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.token_statistics import Scores
@@ -73,20 +74,17 @@ def price_at_checkpoint(
         one = {f"group {group}": of & sample.series[0].mask}
         part = price_of_step(sample, ready.rate, one, rewards, after=moved, confidence=confidence)
         at |= part.at
-    return replace(found, momentum=momentum, at=at, cosine=_cosine(ready, E))
+    return replace(found, momentum=momentum, at=at, cosine=_cosine(ready, E, sample))
 
 
-def _cosine(ready: Prepared, E: Rollouts) -> Estimate | None:
+def _cosine(ready: Prepared, E: Rollouts, sample: ScoredBatch) -> Estimate | None:
     """cos_P of the gradients of reward and entropy; None without rewards or enough prompts."""
     if E.rewards is None or E.n_prompts < GROUPS:
         return None
     where = ready.gradients.storage.where
-    return alignment(
-        reward_groups(ready.policy, E, GROUPS, where),
-        entropy_groups(ready.policy, E, GROUPS, ready.estimator.options, where=where),
-        ready.step.preconditioner,
-        ready.estimator.confidence,
-    )
+    of_entropy, of_reward = gradients_by_group(ready.policy, E, sample, GROUPS, where, reward=True)
+    P, confidence = ready.step.preconditioner, ready.estimator.confidence
+    return alignment(of_reward, of_entropy, P, confidence)
 
 
 def price_lines(result: MeasureResult) -> Iterator[str]:

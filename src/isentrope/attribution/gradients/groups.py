@@ -14,18 +14,17 @@ terms sum to zero, so the parts sum to the gradient itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.gradient_store import HeldVectors
+from isentrope.attribution.gradients.ratio_terms import RatioTerms, ratio_terms
 from isentrope.attribution.gradients.storage_plan import Where
 from isentrope.estimators.entropy import cotangents, cotangents_of_arrays
-from isentrope.estimators.functional import EstimatorOptions, Functionals, along
 from isentrope.estimators.importance import Trust
-from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.models.embeddings import derivative_of_scores
@@ -33,8 +32,9 @@ from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_groups
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply
-from isentrope.policy.gradient import weighted_gradient
+from isentrope.policy.gradient import Weights, weighted_gradients
 from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score_along
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class GradientGroups:
         prompts: Prompt draws in all groups.
         logprob_weights: a, (n, t), of the whole batch.
         entropy_weights: b, (n, t), or None.
-        forward: The derivative along the given direction, by forward mode; or None.
+        first: Of the first group's own samples the derivative along the given direction by backward
+            and by forward mode, and the size of its terms; None without a direction.
         trust: Diagnostics of the weights at θ, policy over sampler; None for no such weights.
         ratio: The terms that all samples share, for errors of h; None for others.
     """
@@ -59,7 +60,7 @@ class GradientGroups:
     prompts: int
     logprob_weights: Tensor
     entropy_weights: Tensor | None
-    forward: float | None = None
+    first: tuple[float, float, float] | None = None
     trust: Trust | None = None
     ratio: RatioTerms | None = None
 
@@ -122,50 +123,50 @@ class GradientGroups:
         )
 
 
-def entropy_groups(
+def gradients_by_group(
     policy: Policy,
     E: Rollouts,
+    sample: ScoredBatch,
     groups: int,
-    estimator: EstimatorOptions = EstimatorOptions(),
+    where: Where = "device",
     *,
     direction: Vector | None = None,
-    where: Where = "device",
-) -> GradientGroups:
-    """g_H by groups of E's prompts: one backward pass over E, two for errors of h.
+    reward: bool = False,
+) -> list[GradientGroups]:
+    """g_H by groups of E's prompts, and g_J by the same groups: one forward pass over E for all.
+
+    Each takes a backward pass over E, and errors of h another.
 
     Args:
         policy: The policy that sampled E.
         E: An unfiltered batch.
+        sample: E scored at θ, with the functional of g_H.
         groups: G, 1 for no errors.
-        estimator: Which entropy, and by which method.
-        direction: v, along which forward mode takes the derivative of F too.
         where: Where the parts are held.
+        direction: v, along which both modes differentiate the first group.
+        reward: Whether to give g_J, of E's rewards, too.
 
     Returns:
-        The gradient of F by groups.
+        The gradient of F by groups, and of J where asked for.
     """
     group = assign_groups(E.prompt_index, groups)
-    sample = score_batch(
-        policy,
-        E,
-        functional=estimator.functional,
-        method=estimator.method,
-        direction=direction,
-        order=1,
-    )
-    a, b = cotangents(sample)
-    parts = _by_group(policy, E, a, b, group, groups, where)
+    weights: list[Weights] = [cotangents(sample)]
+    if reward:
+        weights.append((_of_reward(sample, E)[0], None))
     ratio = None
-    if estimator.functional == "per_token" and groups > 1:
+    if sample.functional.functional == "per_token" and groups > 1:
         ratio = ratio_terms(sample, group)
-        _add_ratio_terms(policy, E, ratio, parts)
-    forward = None
+    lengths = None if ratio is None else ratio.length_weights
+    parts, of_length = _by_group(policy, E, weights, lengths, group, groups, where)
+    first = None
     if direction is not None:
-        omega = torch.ones(len(E), dtype=torch.float64)
-        series = sample.log_ratio_series, sample.entropy_series
-        forward = float(along(sample.functional, omega, *series)[1])
+        first = _both_modes(policy, E, weights[0], group == 0, direction, parts[0][0])
+    if ratio is not None:
+        _add_ratio_terms(ratio, of_length, parts[0])
     unit = f"{sample.functional.unit} per η"
-    return GradientGroups(parts, group, unit, E.n_prompts, a, b, forward, sample.trust, ratio)
+    common = unit, E.n_prompts, *weights[0], first, sample.trust, ratio
+    found = [GradientGroups(parts[0], group, *common)]
+    return found + [_reward_groups(part, group, sample, E) for part in parts[1:]]
 
 
 def reward_groups(
@@ -185,14 +186,26 @@ def reward_groups(
     Raises:
         ValueError: If the batch has no rewards.
     """
+    group = assign_groups(R.prompt_index, groups)
+    sample = score_batch(policy, R)
+    weights = [(_of_reward(sample, R)[0], None)]
+    parts, _ = _by_group(policy, R, weights, None, group, groups, where)
+    return _reward_groups(parts[0], group, sample, R)
+
+
+def _of_reward(sample: ScoredBatch, R: Rollouts) -> tuple[Tensor, Trust]:
+    """(n, t) weights of the log-probabilities whose gradient is g_J, and trust in them."""
     if R.rewards is None:
         raise ValueError("The reward batch has no rewards: add them with ise.with_rewards.")
-    group = assign_groups(R.prompt_index, groups)
-    sample = score_batch(policy, R, functional="per_sequence", method="sequence")
     mean = RewardMean.of(sample, R.rewards)
     a, _ = cotangents_of_arrays(mean, sample.log_ratios, sample.entropies)
-    parts = _by_group(policy, R, a, None, group, groups, where)
-    trust = sample.trust.withholding(mean.withheld)
+    return a, replace(sample, functional=mean).trust.withholding(mean.withheld)
+
+
+def _reward_groups(
+    parts: HeldVectors, group: Tensor, sample: ScoredBatch, R: Rollouts
+) -> GradientGroups:
+    a, trust = _of_reward(sample, R)
     return GradientGroups(parts, group, "reward per η", R.n_prompts, a, None, trust=trust)
 
 
@@ -221,25 +234,42 @@ def assign_groups(prompt_index: Tensor, groups: int) -> Tensor:
 def _by_group(
     policy: Policy,
     rollouts: Rollouts,
-    a: Tensor,
-    b: Tensor | None,
+    weights: Sequence[Weights],
+    of_total: Tensor | None,
     group: Tensor,
     groups: int,
     where: Where,
-) -> HeldVectors:
-    parts = HeldVectors(policy.theta, groups, where)
+) -> tuple[list[HeldVectors], Vector]:
+    """Gradients of several sums by group, and that of a further sum over all groups."""
+    parts, total = [HeldVectors(policy.theta, groups, where) for _ in weights], Vector()
     for g in range(groups):
         here = (group == g).nonzero()[:, 0]  # (n_g,)
         t = int(rollouts.lengths[here].max())
-        weights = None if b is None else b[here, :t]
+        cut = [(a[here, :t], None if b is None else b[here, :t]) for a, b in weights]
+        if of_total is not None:
+            cut.append((of_total[here, :t], None))
         with derivative_of_scores(policy.model):
-            parts.add(g, weighted_gradient(policy, rollouts.select(here), a[here, :t], weights))
-    return parts
+            gradients = weighted_gradients(policy, rollouts.select(here), cut)
+        for part, gradient in zip(parts, gradients, strict=False):
+            part.add(g, gradient)
+        if of_total is not None:
+            total = axpy(1.0, gradients[-1], total) if total else gradients[-1]
+    return parts, total
 
 
-def _add_ratio_terms(policy: Policy, E: Rollouts, ratio: RatioTerms, parts: HeldVectors) -> None:
-    with derivative_of_scores(policy.model):
-        of_length = weighted_gradient(policy, E, ratio.length_weights)
+def _both_modes(
+    policy: Policy, E: Rollouts, weights: Weights, chosen: Tensor, v: Vector, part: Vector
+) -> tuple[float, float, float]:
+    """Derivatives of some samples along v by backward and forward mode, and their terms' size."""
+    here = chosen.nonzero()[:, 0]
+    slope = score_along(policy, E.select(here), v, 1)[1]
+    t = slope.mask.shape[1]
+    a, b = (torch.zeros(1, t) if x is None else x[here, :t] for x in weights)
+    terms = (a * slope.logprobs + b * slope.entropies).sum(1)
+    return dot(part, v), float(terms.sum()), float(terms.abs().sum())
+
+
+def _add_ratio_terms(ratio: RatioTerms, of_length: Vector, parts: HeldVectors) -> None:
     # The sum over groups, ∂h itself, before any part is changed: the terms added sum to zero.
     total = _total(parts)
     for k, (a, b) in enumerate(zip(ratio.of_length, ratio.of_total, strict=True)):
@@ -249,43 +279,3 @@ def _add_ratio_terms(policy: Policy, E: Rollouts, ratio: RatioTerms, parts: Held
 
 def _total(parts: Sequence[Vector]) -> Vector:
     return reduce(lambda total, part: axpy(1.0, part, total), parts)
-
-
-@dataclass(frozen=True)
-class RatioTerms:
-    """How omitting groups changes the ratio h = ℋ/N that all samples share.
-
-    Attributes:
-        of_length: (G,) I_h/N, the coefficient of ∂N.
-        of_total: (G,) I_N/N, the coefficient of ∂h.
-        length_weights: (n, t) cotangents of s whose gradient is ∂N.
-    """
-
-    of_length: Tensor
-    of_total: Tensor
-    length_weights: Tensor
-
-
-def ratio_terms(sample: ScoredBatch, group: Tensor) -> RatioTerms:
-    """The shared terms of a per-token functional, by group.
-
-    Args:
-        sample: E at θ, with the functional h.
-        group: (n,) the group of each sample.
-
-    Returns:
-        Coefficients that sum to zero over groups, and ∂N as weights.
-    """
-    f = sample.functional
-    whole = "sequence" if f.method == "sequence" else "prefix"
-    length = Functionals("per_sequence", whole, f.tokens)  # N is ℋ with every H_ik = 1
-
-    def statistics(omega: Tensor) -> Tensor:
-        h = f(omega, sample.log_ratios, sample.entropies)
-        return torch.stack((h, length(omega, sample.log_ratios, f.tokens)))
-
-    jackknife = infinitesimal_jackknife(statistics, group)
-    ones = torch.ones(len(group), dtype=torch.float64)
-    weights = torch.func.grad(lambda r: length(ones, r, f.tokens))(sample.log_ratios)
-    of_h, of_n = jackknife.influences / jackknife.values[1]  # (G,) each: I_h/N and I_N/N
-    return RatioTerms(of_h, of_n, weights)

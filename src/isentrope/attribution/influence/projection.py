@@ -30,7 +30,8 @@ from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
 from isentrope.attribution.gradients.gram import gram
-from isentrope.attribution.gradients.groups import GradientGroups, ratio_terms
+from isentrope.attribution.gradients.groups import GradientGroups
+from isentrope.attribution.gradients.ratio_terms import ratio_terms
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, step_functions

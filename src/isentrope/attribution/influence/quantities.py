@@ -2,9 +2,9 @@
 
     δH₁ = <g_H, v> = <g_H, momentum> + <g_H, decay> + Σ_i δH_i
 
-hold to rounding, δH₁ by forward mode and the others by reverse mode. Where they do not, the
-gradient that autograd returns is not the derivative of the model's output (a custom backward pass,
-a detached tensor), and no number from it is reported.
+hold to rounding, and so does the part of <g_H, v> from the first group of E's prompts, taken by
+forward mode. Where they do not, the gradient that autograd returns is not the derivative of the
+model's output (a custom backward pass, a detached tensor), and no number from it is reported.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from isentrope.attribution.gradients.groups import GradientGroups, entropy_groups, reward_groups
+from isentrope.attribution.gradients.groups import GradientGroups, gradients_by_group, reward_groups
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.influence.contributions import Attribution
 from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.sample import score_batch
 from isentrope.models.architecture import name_of
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
@@ -106,22 +107,20 @@ def quantities_of(
     progress: Report,
 ) -> list[GradientGroups]:
     """The gradients of the entropy of E, and of the expected reward where rewards are given."""
-    passes, v, where = 2 if reward is None else 3, step.direction, options.gradients.storage.where
-    progress(0, passes, "gradient of the entropy")
-    of_entropy = entropy_groups(policy, E, groups, options, direction=v, where=where)
-    by_group = of_entropy.along(v)
-    assert of_entropy.forward is not None
-    require_agreement(
-        policy,
-        "δH₁ by reverse mode (<g_H, v>) and by forward mode, on the same E,",
-        float(by_group.sum()),
-        of_entropy.forward,
-        float(by_group.abs().sum()),
+    where, shared = options.gradients.storage.where, reward is not None and reward is E
+    passes = 2 + (reward is not None and not shared)
+    progress(0, passes, "gradient of the entropy" + " and of the reward" * shared)
+    sample = score_batch(policy, E, functional=options.functional, method=options.method)
+    found = gradients_by_group(
+        policy, E, sample, groups, where, direction=step.direction, reward=shared
     )
-    if reward is None:
-        return [of_entropy]
-    progress(1, passes, "gradient of the reward")
-    return [of_entropy, reward_groups(policy, reward, groups, where)]
+    assert found[0].first is not None
+    modes = "δH₁ by reverse mode (<g_H, v>) and by forward mode, on the first group of E,"
+    require_agreement(policy, modes, *found[0].first)
+    if reward is not None and not shared:
+        progress(1, passes, "gradient of the reward")
+        found.append(reward_groups(policy, reward, groups, where))
+    return found
 
 
 def attribute(
