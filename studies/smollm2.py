@@ -83,9 +83,9 @@ CLAIMS = (
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Ends of the t interval; without any where there is one value."""
+    """Ends of the t interval; infinite where all values are equal and the spread is unknown."""
     mean, n = sum(values) / len(values), len(values)
-    if n < 2:
+    if len(set(values)) < 2:
         return -math.inf, math.inf
     sd = math.sqrt(sum((x - mean) ** 2 for x in values) / (n - 1))
     half = t_quantile(n - 1, 0.95) * sd / math.sqrt(n)
@@ -93,11 +93,11 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def over_seeds(values: Sequence[float]) -> str:
-    """The mean with half of its t interval, and the values."""
+    """The mean with half of its t interval where there is one, and the values."""
     low, high = interval(values)
     each = ", ".join(f"{x:.3g}" for x in values)
     if math.isinf(high):
-        return f"{each} (one seed)"
+        return each
     return f"{(low + high) / 2:.3g} ± {(high - low) / 2:.2g} ({each})"
 
 

@@ -25,7 +25,7 @@ def test_a_verdict_is_where_the_interval_is(values, verdict):
 def test_the_interval_is_that_of_students_t():
     expected = ttest_1samp([1.0, 4.0, 2.5], 0).confidence_interval(0.95)
     assert interval([1.0, 4.0, 2.5]) == pytest.approx(tuple(expected))
-    assert interval([1.0]) == (-math.inf, math.inf)
+    assert interval([1.0]) == interval([2.0, 2.0, 2.0]) == (-math.inf, math.inf)
 
 
 def test_of_a_log_readings_are_summed_and_other_steps_predicted():
