@@ -86,8 +86,16 @@ TRAINING = {
         "train": ("train_toy.yaml", ["training.steps=12", "training.save_every=12"]),
     },
     "smollm2": {
-        "sft": ("sft_smollm2_sums.yaml", ["fine_tuning.steps=4", "fine_tuning.warmup_steps=1"]),
-        "train": ("train_smollm2_sums.yaml", ["training.steps=3", "training.save_every=3"]),
+        "sft": (
+            "sft_toy.yaml",
+            [
+                "model.path=~/.cache/isentrope/smollm2",
+                "fine_tuning.steps=4",
+                "fine_tuning.batch_size=16",
+                "fine_tuning.warmup_steps=1",
+            ],
+        ),
+        "train": ("train_smollm2_sentence.yaml", ["training.steps=3", "training.save_every=3"]),
     },
 }
 """By model and verb: the recipe, and what is changed in it. `train` begins with what `sft` made."""

@@ -179,11 +179,13 @@ def _optimizer(checkpoint: Path, given: str | None) -> Path:
 
 
 def _names(paths: list[Path]) -> list[str]:
-    """Short names, longer ones where two checkpoints would share one."""
+    """Short names, with the run's where two checkpoints would share one."""
     steps = [step_of_folder(p.name) for p in paths]
     short = [
         p.resolve().name if s is None else step_name(s) for s, p in zip(steps, paths, strict=True)
     ]
-    full = [f"{p.resolve().parent.name}_{n}" for p, n in zip(paths, short, strict=True)]
+    parents = [p.resolve().parent for p in paths]
+    runs = [p.parent.name if p.name == "training_state" else p.name for p in parents]
+    full = [f"{run}_{n}" for run, n in zip(runs, short, strict=True)]
     names = [f if short.count(n) > 1 else n for n, f in zip(short, full, strict=True)]
     return [f"{n}_{i}" if names.count(n) > 1 else n for i, n in enumerate(names)]

@@ -1,0 +1,24 @@
+"""Checkpoints of several runs have names of their own."""
+
+import pytest
+
+from isentrope.config.measure import CheckpointConfig
+from isentrope.runs.checkpoints import find_checkpoints
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["a/training_state/step_1", "a/training_state/step_2"], ["step_1", "step_2"]),
+        (["a/training_state/step_1", "b/training_state/step_1"], ["a_step_1", "b_step_1"]),
+        (["a/step_1", "b/step_1", "b/step_2"], ["a_step_1", "b_step_1", "step_2"]),
+        (["x/a/step_1", "y/a/step_1"], ["a_step_1_0", "a_step_1_1"]),
+    ],
+)
+def test_checkpoints_of_one_step_are_named_by_their_runs(tmp_path, paths, names):
+    for path in paths:
+        (tmp_path / path).mkdir(parents=True)
+        for file in ("config.json", "model.safetensors", "tokenizer_config.json"):
+            (tmp_path / path / file).write_text("{}")
+    where = CheckpointConfig(checkpoint_path=[str(tmp_path / path) for path in paths])
+    assert [checkpoint.name for checkpoint in find_checkpoints(where)] == names
