@@ -10,10 +10,12 @@ and cadences. A round gives each one's ratio to a baseline of the same round; th
 median over rounds with its range, and the ratio of the fastest runs, which a busy machine disturbs
 least. The first step of every run is left out.
 
-    python -m benchmarks.train_overhead --price      # the last section alone
+    python -m benchmarks.train_overhead --price      # that section alone
+    python -m benchmarks.train_overhead --budget     # that section alone
 
 The price of a step is timed in CPU seconds, which another program on the machine changes little: of
-a reading (runs that read every step, less one without probe), and of `measure`.
+a reading (runs that read every step, less one without probe), and of `measure`. So is an entropy
+budget: runs of 22 steps with it and without it, less one of 6 steps without it.
 
 Writes docs/results/train_overhead.md.
 """
@@ -144,6 +146,55 @@ def price_section(base: str, rounds: int) -> str:
     return PRICE.format(rounds=rounds, rows="\n".join(rows))
 
 
+SHORT, LONG = 6, 22
+BUDGETS = (1, 2, 4)
+
+
+def of_budget(base: str, folder: Path) -> dict[str, float]:
+    """A budget's CPU seconds over those of a step, by how many steps are between readings."""
+
+    def run(name: str, steps: int, *settings: str) -> float:
+        start, own = time.process_time(), [f"training.steps={steps}", *settings]
+        own += [f"training.save_every={steps}", "entropy_probe.enabled=false"]
+        trainer(base, folder / name, *own)
+        return time.process_time() - start
+
+    plain = run("long", LONG)
+    step = (plain - run("short", SHORT)) / (LONG - SHORT)
+    found = {"a step without it, CPU seconds": step}
+    for every in BUDGETS:
+        hold = ("control.name=budget", "control.target.kind=hold", f"control.options.every={every}")
+        more = run(f"budget_{every}", LONG, *hold) - plain
+        found[f"gradients every {every} steps"] = more / LONG / step
+    return found
+
+
+def budget_section(base: str, rounds: int) -> str:
+    """The section on the budget, from rounds of each."""
+    found: list[dict[str, float]] = []
+    for number in range(rounds):
+        with TemporaryDirectory() as scratch:
+            found.append(of_budget(base, Path(scratch)))
+        print(f"round {number + 1}: {found[-1]}", flush=True)
+    rows = [
+        f"| {name} | {np.mean(values):.2f} | {' '.join(f'{x:.2f}' for x in values)} |"
+        for name in found[0]
+        if (values := [one[name] for one in found])
+    ]
+    return BUDGET.format(rounds=rounds, rows="\n".join(rows))
+
+
+def sections(page: str) -> tuple[str, str, str]:
+    """A page as the tables of wall time, the section on prices and that on budgets."""
+    page, _, budgets = page.partition(BUDGET.partition("`")[0])
+    page, _, prices = page.partition(PRICE.partition("`")[0])
+    return (
+        page,
+        prices and PRICE.partition("`")[0] + prices,
+        (budgets and BUDGET.partition("`")[0] + budgets),
+    )
+
+
 def row(name: str, seconds: dict[str, list[float]], baseline: str) -> str:
     """Median ratio to a baseline over rounds, with its range, and the ratio of the fastest."""
     ratios = np.array(seconds[name]) / np.array(seconds[baseline])
@@ -157,12 +208,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--base", default="runs/toy_sft/model", help="(%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="(%(default)s)")
-    parser.add_argument("--price", action="store_true", help="write the last section alone")
+    parser.add_argument("--price", action="store_true", help="write that section alone")
+    parser.add_argument("--budget", action="store_true", help="write that section alone")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    before, _, kept = PAGE.read_text().partition(PRICE[:PRICE_HEAD])
+    times, prices, budgets = sections(PAGE.read_text())
     if asked.price:
-        PAGE.write_text(before + price_section(asked.base, asked.rounds))
+        PAGE.write_text(times + price_section(asked.base, asked.rounds) + budgets)
+        return
+    if asked.budget:
+        PAGE.write_text(times + prices + budget_section(asked.base, asked.rounds))
         return
     seconds: dict[str, list[float]] = {name: [] for name in variants(asked.base)}
     for number in range(asked.rounds):
@@ -180,7 +235,7 @@ def main() -> None:
         ),
         probes="\n".join(row(name, seconds, "trainer") for name in probes),
     )
-    PAGE.write_text(text + (f"\n{PRICE[1:PRICE_HEAD]}{kept}" if kept else ""))
+    PAGE.write_text(text + prices + budgets)
     print(text)
 
 
@@ -204,7 +259,6 @@ momentum and gradient, and one plain pass after the step. Its memory is that of 
 micro-batch, plus v by component in float64: O(trainable parameters).
 """
 
-PRICE_HEAD = len("\n## What the price of a step costs\n")
 PRICE = """
 ## What the price of a step costs
 
@@ -219,6 +273,21 @@ A reading's price is arithmetic on scores that it has anyway: no pass. As the
 difference of whole runs its cost is not resolved: the rounds differ widely. The second order is a
 pass of its own, which also gives the best rate of reward. `measure` reads the angle of the two
 gradients too: two gradients by 16 groups of prompts, and that of the length.
+"""
+
+BUDGET = """
+## What an entropy budget costs
+
+`python -m benchmarks.train_overhead --budget`, one CPU thread, {rounds} rounds: its CPU seconds
+over those of a step without it, the first step's among them.
+
+| | mean | in each round |
+|---|---|---|
+{rows}
+
+Its level is read at every step, which is arithmetic; its gradients need twelve small passes, whose
+fixed cost is most of a policy of .8 million parameters. The default is every second step
+(`options.every`).
 """
 
 

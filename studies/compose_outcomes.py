@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,8 @@ class Outcome:
         entropy: Nats per response, mean over ten steps from step 0, 50 and from ten before the end.
         tokens: Generated tokens per response, mean over the run.
         seconds: Of processor time.
-        away: Mean of |h/h* − 1| of the responses drawn from step 60 on; None without a target.
+        away: Means of |h/h* − 1| and of h/h* − 1 of the responses drawn from step 60 on; None
+            without a target.
         unsolved: P(first result right) and P(accepted) at step 60, on two maps; None in runs that
             are solved by then.
     """
@@ -52,7 +54,7 @@ class Outcome:
     entropy: tuple[float, float, float]
     tokens: float
     seconds: float
-    away: float | None = None
+    away: tuple[float, float] | None = None
     unsolved: tuple[float, float] | None = None
 
     @property
@@ -104,12 +106,46 @@ def outcome(content: Mapping[str, Any]) -> Outcome:
     )
 
 
-def _away(steps: Mapping[str, Sequence[float]]) -> float | None:
-    """The mean distance of a budget from its target, as a share of it."""
+def _away(steps: Mapping[str, Sequence[float]]) -> tuple[float, float] | None:
+    """The mean distance of a budget from its target, as a share of it, and with its sign."""
     if "target" not in steps:
         return None
     drawn, target = (np.array(steps[name][RESCUE:]) for name in ("entropy_drawn", "target"))
-    return float(np.abs(drawn / target - 1).mean())
+    away = drawn / target - 1
+    return float(np.abs(away).mean()), float(away.mean())
+
+
+STARTS = ("greedy", "pass_256")
+ENDS = ("single_greedy", "single", "composed_cold")
+
+
+def record(outcomes: Sequence[Outcome]) -> str:
+    """What the page is made of, as JSON: one row per run, four digits.
+
+    Args:
+        outcomes: Of all runs.
+
+    Returns:
+        The text. P('>') at every reading is of vanilla alone, whose fall is a gate; of the others
+        it is that of step 60.
+    """
+    named = {
+        "start": {run.base: [run.start.get(name) for name in STARTS] for run in outcomes},
+        "of start": STARTS,
+        "of run": ["arm", "base", "seed", "steps", "solved", "discovery", *ENDS, "entropy"],
+    }
+    named["of run"] += [f"strategy, step {RESCUE}", "unsolved", "away", "seconds", "strategy"]
+    named["runs"] = [
+        [
+            *(run.arm, run.base, run.seed, run.steps, int(run.solved), run.discovery),
+            *(run.end.get(name) for name in ENDS),
+            *(run.entropy, run.strategy_at(RESCUE), run.unsolved, run.away, run.seconds),
+            run.strategy if run.arm == "vanilla" else None,
+        ]
+        for run in outcomes
+    ]
+    content = json.loads(json.dumps(named), parse_float=lambda x: float(f"{float(x):.4g}"))
+    return json.dumps(content, separators=(",", ":")).replace('],["', '],\n["') + "\n"
 
 
 @dataclass(frozen=True)

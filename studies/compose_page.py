@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from studies.compose_outcomes import (
     Paired,
     compare,
     holm,
+    record,
     solved_share,
 )
 from studies.control_study_rows import FEWEST, Interval, t_interval
@@ -95,7 +95,8 @@ SECOND: dict[str, Metric] = {
     f"log10 P('>'), step {RESCUE}": lambda run: _log10(run.strategy_at(RESCUE)),
     f"first result right, step {RESCUE}": lambda run: run.unsolved and run.unsolved[0],
     f"log10 P(accepted), step {RESCUE}": lambda run: run.unsolved and _log10(run.unsolved[1]),
-    "distance from the target": lambda run: run.away,
+    "distance from the target": lambda run: run.away and run.away[0],
+    "with its sign": lambda run: run.away and run.away[1],
 }
 """Secondary readings; P('>') is on unsolved prompts, the two after it of unsolved runs."""
 
@@ -240,12 +241,7 @@ def write_page(outcomes: Sequence[Outcome], folder: Path) -> str:
         later=later_discoveries(runs),
     )
     (folder / "compose.md").write_text(text, encoding="utf-8")
-    content = json.loads(
-        json.dumps([asdict(run) for run in outcomes]),
-        parse_float=lambda x: float(f"{float(x):.4g}"),
-    )
-    short = json.dumps(content, separators=(",", ":"))
-    (folder / "compose.json").write_text(short + "\n", encoding="utf-8")
+    (folder / "compose.json").write_text(record(outcomes), encoding="utf-8")
     return text
 
 

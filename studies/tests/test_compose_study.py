@@ -157,7 +157,7 @@ def test_the_distance_from_a_target_is_of_the_later_steps():
     readings = [{"step": s, "greedy": 0.0, "strategy_unsolved": 0.1} for s in (0, 80)]
     content = {"arm": "x", "base": 1, "seed": 7, "seconds": 1.0, "readings": readings}
     found = outcome(content | {"steps": steps | {"target": [2.0] * 80}})
-    assert found.away == pytest.approx((0.5 + 0.2) / 2)
+    assert found.away == pytest.approx(((0.5 + 0.2) / 2, (0.5 - 0.2) / 2))
 
 
 def test_runs_are_paired_by_base_and_seed():
@@ -245,7 +245,11 @@ def test_the_fall_counts_up_to_the_median_discovery_or_the_own():
 def test_the_page_says_first_what_went_against_us(tmp_path):
     text = page.write_page(fabricated(), tmp_path)
     assert text == (tmp_path / "compose.md").read_text()
-    assert len(json.loads((tmp_path / "compose.json").read_text())) == 96
+    kept = json.loads((tmp_path / "compose.json").read_text())
+    assert {len(run) for run in kept["runs"]} == {len(kept["of run"])}
+    assert Counter(run[0] for run in kept["runs"]) == dict.fromkeys(
+        ("vanilla", "bonus_.03", "repo_r", "demonstrations"), 24
+    )
     flat = " ".join(text.split())
     assert "Worse than vanilla: bonus_.03 (-0.33 [" in flat
     assert "Better than vanilla: repo_r (+0.67 [" in flat
