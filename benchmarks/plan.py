@@ -83,22 +83,29 @@ class Case:
 TRAINING = {
     "toy": {
         "sft": ("sft_toy.yaml", []),
-        "train": ("train_toy.yaml", ["training.steps=12", "training.save_every=12"]),
+        "train": (
+            "train_toy.yaml",
+            ["model.path={folder}/sft/model", "training.steps=12", "training.save_every=12"],
+        ),
     },
     "smollm2": {
         "sft": (
             "sft_toy.yaml",
             [
                 "model.path=~/.cache/isentrope/smollm2",
+                "data.dataset_options={{digits: 1}}",
                 "fine_tuning.steps=4",
                 "fine_tuning.batch_size=16",
                 "fine_tuning.warmup_steps=1",
             ],
         ),
-        "train": ("train_smollm2_sentence.yaml", ["training.steps=3", "training.save_every=3"]),
+        "train": (
+            "train_smollm2_sentence.yaml",
+            ["training.steps=3", "training.save_every=3"],
+        ),
     },
 }
-"""By model and verb: the recipe, and what is changed in it. `train` begins with what `sft` made."""
+"""By model and verb: the recipe, and what is changed in it; the toy's `train` begins with `sft`."""
 
 PROMPT = 16
 VERBS = ("measure", "influence", "kernel", "noise")
@@ -359,9 +366,8 @@ def training_rows(name: str, folder: Path) -> list[str]:
 
     lines = []
     for verb, (recipe, changes) in TRAINING[name].items():
-        changes = [*changes, "output.log_level=WARNING", f"output.directory={folder / verb}"]
-        if verb == "train":
-            changes.append(f"model.path={folder / 'sft' / 'model'}")
+        changes = [x.format(folder=folder) for x in changes]
+        changes += ["output.log_level=WARNING", f"output.directory={folder / verb}"]
         config = load_any(ROOT / "configs" / recipe, changes).model_dump(mode="json")
         expected = alone("--plan", verb, config, folder)
         lines.append(line(name, verb, expected, alone("--run", verb, config, folder)))

@@ -108,7 +108,9 @@ def main() -> None:
         f"# Variance of the estimators of ΔH on the toy\n\n`{command}`, {date.today()}: "
         f"{args.batches} disjoint batches of n = {args.n}.\n\n" + "\n".join(lines) + "\n"
     )
-    args.out.write_text(text)
+    before = args.out.read_text() if args.out.exists() else ""
+    kept = before[before.index("\n## ") :] if "\n## " in before else ""  # other measurements
+    args.out.write_text(text + kept)
     print(text)
 
 

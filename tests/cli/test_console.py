@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from isentrope.cli.commands import COMMANDS
 from isentrope.cli.console import Results, err, out, say, say_written, show
 from isentrope.cli.main import app
+from isentrope.verbs.printed import Column, Table
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[31mb\r\x9b2J\u202ec\td\ne"
 SHOWN = r"a\x1b]0;owned\x1b[31mb\x9b2J\u202ec"
@@ -51,6 +52,15 @@ def test_the_first_screen_ends_where_it_is_full_and_says_what_is_left_out(capsys
     assert printed(11, capsys) == [*whole[:10], "Wrote there", more]
     assert "".join(out.full).splitlines() == [*whole, more]
     assert printed(4, capsys)[:5] == [*whole[:4], "Wrote there"]
+
+
+@pytest.mark.parametrize(("room", "shown"), [(4, 0), (5, 5)])
+def test_a_table_is_on_the_first_screen_with_a_row_or_not_at_all(room, shown, capsys, monkeypatch):
+    monkeypatch.setattr(out, "width", 80)
+    with out.first_screen(room):
+        show(out, [Table("title", [1, 2], [Column("number", str)])])
+    lines = capsys.readouterr().out.splitlines()
+    assert (len(lines), "1" in "".join(lines[:-1])) == (shown + 1, bool(shown))
 
 
 def test_a_note_is_broken_between_words_on_a_terminal_and_is_one_line_in_a_file():

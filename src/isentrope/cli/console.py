@@ -29,6 +29,9 @@ UNKNOWN_WIDTH = 120
 """Columns of a file or a pipe, which has room for most tables."""
 
 
+_HEAD = 5
+"""Lines of a table down to its first row."""
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """All of them but line breaks and tabs; and those that turn the direction of text."""
 
@@ -81,10 +84,13 @@ class Results(_Console):
                 say("  more         --details prints the rest", self)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as many lines as there is room for."""
+        """Print as many lines as there is room for, and no title of a table without a row."""
         with self.capture() as captured:
             super().print(*objects, **options)
-        for line in captured.get().splitlines(keepends=True):
+        lines = captured.get().splitlines(keepends=True)
+        if self.room < min(len(lines), _HEAD):
+            self.room = -1
+        for line in lines:
             self.full = (*self.full, line)
             self.room -= max(1, -(-len(line.rstrip()) // self.width))
             if self.room >= 0:
