@@ -31,6 +31,8 @@ from isentrope.verbs.sft import sft
 from isentrope.verbs.train import resume, train
 
 STEPS = {"addition": 60, "countdown": 40}
+HELD_OUT = {"addition": "384", "countdown": "null"}
+"""Prompts of an evaluation; countdown has 308, all of which are taken."""
 SETTLED, WINDOW = 20, 10
 """Steps before tracking is read; steps of a mean."""
 SEEDS = (0, 1, 2)
@@ -83,7 +85,7 @@ def perform(folder: Path, task: str, arms: Sequence[str]) -> None:
                     continue
                 own = [f"checkpoint.checkpoint_path={last}", *changes]
                 own += [f"sampling.temperature={temperature}", f"output.directory={out}"]
-                own += ["evaluation.n_prompts=384", "evaluation.samples_per_prompt=4"]
+                own += [f"evaluation.n_prompts={HELD_OUT[task]}", "evaluation.samples_per_prompt=4"]
                 own += ["evaluation.ks=[1, 4]"]
                 evaluate_checkpoints(load_config("configs/evaluate_toy.yaml", own, EvaluateConfig))
 
