@@ -346,6 +346,6 @@ class _InverseCdf(LogitsProcessor):
         cdf = probabilities.cumsum(-1)
         height = self.uniforms[:, step, None] * cdf[:, -1:]
         token = torch.searchsorted(cdf, height, right=True).clamp_(max=cdf.shape[1] - 1)
-        entropies = cast(Tensor, torch.special.entr(probabilities)).sum(-1)
-        self.drawn.append((token[:, 0], logprobs.gather(1, token)[:, 0], entropies))
+        own = logprobs.gather(1, token)[:, 0]
+        self.drawn.append((token[:, 0], own, torch.special.entr(probabilities).sum(-1)))
         return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)
