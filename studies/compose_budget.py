@@ -16,7 +16,13 @@ from torch import Tensor, nn
 
 from isentrope.control.budget import STREAM, EntropyBudget
 from isentrope.control.feedback import Target
-from isentrope.control.gradients import GROUPS, ControlSample, HalfReading, in_the_loss, slope_along
+from isentrope.control.gradients import (
+    GROUPS_OF_A_HALF,
+    ControlSample,
+    HalfReading,
+    in_the_loss,
+    slope_along,
+)
 from isentrope.control.own_rollouts import LEAST_PROMPTS
 from isentrope.control.requirements import BudgetOptions
 from isentrope.nouns.rollouts import Rollouts
@@ -128,7 +134,7 @@ def read_half(
     Returns:
         Gradients and slopes.
     """
-    E, groups = sample.rollouts, sample.groups(GROUPS)
+    E, groups = sample.rollouts, sample.groups(GROUPS_OF_A_HALF)
     a, b = sample.cotangents()
     weights: list[Weights] = [(a * (len(E) / (len(E) - 1)), b), (E.padded("token_weights"), None)]
     has, P, parts = in_the_loss(E), coming.preconditioner, coming.components
