@@ -35,10 +35,10 @@ trainer = GRPOTrainer(
     args=GRPOConfig(
         output_dir=str(folder),
         max_steps=20,
-        per_device_train_batch_size=32,
+        per_device_train_batch_size=64,
         num_generations=8,
         max_completion_length=12,
-        learning_rate=1e-2,
+        learning_rate=2e-3,
         logging_steps=1,
         save_strategy="no",
         bf16=False,
@@ -53,13 +53,10 @@ trainer = GRPOTrainer(
 
 # The two lines.
 options = ise.ProbeOptions(reward=lambda batch: reward(batch.response_texts))
-probe = ise.EntropyProbe(held_out, every=5, size=32, options=options).attach(trainer)
+probe = ise.EntropyProbe(held_out, every=5, size=64, options=options).attach(trainer)
 
 trainer.train()
 
-for reading in probe.history:
-    change, earned = reading.change, reading.price.whole.reward
-    print(
-        f"step {reading.step}: {change.value:+.4f} ± {change.se:.4f} nats per token, "
-        f"for {earned.value:+.4f} ± {earned.se:.4f} of reward"
-    )
+for reading in probe.history:  # with 95 % intervals, or [-] where the step was too long for one
+    print(f"step {reading.step}: {reading.change},")
+    print(f"    for {reading.price.whole.reward}")

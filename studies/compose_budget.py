@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from isentrope.control.budget import STREAM, EntropyBudget
 from isentrope.control.feedback import Target
-from isentrope.control.gradients import ControlSample, slope_along
-from isentrope.control.leave_one_out import GROUPS, HalfReading, in_the_loss
+from isentrope.control.gradients import GROUPS, ControlSample, HalfReading, in_the_loss, slope_along
 from isentrope.control.own_rollouts import LEAST_PROMPTS
 from isentrope.control.requirements import BudgetOptions
 from isentrope.nouns.rollouts import Rollouts
@@ -118,7 +117,7 @@ def gradients_of_rows(
 def read_half(
     model: Policy, sample: ControlSample, coming: ComingStep, trained: int
 ) -> HalfReading:
-    """As `isentrope.control.leave_one_out.read_half`, with the gradients of `gradients_of_rows`.
+    """As `isentrope.control.gradients.read_half`, with the gradients of `gradients_of_rows`.
 
     Args:
         model: The policy.

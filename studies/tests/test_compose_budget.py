@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from isentrope.control import leave_one_out
+from isentrope.control import gradients
 from isentrope.control.gradients import ControlSample
 from isentrope.probe.coming_step import coming_step
 from studies import compose_budget as own
@@ -83,12 +83,12 @@ def test_a_half_is_read_as_the_library_reads_it(base, functional, monkeypatch):
     coming = coming_step(plain, optimizer)
     sample = ControlSample(own.drawn(batch, batch.weights), functional)
     monkeypatch.setattr(
-        leave_one_out,
+        gradients,
         "gradients_of_rows",
         lambda _, E, rows, weights: own.gradients_of_rows(policy, E, rows, weights),
     )
-    trained = int(leave_one_out.in_the_loss(sample.rollouts).sum())
-    library = leave_one_out.read_half(plain, sample, coming, 1.0, trained)
+    trained = int(gradients.in_the_loss(sample.rollouts).sum())
+    library = gradients.read_half(plain, sample, coming, 1.0, trained)
     found = own.read_half(policy, sample, coming, trained)
     torch.testing.assert_close(found.along_v, library.along_v)
     torch.testing.assert_close(found.reused, library.reused)

@@ -1,12 +1,13 @@
 """Names and texts of other people cannot command the terminal."""
 
 import math
+from io import StringIO
 
 import pytest
 from typer.testing import CliRunner
 
 from isentrope.cli.commands import COMMANDS
-from isentrope.cli.console import err, out, say, say_written, show
+from isentrope.cli.console import Results, err, out, say, say_written, show
 from isentrope.cli.main import app
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[31mb\r\x9b2J\u202ec\td\ne"
@@ -50,6 +51,18 @@ def test_the_first_screen_ends_where_it_is_full_and_says_what_is_left_out(capsys
     assert printed(11, capsys) == [*whole[:10], "Wrote there", more]
     assert "".join(out.full).splitlines() == [*whole, more]
     assert printed(4, capsys)[:5] == [*whole[:4], "Wrote there"]
+
+
+def test_a_note_is_broken_between_words_on_a_terminal_and_is_one_line_in_a_file():
+    def lines(**options):
+        stream = StringIO()
+        show(Results(file=stream, width=40, **options), (), [" ".join(["seven77"] * 12)])
+        return stream.getvalue().splitlines()
+
+    assert len(lines()) == 1
+    broken = lines(force_terminal=True)
+    assert len(broken) > 1
+    assert {word for line in broken for word in line.split()} == {"note", "seven77"}
 
 
 @pytest.mark.parametrize("verb", COMMANDS, ids=lambda verb: verb.name)

@@ -12,8 +12,8 @@ VERBS = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeA
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_has_a_sentence_of_help(verb):
-    assert re.match(r"[A-Z].*\.$", VERBS[verb].help or "", re.S)
+def test_a_verb_has_a_sentence_of_help_that_fits_a_line_of_80_columns(verb):
+    assert re.fullmatch(r"[A-Z].{,63}\.", VERBS[verb].help or "")
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -2,7 +2,7 @@
 
 import torch
 
-from isentrope.control.tokens import Tokens
+from isentrope.control.base import Tokens
 
 GROUPS, SIZE, LONGEST = 5, 4, 7
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from isentrope.control.base import Tokens
 from isentrope.control.bonus import Bonus
-from isentrope.control.tokens import Tokens
 from isentrope.nouns.vectors import Vector
 from isentrope.oracle import enumerate_policy
 from isentrope.policy.gradient import weighted_gradient

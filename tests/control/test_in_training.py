@@ -11,6 +11,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 
 from isentrope.control import controls
+from isentrope.control.base import Tokens
 from isentrope.control.feedback import Feedback, Target
 from isentrope.control.measured import (
     HeldOutSample,
@@ -19,7 +20,6 @@ from isentrope.control.measured import (
     token_influence,
 )
 from isentrope.control.run_control import RunControl
-from isentrope.control.tokens import Tokens
 from isentrope.control.trial import controlled_batch
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy

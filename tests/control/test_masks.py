@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.control.masks import EntropyMask, RandomMask
+from isentrope.control.clips import EntropyMask, RandomMask
 from tests.control.batches import batch, padded, places
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from isentrope.control.masks import NegativeScale
+from isentrope.control.clips import NegativeScale
 from isentrope.control.sequence_rules import (
     Entrocraft,
     PassAtK,

@@ -1,11 +1,10 @@
 import pytest
 import torch
 
-from isentrope.control.tokens import Rewritten, Tokens
+from isentrope.control.base import Rewritten, Tokens
 from isentrope.control.trial import (
     OutOfReachError,
     on_policy_tokens,
-    ragged,
     strength_for,
     try_tokens,
 )
@@ -59,7 +58,7 @@ def test_a_trial_is_the_step_of_the_rewritten_advantages(batch):
 
 def test_rows_are_as_long_as_their_responses():
     rollouts = Rollouts([[1], [1]], [[1, 2, 3], [1]], [0, 1])
-    rows = ragged(torch.arange(6.0).view(2, 3), rollouts)
+    rows = rollouts.ragged(torch.arange(6.0).view(2, 3))
     assert [r.tolist() for r in rows] == [[0.0, 1.0, 2.0], [3.0]]
 
 

@@ -5,7 +5,8 @@ import torch
 from transformers import BloomConfig, BloomForCausalLM, MixtralConfig, MixtralForCausalLM
 
 import isentrope as ise
-from isentrope.models.architecture import UnsupportedModelError, eager_experts
+from isentrope.models.architecture import UnsupportedModelError
+from isentrope.models.quantised import plain_products
 from isentrope.policy.scoring import score_along
 from tests import cases
 
@@ -43,7 +44,7 @@ def test_experts_run_in_every_precision_and_are_differentiated(precision):
 def test_a_model_in_training_has_its_own_experts_back_after_a_look():
     lm = mixture()
     before = lm.get_experts_implementation()
-    with eager_experts(lm):
+    with plain_products(lm):
         assert set(lm.get_experts_implementation().values()) == {"eager"}
     assert lm.get_experts_implementation() == before != {"": "eager"}
 

@@ -18,10 +18,9 @@ from isentrope.models.architecture import UnsupportedModelError
 from isentrope.models.derivative_guard import DerivativeError
 from isentrope.nouns import differences
 from isentrope.nouns.differences import derivative_gap
-from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.gradient import score_jvp
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score_along
+from isentrope.policy.scoring import require_derivatives, score_along
 from isentrope.probe.scoring import look_ahead
 from tests import cases
 

@@ -11,7 +11,7 @@ from torch import nn
 import isentrope as ise
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.models.derivative_guard import DerivativeError
-from isentrope.models.quantised import products_written_out
+from isentrope.models.quantised import plain_products
 from tests import cases
 
 
@@ -104,7 +104,7 @@ def test_a_model_in_training_has_its_own_kernels_back(monkeypatch):
     lm = quantised(Linear4bit)
     stand_in(monkeypatch)
     layer = lm.base_model.model.model.layers[0].mlp.up_proj
-    with products_written_out(lm):
+    with plain_products(lm):
         assert "forward" in vars(layer)
     assert "forward" not in vars(layer)
 

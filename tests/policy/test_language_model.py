@@ -5,7 +5,8 @@ from peft import LoraConfig, get_peft_model
 from isentrope.nouns.vectors import axpy, dot
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import nondeterminism, score, score_along
+from isentrope.policy.scoring import score, score_along
+from isentrope.policy.token_statistics import nondeterminism
 from tests import cases
 
 

@@ -1,6 +1,8 @@
 import json
 import shutil
+from contextlib import nullcontext
 from functools import cache
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -14,6 +16,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.update.step import optimizer_step
+from isentrope.verbs import measurement
 from isentrope.verbs.measure import EntropyMeasurements, measure
 from isentrope.verbs.precision_stages import at_precision
 from tests.tiny_checkpoint import PROMPTS, settings
@@ -133,6 +136,14 @@ def test_the_components_of_the_step_sum_to_first_order(once):
     assert parts == pytest.approx(results["first_order"]["value"], rel=1e-9)
     assert budget["total"] == results["first_order"]["value"]
     assert budget["gradient_se"] > 0
+
+
+def test_components_that_do_not_sum_to_the_step_are_refused():
+    parts = {"momentum": {"w": torch.tensor([1.0])}, "gradient": {"w": torch.tensor([2.0])}}
+    for direction, fits in ((3.0, True), (3.1, False), (float("nan"), False)):
+        step = SimpleNamespace(direction={"w": torch.tensor([direction])}, components=parts)
+        with nullcontext() if fits else pytest.raises(ValueError, match="do not sum to it"):
+            measurement._require_sum(SimpleNamespace(step=step), 3.0)
 
 
 @pytest.mark.parametrize("order", [0, 1])

@@ -11,8 +11,6 @@ gradient is not taken for its length:
 The error is a delete-a-group jackknife of the cosine.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -13,8 +13,6 @@ One sort gives ranks and tails of a sample in which item i counts w_i times:
 A bootstrap draw of prompts is a set of whole-number weights, so a draw costs no sort.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor

@@ -11,8 +11,6 @@ probability is below the largest (min_p). If x is the smallest setting that hold
 batch, a sound batch stays within x with probability Π_k π_k(φ ≤ x), which is the p-value.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

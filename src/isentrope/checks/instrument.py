@@ -1,7 +1,5 @@
 """The scorer: switches, dropout, determinism, independence of the batch, and the rounding floor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from isentrope.checks.checkpoint import Finding
@@ -14,8 +12,8 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.policy.own_logits import rounding_operations
-from isentrope.policy.scoring import nondeterminism, score
-from isentrope.policy.token_statistics import Scores
+from isentrope.policy.scoring import score
+from isentrope.policy.token_statistics import Scores, nondeterminism
 
 OWN_LOGITS = "scores by the model's own logits"
 DETERMINISTIC = "deterministic model"

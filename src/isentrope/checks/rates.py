@@ -4,8 +4,6 @@ Records, in this order; the first that exists is used: `contract.json` (settings
 and `scheduler.pt` (the last rate of each group).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ p-value of 6.3e-5 where it has no z. At least one fails in fewer than 1 of 2,200
 Printed p-values are Bonferroni's, for all tests together.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Functions are given by dotted names and imported when their verb is called, so t
 `--help` load no torch. Verbs that measure are rows of `results.verbs`.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Callable
@@ -55,7 +53,7 @@ COMMANDS = (
         through="isentrope.cli.running:demonstrating",
         run="isentrope.cli.demo:demo",
         show="isentrope.cli.demo:print_verdict",
-        help="Train a toy policy, see its entropy fall, and find out which tokens do it.",
+        help="Train a toy policy, and see which tokens spend its entropy.",
         kept="What was finished is kept. Run it again with another --out.",
         room=9,
     ),
@@ -65,8 +63,7 @@ COMMANDS = (
         through="isentrope.cli.running:training",
         run=f"{_PIPELINES}.sft:sft",
         show="isentrope.cli.running:print_fine_tuned",
-        help="Fine-tune a model on a task's demonstrations, loss on the response alone; or resume "
-        "a run.",
+        help="Fine-tune a model on a task's demonstrations; or resume a run.",
     ),
     Command(
         "train",
@@ -74,8 +71,7 @@ COMMANDS = (
         through="isentrope.cli.running:training",
         run=f"{_PIPELINES}.train:train",
         show="isentrope.cli.console:say_written",
-        help="Train a policy by Dr. GRPO, leaving checkpoints that can be measured; or resume "
-        "a run.",
+        help="Train by Dr. GRPO, with checkpoints to measure; or resume a run.",
         kept="No step of training is lost, since none was begun: run the same command again.",
     ),
     Command(
@@ -84,8 +80,7 @@ COMMANDS = (
         through="isentrope.cli.running:branching",
         run=f"{_PIPELINES}.branch:branch_study",
         show="isentrope.cli.tables:print_branches",
-        help="Train on for a few steps from checkpoints of a run, with settings changed and "
-        "repeated, and compare what they did to entropy and reward.",
+        help="Train on from checkpoints with changed settings, and compare.",
         kept="No branch was begun: run the same command again.",
     ),
     Command(
@@ -94,7 +89,7 @@ COMMANDS = (
         through="isentrope.cli.running:training",
         run=f"{_PIPELINES}.evaluate:evaluate_checkpoints",
         show="isentrope.cli.tables:print_evaluated",
-        help="Evaluate checkpoints on a task: pass@k, lengths, format, entropy; a restart goes on.",
+        help="Evaluate checkpoints on a task: pass@k, lengths, entropy.",
         kept="Finished chunks of prompts are kept: run the same command again to go on.",
     ),
     *(
@@ -114,7 +109,7 @@ COMMANDS = (
         through="isentrope.cli.running:checking",
         run=f"{_PIPELINES}.check:check",
         show="isentrope.cli.tables:print_findings",
-        help="Check the instrument before measuring; exit status 1 if anything is wrong.",
+        help="Check that a checkpoint can be measured; exit status 1 if not.",
     ),
     Command(
         "plan",
@@ -122,8 +117,7 @@ COMMANDS = (
         through="isentrope.cli.running:planning",
         run=f"{_PIPELINES}.plan:plan",
         show="isentrope.cli.tables:print_plans",
-        help="Say what memory and time a configuration takes, before anything runs; exit status 1 "
-        "if it does not fit.",
+        help="Say what memory and time verbs take; exit status 1 if too much.",
     ),
     Command(
         "convert",
@@ -131,8 +125,7 @@ COMMANDS = (
         through="isentrope.cli.running:run_at_once",
         run="isentrope.trainers.convert.write:convert",
         show="isentrope.cli.running:print_converted",
-        help="Write a checkpoint of FSDP, verl, DeepSpeed or torch.distributed as one that every "
-        "verb reads.",
+        help="Write a checkpoint of FSDP, verl or DeepSpeed as one to measure.",
     ),
     Command(
         "report",
@@ -140,8 +133,7 @@ COMMANDS = (
         through="isentrope.cli.running:run_at_once",
         run="isentrope.reports.report:write_report",
         show="isentrope.cli.running:print_report",
-        help="Write report.html of a run: verdict, figures, checks, and where every number comes "
-        "from.",
+        help="Write report.html of a run: verdict, figures, checks, sources.",
     ),
 )
 

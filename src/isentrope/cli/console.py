@@ -8,8 +8,6 @@ What a verb prints ends with the first screen, unless `--details` asks for all. 
 much is left out. Conclusions are always there.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -127,8 +125,9 @@ def show(console: Console, printed: Iterable[Table | str], notes: Iterable[str] 
             print_table(console, block)
         else:
             say(block, console)
-    for sentence in notes:
-        say(f"  note         {sentence}", console)
+    for sentence in notes:  # a terminal would break them within words
+        text, whole = f"  note         {sentence}", not console.is_terminal
+        console.print(text, markup=False, highlight=False, soft_wrap=whole)
 
 
 def print_table(console: Console, table: Table) -> None:

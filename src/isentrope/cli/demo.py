@@ -7,8 +7,6 @@
 <folder>/report.html       all of it on one page
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar

@@ -4,8 +4,6 @@ The command line alone installs these handlers; the library leaves signals as th
 signal ends the process at once.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Help is plain text, which needs no rich.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -3,8 +3,6 @@
 `--help` reads these: nothing here may import torch.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from inspect import Parameter

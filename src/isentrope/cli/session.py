@@ -8,8 +8,6 @@
 141  nobody reads the output any more
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -95,14 +95,15 @@ def print_findings(
 ) -> None:
     """Print a table per checkpoint, and a sentence where no check failed.
 
-    The first screen has the names of the checks that passed, and rows for the others.
+    The first screen has the number of the checks that passed, and rows for the others.
 
     Raises:
         Exit: With status 1, if a check failed.
     """
     for name, findings in by_checkpoint.items():
-        if out.room < math.inf and (passed := [f.name for f in findings if f.passed]):
-            say(f"{name}: {len(passed)} of {len(findings)} checks passed: {', '.join(passed)}", out)
+        if out.room < math.inf and (passed := sum(f.passed is True for f in findings)):
+            of = f"{passed} of {len(findings)}"
+            say(f"{name}: {of} checks passed; --details says what each has seen.", out)
             findings = [f for f in findings if not f.passed]
         if not findings:
             continue

@@ -3,8 +3,6 @@
 The section `control` is compared with the rest of a run: what fits it, and what does nothing.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,15 +11,13 @@ from typing import Any
 
 from isentrope.config.io import ConfigError
 from isentrope.config.train import TrainConfig
-from isentrope.control.base import TokenRule
+from isentrope.control.base import TokenRule, Tokens
 from isentrope.control.bonus import TrainerFields
-from isentrope.control.clips import InfluenceClip
+from isentrope.control.clips import EntropyMask, InfluenceClip
 from isentrope.control.controls import NONE
-from isentrope.control.masks import EntropyMask
 from isentrope.control.measured import HeldOutSample
 from isentrope.control.run_control import RunControl
 from isentrope.control.sequence_rules import PassAtK
-from isentrope.control.tokens import Tokens
 from isentrope.sampling.prompts import Prompt
 from isentrope.system.processes import world_size
 from isentrope.trainers.arguments import SavedArguments

@@ -1,7 +1,5 @@
 """Configuration files: read, overridden, checked and written. Every complaint is one sentence."""
 
-from __future__ import annotations
-
 import types
 import typing
 from collections.abc import Collection, Iterable, Mapping

@@ -8,8 +8,6 @@ A file that we write begins with `FIRST_LINE` and ends with `LAST_LINE`. A file 
 and without the last one was cut, and is refused.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import reprlib

@@ -3,8 +3,6 @@
 The latter are passed through by name, if they are of TRL's type.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

@@ -8,8 +8,6 @@ config.yaml that a run wrote, a relative path is looked for beside the file firs
 any other configuration, in the current directory.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping

@@ -7,8 +7,6 @@ last g alone. The halves a and b of E have one mean each, so the noise of the tw
 independent and products across them are unbiased.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from torch import Tensor

@@ -36,15 +36,12 @@ target of its own, in nats per token, and its bonus is a mean per micro-batch an
 result depends on training.micro_batch and on the number of processes.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from isentrope.control.base import NotNegative, Positive, TokenRule, options
-from isentrope.control.tokens import Rewritten, Tokens
+from isentrope.control.base import NotNegative, Positive, Rewritten, TokenRule, Tokens, options
 
 
 @options
@@ -71,7 +68,9 @@ class Bonus(TokenRule):
         scale = strength / unit
         if self.mode == "pathwise":
             return Rewritten(tokens.weights, scale * mask)
-        score = self._returns(tokens) - (self._baseline(tokens) if self.baseline == "group" else 0)
+        score = self._returns(tokens)
+        if self.baseline == "group":
+            score = score - self._baseline(tokens, score * mask)
         return Rewritten(tokens.weights + scale * score * mask, scale * mask)
 
     def _returns(self, tokens: Tokens) -> Tensor:
@@ -81,9 +80,9 @@ class Bonus(TokenRule):
             values = (values - values[tokens.mask].mean()) * tokens.mask
         return values.flip(1).cumsum(1).flip(1) - values
 
-    def _baseline(self, tokens: Tokens) -> Tensor:
+    def _baseline(self, tokens: Tokens, returns: Tensor) -> Tensor:
         """(n, t) mean of the returns of the group's other responses with a token there."""
-        mask, returns = tokens.mask.double(), self._returns(tokens) * tokens.mask
+        mask = tokens.mask.double()
         groups = int(tokens.group.max()) + 1
         sums, counts = (
             torch.zeros(groups, mask.shape[1], dtype=torch.float64).index_add_(0, tokens.group, x)

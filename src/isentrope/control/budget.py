@@ -6,7 +6,7 @@
     τ = output of the feedback + change of its schedule,     λ, u: `correction`,     ĥ: `feedback`
 
 E is the step's own rollouts (`own_rollouts`), each prompt left out of the step that it is compared
-with (`leave_one_out`), so nothing is drawn. The level is that of all responses; gradients come from
+with (`gradients`), so nothing is drawn. The level is that of all responses; gradients come from
 `size` of them. The two callbacks are public hooks of transformers, and the loss does not change: an
 entropy bonus of the strength that is needed would enter Adam's second moments, and act through
 momentum many steps later. An error in a control ends the run: without it, it would be another one.
@@ -28,9 +28,8 @@ from transformers import TrainerCallback
 from isentrope.control.averages import GradientMeans
 from isentrope.control.correction import Asked, Correction, Effects, correct, weighed
 from isentrope.control.feedback import Feedback, Gains, Level, Target
-from isentrope.control.gradients import ControlSample
+from isentrope.control.gradients import ControlSample, HalfReading, in_the_loss, read_half
 from isentrope.control.kept_state import keep_state
-from isentrope.control.leave_one_out import HalfReading, in_the_loss, read_half
 from isentrope.control.own_rollouts import LEAST_PROMPTS, OwnRollouts
 from isentrope.control.requirements import (
     BudgetOptions,

@@ -1,4 +1,4 @@
-"""Controls that damp a few tokens: Clip-Cov, KL-Cov, Clip_B, influence clipping.
+"""Controls that damp some tokens: covariance clips, influence clipping, masks and scales.
 
 Clip-Cov: drop random tokens of large covariance between log-probability and advantage.
 
@@ -53,9 +53,17 @@ other controls assess a token by its own distribution alone.
 
 This control is new here; q = .02, κ = 1. The trainer draws E on held-out prompts
 (`control.measured`).
-"""
 
-from __future__ import annotations
+Masks and scales: a mask to tokens of high entropy, and two baselines for every control.
+
+    entropy_mask     c' = (1 − x 1{H < q_.8}) c    TRL `get_high_entropy_mask`, arXiv 2506.01939
+    random_mask      c' = 0 for a random share x of the tokens
+    negative_scale   c' = (1 + x) c where A < 0
+
+Different here: the quantile of `entropy_mask` is of the whole batch, where TRL takes that of a
+micro-batch over all GPUs; x = 1 is the published mask. Neither mask determines the
+direction in which entropy moves, so they take no target.
+"""
 
 from typing import Annotated, Any, ClassVar, Literal, cast
 
@@ -68,14 +76,15 @@ from isentrope.control.base import (
     NotNegative,
     Part,
     Positive,
+    Rewritten,
     Share,
     TokenRule,
+    Tokens,
     lowest_share,
     options,
     without_random_tokens,
 )
 from isentrope.control.bonus import TrainerFields
-from isentrope.control.tokens import Rewritten, Tokens
 
 _BOUNDS = {"quantile": (0.98, 1.0), "published": (1.0, 5.0)}
 
@@ -214,3 +223,56 @@ class InfluenceClip(TokenRule):
         total = float(influence[mask].sum())
         numbers = {"influence": total, "influence_damped": float(influence[damped].sum())}
         return Rewritten(tokens.weights * (1 - strength * damped.double()), numbers=numbers)
+
+
+@options
+class EntropyMask(TokenRule):
+    """Only tokens of high entropy have full weight ("80/20").
+
+    Attributes:
+        strength: x, the share of its weight that any other token loses.
+        quantile: Quantile of the batch's entropies at and above which a token has full weight.
+    """
+
+    strength: Share = 1.0
+    quantile: Annotated[float, Field(ge=0, lt=1)] = 0.8
+    targetable: ClassVar[bool] = False
+
+    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+        """Damp tokens of low entropy."""
+        H = tokens.entropies
+        low = H[tokens.mask].quantile(self.quantile) > H
+        return Rewritten(tokens.weights * (1 - strength * low.double()))
+
+
+@options
+class RandomMask(TokenRule):
+    """A random share of the tokens has weight 0.
+
+    Attributes:
+        strength: x, the share.
+    """
+
+    strength: Share = 0.2
+    targetable: ClassVar[bool] = False
+
+    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+        """Drop tokens."""
+        return Rewritten(without_random_tokens(tokens, tokens.mask, strength))
+
+
+@options
+class NegativeScale(TokenRule):
+    """One factor for all responses with a negative advantage.
+
+    Attributes:
+        strength: x; the factor is 1 + x.
+    """
+
+    strength: Annotated[float, Field(ge=-1)] = 0.5
+    two_sided: ClassVar[bool] = True
+
+    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+        """Scale negatives."""
+        negative = (tokens.token_advantages < 0).double()
+        return Rewritten(tokens.weights * (1 + strength * negative))

@@ -4,8 +4,6 @@
 `STEP` add to the optimizer's step itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from difflib import get_close_matches
@@ -22,8 +20,15 @@ from isentrope.control.bonus import (
     Gspo,
     TrainerFields,
 )
-from isentrope.control.clips import ClipB, ClipCov, InfluenceClip, KlCov
-from isentrope.control.masks import EntropyMask, NegativeScale, RandomMask
+from isentrope.control.clips import (
+    ClipB,
+    ClipCov,
+    EntropyMask,
+    InfluenceClip,
+    KlCov,
+    NegativeScale,
+    RandomMask,
+)
 from isentrope.control.requirements import BudgetOptions
 from isentrope.control.sequence_rules import Entrocraft, PassAtK, QuantileAdvantage, WReinforce
 from isentrope.control.surprisal import EntroPIC, LpReg, RepoR, Stare

@@ -6,6 +6,21 @@ a and b are the cotangents of the controlled entropy F on the whole sample, comp
 entropies of its sampler. At the policy that drew the sample these are the entropies of the policy,
 so it is not scored again. F is ℋ or h of all positions, or its part at a class of positions
 (`estimators.positions`).
+
+What a step does to entropy to first order, from the very responses it was computed from.
+
+    <g_H, v>,     v = m + P Σ_l g_U^l,     g_H ≈ Σ_k g_E^k,     k, l: prompts
+
+The same responses make g_E^k and g_U^k, so <g_E, P g_U> also holds what their noise has in common:
+<g_E^k, P g_U^k> has another expectation than <g_E^k, P g_U^l> of two prompts. Each prompt is
+therefore left out of the step that it is compared with:
+
+    <g_H, v> ≈ <g_E, m> + (<g_E, P g_U> − Σ_j <g_E^j, P g_U^j>) · n_E n_U / (n_E n_U − Σ_j e_j u_j)
+
+j are groups of whole prompts with e_j of the n_E responses of E and u_j of the n_U of U; draws of
+one prompt are left out together, which for few different prompts omits what they have in common. m,
+the parts of v that earlier batches made, is independent of E given θ. P has second moments of this
+gradient too, with a share of 1 − β₂.
 """
 
 from __future__ import annotations
@@ -17,14 +32,15 @@ import torch
 from torch import Tensor
 
 from isentrope.estimators.entropy import cotangents_of_arrays
-from isentrope.estimators.functional import Functional, Functionals
-from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.functional import Functional, Functionals, infinitesimal_jackknife
 from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.units import Units
-from isentrope.nouns.vectors import Vector
+from isentrope.nouns.vectors import Vector, axpy, dot, multiply, zeros
 from isentrope.policy.gradient import Weights, weighted_gradients
 from isentrope.policy.language_model import Policy
+from isentrope.probe.coming_step import ComingStep
+from isentrope.system.processes import all_ranks, rank, together, world_size
 
 GROUPS = 4
 """Groups of prompts per sample of a single correction, over which errors are computed."""
@@ -137,3 +153,93 @@ def summed(groups: Vector) -> Vector:
 def slope_along(groups: Vector, direction: Vector) -> Tensor:
     """(K,) inner products of each group with a vector."""
     return torch.stack([x.flatten(1) @ direction[n].flatten() for n, x in groups.items()]).sum(0)
+
+
+GROUPS = 2
+"""Groups of prompts per half and step: their errors are filtered over steps."""
+
+
+@dataclass(frozen=True)
+class HalfReading:
+    """One half of E, compared with a step of its own responses.
+
+    Attributes:
+        gradients: (K, ...) g_E by groups of prompts.
+        along_v: (K,) their parts of <g_H, v>, each without its own part of the step.
+        reused: (K,) the same with it, which is biased.
+    """
+
+    gradients: Vector
+    along_v: Tensor
+    reused: Tensor
+
+
+def read_half(
+    policy: Policy, sample: ControlSample, coming: ComingStep, clip: float, trained: int
+) -> HalfReading:
+    """Compare a half of E with the coming step; every process must call this.
+
+    Args:
+        policy: The live policy.
+        sample: The half, with the weights of its responses in the loss.
+        coming: The step.
+        clip: What clipping multiplied the gradient by.
+        trained: n_U, responses of the step to prompts that are in the loss.
+
+    Returns:
+        Gradients and slopes, the same on every process.
+    """
+    groups = sample.groups(GROUPS)
+    mine = range(rank(), len(groups), world_size())
+    gradients, own = together(lambda: _by_group(policy, sample, groups, coming, clip, mine))
+    all_ranks().sum((*gradients.values(), own))  # each group is on one, and 0 on the others
+    parts = coming.components
+    before = slope_along(gradients, axpy(1.0, parts["momentum"], parts["decay"]))
+    at_once = slope_along(gradients, parts["gradient"])
+    pairs, shared = _pairs(sample, groups, trained)
+    factor = pairs / (pairs - shared) if pairs > shared else 0.0
+    return HalfReading(gradients, before + factor * (at_once - own), before + at_once)
+
+
+def _by_group(
+    policy: Policy,
+    sample: ControlSample,
+    groups: Sequence[Tensor],
+    coming: ComingStep,
+    clip: float,
+    mine: range,
+) -> tuple[Vector, Tensor]:
+    """(K, ...) g_E^j and (K,) <g_E^j, P g_U^j>, 0 of groups that another process computes."""
+    E = sample.rollouts
+    a, b = sample.cotangents()
+    entropy = a * (len(E) / (len(E) - 1)), b  # the mean that a subtracts holds the response's own
+    c, d = E.padded("token_weights"), None
+    if E.entropy_weights is not None:
+        d = E.padded("entropy_weights")
+    in_loss = in_the_loss(E)
+    gradients = {n: x.expand(len(groups), *x.shape).clone() for n, x in zeros(policy.theta).items()}
+    own = torch.zeros(len(groups), dtype=torch.float64, device=policy.device)
+    with derivative_of_scores(policy.model):
+        for j in mine:
+            weights = [entropy, (c, d)] if bool(in_loss[groups[j]].any()) else [entropy]
+            found = gradients_of_rows(policy, E, groups[j], weights)
+            for n, x in found[0].items():
+                gradients[n][j] = x
+            if len(found) > 1:
+                own[j] = clip * dot(found[0], multiply(coming.preconditioner, found[1]))
+    return gradients, own
+
+
+def in_the_loss(E: Rollouts) -> Tensor:
+    """(n,) bool, the responses to prompts of which any token has a weight in the loss."""
+    weights = E.padded("token_weights").abs().sum(1)
+    if E.entropy_weights is not None:
+        weights += E.padded("entropy_weights").abs().sum(1)
+    units = Units.of(E.prompt_index)
+    return (units.sums(weights) > 0)[units.place]
+
+
+def _pairs(sample: ControlSample, groups: Sequence[Tensor], trained: int) -> tuple[int, int]:
+    """n_E n_U, and how many of these pairs of responses are within a group."""
+    has = in_the_loss(sample.rollouts)
+    return len(has) * trained, sum(len(rows) * int(has[rows].sum()) for rows in groups)

@@ -6,8 +6,6 @@ checkpoint-N/entropy_budget.safetensors    tensors()
 Both are written with the optimizer's state, and read with it where the trainer resumes.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

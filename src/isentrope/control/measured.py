@@ -7,8 +7,6 @@
 says, and each has the result. E must be drawn apart from the update batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,14 +15,15 @@ import torch
 from torch import Tensor
 
 from isentrope.estimators.entropy import entropy_gradient
-from isentrope.models.batching import micro_batches
+from isentrope.models.batching import MicroBatch
 from isentrope.models.embeddings import DerivativeOfTraining
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector, multiply, norm
 from isentrope.policy.gradient import score_jvp, weighted_gradient
 from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import collect_columns
 from isentrope.policy.scoring_batches import smaller_where_memory_is_short
-from isentrope.policy.token_statistics import LOGITS_HELD
+from isentrope.policy.token_statistics import rows_held
 from isentrope.probe.scoring import draw_share
 from isentrope.sampling.prompts import PromptLike
 from isentrope.sampling.streams import generator_of
@@ -60,24 +59,20 @@ def kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
     Returns:
         (n, t) float64, 0 where the filter does not keep the token itself or there is none.
     """
-    out = torch.zeros(rollouts.mask.shape, dtype=torch.float64)
-    rows = max(1, LOGITS_HELD // policy.vocabulary)
+    rows = rows_held(policy.vocabulary)
+
+    def packed(batch: MicroBatch) -> list[Tensor]:
+        hidden, parts = policy.packed_hidden(batch), list[Tensor]()
+        with policy.precision.active():
+            for h, target in zip(hidden.split(rows), batch.targets.split(rows), strict=True):
+                p = (policy.head(h).double() / policy.temperature).softmax(-1)
+                keep = p >= min_p * p.amax(-1, keepdim=True)
+                own = keep.gather(1, target[:, None])[:, 0]
+                parts.append((p * keep).sum(-1) * own)
+        return [torch.cat(parts)]
+
     with torch.no_grad():
-        for batch in micro_batches(
-            rollouts, policy.max_tokens, policy.ranks, padding=policy.padding
-        ):
-            here = batch.to(policy.device)
-            hidden = policy.packed_hidden(here)
-            parts = []
-            with policy.precision.active():
-                for h, target in zip(hidden.split(rows), here.targets.split(rows), strict=True):
-                    p = (policy.head(h).double() / policy.temperature).softmax(-1)
-                    keep = p >= min_p * p.amax(-1, keepdim=True)
-                    own = keep.gather(1, target[:, None])[:, 0]
-                    parts.append((p * keep).sum(-1) * own)
-            here.place(torch.cat(parts), out)
-    policy.ranks.sum([out])
-    return out
+        return collect_columns(policy, rollouts, packed)[0]
 
 
 def preconditioner(

@@ -7,8 +7,6 @@ advantage that the trainer redrew (`training.update_batches`) belong to what was
 of 0: without them E would be filtered.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Options of an entropy budget, and what controls require of a trainer."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar
 
 import torch

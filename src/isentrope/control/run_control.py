@@ -9,8 +9,6 @@ the sampler is 1. d is an absolute weight: TRL's accumulation over micro-batches
 gradients of the processes are averaged, so the term is multiplied by their number.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.control.base import TokenRule
+from isentrope.control.base import Rewritten, TokenRule, Tokens, touched
 from isentrope.control.clips import InfluenceClip, KlCov
 from isentrope.control.feedback import Feedback
 from isentrope.control.measured import (
@@ -30,7 +28,6 @@ from isentrope.control.measured import (
     token_influence,
 )
 from isentrope.control.surprisal import LpReg
-from isentrope.control.tokens import Rewritten, Tokens, touched
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.recording.observing import evaluating

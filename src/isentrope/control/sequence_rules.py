@@ -47,8 +47,6 @@ damped in proportion to the feedback, and the other keeps its advantages. With a
 feedback.limit it switches too. Groups whose rewards are all equal are redrawn as without a control.
 """
 
-from __future__ import annotations
-
 from math import ceil, comb, sqrt
 from typing import Annotated, ClassVar
 
@@ -58,14 +56,15 @@ from pydantic import Field
 from isentrope.control.base import (
     NotNegative,
     Part,
+    Rewritten,
     Share,
     Signed,
     TokenRule,
+    Tokens,
     mixed,
     options,
     two_values,
 )
-from isentrope.control.tokens import Rewritten, Tokens
 
 
 @options

@@ -49,15 +49,21 @@ Different here: the lowest share is of the batch instead of a micro-batch. M nee
 distribution at each position: `kept_mass` of the batch, which takes one scoring pass.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 
-from isentrope.control.base import NotNegative, Part, Signed, TokenRule, lowest_share, options
-from isentrope.control.tokens import Rewritten, Tokens
+from isentrope.control.base import (
+    NotNegative,
+    Part,
+    Rewritten,
+    Signed,
+    TokenRule,
+    Tokens,
+    lowest_share,
+    options,
+)
 
 
 @options

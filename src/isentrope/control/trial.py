@@ -13,12 +13,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from torch import Tensor
-
-from isentrope.control.base import TokenRule
+from isentrope.control.base import Rewritten, TokenRule, Tokens, touched
 from isentrope.control.correction import Asked, Correction, Halves, correct
 from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
-from isentrope.control.tokens import Rewritten, Tokens, touched
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
@@ -54,26 +51,19 @@ def on_policy_tokens(
         The batch, with the policy's own log-probabilities and entropies.
     """
     scores = score(policy, U)
-    columns = {
-        "sampler_logprobs": ragged(scores.logprobs, U),
-        "sampler_entropies": ragged(scores.entropies, U),
-    }
-    return Tokens.of(U.with_columns(**columns), objective, max_response_length, step=1, seed=seed)
+    scored = U.with_columns(
+        sampler_logprobs=U.ragged(scores.logprobs), sampler_entropies=U.ragged(scores.entropies)
+    )
+    return Tokens.of(scored, objective, max_response_length, step=1, seed=seed)
 
 
 def controlled_batch(U: Rollouts, rewritten: Rewritten) -> Rollouts:
     """A copy of the batch with the weights of a control, for objective "recorded"."""
     d = rewritten.entropy_weights
     return U.with_columns(
-        token_weights=ragged(rewritten.weights, U),
-        entropy_weights=None if d is None else ragged(d, U),
+        token_weights=U.ragged(rewritten.weights),
+        entropy_weights=None if d is None else U.ragged(d),
     )
-
-
-def ragged(values: Tensor, rollouts: Rollouts) -> list[Tensor]:
-    """The rows of a padded column (n, t), each as long as its response."""
-    lengths = rollouts.lengths.tolist()
-    return [row[:length] for row, length in zip(values, lengths, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -164,25 +154,17 @@ def strength_for(
             continue
         ends.append((end, change(end)))
         if min(zero[1], ends[-1][1]) <= target <= max(zero[1], ends[-1][1]):
-            return _bisect(target, change, zero, ends[-1])
-    changes = [at for _, at in (zero, *ends)]
-    raise OutOfReachError(
-        f"No strength between {smallest:.4g} and {largest:.4g} changes entropy by {target:.3g} in "
-        f"one step: it gives {min(changes):.3g} to {max(changes):.3g}."
-    )
-
-
-def _bisect(
-    target: float,
-    change: Callable[[float], float],
-    start: tuple[float, float],
-    end: tuple[float, float],
-) -> tuple[float, float]:
-    """Bisect between two strengths whose changes enclose the target."""
-    (low, at_low), (high, at_high) = start, end
+            break
+    else:
+        changes = [at for _, at in (zero, *ends)]
+        raise OutOfReachError(
+            f"No strength between {smallest:.4g} and {largest:.4g} changes entropy by {target:.3g} "
+            f"in one step: it gives {min(changes):.3g} to {max(changes):.3g}."
+        )
+    (low, at_low), (high, at_high) = zero, ends[-1]  # which enclose the target
     # a target of 0 has no relative distance: the scale is then the range of changes
     close = CLOSE * max(abs(target), CLOSE * abs(at_high - at_low))
-    best = min(start, end, key=lambda one: abs(one[1] - target))
+    best = min(zero, ends[-1], key=lambda one: abs(one[1] - target))
     for _ in range(HALVINGS):
         if abs(best[1] - target) <= close:
             break

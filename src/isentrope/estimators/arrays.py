@@ -10,8 +10,6 @@ Without it an interval is printed for nearly even weights only (ESS/n ≥ .98 in
 then on the assumption that no likely token is missing from the batch.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

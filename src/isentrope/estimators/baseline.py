@@ -13,8 +13,6 @@ independent of the sample it is used on and the estimator stays unbiased.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

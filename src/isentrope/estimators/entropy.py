@@ -23,16 +23,14 @@ number of tokens that count and T those of a response:
     top_tokens         the 20 % with most H
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Functional, Functionals, Method
-from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.functional import Functional, Functionals, Method, infinitesimal_jackknife
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.estimate import Estimate
@@ -207,9 +205,5 @@ def cotangents_of_arrays(
     Returns:
         Two (n, t) arrays.
     """
-    omega = torch.full((len(entropies),), 1.0, dtype=torch.float64)
-
-    def at_equal_weights(r: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-        return functional(omega, r, h)
-
+    at_equal_weights = partial(functional, torch.ones(len(entropies), dtype=torch.float64))
     return torch.func.grad(at_equal_weights, argnums=(0, 1))(log_ratios, entropies)

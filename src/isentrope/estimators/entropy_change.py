@@ -6,8 +6,6 @@ All are read from one F on one sample, so ΔH − ηδH₁ − η²δH₂ = O(η
 errors (T11) are joint. δH₁ is per unit η, δH₂ per unit η².
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,9 +14,14 @@ from typing import Any
 
 from torch import Tensor
 
-from isentrope.estimators.functional import EstimatorOptions, Functional, Method
+from isentrope.estimators.functional import (
+    EstimatorOptions,
+    Functional,
+    Jackknifed,
+    Method,
+    infinitesimal_jackknife,
+)
 from isentrope.estimators.importance import Trust, Verdict
-from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.sample import (
     CHANGES,
@@ -121,16 +124,11 @@ class EntropyChange:
 
         nan = math.nan
         unknown = Estimate(nan, nan, nan, nan, 0, "", "")
-
+        first, second = (x or unknown for x in (self.first_order, self.second_order))
         return pd.DataFrame(
             {"eta": p.eta}
             | p.change.columns("delta_h")
-            | {"first_order": p.eta * self.first_order.value if self.first_order else nan}
-            | {
-                "second_order": p.eta * p.eta * self.second_order.value
-                if self.second_order
-                else nan
-            }
+            | {"first_order": p.eta * first.value, "second_order": p.eta * p.eta * second.value}
             | (p.residual or unknown).columns("residual")
             | {name: getattr(p, name) for name in ("ess", "ess_integrated", "khat", "verdict")}
             | {"residual_verdict": p.residual_trust.verdict if p.residual_trust else None}

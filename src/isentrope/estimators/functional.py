@@ -18,22 +18,36 @@ later tokens. For h it predicts the rest of Σ_{j>k} (H_ij − h).
 
 (surprisal) takes no H, and s_ik = r_ik + s_ik(sampler). A token's own factor belongs to its weight,
 because it is drawn with what it measures; the method is a reference for the others.
+
+Standard errors by the infinitesimal jackknife over prompts (T11).
+
+    SE² = P/(P−1) Σ_p ( φ_p − φ̄ )²,     φ_p = Σ_{i∈p} ω_i ∂F/∂ω_i
+
+Every estimator is a function F(ω) of its sample weights, so one reverse-mode derivative gives the
+influence of every sample, for values, derivatives, ratios and differences alike. The units are
+prompt draws: responses of one group are not independent of each other.
 """
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor
 
 from isentrope.nouns.differences import derivatives_at_zero
-from isentrope.nouns.estimate import Functional
+from isentrope.nouns.estimate import ROUNDING, Estimate, Functional
+from isentrope.nouns.units import Units
 
 Method = Literal["sequence", "prefix", "doubly-robust", "surprisal"]
 
 UNITS = {"per_sequence": "nats per sequence", "per_token": "nats per token"}
-METHODS: tuple[Method, ...] = ("sequence", "prefix", "doubly-robust", "surprisal")
+METHODS: tuple[Method, ...] = get_args(Method)
 
 
 @dataclass(frozen=True)
@@ -105,7 +119,9 @@ class Functionals:
         log_weights = log_ratios.cumsum(1)  # (n, t): log W_i,k+1
         before = log_weights - log_ratios  # (n, t): log W_ik
         if self.method == "sequence":
-            entropy, length = _sequence(omega, log_weights[:, -1], entropies, self.tokens)
+            weights = omega * stable_exp(log_weights[:, -1])  # (n,): a common factor cancels
+            weights = weights / weights.sum()
+            entropy, length = weights @ entropies.sum(1), weights @ self.tokens.sum(1)
         else:
             entropy, length = _prefix(omega, before, entropies, self.tokens)
         if self.sampler_logprobs is not None:
@@ -115,14 +131,6 @@ class Functionals:
             jump = (log_weights.exp() - before.exp()) * self.baseline  # (n, t), mean 0 given t_<k
             entropy = entropy - omega @ jump.sum(1)
         return entropy / length if self.functional == "per_token" else entropy
-
-
-def _sequence(
-    omega: Tensor, log_weights: Tensor, entropies: Tensor, tokens: Tensor
-) -> tuple[Tensor, Tensor]:
-    weights = omega * stable_exp(log_weights)  # (n,): the factor that is left out cancels
-    weights = weights / weights.sum()
-    return weights @ entropies.sum(1), weights @ tokens.sum(1)
 
 
 def _prefix(
@@ -166,3 +174,84 @@ def along(
     return derivatives_at_zero(
         lambda e: functional(omega, path(log_ratios, e), path(entropies, e)), 2
     )
+
+
+@dataclass(frozen=True)
+class Jackknifed:
+    """A vector of statistics of one sample, with their joint error.
+
+    Attributes:
+        values: (m,) the statistics at ω = 1/n.
+        influences: (m, P) φ − φ̄, the influence of each unit on each statistic.
+        n_units: P.
+    """
+
+    values: Tensor
+    influences: Tensor
+    n_units: int
+
+    @property
+    def covariance(self) -> Tensor:
+        """(m, m) joint covariance of the statistics."""
+        scale = self.n_units / max(self.n_units - 1, 1)
+        return scale * self.influences @ self.influences.T
+
+    @property
+    def standard_errors(self) -> Tensor:
+        """(m,) standard errors; NaN with a single unit."""
+        if self.n_units < 2:
+            return torch.full_like(self.values, float("nan"))
+        return self.covariance.diagonal().clamp_min(0).sqrt()
+
+    def estimate(self, row: int, **options: Any) -> Estimate:
+        """One of the statistics with its interval.
+
+        Args:
+            row: Its row.
+            **options: Of `Estimate.from_influences`.
+
+        Returns:
+            The estimate.
+        """
+        return Estimate.from_influences(float(self.values[row]), self.influences[row], **options)
+
+    def less(self, row: int) -> Jackknifed:
+        """Every statistic less one of them, without what rounding alone leaves.
+
+        Args:
+            row: Row of that one.
+
+        Returns:
+            The differences; exactly 0 where two statistics are the same number.
+        """
+        floor = ROUNDING * float(self.values.abs().max())
+        parts = (self.values - self.values[row], self.influences - self.influences[row])
+        values, influences = (torch.where(x.abs() > floor, x, 0.0) for x in parts)
+        return replace(self, values=values, influences=influences)
+
+
+def infinitesimal_jackknife(
+    statistics: Callable[[Tensor], Tensor], prompt_index: Tensor
+) -> Jackknifed:
+    """Evaluate statistics F(ω) at equal weights, and the influence of every prompt on them.
+
+    Args:
+        statistics: Maps (n,) float64 weights to an (m,) vector, differentiably; homogeneous of
+            degree 0 in the weights.
+        prompt_index: (n,) which prompt draw each sample belongs to.
+
+    Returns:
+        Values and influences by unit.
+    """
+    units = Units.of(prompt_index)
+    omega = torch.full((len(prompt_index),), 1.0 / len(prompt_index), dtype=torch.float64)
+
+    def twice(omega: Tensor) -> tuple[Tensor, Tensor]:
+        values = statistics(omega)
+        return values, values
+
+    jacobian, values = torch.func.jacrev(twice, has_aux=True)(omega)
+    by_sample = jacobian * omega  # (m, n)
+    by_unit = units.sums(by_sample.detach())  # (m, P)
+    by_unit -= by_unit.mean(1, keepdim=True)
+    return Jackknifed(values.detach(), by_unit, units.count)

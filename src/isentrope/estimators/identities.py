@@ -37,15 +37,13 @@ in each parameter, and this is a bias of δH₁ that no spread reveals. So the s
 at which ‖min(|v|, u|θ|/η)‖ is at most a hundredth of ‖v‖.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from torch import Tensor
@@ -34,7 +34,7 @@ from torch import Tensor
 from isentrope.nouns.estimate import Caveats
 
 Verdict = Literal["trust", "smooth", "resample"]
-VERDICTS: tuple[Verdict, ...] = ("trust", "smooth", "resample")
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 """From good to bad."""
 
 Reason = Literal["uneven", "carriers", "unknown", "collapsed", "mean"]

@@ -18,8 +18,6 @@ A step that is shrunk has price 1 to first order, so a price above 1 is worse th
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,9 +26,13 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import EstimatorOptions, Functionals
+from isentrope.estimators.functional import (
+    EstimatorOptions,
+    Functionals,
+    Jackknifed,
+    infinitesimal_jackknife,
+)
 from isentrope.estimators.importance import Trust, Verdict
-from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import ScoredBatch, score_batch, trust_of_change

@@ -9,8 +9,6 @@
 A response is no part of what decides that its prompt is solved: it would select itself.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -14,10 +14,8 @@ All numbers have one jackknife over prompts, so shares and the reward for a nat 
 a ratio (Fieller).
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,9 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import along
+from isentrope.estimators.functional import along, infinitesimal_jackknife
 from isentrope.estimators.importance import Trust
-from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import REWARD, RewardMean
 from isentrope.estimators.sample import ScoredBatch
@@ -162,10 +159,30 @@ def price_of_step(
         return [{"confidence": confidence, **each} for each in every]
 
     known = {"change": after is not None, "reward": rewards is not None}
-    parts = {
-        name: _spent(result, sample, place * ROWS, known, options(mask), mask)
-        for place, (name, mask) in enumerate(masks.items())
-    }
+
+    def spent(at: int, mask: Tensor) -> Spent:
+        """What happens at a class, of which the statistics begin at a row."""
+        unit, ratio = sample.functional.unit, partial(ratio_of, result, name="δH₁", sign="any")
+        of = options(mask)
+        entropy, first_order, change, reward = (
+            result.estimate(at + k, unit=unit_of, **of[k])
+            for k, unit_of in enumerate((unit, unit, unit, REWARD))
+        )
+        whole = Estimate.exact(1.0, result.n_units, unit="share", method="definition")
+        for_a_nat = f"{REWARD} per {unit.replace('nats', 'nat')}"
+        return Spent(
+            tokens=float(mask.sum() / sample.series[0].mask.sum()),
+            entropy=entropy,
+            first_order=first_order,
+            share=ratio(at + 1, 1, unit="share", **of[1]) if at else whole,
+            change=change if known["change"] else None,
+            reward=reward if known["reward"] else None,
+            reward_for_a_nat=ratio(at + 3, at + 4, unit=for_a_nat, **of[3])
+            if known["reward"]
+            else None,
+        )
+
+    parts = {name: spent(place * ROWS, x) for place, (name, x) in enumerate(masks.items())}
     change = (
         result.estimate(5, unit=REWARD, **options(masks[""])[5]) if all(known.values()) else None
     )
@@ -188,35 +205,6 @@ def _masks(sample: ScoredBatch, classes: Mapping[str, Tensor]) -> dict[str, Tens
     return {"": tokens} | {name: mask & tokens for name, mask in classes.items()}
 
 
-def _spent(
-    result: Jackknifed,
-    sample: ScoredBatch,
-    at: int,
-    known: Mapping[str, bool],
-    options: Sequence[Mapping[str, Any]],
-    mask: Tensor,
-) -> Spent:
-    """What happens at a class, of which the statistics begin at a row."""
-    unit, ratio = sample.functional.unit, partial(ratio_of, result, name="δH₁", sign="any")
-    units = unit, unit, unit, REWARD
-    entropy, first_order, change, reward = (
-        result.estimate(at + k, unit=units[k], **options[k]) for k in range(4)
-    )
-    whole = Estimate.exact(1.0, result.n_units, unit="share", method="definition")
-    for_a_nat = f"{REWARD} per {unit.replace('nats', 'nat')}"
-    return Spent(
-        tokens=float(mask.sum() / sample.series[0].mask.sum()),
-        entropy=entropy,
-        first_order=first_order,
-        share=ratio(at + 1, 1, unit="share", **options[1]) if at else whole,
-        change=change if known["change"] else None,
-        reward=reward if known["reward"] else None,
-        reward_for_a_nat=ratio(at + 3, at + 4, unit=for_a_nat, **options[3])
-        if known["reward"]
-        else None,
-    )
-
-
 @dataclass(frozen=True)
 class PriceStatistics:
     """The statistics of a class of positions as a function of the samples' weights.
@@ -236,10 +224,7 @@ class PriceStatistics:
     @property
     def reward(self) -> RewardMean | None:
         """J of the batch."""
-        if self.rewards is None:
-            return None
-        tokens = self.sample.functional.tokens
-        return RewardMean("per_sequence", "sequence", tokens, rewards=self.rewards.double())
+        return None if self.rewards is None else RewardMean.of(self.sample, self.rewards)
 
     def __call__(self, omega: Tensor, mask: Tensor) -> Tensor:
         """F_c, ηδF_c, ΔF_c, ηδJ_c, −ηδF_c and ΔJ.

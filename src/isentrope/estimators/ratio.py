@@ -10,8 +10,6 @@ a few errors of zero, where the ratio has no finite interval at all.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from isentrope.estimators.jackknife import Jackknifed
+from isentrope.estimators.functional import Jackknifed
 from isentrope.estimators.tail import tail_degrees_of_freedom, too_few
 from isentrope.nouns.estimate import Estimate, t_quantile
 

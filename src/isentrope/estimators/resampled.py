@@ -18,8 +18,6 @@ The variance is then bounded, from the largest rate q of different pairs that th
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,8 +26,14 @@ import torch
 from scipy.special import betaincinv
 from torch import Tensor
 
-from isentrope.estimators.functional import UNITS, EstimatorOptions, Functional, Functionals
-from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
+from isentrope.estimators.functional import (
+    UNITS,
+    EstimatorOptions,
+    Functional,
+    Functionals,
+    Jackknifed,
+    infinitesimal_jackknife,
+)
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.units import Units

@@ -157,11 +157,16 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
         confidence=confidence,
     )
     why = _why_no_top(found)
-    reach = found.linear_range
+    reach, reward, sample = found.linear_range, found.entropy, change.sample
+    in_range = not bool(((rewards < 0) | (rewards > 1)).any())
+    if f.withheld and sample.trust.verdict == "trust" and in_range:
+        # rewards in [0, 1] of the policy's own responses: J has an interval that holds always
+        units = Units.of(sample.prompt_index)
+        mean = bounded_mean(units.sums(rewards) / units.sizes, reward.unit, confidence=confidence)
+        ends = {"ci_low": mean.ci_low, "ci_high": mean.ci_high, "degrees_of_freedom": None}
+        reward = replace(reward, **ends, warnings=sample.trust.warnings)
     return RewardChange(
-        reward=_bounded(found.entropy, change, rewards, confidence)
-        if f.withheld
-        else found.entropy,
+        reward=reward,
         first_order=found.first_order,
         second_order=found.second_order,
         top=_half(reach) if reach is not None and why is None else None,
@@ -172,19 +177,6 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
             for name, x in found.influences.items()
         },
     )
-
-
-def _bounded(
-    reward: Estimate, change: EntropyChange, rewards: Tensor, confidence: float
-) -> Estimate:
-    """J of rewards in [0, 1] of the policy's own responses, with the interval that J always has."""
-    sample = change.sample
-    if sample.trust.verdict != "trust" or bool(((rewards < 0) | (rewards > 1)).any()):
-        return reward
-    units = Units.of(sample.prompt_index)
-    mean = bounded_mean(units.sums(rewards) / units.sizes, reward.unit, confidence=confidence)
-    ends = {"ci_low": mean.ci_low, "ci_high": mean.ci_high, "degrees_of_freedom": None}
-    return replace(reward, **ends, warnings=sample.trust.warnings)
 
 
 def _half(reach: Estimate) -> Estimate:

@@ -9,8 +9,6 @@ is zero it has no derivative); and whether the weights at θ + ηv can be
 trusted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

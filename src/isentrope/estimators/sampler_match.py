@@ -16,8 +16,6 @@ tokens are then uncorrelated, so their mean has the error of independent ones.
 
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

@@ -18,8 +18,6 @@ value and standard error are those of the prompts alone. In simulations it cover
 prompts on, more where nearly all prompts score alike.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -21,19 +21,15 @@ which is 1 + (G − 1) ρ for G responses each with the correlation ρ.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Method
+from isentrope.estimators.functional import Jackknifed, Method, infinitesimal_jackknife
 from isentrope.estimators.importance import Trust
-from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.ratio import noise_over_square
 from isentrope.estimators.sample import CHANGES, ScoredBatch, statistics_of_sample, trust_of_change
 from isentrope.nouns.estimate import ROUNDING, Estimate
@@ -137,14 +133,27 @@ def variance_study(
     if units.count < 2:
         raise ValueError("One prompt draw has no standard error: draw two or more prompts.")
     every = torch.arange(len(units.place))
-    find = partial(_jackknife, eta=eta, moved=moved)
+
+    def find(sample: ScoredBatch, labels: Tensor, rows: Tensor) -> Jackknifed:
+        """F, ηδH₁ and the rest of a sweep on some of the responses, with influences of units."""
+        statistics = statistics_of_sample(sample, [eta], [moved])
+        none = torch.zeros(len(labels), dtype=torch.float64)
+        scale = torch.ones(CHANGES + 2, dtype=torch.float64)
+        scale[QUANTITIES["first_order"]] = eta
+        return infinitesimal_jackknife(
+            lambda weights: scale * statistics(none.index_copy(0, rows, weights)), labels[rows]
+        )
+
     whole = {m: find(s, units.place, every) for m, s in samples.items()}
     grouped = len(every) > units.count
     alone = {m: find(s, every, every) for m, s in samples.items()} if grouped else {}
-    trusts = {m: _trusts(s, moved, divergence) for m, s in samples.items()}
+    trusts: dict[Method, Trust] = {}  # of ΔH
+    for m, s in samples.items():
+        log_ratios = moved.logprobs - s.sampler_logprobs
+        trusts[m] = trust_of_change(s.functional, log_ratios, divergence)[0].or_worse(s.trust)
 
     def method(m: Method, quantity: str, row: int) -> MethodVariance:
-        j, trust = whole[m], trusts[m][quantity]
+        j, trust = whole[m], trusts[m] if quantity == "delta_h" else samples[m].trust
         options = {"unit": samples[m].functional.unit, **trust.options(m)}
         estimate = j.estimate(row, confidence=confidence, **options)
         own, x = j.influences[row], estimate.value + estimate.n * j.influences[row]
@@ -175,26 +184,6 @@ def variance_study(
             ]
         size //= 2
     return VarianceStudy(methods, tuple(sizes))
-
-
-def _jackknife(
-    sample: ScoredBatch, units: Tensor, rows: Tensor, *, eta: float, moved: Scores
-) -> Jackknifed:
-    """F, ηδH₁ and the rest of a sweep on some of the responses, with the influences of units."""
-    statistics = statistics_of_sample(sample, [eta], [moved])
-    none = torch.zeros(len(units), dtype=torch.float64)
-    scale = torch.ones(CHANGES + 2, dtype=torch.float64)
-    scale[QUANTITIES["first_order"]] = eta
-    return infinitesimal_jackknife(
-        lambda weights: scale * statistics(none.index_copy(0, rows, weights)), units[rows]
-    )
-
-
-def _trusts(sample: ScoredBatch, moved: Scores, divergence: Divergence | None) -> dict[str, Trust]:
-    """Of each quantity: of the weights at θ, for ΔH also of those at θ + ηv."""
-    here, log_ratios = sample.trust, moved.logprobs - sample.sampler_logprobs
-    there = trust_of_change(sample.functional, log_ratios, divergence)[0]
-    return {"entropy": here, "first_order": here, "delta_h": there.or_worse(here)}
 
 
 def _design_effect(

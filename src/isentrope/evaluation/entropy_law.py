@@ -26,8 +26,6 @@ The law describes a run; it does not say that entropy causes reward. A run whose
 changed does not determine it, and has wide intervals.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -5,8 +5,6 @@ scored and rewarded (`make_records`), and `estimate_metrics` estimates the metri
 independent units of every error, so a subset represents the set it was drawn from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 

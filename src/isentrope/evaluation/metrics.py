@@ -31,8 +31,6 @@ responses that contain a correct one. Prompts are the units of the error, and th
 of `bounded_mean`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
@@ -41,7 +39,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.estimators.tail import bounded_mean
 from isentrope.nouns.estimate import Caveats, Estimate
 

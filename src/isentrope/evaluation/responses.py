@@ -8,8 +8,6 @@ the same settings are coupled (common random numbers).
 They become a table, one row each, from which every metric is computed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 

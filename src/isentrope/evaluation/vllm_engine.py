@@ -5,8 +5,6 @@ log-probability of each token at that temperature, as our own sampler does. It d
 random numbers have one seed per prompt, and that a response may depend on its batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path

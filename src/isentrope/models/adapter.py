@@ -6,8 +6,6 @@ fnmatch, on the names of `model.named_parameters()`, where * is any text, ? one 
 one of two. "model.layers.*" is every layer, "*norm*" every norm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -31,9 +29,6 @@ PROMPT_LEARNING = (
     "ADAPTION_PROMPT",
 )
 """Kinds of PEFT whose tensors are virtual tokens, not a change of the model's layers."""
-
-
-_FLOATING = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 
 
 def require_tunable(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -70,7 +65,7 @@ def fit_vocabulary(model: Any, folder: Path) -> None:
     """
     headers = CheckpointFolder(folder).header(ADAPTER)
     for key, (kind, _) in headers.items():
-        if kind not in _FLOATING:
+        if kind not in (*_TYPES, "F8_E4M3", "F8_E5M2"):
             raise FileError(
                 folder / ADAPTER,
                 f"{folder / ADAPTER}: {key!r} is of type {kind}, which holds no weights. {CURE}",
@@ -124,7 +119,12 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
         )
     name = "default" if "default" in adapters else next(iter(adapters))
     loaded = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
-    loaded |= _of_the_base(model, set(stored) - set(loaded))
+    here = model.state_dict()
+    for key in stored.keys() - loaded.keys():  # of the base, wherever PEFT has wrapped them
+        module, _, tensor = key.rpartition(".")
+        places = (key, f"{module}.base_layer.{tensor}", f"{module}.original_module.{tensor}")
+        if place := next((p for p in places if p in here), None):
+            loaded[key] = here[place]
     if other := sorted(stored.keys() ^ loaded.keys()):
         return (
             f"{len(other)} tensors are on disk or in the model's adapter alone, the first is "
@@ -142,18 +142,6 @@ def _equal(loaded: Tensor, stored: Tensor) -> Tensor:
         return torch.zeros((), device=loaded.device)
     here, there = loaded.to(stored.dtype), stored.to(loaded.device)
     return here.isclose(there, rtol=0, atol=0, equal_nan=True).all()
-
-
-def _of_the_base(model: nn.Module, keys: set[str]) -> dict[str, Tensor]:
-    """Tensors of the base that are saved with an adapter, wherever PEFT has wrapped them."""
-    here = model.state_dict()
-    tensors: dict[str, Tensor] = {}
-    for key in keys:
-        module, _, tensor = key.rpartition(".")
-        places = (key, f"{module}.base_layer.{tensor}", f"{module}.original_module.{tensor}")
-        if place := next((p for p in places if p in here), None):
-            tensors[key] = here[place]
-    return tensors
 
 
 _TYPES = {
@@ -187,7 +175,9 @@ def stored_types(folder: str | Path, names: Iterable[str]) -> dict[str, torch.dt
     only = set(stored.values())
     types: dict[str, torch.dtype] = {}
     for name in names:
-        kind = stored.get(_on_disk(name)) or (next(iter(only)) if len(only) == 1 else None)
+        parts = plain_tensor(name).split(".")  # PEFT's files leave two of them out
+        on_disk = ".".join(p for p in parts if p not in ("default", "modules_to_save"))
+        kind = stored.get(on_disk) or (next(iter(only)) if len(only) == 1 else None)
         if kind is not None:
             types[name] = kind
     return types
@@ -205,12 +195,6 @@ def base_type(source: str | Path) -> torch.dtype:
     headers = CheckpointFolder(Path(source)).headers.values()
     kinds = {kind for header in headers for kind, _ in header.values()}
     return torch.bfloat16 if kinds == {"BF16"} else torch.float32
-
-
-def _on_disk(name: str) -> str:
-    """A parameter's name without PEFT's prefix and the parts that its files leave out."""
-    parts = [p for p in plain_tensor(name).split(".") if p not in ("default", "modules_to_save")]
-    return ".".join(parts)
 
 
 def train_only(model: nn.Module, patterns: Sequence[str]) -> None:

@@ -5,8 +5,6 @@ Model code that cannot do one of the two fails inside the model; the refusal nam
 and the function.
 """
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -112,21 +110,3 @@ def use_eager_experts(lm: Any) -> dict[str, str | None]:
     with refusal_by_name(lm):
         lm.set_experts_implementation(EAGER)
     return before
-
-
-@contextmanager
-def eager_experts(lm: Any) -> Generator[None]:
-    """The same for a block; a model in training gets its own kernels back afterwards.
-
-    Args:
-        lm: The causal LM.
-
-    Yields:
-        Nothing.
-    """
-    before = use_eager_experts(lm)
-    try:
-        yield
-    finally:
-        if before:
-            lm.set_experts_implementation(before)

@@ -13,8 +13,6 @@ blocks of one size, and forward mode along eight directions took 6 GB for 16,384
 
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any

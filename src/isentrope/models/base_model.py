@@ -7,8 +7,6 @@ a configuration is loaded.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Generator
@@ -64,7 +62,8 @@ def adapter_base(
     if is_name and chosen is not None:
         return source
     moved = next((p / source for p in folder.resolve().parents if (p / source).exists()), None)
-    of_folder = moved is not None or _first_is_folder(folder, source)
+    first, *rest = Path(source).parts  # a folder here, or one above the adapter
+    of_folder = moved or (rest and (Path(first).is_dir() or first in folder.resolve().parts))
     if not is_name or (of_folder and not _cached(source)):
         way = f" It is at {moved}." if moved else ""
         raise FileNotFoundError(
@@ -95,12 +94,6 @@ def _of_run(folder: Path) -> Path | None:
     base = run / named
     inside = base.resolve().is_relative_to(run) and (base / "config.json").is_file()
     return base if inside else None
-
-
-def _first_is_folder(folder: Path, source: str) -> bool:
-    """Whether the path begins with the name of a folder here, or of one above the adapter."""
-    first, *rest = Path(source).parts
-    return bool(rest) and (Path(first).is_dir() or first in folder.resolve().parts)
 
 
 def _cached(name: str, file: str = "config.json") -> bool:

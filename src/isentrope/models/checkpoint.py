@@ -5,8 +5,6 @@ Pickled weights are refused: they can run code. Optimizer states are read by `up
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass

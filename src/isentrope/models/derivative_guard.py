@@ -11,11 +11,9 @@ shorter one is then not compared at all.
 
 # pyright: reportMissingTypeStubs=false
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -77,7 +75,8 @@ def compare_derivatives(model: nn.Module, scorer: Any, arguments: Arguments, mod
     pass_of = _Pass(model, scorer, arguments, mode)
     first = mode in ("forward", "backward")
     for dtype in _types(model, first=first):
-        with mapped_blocks(), _precision(dtype), derivative_of_scores(model):
+        precision = Precision("float64" if dtype == torch.float64 else "float32")
+        with mapped_blocks(), precision.active(), derivative_of_scores(model):
             try:
                 gap = _gap(pass_of, dtype)
             except RuntimeError:  # an operation that has no such type, or no memory
@@ -115,10 +114,6 @@ def _types(model: nn.Module, *, first: bool) -> Iterator[torch.dtype]:
         yield torch.float64
     if {p.dtype for p in tensors} == {torch.float32}:
         yield torch.float32
-
-
-def _precision(dtype: torch.dtype) -> AbstractContextManager[None]:
-    return Precision("float64" if dtype == torch.float64 else "float32").active()
 
 
 def _gap(of: _Pass, dtype: torch.dtype) -> Gap:
@@ -162,18 +157,8 @@ def _noise(x: Tensor, size: float, seed: int = 0) -> Tensor:
     return sharded_like(size * noise, x)
 
 
-@dataclass(frozen=True)
-class _Call:
-    """What a module was called with."""
-
-    name: str
-    module: nn.Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    @property
-    def kind(self) -> str:
-        return getattr(self.module, "original_name", type(self.module).__name__)
+_Call = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+"""A module, and what it was called with."""
 
 
 def _culprit(of: _Pass, dtype: torch.dtype) -> str:
@@ -181,23 +166,23 @@ def _culprit(of: _Pass, dtype: torch.dtype) -> str:
     if is_spread(of.model):  # a module that is called alone is not gathered
         return "the model"
     calls = _calls(of, dtype)
-    for call in sorted(calls, key=lambda c: sum(1 for _ in c.module.modules())):
+    for name, call in sorted(calls, key=lambda x: len([*x[1][0].modules()])):
         try:
-            alone = _of_module(call, dtype)
-            if derivative_gap(alone, mode=of.mode, dtype=dtype).wrong:
-                return f"{call.kind} ({call.name})"
+            if derivative_gap(_of_module(*call, dtype), mode=of.mode, dtype=dtype).wrong:
+                kind = getattr(call[0], "original_name", type(call[0]).__name__)
+                return f"{kind} ({name})"
         except (RuntimeError, TypeError):  # it gives no tensors, or refuses other inputs
             continue
     return "what the model does between its modules"
 
 
-def _calls(of: _Pass, dtype: torch.dtype) -> list[_Call]:
-    """The first call of every module, while two short sequences are scored."""
+def _calls(of: _Pass, dtype: torch.dtype) -> list[tuple[str, _Call]]:
+    """The first call of every module by name, while two short sequences are scored."""
     calls: dict[str, _Call] = {}
 
     def keep(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            calls.setdefault(name, _Call(name, module, args, dict(kwargs)))
+            calls.setdefault(name, (module, args, dict(kwargs)))
 
         return hook
 
@@ -206,12 +191,14 @@ def _calls(of: _Pass, dtype: torch.dtype) -> list[_Call]:
             handle = module.register_forward_pre_hook(keep(name), with_kwargs=True)
             stack.callback(handle.remove)
         functional_call(of.scorer, _converted(of.scorer, dtype), of.arguments)
-    return list(calls.values())
+    return list(calls.items())
 
 
-def _of_module(call: _Call, dtype: torch.dtype) -> Function:
+def _of_module(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype
+) -> Function:
     """All a module returns, as its inputs and parameters move in a random direction."""
-    tensors = _converted(call.module, dtype)
+    tensors = _converted(module, dtype)
 
     def moved(x: Any, e: Tensor) -> Any:
         finite = isinstance(x, Tensor) and x.is_floating_point() and float(x.abs().max()) < MASKED
@@ -219,8 +206,8 @@ def _of_module(call: _Call, dtype: torch.dtype) -> Function:
 
     def output(e: Tensor) -> Tensor:
         parameters = {n: moved(x, e) for n, x in tensors.items()}
-        args, kwargs = tree_map(partial(moved, e=e), (call.args, call.kwargs))
-        leaves = tree_leaves(functional_call(call.module, parameters, args, kwargs))
+        inputs = tree_map(partial(moved, e=e), (args, kwargs))
+        leaves = tree_leaves(functional_call(module, parameters, *inputs))
         return torch.cat([x.flatten() for x in leaves if torch.is_floating_point(x)])
 
     return output

@@ -20,8 +20,6 @@ whose padding is its end of turn, and the row moves, as it does under a tied out
 Reverse mode takes the second, forward mode the first, unless one of these blocks says otherwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any

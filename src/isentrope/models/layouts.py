@@ -3,8 +3,6 @@
 They are not read here: each sentence names the framework, what it wrote, and what to run.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _CONVERT = "run isentrope convert {place} --out OUT"

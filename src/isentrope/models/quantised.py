@@ -9,8 +9,6 @@ error. W is made anew for every product, as they do it, so no layer keeps it.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -35,6 +33,7 @@ def convert_model(model: nn.Module, lm: Any, precision: Precision) -> None:
 
     Raises:
         ValueError: If the model is quantised and cannot be converted.
+        UnsupportedModelError: If a layer rounds its inputs, naming the first.
     """
     if getattr(lm, "is_quantized", False):
         if precision.runtime_dtype == "float64":
@@ -46,7 +45,12 @@ def convert_model(model: nn.Module, lm: Any, precision: Precision) -> None:
         model.to(precision.runtime)
         exchange_as_stored(model)
     use_eager_experts(lm)
-    require_exact_inputs(lm)
+    if layers := _layers(lm, "Linear8bitLt"):
+        raise UnsupportedModelError(
+            f"isentrope does not support {name_of(lm)} with {layers[0][0]!r} in 8 bits: "
+            "Linear8bitLt of bitsandbytes rounds its inputs too, so scores jump and have no "
+            "derivative. Load the base in 4 bits, or without quantization."
+        )
     write_out_products(lm)
 
 
@@ -65,23 +69,6 @@ def write_out_products(lm: nn.Module) -> list[nn.Module]:
     return layers
 
 
-def require_exact_inputs(lm: nn.Module) -> None:
-    """Refuse layers that round their inputs.
-
-    Args:
-        lm: The causal LM.
-
-    Raises:
-        UnsupportedModelError: Naming the first.
-    """
-    if layers := _layers(lm, "Linear8bitLt"):
-        raise UnsupportedModelError(
-            f"isentrope does not support {name_of(lm)} with {layers[0][0]!r} in 8 bits: "
-            "Linear8bitLt of bitsandbytes rounds its inputs too, so scores jump and have no "
-            "derivative. Load the base in 4 bits, or without quantization."
-        )
-
-
 def _layers(lm: nn.Module, kind: str) -> list[tuple[str, nn.Module]]:
     """Layers of bitsandbytes by name, where it has been imported at all."""
     library: Any = sys.modules.get("bitsandbytes")
@@ -91,8 +78,8 @@ def _layers(lm: nn.Module, kind: str) -> list[tuple[str, nn.Module]]:
 
 
 @contextmanager
-def products_written_out(lm: nn.Module) -> Generator[None]:
-    """The same for a block; a model in training gets its own kernels back afterwards.
+def plain_products(lm: Any) -> Generator[None]:
+    """The same of experts and these layers for a block; training has its own kernels afterwards.
 
     Args:
         lm: The causal LM.
@@ -100,12 +87,14 @@ def products_written_out(lm: nn.Module) -> Generator[None]:
     Yields:
         Nothing.
     """
-    changed = write_out_products(lm)
+    experts, changed = use_eager_experts(lm), write_out_products(lm)
     try:
         yield
     finally:
         for module in changed:
             del module.forward
+        if experts:
+            lm.set_experts_implementation(experts)
 
 
 def _product(layer: Any, x: Tensor) -> Tensor:

@@ -6,8 +6,6 @@ Which tokens end a response, and which one pads prompts, is found here too.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, cast
 

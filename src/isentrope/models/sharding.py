@@ -20,9 +20,7 @@ process keeps its part.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -226,7 +224,12 @@ def _when_gathered(
     with ExitStack() as stack:
         for prefix, module in layers:
             layer: Any = module
-            places = list(_places(prefix, layer))
+            places = [  # of each sharded parameter, while it is not gathered
+                (f"{path}.{leaf}", owner, leaf)
+                for path, owner in layer.named_modules(prefix=prefix)
+                for leaf, parameter in owner._parameters.items()
+                if is_sharded(parameter)
+            ]
 
             def visit_all(*_: object, places: list[tuple[str, nn.Module, str]] = places) -> None:
                 for name, owner, leaf in places:
@@ -240,11 +243,3 @@ def _when_gathered(
             for layer in ran:
                 getattr(layer, "reset_iter_state", layer.reshard)()  # newer torch resets more
             raise
-
-
-def _places(prefix: str, layer: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
-    """Name, module and attribute of each sharded parameter of a layer that is not gathered."""
-    for path, module in layer.named_modules(prefix=prefix):
-        for leaf, parameter in module._parameters.items():
-            if is_sharded(parameter):
-                yield f"{path}.{leaf}", module, leaf

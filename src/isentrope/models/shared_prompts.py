@@ -8,8 +8,6 @@ where angles depend on the length that is read (dynamic and LongRoPE scaling).
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -55,7 +53,7 @@ def keeps_plain_cache(model: Any) -> bool:
         and _angle_kind(config) in _FIXED_ANGLES
         and all(adapter.peft_type == "LORA" for adapter in adapters.values())
         and not getattr(lm, "is_quantized", False)
-        and not (lm.training and _checkpoints(lm))
+        and not (lm.training and any(getattr(m, "gradient_checkpointing", 0) for m in lm.modules()))
     )
 
 
@@ -97,7 +95,3 @@ def _angle_kind(config: Any) -> str:
     """The kind of rotary angles; "default" where there are none."""
     angles: Any = getattr(config, "rope_parameters", None) or {}
     return angles.get("rope_type", "default" if not angles else "by layer")
-
-
-def _checkpoints(lm: Any) -> bool:
-    return any(getattr(module, "gradient_checkpointing", False) for module in lm.modules())

@@ -13,8 +13,6 @@ difference: only larger errors are called wrong.
 Forward mode gives (f, f', f'') at 0 in one evaluation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -18,8 +18,6 @@ torch adds x (∂W)ᵀ with ∂W = 0 as a matrix product of its own: a first der
 products in place of two, a second one (forward over forward) ten in place of four.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

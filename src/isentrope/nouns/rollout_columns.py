@@ -3,8 +3,6 @@
 Those of a file have their types, no nulls, and values in range.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -103,13 +103,9 @@ class Rollouts:
         for name in ("response_mask", *_PER_TOKEN):
             if (column := getattr(self, name)) is not None:
                 tensors = of_tokens(name, column, self.response_ids)
-                if self.response_mask is not None:  # 0 where the policy did not draw a token
+                if self.response_mask is not None and name != "response_mask":
                     pairs = zip(tensors, self.response_mask, strict=True)
-                    masked = (
-                        (x, torch.as_tensor(own, dtype=torch.bool, device="cpu"))
-                        for x, own in pairs
-                    )
-                    tensors = [x.masked_fill(~own, 0) for x, own in masked]
+                    tensors = [x.masked_fill(~own, 0) for x, own in pairs]  # 0 where not drawn
                 setattr(self, name, tensors)
         for name in _PER_SEQUENCE:
             if (column := getattr(self, name)) is not None:
@@ -146,6 +142,10 @@ class Rollouts:
             (n, t) float64, 0 where the policy drew no token.
         """
         return pad_sequence(getattr(self, name), batch_first=True)
+
+    def ragged(self, values: Tensor) -> list[Tensor]:
+        """The rows of an array (n, t), each as long as its response."""
+        return [row[:n] for row, n in zip(values, self.lengths.tolist(), strict=True)]
 
     @property
     def n_prompts(self) -> int:

@@ -4,8 +4,6 @@ A result is written as its dataclasses are: a field is a key. NaN is null in the
 NaN again wherever a number is wanted (`results.result`).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import fields
 from typing import Annotated, Any, TypeVar

@@ -11,8 +11,6 @@ each process on its part. A sum over all entries is exchanged, so every process 
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -7,8 +7,6 @@ table), and the entry that agrees best with its two parents is taken (Ridders, A
 1982). By coordinates, two steps of fixed length do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 

@@ -7,8 +7,6 @@ It has the two parts `Policy` needs (a decoder that maps tokens to hidden states
 embedding), so every estimator runs on it as on a transformer. Its "hidden state" is the row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 

@@ -7,8 +7,6 @@ Each prefix that occurs in them is given to the model once, unpadded, with other
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 from itertools import chain
 
 import torch

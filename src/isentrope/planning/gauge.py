@@ -1,7 +1,5 @@
 """Bytes of the tensors that are alive while a computation runs, and seconds of its stages."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

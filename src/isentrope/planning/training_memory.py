@@ -6,8 +6,6 @@ but weights are copied; attention keeps no scores on a GPU. So it is about the m
 in tiles by TRL.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -7,23 +7,22 @@ beyond its second order. Both policies are evaluated on one micro-batch: hidden 
 those at every θ + ηv beside them.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from isentrope.models.architecture import UnsupportedModelError, name_of
+from isentrope.models.batching import MicroBatch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, zeros
 from isentrope.policy.divergence import Reference
 from isentrope.policy.language_model import Policy
 from isentrope.policy.own_logits import OWN_TOKENS, first_tokens_of, rounding_of
-from isentrope.policy.scoring import score
-from isentrope.policy.scoring_batches import scoring_batches, smaller_where_memory_is_short
+from isentrope.policy.scoring import collect_columns, score
+from isentrope.policy.scoring_batches import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import NotFiniteError, Scores, require_finite
 
 
@@ -93,23 +92,23 @@ def score_moved(
     Returns:
         Scores and divergences, one pair per learning rate; None where a score is not finite.
     """
-    rollouts.require_vocabulary(policy.vocabulary)
-    mask = rollouts.mask
-    shape = (len(etas), *mask.shape, 6 if remainder else 4)
-    out = torch.zeros(shape, dtype=torch.float64)
-    head = _separate(policy.head) if _is_trained(policy) else policy.head
+    head = policy.head
+    if any(p.requires_grad for p in head.parameters()):
+        # the same module with the same tensors, which `functional_call` does not replace
+        tensors = (*head.parameters(), *head.buffers())
+        head = copy.deepcopy(head, {id(x): x for x in tensors})
     sampler = sampler or RowSampler(policy.temperature)
+
+    def packed(batch: MicroBatch) -> list[Tensor]:
+        # given θ by name, as the moved policy is: the same passes, so equal up to rounding
+        hidden = policy.packed_hidden(batch, policy.theta)  # (m, d)
+        reference = Reference(hidden, head, sampler.temperature)
+        points = (policy.parameters_along(direction, eta) for eta in etas)
+        return [policy.packed_divergence(batch, at, reference, remainder) for at in points]
+
     with torch.no_grad():
-        for batch in scoring_batches(policy, rollouts, policy.max_tokens, policy.padding):
-            here = batch.to(policy.device)
-            # given θ by name, as the moved policy is: the same passes, so equal up to rounding
-            hidden = policy.packed_hidden(here, policy.theta)  # (m, d)
-            reference = Reference(hidden, head, sampler.temperature)
-            for j, eta in enumerate(etas):
-                moved = policy.parameters_along(direction, eta)
-                batch.place(policy.packed_divergence(here, moved, reference, remainder), out[j])
-    policy.ranks.sum([out])
-    found = [_unpacked(columns, mask, sampler) for columns in out]
+        out = collect_columns(policy, rollouts, packed)
+    found = [_unpacked(columns, rollouts.mask, sampler) for columns in out]
     _require_scores(policy, rollouts, direction, etas, found)
     return found
 
@@ -178,13 +177,3 @@ def _unpacked(
         return None
     remainder = columns[..., 4:] if columns.shape[-1] > 4 else None
     return scores, Divergence(sampler.farther(columns[..., 2:4], mask), remainder)
-
-
-def _is_trained(policy: Policy) -> bool:
-    return any(p.requires_grad for p in policy.head.parameters())
-
-
-def _separate(head: nn.Module) -> nn.Module:
-    """The same module with the same tensors, which `functional_call` does not replace."""
-    tensors = (*head.parameters(), *head.buffers())
-    return copy.deepcopy(head, {id(x): x for x in tensors})

@@ -7,8 +7,6 @@
 Logits are held for a few tokens at a time, never for all.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +14,7 @@ from torch import Tensor, nn
 
 from isentrope.models.batching import MicroBatch, at_once
 from isentrope.policy.head import Scorer
-from isentrope.policy.token_statistics import logit_chunks
+from isentrope.policy.token_statistics import Softmax, logit_chunks
 
 LOGITS_HELD = 2**22
 """Largest number of logits of each policy held at once; one token at least."""
@@ -44,9 +42,7 @@ def divergent_scores(
     scorer: Scorer,
     batch: MicroBatch,
     reference: Reference,
-    temperature: float,
-    vocab_chunk: int,
-    dtype: torch.dtype,
+    softmax: Softmax,
     remainder: bool,
 ) -> Tensor:
     """Scores of a micro-batch and how far they are from a reference, a few tokens at a time.
@@ -55,9 +51,7 @@ def divergent_scores(
         scorer: The model, at any θ.
         batch: Micro-batch on the model's device.
         reference: What the tokens were drawn from.
-        temperature: Sampling temperature.
-        vocab_chunk: Vocabulary entries at a time.
-        dtype: Type of the softmax arithmetic.
+        softmax: Of the logits.
         remainder: Whether to compute ρ too.
 
     Returns:
@@ -65,22 +59,23 @@ def divergent_scores(
     """
     hidden, head = scorer.hidden(batch), scorer.head
     rows = max(1, at_once(LOGITS_HELD) // scorer.lm.config.vocab_size)
-    parts: list[Tensor] = []
+
+    def logits(hidden: Tensor, head: nn.Module, temperature: float) -> Tensor:
+        chunks = [x for _, x in logit_chunks(hidden, head, softmax.chunk)]
+        return torch.cat(chunks, 1).to(softmax.dtype) / temperature
+
     pieces = (torch.split(x, rows) for x in (hidden, reference.hidden, batch.targets))
-    for moved, drawn, targets in zip(*pieces, strict=True):
-        parts.append(
+    return torch.cat(
+        [
             divergence(
-                _logits(moved, head, vocab_chunk).to(dtype) / temperature,
-                _logits(drawn, reference.head, vocab_chunk).to(dtype) / reference.temperature,
+                logits(moved, head, softmax.temperature),
+                logits(drawn, reference.head, reference.temperature),
                 targets,
                 remainder,
             )
-        )
-    return torch.cat(parts)
-
-
-def _logits(hidden: Tensor, head: nn.Module, chunk: int) -> Tensor:
-    return torch.cat([logits for _, logits in logit_chunks(hidden, head, chunk)], 1)
+            for moved, drawn, targets in zip(*pieces, strict=True)
+        ]
+    )
 
 
 def divergence(moved: Tensor, drawn: Tensor, targets: Tensor, remainder: bool) -> Tensor:

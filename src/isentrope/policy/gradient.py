@@ -13,8 +13,6 @@ are the same for every direction. A head that is not a plain frozen linear
 layer is differentiated like the rest of the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import TypeGuard
 
@@ -27,11 +25,11 @@ from isentrope.models.requirements import require_no_checkpointing
 from isentrope.models.sharding import layer_gradients
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, is_sharded, zeros
-from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.head import hidden_gradient, is_frozen_linear
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import (
     collect,
+    require_derivatives,
     score_along_each,
     slopes_along,
     stack_directions,
@@ -76,15 +74,8 @@ def score_jvp(
         )
         one = hidden.new_ones(len(hidden))
         with torch.no_grad(), policy.precision.active():
-            scores = token_statistics(
-                hidden,
-                head,
-                batch.targets,
-                temperature=policy.temperature,
-                vocab_chunk=policy.vocab_chunk,
-                dtype=policy.precision.entropy,
-            )
             of = hidden, head, batch.targets
+            scores = token_statistics(*of, policy.softmax)
             of_s = (slopes * hidden_gradient(*of, one, None, policy.temperature)).sum(-1)
             of_entropy = torch.zeros_like(of_s)
             if entropies:

@@ -10,19 +10,17 @@ with ∂s/∂h, the same for every direction. No graph over (tokens × vocabular
 run without its loss: hidden states at response positions, then the head in chunks.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from isentrope.models.architecture import decoder_of
-from isentrope.models.batching import MicroBatch, at_once
+from isentrope.models.batching import MicroBatch
 from isentrope.models.embeddings import head_of
 from isentrope.models.shared_prompts import hidden_after_prompt
-from isentrope.policy.token_statistics import LOGITS_HELD, token_statistics
+from isentrope.policy.token_statistics import Softmax, rows_held, token_statistics
 
 
 class Scorer(nn.Module):
@@ -64,9 +62,7 @@ class Scorer(nn.Module):
     def scores(
         self,
         batch: MicroBatch,
-        temperature: float,
-        vocab_chunk: int,
-        dtype: torch.dtype,
+        softmax: Softmax,
         features: int = 0,
         variances: bool = False,
     ) -> tuple[Tensor, ...]:
@@ -74,9 +70,7 @@ class Scorer(nn.Module):
 
         Args:
             batch: Micro-batch on the model's device.
-            temperature: Sampling temperature.
-            vocab_chunk: Vocabulary entries at a time.
-            dtype: Type of the softmax arithmetic.
+            softmax: Of the logits.
             features: Number of projected hidden-state features to return as well.
             variances: Whether to return V and F of `token_statistics.Spread` as well.
 
@@ -84,15 +78,7 @@ class Scorer(nn.Module):
             s and H, each (m,), then V and F, or (m, features), if requested.
         """
         hidden = self.hidden(batch)
-        scores = token_statistics(
-            hidden,
-            self.head,
-            batch.targets,
-            temperature=temperature,
-            vocab_chunk=vocab_chunk,
-            dtype=dtype,
-            variances=variances,
-        )
+        scores = token_statistics(hidden, self.head, batch.targets, softmax, variances)
         return (*scores, _project(hidden, features)) if features else scores
 
 
@@ -133,7 +119,10 @@ def hidden_gradient(
     """
     gradient = torch.empty_like(hidden)
     with torch.no_grad():
-        for here, logits in logit_rows(hidden, head):
+        rows = rows_held(head.weight.shape[0])
+        for start in range(0, len(hidden), rows):
+            here = slice(start, start + rows)
+            logits = nn.functional.linear(hidden[here], head.weight, head.bias)
             if b is None and logits.dtype == head.weight.dtype != torch.bfloat16:
                 average = _softmax(logits, temperature) @ head.weight
                 difference = head.weight[targets[here]] - average
@@ -173,22 +162,6 @@ def logit_gradient(
         entropy = -(p * log_p).sum(-1, keepdim=True)
         gradient = -p * (pull + b[:, None].to(dtype) * (log_p + entropy))
     return gradient.scatter_add_(1, targets[:, None], pull).div_(temperature)
-
-
-def logit_rows(hidden: Tensor, head: nn.Linear) -> Iterator[tuple[slice, Tensor]]:
-    """Logits a few tokens at a time.
-
-    Args:
-        hidden: (m, d) hidden states.
-        head: Output embedding.
-
-    Yields:
-        A slice of the tokens, and their logits (rows, v).
-    """
-    rows = max(1, at_once(LOGITS_HELD) // head.weight.shape[0])
-    for start in range(0, len(hidden), rows):
-        here = slice(start, start + rows)
-        yield here, nn.functional.linear(hidden[here], head.weight, head.bias)
 
 
 def through_embedding(of: Tensor, dtype: torch.dtype, weight: Tensor) -> Tensor:

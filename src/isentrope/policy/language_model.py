@@ -36,12 +36,9 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import is_sharded
 from isentrope.policy.divergence import Reference, divergent_scores
 from isentrope.policy.head import Scorer
-from isentrope.policy.own_logits import (
-    require_float64,
-    require_own_logits,
-)
+from isentrope.policy.own_logits import require_float64, require_own_logits
 from isentrope.policy.theta import Theta
-from isentrope.policy.token_statistics import Scores
+from isentrope.policy.token_statistics import Scores, Softmax
 from isentrope.system.processes import ALONE, Ranks
 
 
@@ -159,6 +156,11 @@ class Policy(Theta):
         return int(self.causal_lm.config.vocab_size)
 
     @property
+    def softmax(self) -> Softmax:
+        """How its logits become probabilities."""
+        return Softmax(self.temperature, self.vocab_chunk, self.precision.entropy)
+
+    @property
     def padding(self) -> int:
         """Padded tokens of a micro-batch at most: one more micro-batch costs as much."""
         return PADDING if self.device.type == "cpu" else PADDING_ON_ACCELERATOR
@@ -182,9 +184,7 @@ class Policy(Theta):
         features: int = 0,
         variances: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Log-probability and entropy of every response token of a micro-batch.
-
-        Differentiable in `params` by forward and reverse mode.
+        """Log-probability and entropy of every token, differentiable by forward and reverse mode.
 
         Args:
             batch: Micro-batch on the policy's device.
@@ -196,8 +196,7 @@ class Policy(Theta):
         Returns:
             s and H in nats, each (m,); then V and F, each (m,), or the features (m, k).
         """
-        softmax = self.temperature, self.vocab_chunk, self.precision.entropy
-        arguments = (Scorer.scores, batch, *softmax, features, variances)
+        arguments = (Scorer.scores, batch, self.softmax, features, variances)
         return self._at(params or self.theta, arguments, directions)
 
     def packed_hidden(
@@ -233,8 +232,7 @@ class Policy(Theta):
         Returns:
             (m, 4) s, H, χ² and κ, or (m, 6) with ρ_2 and ρ_4 too.
         """
-        softmax = self.temperature, self.vocab_chunk, self.precision.entropy
-        return self._at(params, (divergent_scores, batch, reference, *softmax, remainder))
+        return self._at(params, (divergent_scores, batch, reference, self.softmax, remainder))
 
     @contextmanager
     def _evaluating(self, batch: MicroBatch, count: int, *, forward_mode: bool) -> Generator[None]:
@@ -293,7 +291,7 @@ class Policy(Theta):
         Raises:
             UnsupportedModelError: If they differ.
         """
-        require_own_logits(self.scorer, self.temperature, self.precision, rollouts, scores)
+        require_own_logits(self.scorer, self.softmax, self.precision, rollouts, scores)
 
     def require_no_dropout(self) -> None:
         """Refuse to evaluate while dropout acts."""

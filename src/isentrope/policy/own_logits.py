@@ -3,8 +3,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import contextmanager
 from inspect import signature
@@ -19,7 +17,7 @@ from isentrope.models.batching import micro_batches
 from isentrope.models.precision import Precision, RoundingOperations
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.head import Scorer
-from isentrope.policy.token_statistics import LOGITS_HELD, Scores
+from isentrope.policy.token_statistics import LOGITS_HELD, Scores, Softmax
 from isentrope.system.heap import mapped_blocks
 
 OWN_LOGITS = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -31,7 +29,7 @@ OWN_TOKENS = 1024
 
 def require_own_logits(
     scorer: Scorer,
-    temperature: float,
+    softmax: Softmax,
     precision: Precision,
     rollouts: Rollouts | None = None,
     scores: Scores | None = None,
@@ -40,7 +38,7 @@ def require_own_logits(
 
     Args:
         scorer: The model with its head.
-        temperature: Sampling temperature.
+        softmax: Of the logits.
         precision: Precision in force.
         rollouts: Sequences, of which the start of one is compared; by default a few random ones, as
             where the policy drew no token of any start.
@@ -64,11 +62,11 @@ def require_own_logits(
         if scores is None:
             batch = micro_batches(one, 8192)[0].to(device_of(scorer))
             with _scoring(scorer, precision, batch.input_ids):
-                s, entropy = scorer.scores(batch, temperature, 8192, precision.entropy)[:2]
+                s, entropy = scorer.scores(batch, softmax)
         else:
             s, entropy = scores.logprobs[row][:m], scores.entropies[row][:m]
         logits = own_logits(scorer, one, precision)
-        log_p = (logits.to(precision.entropy) / temperature).log_softmax(-1)
+        log_p = (logits.to(softmax.dtype) / softmax.temperature).log_softmax(-1)
         targets = one.response_ids[0][:, None].to(log_p.device)
         theirs = log_p.gather(1, targets)[:, 0], -(log_p.exp() * log_p).sum(-1)
         for ours, own in zip((s, entropy), theirs, strict=True):
@@ -178,7 +176,7 @@ def rounding_operations(scorer: Scorer, precision: Precision) -> list[str]:
     """
     recorder, batch = RoundingOperations(), micro_batches(random_sequences(scorer), 8192)[0]
     with torch.no_grad(), precision.active(), recorder, refusal_by_name(scorer.lm):
-        scorer.scores(batch.to(device_of(scorer)), 1.0, 8192, torch.float64)
+        scorer.scores(batch.to(device_of(scorer)), Softmax(1.0, 8192, torch.float64))
     return recorder.found
 
 

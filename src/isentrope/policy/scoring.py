@@ -1,9 +1,9 @@
 """Scores of whole batches: s and H of every token, at θ, elsewhere and along directions.
 
 Rollouts are scored in micro-batches. Derivatives along a direction are by forward mode.
-"""
 
-from __future__ import annotations
+Whether torch differentiates a policy rightly: compared once per way of taking derivatives.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -13,15 +13,50 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch
+from isentrope.models import derivative_guard
+from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch, micro_batches
 from isentrope.models.sharding import Point
+from isentrope.nouns.differences import Mode
 from isentrope.nouns.forward_mode import FrozenProducts
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
-from isentrope.policy.derivatives import require_derivatives
+from isentrope.policy.head import Scorer
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring_batches import scoring_batches, smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, require_finite
+
+TOKENS = 4
+"""Prompt tokens and response tokens that are kept of a sequence."""
+
+
+def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forward") -> None:
+    """Refuse a policy whose derivatives are wrong. Later calls with the policy cost nothing.
+
+    Args:
+        policy: The policy.
+        rollouts: The first two sequences are used, cut short.
+        mode: How derivatives are about to be computed.
+
+    Raises:
+        DerivativeError: If they are wrong, naming the class of the module at fault.
+    """
+    dtype_of_theta = next(iter(policy.theta.values())).dtype
+    known = {way for way, dtype in policy.compared_derivatives if dtype == dtype_of_theta}
+    # forward over forward compares the first derivative on its way
+    if mode in known or (mode == "forward" and "forward over forward" in known):
+        return
+    policy.require_no_dropout()
+    n = min(2, len(rollouts))
+    short = Rollouts(
+        [p[-TOKENS:] for p in rollouts.prompt_ids[:n]],
+        [r[:TOKENS] for r in rollouts.response_ids[:n]],
+        torch.arange(n),
+    )
+    (batch,) = micro_batches(short, 4 * TOKENS**2, padding=4 * TOKENS**2)
+    arguments = (Scorer.scores, batch.to(policy.device), policy.softmax)
+    derivative_guard.compare_derivatives(policy.model, policy.scorer, arguments, mode)
+    policy.compared_derivatives.add((mode, dtype_of_theta))
+
 
 PackedScores = Callable[[MicroBatch], Sequence[Tensor]]
 """Maps a micro-batch to pairs (s, H) of (m,), features last if there are any."""
@@ -195,21 +230,49 @@ def collect(
     padding: int = 0,
     share: int = 1,
 ) -> tuple[Scores, ...]:
-    """Run a function over micro-batches and put its outputs in place.
+    """Scores of what a function gives of each micro-batch.
 
     Args:
         policy: The policy.
         rollouts: n sequences.
         packed_scores: What is computed of a micro-batch.
-        padding: Padded tokens that cost as much as one more micro-batch, if more than
-            `policy.padding`.
-        share: How many times fewer tokens a micro-batch has than `policy.max_tokens`.
+        padding: As for `collect_columns`.
+        share: As for `collect_columns`.
 
     Returns:
         One `Scores` per pair.
 
     Raises:
         NotFiniteError: If a score is not finite.
+    """
+    out = collect_columns(policy, rollouts, packed_scores, padding, share)
+    features = out.pop() if len(out) % 2 else None  # (n, t, k), after pairs of (n, t)
+    pairs = zip(out[::2], out[1::2], strict=True)
+    scores = tuple(Scores(s, h, rollouts.mask, features) for s, h in pairs)
+    for part in scores:
+        require_finite(part)
+    return scores
+
+
+def collect_columns(
+    policy: Policy,
+    rollouts: Rollouts,
+    packed_columns: PackedScores,
+    padding: int = 0,
+    share: int = 1,
+) -> list[Tensor]:
+    """Run a function over micro-batches and put its outputs in place.
+
+    Args:
+        policy: The policy.
+        rollouts: n sequences.
+        packed_columns: What is computed of a micro-batch, (m, ...) each.
+        padding: Padded tokens that cost as much as one more micro-batch, if more than
+            `policy.padding`.
+        share: How many times fewer tokens a micro-batch has than `policy.max_tokens`.
+
+    Returns:
+        (n, t, ...) float64 each, the same on every process.
     """
     rollouts.require_vocabulary(policy.vocabulary)
     rollouts.require_positions(getattr(policy.model.config, "max_position_embeddings", None))
@@ -218,34 +281,9 @@ def collect(
     padding = max(padding, policy.padding)
     tokens = max(1, policy.max_tokens // share)
     for batch in scoring_batches(policy, rollouts, tokens, padding):
-        packed = [x.detach() for x in packed_scores(batch.to(policy.device))]  # each (m, ...)
+        packed = [x.detach() for x in packed_columns(batch.to(policy.device))]  # each (m, ...)
         out = out or [torch.zeros(*mask.shape, *x.shape[1:], dtype=torch.float64) for x in packed]
         for target, values in zip(out, packed, strict=True):
             batch.place(values, target)
     policy.ranks.sum(out)  # one process wrote each token; the others hold 0 there
-    features = out.pop() if len(out) % 2 else None  # (n, t, k), after pairs of (n, t)
-    scores = tuple(Scores(s, h, mask, features) for s, h in zip(out[::2], out[1::2], strict=True))
-    for part in scores:
-        require_finite(part)
-    return scores
-
-
-def nondeterminism(first: Scores, second: Scores) -> str | None:
-    """Compare two evaluations of the same rollouts.
-
-    Args:
-        first: One.
-        second: The other.
-
-    Returns:
-        None if both are bit-identical, else a sentence that says what differed.
-    """
-    for name in ("logprobs", "entropies"):
-        gap = (getattr(first, name) - getattr(second, name)).abs()
-        if float(gap.max()) > 0:
-            where = int(gap.amax(1).argmax())
-            return (
-                f"Two evaluations at the same parameters differ in {name} by up to "
-                f"{float(gap.max()):.2g} nats (sequence {where})."
-            )
-    return None
+    return out

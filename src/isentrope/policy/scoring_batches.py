@@ -10,10 +10,8 @@ The smaller size stays with the policy. Micro-batches change sums by rounding an
 several processes there is no second try: the others would wait for a pass that begins again.
 """
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Concatenate, ParamSpec, TypeVar
@@ -134,7 +132,9 @@ def scoring_batches(
     Returns:
         Micro-batches, at least one, which may not be counted.
     """
-    ranks, prompt_of = policy.ranks, _prompt_of_each(rollouts)
+    ranks = policy.ranks
+    number: dict[bytes, int] = {}  # equal prompts have one, whichever draws they are of
+    prompt_of = [number.setdefault(p.numpy().tobytes(), len(number)) for p in rollouts.prompt_ids]
     prompts = max(prompt_of) + 1
     if prompts == len(rollouts) or policy.sharded or not keeps_plain_cache(policy.model):
         return micro_batches(rollouts, max_tokens, ranks, padding=padding)
@@ -144,7 +144,8 @@ def scoring_batches(
     own = [i for i in range(len(totals)) if int(owner[i]) == ranks.own]
     own.sort(key=lambda i: -totals[i])
     plain = cut_by_length(own, totals, max_tokens, padding)
-    price = _work(plain, totals, padding) / max(1, sum(totals[i] for i in own))
+    work = sum(len(part) * totals[part[0]] + padding for part in plain)
+    price = work / max(1, sum(totals[i] for i in own))
     groups: dict[int, list[int]] = {}
     for i in own:
         groups.setdefault(prompt_of[i], []).append(i)
@@ -152,8 +153,20 @@ def scoring_batches(
     left: list[int] = []
     for rows in groups.values():
         alone = len(rows) == 1 or len(rollouts.prompt_ids[rows[0]]) == 1
-        batches = [] if alone else _shared(rollouts, rows, totals, max_tokens, padding)
-        work = sum(_work_of_shared(b, padding) for b in batches)
+        batches: list[MicroBatch] = []  # of these responses, longest first
+        for chosen in [] if alone else cut_by_length(rows, totals, max_tokens, max_tokens):
+            parts: list[Part] = []
+            for part in cut_by_length(chosen, totals, max_tokens, padding):
+                start = parts[-1].stop if parts else 0
+                parts.append(Part(start, start + len(part), totals[part[0]]))
+            prompt = len(rollouts.prompt_ids[rows[0]]) - 1
+            batches.append(replace(padded(rollouts, chosen), prompt=prompt, parts=tuple(parts)))
+        work = sum(
+            b.prompt
+            + sum((part.stop - part.start) * (part.length - b.prompt) for part in b.parts)
+            + padding * (1 + len(b.parts))
+            for b in batches
+        )
         if batches and work < price * sum(totals[i] for i in rows):
             shared += batches
         else:
@@ -161,34 +174,3 @@ def scoring_batches(
     left.sort(key=lambda i: -totals[i])
     whole = [padded(rollouts, rows) for rows in cut_by_length(left, totals, max_tokens, padding)]
     return [*whole, *shared] or [replace(padded(rollouts, [0]), counted=False)]
-
-
-def _prompt_of_each(rollouts: Rollouts) -> list[int]:
-    """Equal prompts have one number, whichever draws they are of."""
-    number: dict[bytes, int] = {}
-    return [number.setdefault(p.numpy().tobytes(), len(number)) for p in rollouts.prompt_ids]
-
-
-def _shared(
-    rollouts: Rollouts, rows: Sequence[int], totals: list[int], max_tokens: int, padding: int
-) -> list[MicroBatch]:
-    """Micro-batches of responses to one prompt, longest first."""
-    prompt = len(rollouts.prompt_ids[rows[0]]) - 1
-    found: list[MicroBatch] = []
-    for chosen in cut_by_length(list(rows), totals, max_tokens, max_tokens):
-        parts: list[Part] = []
-        for part in cut_by_length(chosen, totals, max_tokens, padding):
-            start = parts[-1].stop if parts else 0
-            parts.append(Part(start, start + len(part), totals[part[0]]))
-        found.append(replace(padded(rollouts, chosen), prompt=prompt, parts=tuple(parts)))
-    return found
-
-
-def _work(parts: list[list[int]], totals: list[int], padding: int) -> int:
-    """Of plain micro-batches, longest sequences first."""
-    return sum(len(part) * totals[part[0]] + padding for part in parts)
-
-
-def _work_of_shared(batch: MicroBatch, padding: int) -> int:
-    read = sum((part.stop - part.start) * (part.length - batch.prompt) for part in batch.parts)
-    return batch.prompt + read + padding * (1 + len(batch.parts))

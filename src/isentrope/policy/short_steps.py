@@ -9,8 +9,6 @@ smaller ones, from moves of a tenth of a nat on, until both agree or rounding hi
 exchange of experts) concern few tokens, of which a tenth is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """θ of a policy: the parameters of a model that require a gradient, and where they can move."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any

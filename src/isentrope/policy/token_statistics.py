@@ -16,10 +16,9 @@ come from the sums over the vocabulary that give s and H: log π and ∂_v log �
 
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -97,6 +96,25 @@ LOGITS_HELD = 2**23
 """Largest number of logits held at once, for any number of tokens and any vocabulary."""
 
 
+class Softmax(NamedTuple):
+    """How logits become probabilities.
+
+    Attributes:
+        temperature: Sampling temperature T.
+        chunk: Vocabulary entries at a time.
+        dtype: Type of the arithmetic.
+    """
+
+    temperature: float
+    chunk: int
+    dtype: torch.dtype
+
+
+def rows_held(columns: int) -> int:
+    """Tokens whose logits are held at once, of so many vocabulary entries; one at least."""
+    return max(1, at_once(LOGITS_HELD) // columns)
+
+
 class NotFiniteError(ValueError):
     """A log-probability or an entropy is NaN or infinite."""
 
@@ -139,14 +157,32 @@ def require_finite(scores: Scores) -> None:
         )
 
 
+def nondeterminism(first: Scores, second: Scores) -> str | None:
+    """Compare two evaluations of the same rollouts.
+
+    Args:
+        first: One.
+        second: The other.
+
+    Returns:
+        None if both are bit-identical, else a sentence that says what differed.
+    """
+    for name in ("logprobs", "entropies"):
+        gap = (getattr(first, name) - getattr(second, name)).abs()
+        if float(gap.max()) > 0:
+            where = int(gap.amax(1).argmax())
+            return (
+                f"Two evaluations at the same parameters differ in {name} by up to "
+                f"{float(gap.max()):.2g} nats (sequence {where})."
+            )
+    return None
+
+
 def token_statistics(
     hidden: Tensor,
     head: nn.Module,
     targets: Tensor,
-    *,
-    temperature: float,
-    vocab_chunk: int,
-    dtype: torch.dtype,
+    softmax: Softmax,
     variances: bool = False,
 ) -> tuple[Tensor, ...]:
     """Log-probability of each target and entropy of its distribution.
@@ -156,18 +192,16 @@ def token_statistics(
         head: Output embedding. A plain linear layer is applied in vocabulary chunks; any other
             module is applied whole.
         targets: (m,) int64.
-        temperature: Sampling temperature T.
-        vocab_chunk: Vocabulary entries at a time.
-        dtype: Type of the softmax arithmetic.
+        softmax: Of the logits.
         variances: Whether to return V and F of `Spread` as well.
 
     Returns:
         s and H, each (m,), in nats; then V and F if requested.
     """
-    rows = max(1, at_once(LOGITS_HELD) // _columns(head, vocab_chunk))
+    rows = rows_held(_columns(head, softmax.chunk))
     parts: list[tuple[Tensor, ...]] = []
     for h, t in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
-        args = (h, head, t, temperature, vocab_chunk, dtype, variances)
+        args = (h, head, t, softmax, variances)
         if hidden.requires_grad and len(targets) > rows:
             parts.append(checkpoint(_statistics, *args, use_reentrant=False))
         else:
@@ -206,16 +240,15 @@ def _statistics(
     hidden: Tensor,
     head: nn.Module,
     targets: Tensor,
-    temperature: float,
-    vocab_chunk: int,
-    dtype: torch.dtype,
-    variances: bool = False,
+    softmax: Softmax,
+    variances: bool,
 ) -> tuple[Tensor, ...]:
+    temperature, chunk, dtype = softmax
     # top = max l, total = Σ e^{l−top}, weighted = Σ e^{l−top}(l−top), chosen = l_target: each (m,)
     top = torch.full(targets.shape, -torch.inf, dtype=dtype, device=hidden.device)
     total = weighted = chosen = torch.zeros_like(top)
     spread = Spread(top) if variances else None
-    for start, logits in logit_chunks(hidden, head, vocab_chunk):
+    for start, logits in logit_chunks(hidden, head, chunk):
         logits = logits.to(dtype) / temperature  # (m, chunk)
         # detached: the value of `top` cancels, so it needs no derivative
         new_top = torch.maximum(top, logits.detach().amax(1))

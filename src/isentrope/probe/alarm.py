@@ -15,8 +15,6 @@ Each change is reported once, and the half-life once between two changes. Steps 
 are assumed to be like those with a reading.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence

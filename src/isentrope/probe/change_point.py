@@ -14,8 +14,6 @@ for normal readings of constant mean the test at level α raises a false alarm a
 with probability α, and at one in 1/α readings on average.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -7,8 +7,6 @@ use it, clipped and unscaled. Afterwards the parts are gathered, and θ is put b
 the step is read.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager

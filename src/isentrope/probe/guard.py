@@ -4,8 +4,6 @@ One error must end it: that of a single process in a pass that all share. The ot
 exchange of a layer, and would take for it what this process exchanges next, in the trainer's pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Protocol, TypeVar

@@ -14,8 +14,6 @@ The errors of the x_k are independent (fresh samples each). What is estimated mo
 the mean is of the last 1/(1 − β) readings, and its error is the sampling error alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

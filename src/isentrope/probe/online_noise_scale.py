@@ -27,8 +27,6 @@ Gaussian gradients and 3–26 times with heavy tails; with those of the tail 0�
 θ moves meanwhile: these are means over 1/(1 − β) steps.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """What a reading of the probe is, and what it requires of a trainer before training begins."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast

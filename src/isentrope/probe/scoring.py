@@ -8,8 +8,6 @@ and + control where the step is corrected
 after the step     scores at θ' = θ + ηv, on the same samples
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -31,7 +29,6 @@ from isentrope.policy.token_statistics import Scores
 from isentrope.probe.guard import on_every_process
 from isentrope.sampling.generate import sample_responses, texts_of
 from isentrope.sampling.prompts import PromptLike, as_prompts, require_room
-from isentrope.sampling.streams import draw_plan
 from isentrope.system.processes import gather, rank, world_size
 
 
@@ -92,7 +89,8 @@ def draw_share(
     Raises:
         ValueError: If there are more processes than prompts, or a prompt leaves no room.
     """
-    draws, uniforms = draw_plan(generator, len(prompts), size, max_new_tokens)
+    draws = torch.randint(len(prompts), (size,), generator=generator)
+    uniforms = torch.rand(size, max_new_tokens, generator=generator, dtype=torch.float64)
     if size < world_size():
         raise ValueError(f"{size} sequences cannot be shared by {world_size()} processes.")
     chosen = as_prompts(policy, [prompts[i] for i in draws.tolist()])

@@ -9,8 +9,6 @@ training_state/step_N/next_update/    written when step N + 1 is done: the step 
 A record is as good as the gradient that its weights replay, whose error is computed here too.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Evaluation of a model in training that restores its modes, hooks and random states."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,8 +9,7 @@ import numpy as np
 import torch
 from peft import PeftModel
 
-from isentrope.models.architecture import eager_experts
-from isentrope.models.quantised import products_written_out
+from isentrope.models.quantised import plain_products
 from isentrope.system.processes import world_size
 
 
@@ -55,7 +52,7 @@ def evaluating(model: Any) -> Iterator[None]:
     model.eval()
     try:
         base = model.get_base_model() if isinstance(model, PeftModel) else model
-        with eager_experts(base), products_written_out(base), _same_randomness():
+        with plain_products(base), _same_randomness():
             yield
     finally:
         for module, training in modes.items():

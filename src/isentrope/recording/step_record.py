@@ -12,8 +12,6 @@ checkpoint-N/next_update/rollouts.parquet    ids, token weights, entropy weights
 checkpoint-N/next_update/update.json         step, rate, norms, temperature, replayable, its error
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass

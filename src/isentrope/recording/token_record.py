@@ -14,8 +14,6 @@ They are singular where ∂s/∂h and ∂H/∂h are parallel, as of a distributi
 alone represents both. Both solutions are kept; the replayed gradient decides between them.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

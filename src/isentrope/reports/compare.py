@@ -10,8 +10,6 @@ its own, its error is not to be trusted and no difference is given.
 The figures that a verb writes beside its results are drawn here too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

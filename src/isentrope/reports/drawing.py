@@ -9,8 +9,6 @@ screen gets the dark ones. The hues (Okabe and Ito's for what is measured and pr
 against ochre for fall and rise) can be distinguished by colour-blind readers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Numbers are those of the checkpoints' metrics.json, which a manifest covers, and
 consolidated table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path

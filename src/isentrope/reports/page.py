@@ -9,8 +9,6 @@ Identifiers carry the figure's name, so that two figures in one page do not draw
 shapes.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import re

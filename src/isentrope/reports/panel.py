@@ -3,8 +3,6 @@
 Estimates are written here too: in words, short and with their errors, from rows of tables.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

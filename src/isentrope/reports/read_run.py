@@ -8,8 +8,6 @@ A file that cannot be read, or a measurement that was begun and not finished, is
 is reported, and a sentence says what is not there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

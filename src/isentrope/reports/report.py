@@ -5,8 +5,6 @@
 <run>/report_and_<other>.html     two runs side by side; files in report_and_<other>/
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ answers one question and carries the errors of what it says. Where a result is n
 sentence is not there either.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

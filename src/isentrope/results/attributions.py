@@ -3,8 +3,6 @@
 One sentence on classes of tokens says whether the published criterion is the whole story.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Annotated

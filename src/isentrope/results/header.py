@@ -1,7 +1,5 @@
 """What every results.json begins with: which policy, which batches, which step, made with what."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from pydantic import FiniteFloat

@@ -1,7 +1,5 @@
 """What results.json of `kernel` says of a block."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from isentrope.attribution.fisher.clusters import Clustering

@@ -13,8 +13,6 @@ The notes call changes deltaH: results.json has those names beside ours, and fil
 version have them alone.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """What the verbs find: one result per checkpoint. Fields are keys of results.json."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar

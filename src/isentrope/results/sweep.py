@@ -1,7 +1,5 @@
 """What results.json of `measure` says of a learning rate, of the linear range and of the checks."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated

@@ -7,8 +7,6 @@ what it prints, a result in `results.results`, and a row here.
 `SCHEMAS` has the columns of each table and their types.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -145,7 +143,7 @@ class Verb:
 
 MEASURE = Verb(
     "measure",
-    "Measure how much one optimizer step changes the entropy of a checkpoint, or of a list.",
+    "Measure how much the next step of a checkpoint changes entropy.",
     analyse="isentrope.verbs.measure:find_change",
     result="isentrope.results.results:MeasureResult",
     printed="isentrope.verbs.measure:printed_measurements",
@@ -160,7 +158,7 @@ MEASURE = Verb(
 )
 INFLUENCE = Verb(
     "influence",
-    "Attribute the entropy change of a step to the sequences and tokens of its batch.",
+    "Attribute a step's change of entropy to sequences and tokens.",
     analyse="isentrope.verbs.influence:find_influence",
     result="isentrope.results.results:InfluenceResult",
     printed="isentrope.verbs.influence:printed_influence",
@@ -171,7 +169,7 @@ INFLUENCE = Verb(
 )
 KERNEL = Verb(
     "kernel",
-    "Compute the Fisher kernel: how a step on one response moves another.",
+    "Compute the Fisher kernel: how a response moves other responses.",
     analyse="isentrope.verbs.kernel:find_kernel",
     result="isentrope.results.results:KernelResult",
     printed="isentrope.verbs.kernel:printed_kernel",
@@ -181,7 +179,7 @@ KERNEL = Verb(
 )
 NOISE = Verb(
     "noise",
-    "Measure the gradient noise scale, and that of the entropy change.",
+    "Measure the noise scale of the gradient, and of entropy.",
     analyse="isentrope.verbs.noise:find_noise",
     result="isentrope.results.results:NoiseResult",
     printed="isentrope.verbs.noise:printed_noise",
@@ -192,7 +190,7 @@ NOISE = Verb(
 )
 VARIANCE = Verb(
     "variance",
-    "Compare the errors of every estimator, and say how large E must be.",
+    "Compare the errors of estimators, and say how large E must be.",
     analyse="isentrope.verbs.variance:find_variance",
     result="isentrope.results.results:VarianceResult",
     printed="isentrope.verbs.variance:printed_variance",
@@ -200,7 +198,7 @@ VARIANCE = Verb(
 )
 AUDIT = Verb(
     "audit",
-    "Compare every published proxy with the measured influence of tokens and sequences.",
+    "Compare published proxies with the measured influence.",
     analyse="isentrope.verbs.audit:find_audit",
     result="isentrope.results.results:AuditResult",
     printed="isentrope.verbs.audit:printed_audit",
@@ -210,7 +208,7 @@ AUDIT = Verb(
 )
 TRY = Verb(
     "try",
-    "Try controls on the step of a checkpoint: entropy and reward gained, before a run.",
+    "Try controls on the next step: what they gain and what they cost.",
     analyse="isentrope.verbs.trial:find_trial",
     result="isentrope.results.results:TrialResult",
     printed="isentrope.verbs.trial:printed_trial",
@@ -222,8 +220,7 @@ TRY = Verb(
 )
 ENTROPIES = Verb(
     "entropies",
-    "Compare the entropy that a trainer logged with every definition of it, and with the exact "
-    "one.",
+    "Find out which definition of entropy a trainer logged.",
     analyse="isentrope.verbs.entropies:find_entropies",
     result="isentrope.results.results:EntropiesResult",
     printed="isentrope.verbs.entropies:printed_entropies",

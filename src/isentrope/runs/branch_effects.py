@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.estimators.ratio import mean_over_repeats
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.verbs import RECORDS

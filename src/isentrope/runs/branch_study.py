@@ -7,8 +7,6 @@ prompts and tokens (`training.repeat`), the same draw in every setting, so that 
 compared in pairs. A branch that is there is continued, or left if it is done.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product

@@ -1,7 +1,5 @@
 """Which checkpoints a configuration means, and the policy in each."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

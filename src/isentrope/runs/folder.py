@@ -8,8 +8,6 @@ runs/run_YYYY-MM-DD_HH-MM-SS/
 Whether results can be written is looked at before any work is done.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import platform

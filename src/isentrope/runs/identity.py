@@ -4,8 +4,6 @@ Settings are compared by dotted key, files by digests of their content (`origin`
 not looked at, and neither is where files lie: a folder that was copied, touched or moved continues.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path

@@ -6,8 +6,6 @@ together: it is refused by the names of two checkpoints and of what differs. Tho
 be measured together if their contracts agree in all that makes the measured step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@
 The file alone locks nothing. A file left by a process that was killed does no harm.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

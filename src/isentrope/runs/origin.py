@@ -5,8 +5,6 @@ optimizer. Parts of the data: one per path. Two results belong together if the p
 are equal; file times and paths are not looked at.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path

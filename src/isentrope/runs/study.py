@@ -8,8 +8,6 @@ configuration of its own, which run by itself gives the same item, so a study th
 run again: what is done with the same settings is left, the rest is made.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

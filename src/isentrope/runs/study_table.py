@@ -17,8 +17,6 @@ The mean of a ratio is the ratio of the means of its parts (`RATIOS`), with Fiel
 ratio whose parts are not in the table has no mean.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

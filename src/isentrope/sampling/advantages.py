@@ -10,8 +10,6 @@ A group is the sequences of one prompt draw (`prompt_index`); std is the unbiase
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -6,8 +6,6 @@ rewards are all equal has no advantage, is rejected, and another prompt is drawn
 The report counts what was rejected. E and U are drawn by separate calls: they never share samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 

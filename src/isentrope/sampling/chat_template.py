@@ -4,8 +4,6 @@ transformers renders them in a sandbox, which bounds neither. On Linux a child p
 per tokenizer; elsewhere this process does.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -37,11 +35,7 @@ class ChatTemplateError(IsentropeError, ValueError):
 
 
 def render_chat(
-    tokenizer: Any,
-    messages: Messages,
-    template: Mapping[str, Any] | None = None,
-    *,
-    add_generation_prompt: bool = True,
+    tokenizer: Any, messages: Messages, template: Mapping[str, Any] | None = None
 ) -> str:
     """A conversation as the text that the model reads.
 
@@ -49,16 +43,15 @@ def render_chat(
         tokenizer: With a chat template.
         messages: Role and content of every turn.
         template: Arguments of the template.
-        add_generation_prompt: Whether the text ends where the response begins.
 
     Returns:
-        The text, special tokens included.
+        The text, special tokens included, which ends where the response begins.
 
     Raises:
         ChatTemplateError: If the template is wrong, refuses the conversation, or takes too long or
             too much memory.
     """
-    options = {**(template or {}), "add_generation_prompt": add_generation_prompt}
+    options = {**(template or {}), "add_generation_prompt": True}
     limited = _LIMITED and not multiprocessing.current_process().daemon
     try:
         request = json.dumps([list(messages), options])

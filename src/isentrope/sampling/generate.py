@@ -9,8 +9,6 @@ kept beside a token is the one it was drawn with.
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -73,15 +71,8 @@ def sample(
     generator = torch.Generator().manual_seed(seed)
     draws = torch.randint(len(prompts), (n,), generator=generator)
     chosen = as_prompts(policy, [prompts[int(i)] for i in draws])
-    return respond(
-        policy,
-        chosen,
-        group_size,
-        generator,
-        max_new_tokens=max_new_tokens,
-        batch_size=batch_size,
-        progress=progress,
-    )
+    how = {"max_new_tokens": max_new_tokens, "batch_size": batch_size}
+    return respond(policy, chosen, group_size, generator, **how, progress=progress)
 
 
 def respond(
@@ -209,6 +200,8 @@ def sample_responses(
 
     Raises:
         ValueError: If `batch_size` is < 1, dropout is active, or the logits are not finite.
+        MemoryError: Where one sequence does not fit; of a device it is torch's own error.
+        RuntimeError: What else torch raises.
     """
     policy.require_no_dropout()
     if batch_size < 1:
@@ -221,34 +214,26 @@ def sample_responses(
     for start in range(0, n, size * ranks.size):  # one batch per process
         first = start + size * ranks.own
         chosen = order[first : first + size] or order[-1:]  # all run equally many batches
-        prompts = [prompt_ids[i] for i in chosen]
-        drawn, at_once = _in_pieces(policy, prompts, uniforms[chosen], max_new_tokens, at_once)
+        drawn: list[tuple[Tensor, ...]] = []
+        while len(drawn) < len(chosen):  # in smaller pieces where memory is short
+            here = chosen[len(drawn) : len(drawn) + at_once]
+            prompts = [prompt_ids[i] for i in here]
+            try:
+                drawn += _generate(policy, prompts, uniforms[here], max_new_tokens)
+                continue
+            except (RuntimeError, MemoryError) as error:
+                at_once = min(at_once, len(chosen)) // 2
+                if not at_once or policy.sharded or not is_lack_of_memory(error):
+                    raise
+                log.warning(
+                    "Memory is short: %d responses at a time from here on (sampling.batch_size).",
+                    at_once,
+                )
+            give_back()
         for i, sequence in ranks.all_of(list(zip(chosen, drawn, strict=True))):
             sequences[i] = sequence
         (progress or silent)(min(start + size * ranks.size, n), n)
     return DrawnResponses(*(list(column) for column in zip(*sequences, strict=True)))
-
-
-def _in_pieces(
-    policy: Policy, prompts: list[Tensor], uniforms: Tensor, max_new_tokens: int, at_once: int
-) -> tuple[list[tuple[Tensor, ...]], int]:
-    """One batch, in smaller pieces where memory is short; and how many sequences are in one."""
-    drawn: list[tuple[Tensor, ...]] = []
-    while len(drawn) < len(prompts):
-        here = slice(len(drawn), len(drawn) + at_once)
-        try:
-            drawn += _generate(policy, prompts[here], uniforms[here], max_new_tokens)
-            continue
-        except (RuntimeError, MemoryError) as error:
-            at_once = min(at_once, len(prompts)) // 2
-            if not at_once or policy.sharded or not is_lack_of_memory(error):
-                raise
-            log.warning(
-                "Memory is short: %d responses at a time from here on (sampling.batch_size).",
-                at_once,
-            )
-        give_back()
-    return drawn, at_once
 
 
 def _generate(
@@ -281,7 +266,7 @@ def _generate(
             logits_processor=LogitsProcessorList([draw]),
             synced_gpus=policy.sharded,  # none ends before all have ended
         )
-    columns = [torch.stack(x, 1).cpu() for x in (draw.tokens, draw.logprobs, draw.entropies)]
+    columns = [torch.stack(x, 1).cpu() for x in zip(*draw.drawn, strict=True)]
     sequences: list[tuple[Tensor, ...]] = []
     for row, tokens in enumerate(out[:, width:].cpu()):
         # Up to and with the first EOS, even where padding is EOS too.
@@ -344,9 +329,7 @@ class _InverseCdf(LogitsProcessor):
         self.uniforms = uniforms
         self.prompt_length = prompt_length
         self.temperature = temperature
-        self.tokens: list[Tensor] = []
-        self.logprobs: list[Tensor] = []
-        self.entropies: list[Tensor] = []
+        self.drawn: list[tuple[Tensor, Tensor, Tensor]] = []  # s and H beside each token
         self.after_prompts = ExitStack()
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -363,7 +346,6 @@ class _InverseCdf(LogitsProcessor):
         cdf = probabilities.cumsum(-1)
         height = self.uniforms[:, step, None] * cdf[:, -1:]
         token = torch.searchsorted(cdf, height, right=True).clamp_(max=cdf.shape[1] - 1)
-        self.tokens.append(token[:, 0])
-        self.logprobs.append(logprobs.gather(1, token)[:, 0])
-        self.entropies.append(torch.special.entr(probabilities).sum(-1))
+        own = logprobs.gather(1, token)[:, 0]
+        self.drawn.append((token[:, 0], own, torch.special.entr(probabilities).sum(-1)))
         return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)

@@ -4,8 +4,6 @@ The key is the same in every process and every run: tasks define theirs ("gsm8k/
 text and bare token ids get a digest of their content.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import reprlib

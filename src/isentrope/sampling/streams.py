@@ -3,11 +3,8 @@
 The integers are a seed, a step and one that distinguishes the use.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
-from torch import Tensor
 
 
 def generator_of(*numbers: int) -> torch.Generator:
@@ -36,22 +33,3 @@ def seed_of_repeat(seed: int, repeat: int) -> int:
     if repeat == 0:
         return seed
     return int(np.random.SeedSequence([seed, repeat]).generate_state(1)[0])
-
-
-def draw_plan(
-    generator: torch.Generator, prompts: int, size: int, max_new_tokens: int
-) -> tuple[Tensor, Tensor]:
-    """Prompts of a batch, drawn with replacement, and the uniforms of its responses.
-
-    Args:
-        generator: Its state advances.
-        prompts: Number of prompts.
-        size: Responses, one per prompt drawn.
-        max_new_tokens: Longest response in tokens.
-
-    Returns:
-        (size,) indices of prompts, and (size, max_new_tokens) float64 uniforms.
-    """
-    draws = torch.randint(prompts, (size,), generator=generator)
-    shape = (size, max_new_tokens)
-    return draws, torch.rand(*shape, generator=generator, dtype=torch.float64)

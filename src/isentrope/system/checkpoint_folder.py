@@ -9,8 +9,6 @@ What was read is kept by the process, like digests (`manifest`): by what the fil
 file. A file that changes is read again, and every one is verified whenever it is asked for.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass

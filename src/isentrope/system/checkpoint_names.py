@@ -5,8 +5,6 @@ checkpoint-N           transformers and TRL
 global_step_N          veRL, OpenRLHF
 """
 
-from __future__ import annotations
-
 import re
 
 _STEP = re.compile(r"(?:step|checkpoint|global_step)[-_]?(\d+)")

@@ -16,8 +16,6 @@ that the folder has a manifest, so that one that was lost is missed.
     {"schema": "isentrope/folder/1", "manifest": "manifest.json"}
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

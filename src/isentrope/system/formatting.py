@@ -7,8 +7,6 @@ A number that is missing is a dash. Where one end of an interval is missing it i
 JSON has no infinity.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ which therefore leaves the allocator as it is. So does a small process, which ha
 back. What it saves is in docs/results/plan.md.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Generator

@@ -11,8 +11,6 @@ place, and only at the level of debugging where no file in it is one that isentr
 A file is hashed once per process: digests are kept by path, size, times and inode.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

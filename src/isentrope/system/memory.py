@@ -1,7 +1,5 @@
 """The memory of the device that a model is on, or is to be on."""
 
-from __future__ import annotations
-
 import os
 
 import psutil

@@ -4,8 +4,6 @@ A file that is written into a checkpoint, a model or a data set makes it another
 later command refuses.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

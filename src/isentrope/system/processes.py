@@ -1,7 +1,5 @@
 """The processes of a run under torchrun: rank, world size, exchange of objects, sums."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

@@ -4,8 +4,6 @@ They are recognised by their key in any spelling (hub_token, apiKey, api-key), b
 known services begin, and in URLs (user:password@host).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

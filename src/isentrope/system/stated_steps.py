@@ -8,8 +8,6 @@
 The step of a checkpoint itself is that of `checkpoint_folder`. A name without a step says nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """JSON that means one thing: no key is given twice, and every number is finite."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -6,8 +6,6 @@ installed. A call of anything but an enum, a device, a path or a container does 
 training arguments, and is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@ then leaves a warning in the result, and so does a default in place of a setting
 The command line and `ise.optimizer_step` both go through `settle`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ and the controls take it from here, and docs/trl_settings.md is generated from i
 it with the installed TRL, so that a field added by a new version is not missed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """Fields of TRL that our own runs set, and those that `trainer` passes through."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from isentrope.trainers.fields import by_field

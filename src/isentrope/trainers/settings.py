@@ -8,8 +8,6 @@ is computed, and on what an update batch brings from its file or from memory: ad
 length, its step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

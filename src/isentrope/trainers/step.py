@@ -7,8 +7,6 @@ token) include all parts except noise, and those that are not functions of the t
 log-probabilities and entropies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -6,8 +6,6 @@ names. All others that put something else into the step are the field `verl`. ve
 loss by the tokens or responses of the whole batch of a step; so do the objectives here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from pathlib import Path

@@ -8,8 +8,6 @@ TRL asks for a batch in pieces; these methods answer from the one batch of the s
     _wrap_model (`SpreadBase`)            DDP over the adapter of a base that is spread
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast

@@ -9,8 +9,6 @@ A checkpoint's manifest says which files it was written with (`system.manifest`)
 `require_resumable` asks for the parts: transformers would go on without a state that is not there.
 """
 
-from __future__ import annotations
-
 import json
 import operator
 import shutil

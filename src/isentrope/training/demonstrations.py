@@ -5,8 +5,6 @@
 Prompts and responses are tokenised as in sampling, without a template between them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -7,8 +7,6 @@ fine-tuned and trained by reinforcement on one CPU thread in two minutes. It is 
 transformers model: it is saved, loaded, adapted and scored like any other.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -16,8 +16,6 @@ process takes its own part of one list, so no prompt is on two processes in a st
 sorted by their keys, so the order of the data set has no effect.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -8,8 +8,6 @@ training_state/step_N/    checkpoints, complete or absent
 A resumed run removes the lines after its checkpoint and writes them again.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """Output of a finished training step: its metrics, its table of rollouts, and its replay."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping

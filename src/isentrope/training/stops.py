@@ -1,7 +1,5 @@
 """Stop training at the first number that is not finite, before it reaches a checkpoint."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path

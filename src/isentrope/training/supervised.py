@@ -6,8 +6,6 @@ TRL receives token ids, so prompts and responses are tokenised as in sampling, a
 kept. Only this file and `trainer` import TRL.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -11,8 +11,6 @@ gradient and step. This class records what comes of a batch, by overriding:
     _complete                             the contract of a checkpoint (`checkpoints`)
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast

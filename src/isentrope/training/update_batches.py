@@ -6,8 +6,6 @@ responses to its own share of the prompts; then every process has the whole batc
 nonzero advantages are redrawn until the batch is full.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 

@@ -25,8 +25,6 @@ division by the standard deviation) is already in `Rollouts.advantages`.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 from difflib import get_close_matches
 from typing import Literal, get_args
 
@@ -174,23 +172,18 @@ def sequence_weights(
             cap = 1.0 if clip_high is None else min(1.0, clip_high)
             return torch.full_like(lengths, cap / float(lengths.sum()))
         case "bnpo":
-            return _mean_of_micro_batches(lengths, micro_batch or n)
+            size = micro_batch or n
+            if n % size:
+                raise ValueError(
+                    f"The objective 'bnpo' averages over micro-batches of {size} responses, and "
+                    f"{n} responses are not a multiple of that: give whole micro-batches in "
+                    "training's order, or another micro_batch."
+                )
+            tokens = lengths.view(-1, size).sum(1)  # of each micro-batch, with a mean of its own
+            return 1 / (len(tokens) * tokens.repeat_interleave(size))
         case _:
             nearest = get_close_matches(str(objective).lower(), OBJECTIVES, n=1, cutoff=0.0)[0]
             raise ValueError(
                 f"Unknown objective {objective!r}: the nearest is {nearest!r}; "
                 f"choose one of {', '.join((*OBJECTIVES, SFT, RECORDED))}."
             )
-
-
-def _mean_of_micro_batches(lengths: Tensor, size: int) -> Tensor:
-    """1/(m Σ_b T_j): every micro-batch b of `size` responses has its own mean over tokens."""
-    passes, left = divmod(len(lengths), size)
-    if left:
-        raise ValueError(
-            f"The objective 'bnpo' averages over micro-batches of {size} responses, and "
-            f"{len(lengths)} responses are not a multiple of that: give whole micro-batches in "
-            "training's order, or another micro_batch."
-        )
-    tokens = lengths.view(passes, size).sum(1)
-    return 1 / (passes * tokens.repeat_interleave(size))

@@ -16,8 +16,6 @@ step. At r = 1 they are those of the first update on a fresh batch.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 
@@ -95,8 +93,7 @@ class ImportanceRatios:
             weights = weights * self.ratios.clamp(max=cap or self.cap or float("inf"))
         else:
             weights = (weights * self.ratios).masked_fill(self.clipped, 0.0)
-        rows = zip(weights, rollouts.lengths.tolist(), strict=True)
-        return rollouts.with_columns(token_weights=[row[:length] for row, length in rows])
+        return rollouts.with_columns(token_weights=rollouts.ragged(weights))
 
 
 def importance_ratios(

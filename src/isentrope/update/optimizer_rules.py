@@ -18,8 +18,6 @@ With preconditioning="previous_step", D has the second moments as they were befo
 1−β₂^(τ−1) in Adam, q and ḡ in RMSprop. P then does not depend on g; a fresh optimizer has none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches

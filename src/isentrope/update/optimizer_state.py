@@ -167,6 +167,12 @@ def _by_name(
         )
     if file is not None:
         _require_own_step(file.parent, saved_states)
+    rate = float(next(group for group in groups if group["params"])["lr"])
+    if rate == 0 and (other := [n for n, group in held.items() if float(group["lr"]) != 0]):
+        raise ValueError(
+            "The first param group has learning rate 0, so no direction per unit of it exists, "
+            f"while {other[0]!r} has {float(held[other[0]]['lr'])}."
+        )
     kept = {} if fresh else _kept(rule, held, saved_states)
     require_moments(kept)
     tensors = {
@@ -181,7 +187,7 @@ def _by_name(
             name: {key: _entry(theta, name, key, x) for key, x in kept.get(name, {}).items()}
             for name in held
         },
-        learning_rate=_learning_rate(groups, held),
+        learning_rate=rate,
         matched_by=source,
         warnings=(_FRESH,) if fresh else (),
         types={name: found[0].dtype for name, found in tensors.items() if found},
@@ -287,13 +293,3 @@ def _require_shape(theta: Mapping[str, Tensor], name: str, tensor: Tensor, what:
             f"{tuple(tensor.shape)}: the order of the parameters is another (put their names into "
             f"{SIDECAR} beside the file), or the model is, or this is one part of a sharded state."
         )
-
-
-def _learning_rate(groups: list[Mapping[str, Any]], held: Mapping[str, Mapping[str, Any]]) -> float:
-    rate = float(next(group for group in groups if group["params"])["lr"])
-    if rate == 0 and (other := [n for n, group in held.items() if float(group["lr"]) != 0]):
-        raise ValueError(
-            "The first param group has learning rate 0, so no direction per unit of it exists, "
-            f"while {other[0]!r} has {float(held[other[0]]['lr'])}."
-        )
-    return rate

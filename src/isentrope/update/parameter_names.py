@@ -24,8 +24,6 @@ Two names mean one parameter where they are equal without these. A name that the
 parameters, or none, is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import chain, pairwise
@@ -73,18 +71,6 @@ def plain_name(name: str, adapters: Collection[str] = ("default",)) -> str:
     return ".".join(part for part in parts if part not in adapters)
 
 
-def adapters_of(model: Any) -> tuple[str, ...]:
-    """Names of a model's adapters, and PEFT's default one.
-
-    Args:
-        model: Any model.
-
-    Returns:
-        "default" first.
-    """
-    return ("default", *getattr(model, "peft_config", {}))
-
-
 def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
     """The model's own spelling of each name.
 
@@ -104,7 +90,7 @@ def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
     own = {id(p): name for name, p in model.named_parameters()}
     every = list(model.named_parameters(remove_duplicate=False))
     exact = {name: own[id(p)] for name, p in every}
-    adapters = adapters_of(model)
+    adapters = ("default", *getattr(model, "peft_config", {}))
     plain: dict[str, dict[str, None]] = {}
     for alias, name in exact.items():
         plain.setdefault(plain_name(alias, adapters), {})[name] = None

@@ -11,8 +11,6 @@ Training kept a parameter in the type of its stored moments, as torch.optim make
 are none, in its type on disk. Mixed precision has float32 moments, and rounds nothing here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -92,7 +90,26 @@ def rounded_step(
     gradient = step.loss_gradient
     moved = size = 0
     for name, kind in types.items():
-        change = _change(policy, state, name, gradient[name], step.clip_factor, kind, eta)
+        theta = local_part(policy.theta[name])
+        parameter = nn.Parameter(theta.to(kind, copy=True))
+        parameter.grad = local_part(gradient[name]).to(theta.device, kind)
+        if step.clip_factor < 1:
+            parameter.grad.mul_(step.clip_factor)
+        group = state.groups[name]
+        settings = {k: v for k, v in group.items() if k not in ("params", "param_names")}
+        settings |= {"lr": eta * state.rate_ratio(name)}
+        settings |= {"capturable": False, "differentiable": False}
+        optimizer = _OPTIMIZERS[state.rule]([{**settings, "params": [parameter]}])
+        if moments := state.moments[name]:
+            here = theta.device if settings.get("fused") else "cpu"
+            optimizer.state[parameter] = {
+                key: local_part(x).to(theta.device, kind, copy=True)
+                if isinstance(x, Tensor)
+                else torch.tensor(float(x), dtype=torch.float32, device=here)
+                for key, x in ({"step": 0.0} | moments).items()
+            }
+        optimizer.step()
+        change = with_part(parameter.detach().double() - theta.double(), policy.theta[name])
         direction[name] = change / eta
         own = local_part(change)
         found = {"moved": (own != 0).sum(), "wrong": (~own.isfinite()).sum()}
@@ -113,36 +130,3 @@ def rounded_step(
         moved=moved / size,
         error=gap / length if length else float("inf"),
     )
-
-
-def _change(
-    policy: Policy,
-    state: OptimizerState,
-    name: str,
-    gradient: Tensor,
-    clip: float,
-    kind: torch.dtype,
-    eta: float,
-) -> Tensor:
-    theta = local_part(policy.theta[name])
-    parameter = nn.Parameter(theta.to(kind, copy=True))
-    parameter.grad = local_part(gradient).to(theta.device, kind)
-    if clip < 1:
-        parameter.grad.mul_(clip)
-    settings = {k: v for k, v in state.groups[name].items() if k not in ("params", "param_names")}
-    settings |= {"lr": eta * state.rate_ratio(name), "capturable": False, "differentiable": False}
-    optimizer = _OPTIMIZERS[state.rule]([{**settings, "params": [parameter]}])
-    if moments := state.moments[name]:
-        here = theta.device if settings.get("fused") else "cpu"
-        optimizer.state[parameter] = {
-            key: local_part(x).to(theta.device, kind, copy=True)
-            if isinstance(x, Tensor)
-            else _step(x, here)
-            for key, x in ({"step": 0.0} | moments).items()
-        }
-    optimizer.step()
-    return with_part(parameter.detach().double() - theta.double(), policy.theta[name])
-
-
-def _step(value: float, device: Any) -> Tensor:
-    return torch.tensor(float(value), dtype=torch.float32, device=device)

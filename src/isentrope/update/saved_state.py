@@ -8,8 +8,6 @@
 Tensors must be whole, and rates, moments and steps those that an optimizer of torch can write.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -172,7 +172,16 @@ def optimizer_step(
         baseline = axpy(1.0, components["momentum"], components["decay"])
         direction = axpy(1.0, baseline, components["gradient"])
     policy.require_direction(direction)
-    short = (SHORT_MOMENTS,) if short_types(policy, state.types, {}) else ()
+    notes = list(state.warnings)
+    if short_types(policy, state.types, {}):
+        notes.append(SHORT_MOMENTS)
+    if of_entropies is None and not bool(coefficients.any()):
+        notes.append("All advantages are zero: the step is momentum and decay alone.")
+    if objective != RECORDED and rollouts.entropy_weights is not None:
+        notes.append(
+            f"The rollouts hold recorded entropy weights, which objective {objective!r} leaves "
+            'out: the step has no entropy term; "recorded" has it.'
+        )
     return Step(
         direction=direction,
         preconditioner=preconditioner,
@@ -183,21 +192,9 @@ def optimizer_step(
         gradient_norm=size,
         clip_factor=clip,
         matched_by=state.matched_by,
-        warnings=state.warnings + short + _notes(rollouts, objective, coefficients, of_entropies),
+        warnings=tuple(notes),
         entropy_weights=of_entropies,
     )
-
-
-def _notes(rollouts: Rollouts, objective: str, c: Tensor, d: Tensor | None) -> tuple[str, ...]:
-    sentences: list[str] = []
-    if d is None and not bool(c.any()):
-        sentences.append("All advantages are zero: the step is momentum and decay alone.")
-    if objective != RECORDED and rollouts.entropy_weights is not None:
-        sentences.append(
-            f"The rollouts hold recorded entropy weights, which objective {objective!r} leaves "
-            'out: the step has no entropy term; "recorded" has it.'
-        )
-    return tuple(sentences)
 
 
 def clip_factor(size: float, max_grad_norm: float | None) -> float:

@@ -4,8 +4,6 @@ results.json    by token and by sequence: every statistic of every proxy, with i
 audit.parquet   one row per proxy and statistic, `of` tokens or sequences
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

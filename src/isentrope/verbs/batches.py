@@ -1,7 +1,5 @@
 """E and U as a configuration wants them: sampled, or read from a file; apart where they must be."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@
 The same command again continues where it was stopped, and one that asks for more adds to it.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Runs every check of `isentrope.checks` on the batches and settings a measurement
 compares those settings with the ones the checkpoint says it was trained with.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from isentrope.checks import (

@@ -9,8 +9,6 @@ training's step that no settings file has to name: they show in the model that w
 the log-probabilities that a batch keeps of its sampler.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice

@@ -8,8 +8,6 @@
 `max_files` logs are kept in a directory; the oldest go first, and their tables with them.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -4,8 +4,6 @@ The trainer is that of the verb, over responses that are random and as long as t
 demonstrations. Its second step ends it, and nothing is kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace

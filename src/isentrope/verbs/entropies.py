@@ -11,8 +11,6 @@ results.json       logged, logged_from, rows: value and difference to the exact 
 entropies.parquet  the same, one row per batch and definition
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,7 +28,7 @@ from isentrope.estimators.entropy import (
     partitions,
     spread_of_orders,
 )
-from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
+from isentrope.estimators.functional import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.sample import score_batch
 from isentrope.estimators.sampler_match import at_temperature
 from isentrope.nouns.estimate import Caveats, Estimate, t_quantile

@@ -6,8 +6,6 @@ restart give the same files. When all chunks of a checkpoint are there, the firs
 back and computes the numbers.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ What a chunk holds depends on the settings and its number alone: the stream of r
 over all prompts in order, and passes over the chunks that another process or an earlier run made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ sequences.parquet, tokens.parquet     one row per sequence or token, as measured
 Who moved entropy most, classes and the budget are printed too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

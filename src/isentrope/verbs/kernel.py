@@ -9,8 +9,6 @@ UU/  EU/  FU/  EE/  kernel.safetensors, rows.parquet, columns.parquet
 The structure of each block, its spectrum and its truncations are printed too.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path

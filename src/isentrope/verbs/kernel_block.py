@@ -5,8 +5,6 @@ given by class. E × U has none. Both E × U and F × U have singular values, cl
 that move the rows alike, and truncations.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from functools import cached_property

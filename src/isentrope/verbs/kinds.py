@@ -1,7 +1,5 @@
 """Which verb a configuration is for, by its sections, and what that verb would do with it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from pathlib import Path
 

@@ -11,8 +11,6 @@ and not before. Processes of torchrun share the work on each batch (`Policy.rank
 numbers, and the first of them writes.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext

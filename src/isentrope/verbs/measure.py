@@ -14,8 +14,6 @@ Sweeps are printed in one table, with lines for each checkpoint. `EntropyMeasure
 scripts that follow the configuration dictionary of the original notes.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

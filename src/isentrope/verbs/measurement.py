@@ -5,8 +5,6 @@ what each component of the step contributes, and whether the instrument is sound
 written.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ results.json   gradient, preconditioned: |G|², tr Σ, B_simple (prompts); entro
 noise.parquet  one row per number
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -9,8 +9,6 @@ there before the earliest of them is one number, and what is not recorded anothe
 momentum.parquet    one row per sequence of every past update: step, back, and as sequences.parquet
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ batches (`verbs.dry_run`), a training for two steps of one micro-batch (`verbs.d
 where that cannot be, what is held by shapes alone is all that is said.
 """
 
-from __future__ import annotations
-
 import logging
 import tempfile
 from collections.abc import Sequence

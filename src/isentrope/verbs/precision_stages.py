@@ -1,7 +1,5 @@
 """One policy, several precisions: each stage has its own, θ loses nothing in between (T13)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

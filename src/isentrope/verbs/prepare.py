@@ -3,8 +3,6 @@
 And the header, which says of all four in every result.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Observers are what watches and corrects it: probe, alarm, noise scale, entropy budget.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The price of the step of `measure`: what it spends of entropy, what it earns, and where."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,8 +9,8 @@ from torch import Tensor
 from isentrope.attribution.alignment import alignment
 from isentrope.attribution.gradients.groups import gradients_by_group
 from isentrope.estimators.entropy_change import EntropyChange
+from isentrope.estimators.functional import Jackknifed
 from isentrope.estimators.importance import Trust
-from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.positions import positions_of, require_matches
 from isentrope.estimators.price import PRICED, Price, price_of_step
 from isentrope.estimators.ratio import ratio_of

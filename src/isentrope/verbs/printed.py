@@ -3,8 +3,6 @@
 A column names an attribute of a row, or computes its cell; cells are written by their type.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What is known of a checkpoint's optimizer, and the step that its arithmetic really takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

@@ -7,8 +7,6 @@ which tells a wrong momentum from a wrong gradient. Weights are stored in a type
 its rounding may be is given beside.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -32,8 +32,6 @@ An Estimate is written as {value, se, ci_low, ci_high, n, unit, method, ess, kha
 cannot be known (an interval where the weights are heavy-tailed, for one) is null.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

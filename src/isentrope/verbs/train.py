@@ -1,7 +1,5 @@
 """What `isentrope train` does: set a run up from its configuration, or again from its folder."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

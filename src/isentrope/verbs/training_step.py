@@ -4,8 +4,6 @@ Settings that are left out are those of the checkpoint's files (`trainers.as_tra
 from them, or is in training's step and not in the computed one, is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path

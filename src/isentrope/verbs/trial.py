@@ -11,8 +11,6 @@ trial.parquet   the same, one row per control, strength and part
 What is printed is the gain of every control over vanilla, and its price.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A control is tried at multiples of its default strength, or at the one that a wa
 entropy takes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -14,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from isentrope.control.base import Tokens
 from isentrope.control.controls import FIELDS, STEP, TOKEN, build
 from isentrope.control.correction import Asked, Correction
 from isentrope.control.gradients import ControlSample
 from isentrope.control.measured import kept_mass, token_influence
 from isentrope.control.requirements import BudgetOptions
-from isentrope.control.tokens import Tokens
 from isentrope.control.trial import (
     Trial,
     entropy_correction,

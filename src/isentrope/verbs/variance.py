@@ -6,8 +6,6 @@ results.json      methods: entropy (h or ℋ), first_order (ηδH₁) and delta_
 variance.parquet  one row per quantity, estimator and size of E: claimed and observed errors
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, replace
 from pathlib import Path

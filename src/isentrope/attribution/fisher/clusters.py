@@ -13,8 +13,6 @@ the prompts
 which is one for the same partition, zero on average for random labels.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch

@@ -34,8 +34,6 @@ directions of the observed norms in d_eff dimensions, 1/d_eff the mean square co
 different prompts.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

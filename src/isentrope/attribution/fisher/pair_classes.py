@@ -20,8 +20,6 @@ Errors of the classes delete a prompt's rows and columns together, those of the 
 a prompt's rows, U held.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

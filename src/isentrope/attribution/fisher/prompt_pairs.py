@@ -14,8 +14,6 @@ another mean. At most `most` groups of prompts are deleted per kind, for statist
 singular value decomposition each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -32,8 +32,6 @@ example's gradient, and the Hessian H of L taken as its K₁² part E_t[∂S ∂
 so that B_simple and B_noise are (T8) of these two Gram matrices, with examples as units.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch
@@ -45,16 +43,15 @@ from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.attribution.noise.scale import NoiseScale, noise_scale_of_gram
-from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.models.batching import micro_batches
 from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
-from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score, score_along
+from isentrope.policy.scoring import require_derivatives, score, score_along
 from isentrope.policy.scoring_batches import smaller_where_memory_is_short
 
 UNIT = "nats per example"

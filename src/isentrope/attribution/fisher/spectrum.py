@@ -5,8 +5,6 @@
 K = W P Wᵀ is a Gram matrix. The null models that it is compared with are in `null_spectra`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.null_spectra import Null, simulated_null, wishart_null
+from isentrope.attribution.fisher.null_spectra import TOP, Null, simulated_null, wishart_null
 from isentrope.attribution.fisher.prompt_pairs import (
     above_rounding,
     delete_one,
@@ -96,7 +94,7 @@ def kernel_spectrum(
     kernel: SquareKernel,
     dimension: int | None = None,
     *,
-    top: Sequence[int] = (1, 2, 5, 10, 20),
+    top: Sequence[int] = TOP,
     draws: int = 19,
     seed: int = 0,
 ) -> Spectrum:

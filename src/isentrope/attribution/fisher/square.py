@@ -85,7 +85,13 @@ class SquareKernel:
                 "error over prompts. Give a batch of at least two prompts."
             )
         matrix = (matrix + matrix.T) / 2
-        _require_semidefinite(matrix, rounding)
+        shifted = matrix + rounding * matrix.trace().clamp_min(0) * torch.eye(len(matrix))
+        if bool(matrix.any()) and int(torch.linalg.cholesky_ex(shifted).info):
+            lowest, highest = torch.linalg.eigvalsh(matrix)[[0, -1]].tolist()
+            raise ValueError(
+                "A kernel is a Gram matrix and has no negative eigenvalues; this one has "
+                f"{lowest:.3g} (largest {highest:.3g}). Pass rounding= if that is rounding."
+            )
         return cls(matrix, pairs)
 
     def __len__(self) -> int:
@@ -149,17 +155,6 @@ class SquareKernel:
             yield kept, SquareKernel(self.matrix[kept][:, kept], PromptPairs(left, left))
 
 
-def _require_semidefinite(matrix: Tensor, rounding: float) -> None:
-    slack = rounding * max(float(matrix.trace()), 0.0)
-    shifted = matrix + slack * torch.eye(len(matrix))
-    if bool(matrix.any()) and int(torch.linalg.cholesky_ex(shifted).info):
-        lowest, highest = torch.linalg.eigvalsh(matrix)[[0, -1]].tolist()
-        raise ValueError(
-            f"A kernel is a Gram matrix and has no negative eigenvalues; this one has {lowest:.3g} "
-            f"(largest {highest:.3g}). Pass rounding= if that is rounding."
-        )
-
-
 def block_model(kernel: SquareKernel, *, rank: int = 5) -> dict[str, Estimate | None]:
     """Fit a, b, c and a low rank, with jackknife errors over prompts.
 
@@ -184,11 +179,26 @@ def block_model(kernel: SquareKernel, *, rank: int = 5) -> dict[str, Estimate | 
     values, vectors = torch.linalg.eigh(matrix - kernel.fit())
     order = values.abs().argsort(descending=True)
     leading, start = values[order][:rank], vectors[:, order][:, : oversample(rank)]
+    _, square = kernel.norms()
+    names = {"diagonal": "diagonal", "same_prompt": "same_prompt", "cross_prompt": "constant"}
+    parts = {
+        names[name]: int(masks[name].sum()) * mean.square() / square for name, mean in means.items()
+    }
+    low_rank = [leading.square().sum() / square[0]]
+    for kept, rest in kernel.deletions():
+        values, _ = ritz_pairs(rest.matrix - rest.fit(), start[kept])
+        low_rank.append(values[: len(leading)].square().sum() / rest.matrix.square().sum())
+    parts["low_rank"] = torch.stack(low_rank)
+    parts["rest"] = 1 - torch.stack(list(parts.values())).sum(0)
+    explained = {
+        name: delete_one(x[0], x[1:], pairs.n_prompts, "fraction of |K|²")
+        for name, x in parts.items()
+    }
     return {
         "a": above["diagonal"],
         "b": above.get("same_prompt"),
         "c": pairs.estimate(c, masks["cross_prompt"], KERNEL_UNIT),
-        **_explained(kernel, means, leading, start),
+        **explained,
     }
 
 
@@ -231,22 +241,3 @@ def ritz_pairs(matrix: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     values, rotation = torch.linalg.eigh(basis.T @ matrix @ basis)
     order = values.abs().argsort(descending=True)
     return values[order], basis @ rotation[:, order]
-
-
-def _explained(
-    kernel: SquareKernel, means: dict[str, Tensor], leading: Tensor, start: Tensor
-) -> dict[str, Estimate]:
-    _, square = kernel.norms()
-    names = {"diagonal": "diagonal", "same_prompt": "same_prompt", "cross_prompt": "constant"}
-    parts = {
-        names[name]: int(kernel.masks[name].sum()) * mean.square() / square
-        for name, mean in means.items()
-    }
-    low_rank = [leading.square().sum() / square[0]]
-    for kept, rest in kernel.deletions():
-        values, _ = ritz_pairs(rest.matrix - rest.fit(), start[kept])
-        low_rank.append(values[: len(leading)].square().sum() / rest.matrix.square().sum())
-    parts["low_rank"] = torch.stack(low_rank)
-    parts["rest"] = 1 - torch.stack(list(parts.values())).sum(0)
-    n = kernel.pairs.n_prompts
-    return {name: delete_one(x[0], x[1:], n, "fraction of |K|²") for name, x in parts.items()}

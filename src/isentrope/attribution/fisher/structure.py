@@ -16,8 +16,6 @@ relations, jackknifed as one statistic, because the two relations share their pr
 A sequence with K_ii = 0 has no cosine: it is omitted from cosines, counted and reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -125,7 +123,17 @@ def kernel_structure(kernel: SquareKernel, right: Tensor | None = None) -> Kerne
     """
     masks = dict(kernel.masks)
     if right is not None:
-        masks |= _by_rightness(masks, right)
+        row, wrong = right[:, None], ~right
+        kinds = {
+            "right/right": row & right,
+            "right/wrong": row & wrong,
+            "wrong/wrong": wrong[:, None] & wrong,
+        }
+        masks |= {
+            f"{name} {kind}": masks[name] & mask
+            for name in ("same_prompt", "cross_prompt")
+            for kind, mask in kinds.items()
+        }
     return _structure(kernel.matrix, kernel.pairs, masks, (kernel.diagonal, kernel.diagonal))
 
 
@@ -150,20 +158,6 @@ def cross_structure(
     pairs = PromptPairs(row_prompt, column_prompt)
     masks = {"same_prompt": pairs.same, "cross_prompt": ~pairs.same}
     return _structure(matrix, pairs, masks, diagonals)
-
-
-def _by_rightness(masks: Mapping[str, Tensor], right: Tensor) -> dict[str, Tensor]:
-    row, wrong = right[:, None], ~right
-    kinds = {
-        "right/right": row & right,
-        "right/wrong": row & wrong,
-        "wrong/wrong": wrong[:, None] & wrong,
-    }
-    return {
-        f"{name} {kind}": masks[name] & mask
-        for name in ("same_prompt", "cross_prompt")
-        for kind, mask in kinds.items()
-    }
 
 
 def _structure(

@@ -34,8 +34,6 @@ The prediction of each response of U by a truncation is compared with that of th
 are those of deleting groups of prompts (`deletions`). S̄ is the mean over the rows that are left.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -246,20 +244,16 @@ def block_truncations(
 
     def left(d: Deletion) -> Tensor:
         rest, kept = matrix[d.rows][:, d.columns], same[d.rows][:, d.columns] if shared else None
-        vectors = _right_vectors(rest, start[d.columns])
+        # leading right singular vectors, close to those that are known
+        basis, _ = torch.linalg.qr(rest.T @ (rest @ start[d.columns]))
+        rotation = torch.linalg.svd(rest @ basis, full_matrices=False)[2]
+        vectors = basis @ rotation.T  # (m, r)
         return _influences_of_block(rest, logprobs[d.rows], x[d.columns], kept, vectors, ranks)
 
     def errors(value: Tensor, deleted: Tensor, unit: str) -> Estimate:
         return over_deletions(float(value), deleted.tolist(), removed, unit)
 
     return predictions(names, whole, map(left, removed), errors, UNIT)
-
-
-def _right_vectors(matrix: Tensor, start: Tensor) -> Tensor:
-    """(m, r) leading right singular vectors of a block close to one whose vectors are known."""
-    basis, _ = torch.linalg.qr(matrix.T @ (matrix @ start))
-    _, _, rotation = torch.linalg.svd(matrix @ basis, full_matrices=False)
-    return basis @ rotation.T
 
 
 def _influences_of_block(

@@ -8,8 +8,6 @@ float64, on the parameters' device. So nothing is lost in float64. In float32 a 
 relative rounding of 6e-8.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Sequence

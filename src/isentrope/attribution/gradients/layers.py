@@ -9,12 +9,9 @@ For a micro-batch with inputs x (b, l, in) and output gradients g (b, l, out):
 Padding needs no mask: a causal model's output gradients are exactly zero there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -45,13 +42,10 @@ class Layer:
         """What of the input is needed later: the input itself, or x̂ of a norm."""
         if not _is_norm(self.module) or "weight" not in self.names:
             return x
-        bias = {"bias": 0.0} if getattr(self.module, "bias", None) is not None else {}
+        own = dict(self.module.named_parameters())
 
         def output(weight: float) -> Tensor:
-            filled = {
-                name: torch.full_like(getattr(self.module, name), value)
-                for name, value in {"weight": weight, **bias}.items()
-            }
+            filled = {n: torch.full_like(p, weight * (n == "weight")) for n, p in own.items()}
             return functional_call(self.module, filled, (x,))
 
         return output(1.0) - output(0.0)
@@ -59,8 +53,7 @@ class Layer:
     def parts(self) -> Iterator[tuple[str, Part, int]]:
         """Name, gradient and size of each trainable parameter of the layer."""
         for own, name in self.names.items():
-            parameter = getattr(self.module, own)
-            yield name, self._part(own), prod(parameter.shape)
+            yield name, self._part(own), getattr(self.module, own).numel()
 
     def _part(self, own: str) -> Part:
         if own == "bias":
@@ -106,7 +99,8 @@ def find_layers(policy: Policy) -> list[Layer]:
         names = {key: name_of[id(p)] for key, p in own.items() if id(p) in name_of}
         if not names:
             continue
-        if not (_is_linear(module) or isinstance(module, nn.Embedding) or _is_norm(module)):
+        plain = type(module) in (nn.Linear, Conv1D)
+        if not (plain or isinstance(module, nn.Embedding) or _is_norm(module)):
             raise ValueError(
                 f"The trainable parameter {next(iter(names.values()))!r} is in "
                 f"{path or 'the model'!r}, a {type(module).__name__}, a kind of layer whose "
@@ -116,10 +110,6 @@ def find_layers(policy: Policy) -> list[Layer]:
             )
         layers.append(Layer(module, names))
     return layers
-
-
-def _is_linear(module: nn.Module) -> bool:
-    return type(module) in (nn.Linear, Conv1D)
 
 
 def _is_norm(module: nn.Module) -> bool:

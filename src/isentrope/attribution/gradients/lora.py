@@ -10,11 +10,10 @@ base, one active adapter that is not merged, without bias or variant, and no aut
 give the products types of their own. The hooks handle all others.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -53,20 +52,16 @@ def recorded_lora(
     anchors = [torch.zeros((), requires_grad=True)] if plain else []
     try:
         for x in plain:
-            x.module.forward = _one_operation(x, anchors[0], hand_over)  # pyright: ignore[reportAttributeAccessIssue]
+            x.module.forward = partial(_Lora.apply, x, hand_over, anchors[0])  # pyright: ignore[reportAttributeAccessIssue]
         yield [layer for layer in layers if id(layer) not in taken], anchors
     finally:
         for x in plain:
             vars(x.module).pop("forward", None)
 
 
-def _one_operation(layer: _Plain, anchor: Tensor, hand_over: HandOver) -> Callable[[Tensor], Any]:
-    return lambda x: _Lora.apply(x, anchor, layer, hand_over)
-
-
 class _Lora(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, anchor: Tensor, layer: _Plain, hand_over: HandOver) -> Any:
+    def forward(ctx: Any, layer: _Plain, hand_over: HandOver, anchor: Tensor, x: Tensor) -> Any:
         base: Any = layer.module.base_layer
         a, b = cast(Tensor, layer.a.module.weight), cast(Tensor, layer.b.module.weight)
         y = nn.functional.linear(x, base.weight, base.bias)
@@ -81,12 +76,12 @@ class _Lora(torch.autograd.Function):
         (x, h), (w, a, b), layer = ctx.saved_tensors, ctx.weights, ctx.layer
         e = (g @ b).mul_(layer.scaling)
         through = None
-        if ctx.needs_input_grad[0]:
+        if ctx.needs_input_grad[3]:
             through = g @ w
             through.flatten(0, -2).addmm_(e.flatten(0, -2), a)
         ctx.hand_over(layer.b, h, g)
         ctx.hand_over(layer.a, x, e)
-        return through, None, None, None
+        return None, None, None, through
 
 
 def _plain_layers(model: nn.Module, by_module: dict[int, Layer]) -> list[_Plain]:
@@ -111,9 +106,11 @@ def _is_plain(module: LoraLinear) -> bool:
     if module.merged or module.disable_adapters or active[0] in module.lora_variant:
         return False
     factors = (module.lora_A[active[0]], module.lora_B[active[0]])
-    plain = all(type(x) is nn.Linear and x.bias is None for x in factors)
     inside = (base, *factors, module.lora_dropout[active[0]])
-    hooked = any(x._forward_hooks or x._forward_pre_hooks for x in inside)
-    same = {x.weight.dtype for x in factors} == {base.weight.dtype}
-    frozen = not any(p.requires_grad for p in base.parameters())
-    return plain and same and frozen and not hooked and "forward" not in vars(module)
+    return (
+        all(type(x) is nn.Linear and x.bias is None for x in factors)
+        and {x.weight.dtype for x in factors} == {base.weight.dtype}
+        and not any(p.requires_grad for p in base.parameters())
+        and not any(x._forward_hooks or x._forward_pre_hooks for x in inside)
+        and "forward" not in vars(module)
+    )

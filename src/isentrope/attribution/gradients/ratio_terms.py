@@ -1,14 +1,11 @@
 """What omitting a group of prompts changes in the ratio h = ℋ/N that all samples share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Functionals
-from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.functional import Functionals, infinitesimal_jackknife
 from isentrope.estimators.sample import ScoredBatch
 
 

@@ -17,8 +17,6 @@ Where θ is spread over processes, each row is a backward pass of all of them, a
 visits its parts of all gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from weakref import WeakKeyDictionary
@@ -34,7 +32,6 @@ from isentrope.attribution.influence.quantities import require_agreement
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.models.batching import MicroBatch, at_once, micro_batches
 from isentrope.models.embeddings import DerivativeOfTraining, derivative_of_scores
-from isentrope.models.precision import Precision
 from isentrope.models.requirements import require_no_checkpointing
 from isentrope.nouns.vectors import (
     Vector,
@@ -46,11 +43,10 @@ from isentrope.nouns.vectors import (
     read_numbers,
     sharded_like,
 )
-from isentrope.policy.derivatives import require_derivatives
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score_along
+from isentrope.policy.scoring import require_derivatives, score_along
 from isentrope.system.heap import mapped_blocks
 from isentrope.system.processes import ALONE
 
@@ -60,9 +56,7 @@ Visit = Callable[[str, Tensor, Tensor], object]
 ELEMENTS_HELD = 2**24
 """Largest number of gradient elements passed to a visitor at once, at least one sequence."""
 
-Kind = tuple[Precision, tuple[str, ...], bool, bool, bool]
-
-_PROVEN: WeakKeyDictionary[Policy, set[Kind]] = WeakKeyDictionary()
+_PROVEN: WeakKeyDictionary[Policy, set[object]] = WeakKeyDictionary()
 """Policies whose hooks agreed with autograd, by kind of sum: a check reads all weights twice."""
 
 
@@ -114,7 +108,7 @@ class SequenceGradients:
                 return
             sizes = policy.max_tokens, policy.ranks, token_sum.row_of, policy.padding
             for batch in micro_batches(token_sum.rollouts, *sizes):
-                of_batch = visit if batch.counted else _ignore
+                of_batch = visit if batch.counted else lambda *_: None  # another process has it
                 self._visit_batch(batch.to(policy.device), token_sum, of_batch)
 
     def _one_by_one(self, token_sum: TokenSum) -> Iterator[tuple[Tensor, Vector]]:
@@ -191,12 +185,12 @@ class SequenceGradients:
             return logits, logit_gradient(logits.detach(), batch.targets, a, b, temperature)
         gradient = torch.empty_like(hidden)
         with torch.no_grad():
-            for i, tokens in enumerate(_by_row(batch.rows)):  # one sequence at a time
+            counts = batch.rows.bincount().tolist()
+            for i, tokens in enumerate(torch.arange(len(hidden)).split(counts)):  # by sequence
                 logits = nn.functional.linear(hidden[tokens], head.weight, head.bias)
                 of_entropy = None if b is None else b[tokens]
-                g = logit_gradient(
-                    logits, batch.targets[tokens], a[tokens], of_entropy, temperature
-                ).to(hidden.dtype)
+                of = batch.targets[tokens], a[tokens], of_entropy, temperature
+                g = logit_gradient(logits, *of).to(hidden.dtype)
                 gradient[tokens] = g @ head.weight
                 hand_over(layer, hidden[tokens][None], g[None], rows[i : i + 1])
         return hidden, gradient
@@ -206,9 +200,10 @@ class SequenceGradients:
         entropies = token_sum.entropy_weights is not None
         hooks = self._layers is not None
         kind = (self.policy.precision, self.policy.names, entropies, token_sum.of_training, hooks)
-        if kind not in _PROVEN.setdefault(self.policy, set()):
+        proven = _PROVEN.setdefault(self.policy, set())
+        if kind not in proven:
             self._check(token_sum)
-            _PROVEN[self.policy].add(kind)
+            proven.add(kind)
 
     def _check(self, token_sum: TokenSum) -> None:
         """Compare scores, autograd and hooks with each other on the first tokens of two sequences.
@@ -228,15 +223,15 @@ class SequenceGradients:
         _require_forward_mode(policy, twice, gradient)
         if self._layers is None:
             return
-        by_hooks = {n: torch.zeros_like(p) for n, p in self.policy.theta.items()}
+        by_hooks = {n: torch.zeros_like(p) for n, p in policy.theta.items()}
         visited = set()
 
         def add(name: str, rows: Tensor, g: Tensor) -> None:
             by_hooks[name].add_(torch.tensordot(unlike.to(g)[rows], g, 1))
 
-        for batch in micro_batches(few.rollouts, self.policy.max_tokens):
-            visited |= self._visit_batch(batch.to(self.policy.device), few, add)
-        if unused := sorted(set(self.policy.names) - visited):
+        for batch in micro_batches(few.rollouts, policy.max_tokens):
+            visited |= self._visit_batch(batch.to(policy.device), few, add)
+        if unused := sorted(set(policy.names) - visited):
             raise ValueError(
                 f"The trainable parameter {unused[0]!r} gets no gradient ({len(unused)} such): the "
                 "model does not use it in its forward pass. Freeze it, or use "
@@ -252,10 +247,6 @@ class SequenceGradients:
                     f"(largest entry {scale:.1e}): use GradientOptions('loop'), which is slower "
                     "and correct for every kind of layer."
                 )
-
-
-def _ignore(name: str, rows: Tensor, gradients: Tensor) -> None:
-    """The visitor of gradients that another process has."""
 
 
 def _require_forward_mode(policy: Policy, few: TokenSum, gradient: Vector) -> None:
@@ -280,9 +271,3 @@ def _require_forward_mode(policy: Policy, few: TokenSum, gradient: Vector) -> No
         float(by_forward),
         norm(multiply(gradient, direction)),
     )
-
-
-def _by_row(rows: Tensor) -> list[slice]:
-    """The packed tokens of each sequence of a micro-batch."""
-    ends = rows.bincount().cumsum(0).tolist()
-    return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]

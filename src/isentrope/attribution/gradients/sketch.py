@@ -7,15 +7,13 @@ are nearly orthogonal are sketched poorly: the relative error of the kernel is a
 1/(cos_rms √k). It is measured, against the exact kernel, and returned.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.storage_plan import GradientBackend
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
-from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, local_part, require_same_names, sharded_like
@@ -55,7 +53,13 @@ def sketched_kernel(
     left = _sketch(gradients, score_sums(E), None, dimension, seed)
     right = _sketch(gradients, of_columns, preconditioner, dimension, seed)
     matrix = left @ right.T
-    return matrix, _relative_error(matrix, exact)
+    errors, size = (matrix - exact).square().sum(1), exact.square().sum(1)
+    jackknife = infinitesimal_jackknife(
+        lambda omega: ((omega @ errors) / (omega @ size)).sqrt()[None], torch.arange(len(errors))
+    )
+    return matrix, jackknife.estimate(
+        0, unit="relative Frobenius error", method="count-sketch against exact rows"
+    )
 
 
 def _sketch(
@@ -89,15 +93,3 @@ def _sketch(
     gradients.visit(token_sum, add)
     policy.ranks.sum([out])
     return out.cpu()
-
-
-def _relative_error(sketched: Tensor, truth: Tensor) -> Estimate:
-    errors, size = (sketched - truth).square().sum(1), truth.square().sum(1)
-
-    def statistics(omega: Tensor) -> Tensor:
-        return ((omega @ errors) / (omega @ size)).sqrt()[None]
-
-    jackknife = infinitesimal_jackknife(statistics, torch.arange(len(errors)))
-    return jackknife.estimate(
-        0, unit="relative Frobenius error", method="count-sketch against exact rows"
-    )

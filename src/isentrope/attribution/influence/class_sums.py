@@ -5,8 +5,6 @@
 Members of U are held: errors are those of deleting groups, and a share has Fieller's interval.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -22,8 +22,6 @@ enumerated policy nominal 95 % intervals of δH and share covered 93–97 % with
 with 128, a class of a single token at a prefix that E seldom has 62–68 %.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -123,7 +121,7 @@ def token_classes(
     _require_members(acting)
     s, H, c = scores.logprobs[acting], scores.entropies[acting], influence.coefficients[acting]
     unlikely, high = lowest(s, share), lowest(-H, HIGH_ENTROPY)
-    names = _joined(_pick(unlikely, "unlikely", "likely"), _signs(c), _pick(high, *_ENTROPY))
+    names = _joined(np.where(unlikely, "unlikely", "likely"), _signs(c), np.where(high, *_ENTROPY))
     sums = Sums(influence, lambda x: tokens_of(x)[:, acting], c.abs(), confidence)
     selections: dict[float, CriterionPart] = {}
     if influence.U.advantages is not None:
@@ -152,14 +150,15 @@ def sequence_classes(influence: Influence, *, confidence: float = 0.95) -> Class
     weights = influence.coefficients[acting]
     length = influence.U.token_counts[acting].double()
     thresholds = {"length of long": float(length.quantile(0.5))}
-    words = [_signs(weights.sum(1)), _pick(length > thresholds["length of long"], "long", "short")]
+    long = np.where(length > thresholds["length of long"], "long", "short")
+    words = [_signs(weights.sum(1)), long]
     if influence.scores is not None:
         surprisal = -influence.scores.logprobs.sum(1)[acting] / length
         middle = float(surprisal.quantile(0.5))
         thresholds["surprisal of surprising"] = middle
         ranks = torch.from_numpy(tied(surprisal.numpy()))
         above = ranks > ranks.double().quantile(0.5)
-        words.append(_pick(above, "surprising", "expected"))
+        words.append(np.where(above, "surprising", "expected"))
     return _of_sequences(influence, _joined(*words), thresholds, confidence)
 
 
@@ -188,16 +187,12 @@ def _require_members(acting: Tensor) -> None:
         raise ValueError("No token has a weight in the step, so there are no classes.")
 
 
-def _pick(mask: Tensor, yes: str, no: str) -> list[str]:
-    return [yes if x else no for x in mask.tolist()]
+def _signs(weights: Tensor) -> np.ndarray:
+    words = np.array(["punished", "entropy term", "rewarded"])
+    return words[weights.sign().long() + 1]
 
 
-def _signs(weights: Tensor) -> list[str]:
-    words = {1: "rewarded", -1: "punished", 0: "entropy term"}
-    return [words[int(x)] for x in weights.sign().tolist()]
-
-
-def _joined(*words: list[str]) -> np.ndarray:
+def _joined(*words: np.ndarray) -> np.ndarray:
     return np.array([", ".join(row) for row in zip(*words, strict=True)])
 
 

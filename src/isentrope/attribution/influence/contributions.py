@@ -1,7 +1,5 @@
 """The contents of an attribution (T6): contributions by group, sums, errors, budget and tables."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -128,7 +126,7 @@ class Influence:
         tokens = self.entropy.tokens
         if tokens is None:
             raise ValueError("Tokens were not attributed: call influence with tokens=True.")
-        return [row[:length] for row, length in zip(tokens, self.U.lengths.tolist(), strict=True)]
+        return self.U.ragged(tokens)
 
     def to_frame(
         self, of: Literal["sequences", "tokens"] = "sequences", tokenizer: Any = None

@@ -14,8 +14,6 @@ E and U must be independent draws. With one batch for both (T4c) the pairs of se
 prompt draw are omitted: a response's advantage depends on the rewards of its whole group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import chain
 from typing import TypeVar

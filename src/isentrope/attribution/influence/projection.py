@@ -18,8 +18,6 @@ The shares need an E that holds U's prompts, and describe the entropy on those p
                              since the advantages of a group hold the rewards of its own responses
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -165,29 +163,22 @@ def on_sums(
     size = sum(largest_part(p) * p.element_size() for p in policy.theta.values())
     short = ({n: local_part(u[n]).flatten().to(p) for n, p in theta.items()} for u in directions)
     found: list[Tensor] = []
+
+    def once(stacked: Vector, count: int) -> Tensor:
+        """(count, n) of directions that are stacked by parameter, by one backward pass."""
+        out = torch.zeros(len(sums.rollouts), count, dtype=torch.float64, device=policy.device)
+
+        def project(name: str, rows: Tensor, rows_of: Tensor) -> None:
+            out.index_add_(0, rows, (rows_of.flatten(1) @ stacked[name].T).double())
+
+        SequenceGradients(policy, gradients.backend).visit(sums, project)
+        policy.ranks.sum([out])
+        return out.T.cpu()
+
     while some := list(islice(short, max(1, MAX_STACKED_BYTES // size))):
         stacked = {n: torch.stack([u.pop(n) for u in some]) for n in theta}
-        once = partial(_project, policy, sums, stacked, len(some), gradients)
-        found.append(tried_again(policy, sums.rollouts, once))
+        found.append(tried_again(policy, sums.rollouts, partial(once, stacked, len(some))))
     return torch.cat(found)
-
-
-def _project(
-    policy: Policy,
-    sums: TokenSum,
-    stacked: Vector,
-    count: int,
-    gradients: GradientOptions,
-) -> Tensor:
-    """(count, n) of directions that are stacked by parameter, by one backward pass."""
-    out = torch.zeros(len(sums.rollouts), count, dtype=torch.float64, device=policy.device)
-
-    def project(name: str, rows: Tensor, rows_of: Tensor) -> None:
-        out.index_add_(0, rows, (rows_of.flatten(1) @ stacked[name].T).double())
-
-    SequenceGradients(policy, gradients.backend).visit(sums, project)
-    policy.ranks.sum([out])
-    return out.T.cpu()
 
 
 def without_own_prompt(

@@ -7,8 +7,6 @@ forward mode. Where they do not, the gradient that autograd returns is not the d
 model's output (a custom backward pass, a detached tensor), and no number from it is reported.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -17,8 +17,6 @@ the share that is real at half the size. The same formula converts it to the siz
 vary.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -29,8 +29,6 @@ u = P g_H is held fixed: this is the noise of U alone, given the E-batch and P. 
 selection: x_p is that of prompts whose group has an advantage.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

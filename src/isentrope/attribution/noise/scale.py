@@ -28,8 +28,6 @@ half of tr Σ, most small batches have none of them. Two-sided intervals then co
 groups, 85 % at 64 and 97 % at 128.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 

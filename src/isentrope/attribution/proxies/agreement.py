@@ -25,14 +25,9 @@ import numpy as np
 
 from isentrope.attribution.ranks import Array, WeightedRanks, resolution, signs
 
-RANK_AND_SIGN = (
-    "pearson",
-    "spearman",
-    "pearson_size",
-    "spearman_size",
-    "sign_agreement",
-    "sign_agreement_weighted",
-)
+Statistic = tuple[float, tuple[Array, ...]]
+"""A number, and the amounts (n,) of the items over which it is a sum, of one set or of two; none
+for ranks and signs, which are spread over all items."""
 
 
 class ScoreColumn:
@@ -42,6 +37,7 @@ class ScoreColumn:
         values: (n,) float64.
         sizes: (n,) |values|.
         signs: (n,) −1, 0 or 1.
+        squares: (n,) squares around the mean.
         signed: Whether the sign has a meaning.
     """
 
@@ -54,6 +50,7 @@ class ScoreColumn:
         """
         self.values, self.signed = values, signed
         self.sizes, self.signs = np.abs(values), signs(values)
+        self.squares = np.square(values - values.mean())
         self._ascending, self._by_size = WeightedRanks(values), WeightedRanks(-self.sizes)
 
     @property
@@ -121,7 +118,7 @@ def top_counts(total: float, tops: Iterable[float]) -> dict[float, int]:
 
 def agreement(
     weights: Array, proxy: WeightedColumn, measured: WeightedColumn, counts: Mapping[float, int]
-) -> dict[str, float]:
+) -> dict[str, Statistic]:
     """All statistics of one proxy under one set of weights.
 
     Args:
@@ -131,25 +128,32 @@ def agreement(
         counts: Sizes k of the tops, by share.
 
     Returns:
-        Numbers by name; NaN where one is not defined.
+        Statistics by name; NaN where one is not defined.
     """
     x, y = proxy.column, measured.column
-    found: dict[str, float] = dict.fromkeys(RANK_AND_SIGN, math.nan)
-    found["pearson_size"] = correlation(weights, x.sizes, y.sizes)
-    found["spearman_size"] = correlation(weights, proxy.size_ranks, measured.size_ranks)
-    if x.signed:
-        found["pearson"] = correlation(weights, x.values, y.values)
-        found["spearman"] = correlation(weights, proxy.ranks, measured.ranks)
-        found["sign_agreement"], found["sign_agreement_weighted"] = _sign_agreement(weights, x, y)
+    squares, of_signs = (x.squares, y.squares), _sign_agreement(weights, x, y)
+    found: dict[str, Statistic] = {
+        "pearson": (correlation(weights, x.values, y.values), squares),
+        "spearman": (correlation(weights, proxy.ranks, measured.ranks), ()),
+        "pearson_size": (correlation(weights, x.sizes, y.sizes), squares),
+        "spearman_size": (correlation(weights, proxy.size_ranks, measured.size_ranks), ()),
+        "sign_agreement": (of_signs[0], ()),
+        "sign_agreement_weighted": (of_signs[1], (y.sizes,)),
+    }
     for j, (q, k) in enumerate(counts.items()):
-        common, below = (
-            float(weights @ np.minimum(one[j], two[j])) / k
-            for one, two in ((proxy.largest, measured.largest), (proxy.lowest, measured.lowest))
-        )
-        found[f"overlap@{q:g}"] = common
-        found[f"overlap_negative@{q:g}"] = below if x.signed else math.nan
-        found[f"negative_share@{q:g}"] = negative_share(weights, proxy.chosen[j], y)
-    return found
+        tops = {
+            "overlap": (proxy.largest[j], measured.largest[j]),
+            "overlap_negative": (proxy.lowest[j], measured.lowest[j]),
+        }
+        for name, sets in tops.items():
+            found[f"{name}@{q:g}"] = float(weights @ np.minimum(*sets)) / k, sets
+        chosen = proxy.chosen[j]
+        found[f"negative_share@{q:g}"] = negative_share(weights, chosen, y), (chosen,)
+    unsigned = ("pearson_size", "spearman_size", "overlap@", "negative_share@")
+    return {
+        name: (value if x.signed or name.startswith(unsigned) else math.nan, sets)
+        for name, (value, sets) in found.items()
+    }
 
 
 def correlation(weights: Array, x: Array, y: Array) -> float:

@@ -26,8 +26,6 @@ the influence, and a warning says so: Pearson's covers 79–98 %, the sign agree
 81–95 %.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -169,8 +167,18 @@ def audit(
             of range, a name is reserved, no influence varies, or halves are not those of
             `measured`.
     """
-    mask = torch.as_tensor(mask, dtype=torch.bool)
-    _require_options(mask, prompt_index, proxies, options)
+    mask, top = torch.as_tensor(mask, dtype=torch.bool), tuple(options.top)
+    if mask.ndim != 2 or not bool(mask.any()) or len(prompt_index) != len(mask):
+        raise ValueError(
+            f"mask must be (n, t) with a token in it and prompt_index (n,); got "
+            f"{tuple(mask.shape)} with {int(mask.sum())} tokens and {len(prompt_index)}."
+        )
+    if MEASURED in proxies:
+        raise ValueError(f"{MEASURED!r} is the name of the influence itself: rename the proxy.")
+    if not all(0 < q < 1 for q in top) or len(set(top)) < len(top):
+        raise ValueError(f"top must be different shares between 0 and 1, got {top}.")
+    if options.draws < 2:
+        raise ValueError(f"draws must be at least 2, got {options.draws}; 200 is usual.")
     y = ScoreColumn(_flat(MEASURED, measured, mask))
     if not y.varies:
         raise ValueError("The measured influences do not vary: there is nothing to rank.")
@@ -179,15 +187,14 @@ def audit(
     }
     place = torch.as_tensor(prompt_index)[mask.nonzero()[:, 0]].unique(return_inverse=True)[1]
     sample = AuditSample(place.numpy(), y, columns, _halves(halves, mask, y), options.top)
-    values = sample.statistics(np.ones(sample.n))
     drawn = sample.bootstrap(options.draws, options.seed)
     statistics: dict[str, dict[str, Estimate]] = {}
-    for (proxy, name), value in values.items():
-        trusted, warnings = sample.interval_caveats(proxy, name, value)
-        df = sample.degrees_of_freedom(proxy, name)
+    for (proxy, name), statistic in sample.statistics(np.ones(sample.n)).items():
+        trusted, warnings = sample.interval_caveats(name, statistic)
+        df = sample.degrees_of_freedom(name, statistic)
         quantile = t_quantile(df, options.confidence) if trusted else None
         series = np.array([draw[proxy, name] for draw in drawn])
-        estimate = _estimate(name, value, series, sample.n_prompts, quantile, warnings)
+        estimate = _estimate(name, statistic[0], series, sample.n_prompts, quantile, warnings)
         statistics.setdefault(proxy, {})[name] = estimate
     return Audit(statistics, top_counts(sample.n, options.top), sample.n, sample.n_prompts, unit)
 
@@ -257,23 +264,3 @@ def _halves(
             "measurement that is audited."
         )
     return ScoreColumn(one), ScoreColumn(two)
-
-
-def _require_options(
-    mask: Tensor,
-    prompt_index: Tensor,
-    proxies: Mapping[str, Tensor],
-    options: AuditOptions,
-) -> None:
-    if mask.ndim != 2 or not bool(mask.any()) or len(prompt_index) != len(mask):
-        raise ValueError(
-            f"mask must be (n, t) with a token in it and prompt_index (n,); got "
-            f"{tuple(mask.shape)} with {int(mask.sum())} tokens and {len(prompt_index)}."
-        )
-    if MEASURED in proxies:
-        raise ValueError(f"{MEASURED!r} is the name of the influence itself: rename the proxy.")
-    top = tuple(options.top)
-    if not all(0 < q < 1 for q in top) or len(set(top)) < len(top):
-        raise ValueError(f"top must be different shares between 0 and 1, got {top}.")
-    if options.draws < 2:
-        raise ValueError(f"draws must be at least 2, got {options.draws}; 200 is usual.")

@@ -8,16 +8,15 @@ is spread: (Σ a_p)²/Σ a_p², the number of equal prompts, where a_p is the pa
 or in the sum of squares or of sizes. That number less one is the degrees of freedom of its error.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isentrope.attribution.proxies.agreement import (
     ScoreColumn,
+    Statistic,
     agreement,
     correlation,
     negative_share,
@@ -40,7 +39,7 @@ _UNDEFINED = (
     "nowhere negative, or its two halves do not agree."
 )
 
-Statistics = dict[tuple[str, str], float]
+Statistics = dict[tuple[str, str], Statistic]
 """By proxy and name."""
 
 
@@ -64,7 +63,7 @@ class AuditSample:
         halves: tuple[ScoreColumn, ScoreColumn] | None,
         tops: Sequence[float],
     ) -> None:
-        """Store the columns, and compute over how many prompts each statistic is spread.
+        """Store the columns.
 
         Args:
             place: (n,) number of each item's prompt, from 0.
@@ -76,7 +75,6 @@ class AuditSample:
         self.n, self.n_prompts = len(place), int(place.max()) + 1
         self.measured, self.proxies, self.halves, self.tops = measured, proxies, halves, tops
         self._place = place
-        self._spread = self._spreads()
 
     def statistics(self, weights: Array) -> Statistics:
         """Every statistic under one set of weights.
@@ -85,27 +83,22 @@ class AuditSample:
             weights: (n,) how often each item counts.
 
         Returns:
-            Numbers by proxy and name; NaN where one is not defined.
+            Statistics by proxy and name; NaN where one is not defined.
         """
         counts = top_counts(float(weights.sum()), self.tops)
         y = self.measured.weighted(weights, counts.values())
-        statistics: Statistics = {
-            (MEASURED, f"negative_share@{q:g}"): negative_share(weights, lowest, self.measured)
-            for q, lowest in zip(self.tops, y.lowest, strict=True)
-        }
+        statistics: Statistics = {}
+        for q, lowest in zip(self.tops, y.lowest, strict=True):
+            share = negative_share(weights, lowest, self.measured)
+            statistics[MEASURED, f"negative_share@{q:g}"] = share, (lowest,)
         for proxy, column in self.proxies.items():
             row = agreement(weights, column.weighted(weights, counts.values()), y, counts)
             varies = column.varies
-            statistics |= {(proxy, name): x if varies else math.nan for name, x in row.items()}
-        if self.halves is not None:
-            self._correct(statistics, weights, self.halves)
-        return statistics
-
-    def _correct(
-        self, statistics: Statistics, weights: Array, halves: tuple[ScoreColumn, ScoreColumn]
-    ) -> None:
-        """Add the reliability of the influence, and correlations corrected for it."""
-        one, two = (half.weighted(weights, ()) for half in halves)
+            for name, (x, sets) in row.items():
+                statistics[proxy, name] = x if varies else math.nan, sets
+        if self.halves is None:
+            return statistics
+        one, two = (half.weighted(weights, ()) for half in self.halves)
         pairs = {
             "pearson": (one.column.values, two.column.values),
             "spearman": (one.ranks, two.ranks),
@@ -113,12 +106,15 @@ class AuditSample:
         for kind, (x, y) in pairs.items():
             r = correlation(weights, x, y)
             reliability = math.sqrt(2 * r / (1 + r)) if r > 0 else math.nan
-            statistics[MEASURED, f"{kind}_of_halves"] = r
-            statistics[MEASURED, f"{kind}_reliability"] = reliability
+            of_y = (self.measured.squares,) if kind == "pearson" else ()
+            statistics[MEASURED, f"{kind}_of_halves"] = r, of_y
+            statistics[MEASURED, f"{kind}_reliability"] = reliability, of_y
             for proxy in self.proxies:
-                statistics[proxy, f"{kind}_corrected"] = statistics[proxy, kind] / reliability
+                value, sets = statistics[proxy, kind]
+                statistics[proxy, f"{kind}_corrected"] = value / reliability, sets
+        return statistics
 
-    def bootstrap(self, draws: int, seed: int) -> list[Statistics]:
+    def bootstrap(self, draws: int, seed: int) -> list[dict[tuple[str, str], float]]:
         """The statistics of samples of prompts drawn with replacement.
 
         Args:
@@ -126,28 +122,29 @@ class AuditSample:
             seed: Their seed.
 
         Returns:
-            The statistics of each.
+            The numbers of each.
         """
         p = self.n_prompts
         counts = np.random.default_rng(seed).multinomial(p, np.full(p, 1 / p), size=draws)
-        return [self.statistics(row[self._place].astype(np.float64)) for row in counts]
+        rows = (self.statistics(row[self._place].astype(np.float64)) for row in counts)
+        return [{name: x for name, (x, _) in row.items()} for row in rows]
 
-    def interval_caveats(self, proxy: str, name: str, value: float) -> tuple[bool, tuple[str, ...]]:
+    def interval_caveats(self, name: str, statistic: Statistic) -> tuple[bool, tuple[str, ...]]:
         """Whether a statistic's interval can be trusted, and the warnings on it.
 
         Args:
-            proxy: Name of the proxy, or "measured".
             name: Name of the statistic.
-            value: Its value.
+            statistic: Its value, and what it is a sum over.
 
         Returns:
             Trust, and warnings.
         """
+        value, sets = statistic
         if math.isnan(value):
             return False, (_UNDEFINED,)
         if self.n_prompts == 1:
             return False, ("There is one prompt: no error can be given.",)
-        spread = self._spread.get((proxy, name), float(self.n_prompts))
+        spread = self._spread(sets)
         if "@" in name and spread < MIN_SPREAD:
             (k,) = top_counts(self.n, [float(name.partition("@")[2])]).values()
             return False, (
@@ -161,51 +158,23 @@ class AuditSample:
             )
         return True, ()
 
-    def degrees_of_freedom(self, proxy: str, name: str) -> float:
+    def degrees_of_freedom(self, name: str, statistic: Statistic) -> float:
         """Degrees of freedom of a statistic's error, at least 1.
 
         Args:
-            proxy: Name of the proxy, or "measured".
             name: Name of the statistic.
+            statistic: Its value, and what it is a sum over.
 
         Returns:
             The number of equal prompts that it is spread over, less one.
         """
-        spread = self._spread.get((proxy, name), float(self.n_prompts))
+        sets = statistic[1]
         if name.startswith("negative_share"):
-            negative = self._equal_prompts(np.maximum(-self.measured.values, 0.0))
-            spread = min(spread, negative)
-        return max(spread - 1, 1.0)
+            sets = (*sets, np.maximum(-self.measured.values, 0.0))
+        return max(self._spread(sets) - 1, 1.0)
 
-    def _equal_prompts(self, amounts: Array) -> float:
-        """(Σ a_p)²/Σ a_p²."""
-        by_prompt = np.bincount(self._place, amounts, minlength=self.n_prompts)
-        return participation(by_prompt) if by_prompt.any() else 0.0
-
-    def _spread_of_squares(self, values: Array) -> float:
-        return self._equal_prompts(np.square(values - values.mean()))
-
-    def _spreads(self) -> Statistics:
-        """Over how many equal prompts each top, and the sums of squares and sizes, are spread."""
-        weights, counts = np.ones(self.n), top_counts(self.n, self.tops).values()
-        y = self.measured.weighted(weights, counts)
-        of_y = self._spread_of_squares(self.measured.values)
-        spread = {(MEASURED, name): of_y for name in ("pearson_of_halves", "pearson_reliability")}
-        for q, lowest in zip(self.tops, y.lowest, strict=True):
-            spread[MEASURED, f"negative_share@{q:g}"] = self._equal_prompts(lowest)
-        of_sizes = self._equal_prompts(self.measured.sizes)
-        for proxy, column in self.proxies.items():
-            spread[proxy, "sign_agreement_weighted"] = of_sizes
-            both = min(of_y, self._spread_of_squares(column.values))
-            pearson = ("pearson", "pearson_size", "pearson_corrected")
-            spread |= {(proxy, name): both for name in pearson}
-            x = column.weighted(weights, counts)
-            for j, q in enumerate(self.tops):
-                sides = {
-                    "overlap": (x.largest[j], y.largest[j]),
-                    "overlap_negative": (x.lowest[j], y.lowest[j]),
-                    "negative_share": (x.chosen[j],),
-                }
-                for kind, sets in sides.items():
-                    spread[proxy, f"{kind}@{q:g}"] = min(map(self._equal_prompts, sets))
-        return spread
+    def _spread(self, sets: Iterable[Array]) -> float:
+        """The least (Σ a_p)²/Σ a_p² of some sets of amounts; all prompts for none."""
+        by_prompt = (np.bincount(self._place, x, minlength=self.n_prompts) for x in sets)
+        equal = (participation(a) if a.any() else 0.0 for a in by_prompt)
+        return min(equal, default=float(self.n_prompts))

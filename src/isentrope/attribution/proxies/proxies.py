@@ -22,8 +22,6 @@ Token covariance: Cui et al. (2025), arXiv 2505.22617. S*: arXiv 2602.03392. For
 2506.01939. Where A multiplies a proxy it is the advantage itself, also on a stale batch.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 A proxy without a sign (an entropy mask) is compared with the size of the influence, |δH_ik|.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -6,8 +6,6 @@ at the training rate η; how the gradient's part splits by prompt, which is meas
 responses (fresh ones to U's prompts).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ Points carry their intervals; a hollow point has weights too uneven for one. The
 interval of the first-order prediction ηδH₁, the dashed line ηδH₁ + η²δH₂.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

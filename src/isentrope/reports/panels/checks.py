@@ -4,8 +4,6 @@ Every check that the results carry is listed with what it should be; every file 
 that makes it again, its batches, precision, versions and seeds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ columns stand in the order of clusters that move the rows alike, and a second fi
 cluster does to entropy against its mean reward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

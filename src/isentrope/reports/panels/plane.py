@@ -5,8 +5,6 @@ reward against entropy, one point per step or per evaluated checkpoint, and the 
 R = b − a exp(h) that is fitted to the steps. Within one step: (δH_i, δJ_i) of every sequence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

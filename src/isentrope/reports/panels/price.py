@@ -1,7 +1,5 @@
 """What entropy bought: where a step spends it and what it earns, and the same over a run."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

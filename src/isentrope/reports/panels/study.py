@@ -3,8 +3,6 @@
 A point is one measurement; repeats at a checkpoint stand side by side.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

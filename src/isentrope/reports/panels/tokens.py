@@ -10,8 +10,6 @@ shares of the tokens that act. Whether the published criterion is the whole stor
 the verdict.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ Everything comes from metrics.jsonl, and from the evaluations of the run's check
 intervals, or one standard error where the log has no intervals.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Tasks: prompts with a reward for the response. `load_task` finds them by name."""
 
-from __future__ import annotations
-
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any

@@ -14,8 +14,6 @@ reinforcement learning can reduce.
 The split of a pair (a, b) depends on a digest of the pair alone: train and test are disjoint.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from fractions import Fraction

@@ -12,8 +12,6 @@ one number per token: "response_mask" (0 where the policy did not draw the token
 output), "sampler_logprobs", "token_weights" and "entropy_weights".
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any

@@ -9,8 +9,6 @@ where not.
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from __future__ import annotations
-
 import re
 import threading
 from fractions import Fraction

@@ -10,8 +10,6 @@ with `prompts` and `reward` is a whole task. The file is run when the task is lo
 of the user's own.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import re

@@ -4,8 +4,6 @@ Train and test of generated tasks are separated by a digest of the problem, so t
 prompts can become the user's turn of a conversation.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -8,8 +8,6 @@ whole into equal parts. Stage 3 cuts each parameter into equal parts, the last o
 concatenates the parts of a process.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -6,8 +6,6 @@ optimizer_0/                a dcp folder of the optimizer alone, by name
 pytorch_model_fsdp.bin, optimizer.bin    the same, gathered by the trainer
 """
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ Names are those of the training process. Wrappers' prefixes are taken off where 
 written (weights) or read (optimizer).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

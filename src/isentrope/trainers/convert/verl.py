@@ -9,8 +9,6 @@ Every process has the same keys, and of each tensor its own part along one dimen
 the optimizer holds flat vectors instead, one per wrapped module.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A gathered checkpoint written in the layout of Hugging Face, with the optimizer by name."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -59,8 +57,8 @@ def convert(
 ) -> Converted:
     """Write a checkpoint of another trainer as one that every verb reads.
 
-    Known are torch.distributed.checkpoint, FSDP of accelerate and transformers, verl (FSDP2), and
-    DeepSpeed's ZeRO stages 1 to 3, which OpenRLHF writes too.
+    Known are torch.distributed.checkpoint, FSDP of accelerate and transformers, verl's FSDP 1 and
+    2, and DeepSpeed's ZeRO stages 1 to 3, which OpenRLHF writes too.
 
     Args:
         source: The checkpoint's folder.
