@@ -33,7 +33,8 @@ def test_verbs_that_share_a_checkpoint_find_what_each_finds_alone(tiny, tmp_path
         where = tmp_path / str(len(found))
         changes = (
             *(f"output.directory={where}", "analysis.overlap=independent"),
-            *("batch_config.allow_overlap=true", "analysis.draws=20", "estimator.order=1"),
+            *("batch_config.allow_overlap=true", "analysis.draws=10", "estimator.order=1"),
+            *("estimator.eta_list=[1e-3]", "detailed_logging.enabled=false"),
         )
         for verb in CHAPTERS:
             run_verb(VERBS[verb], load_config(settings(tiny), changes), prepare=prepared)
