@@ -179,16 +179,12 @@ def restore_state(
         with reading(checkpoint / STATE):
             part.load_state_dict(state[name])
             if hasattr(part, "load_tensors"):
-                saved = read_tensors(file) if file.is_file() else {}
-                part.load_tensors({n: x.to(device) for n, x in saved.items()})
-            _require_same_state(name, state[name], part.state_dict())
-
-
-def _require_same_state(name: str, saved: Mapping[str, Any], restored: Mapping[str, Any]) -> None:
-    """Refuse a state of which a part does not arrive as it was written."""
-    for key in saved:
-        if key not in restored or json.dumps(saved[key]) != json.dumps(restored[key]):
-            raise ValueError(f"{name}.{key} is not as it was written")
+                tensors = read_tensors(file) if file.is_file() else {}
+                part.load_tensors({n: x.to(device) for n, x in tensors.items()})
+            restored = part.state_dict()
+            for key, saved in state[name].items():
+                if key not in restored or json.dumps(saved) != json.dumps(restored[key]):
+                    raise ValueError(f"{name}.{key} is not as it was written")
 
 
 def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool = False) -> None:

@@ -47,14 +47,10 @@ def require_finite_state(
         TrainingDivergedError: If a value is not finite; the message names the step, the parameter
             and the latest checkpoint.
     """
-    bad = next((name for name in gather(_first_bad(model, optimizer)) if name), None)
+    finite = {name: x.isfinite().all() for name, x in _tensors(model, optimizer)}
+    bad = next((name for name in gather(first_false(finite)) if name), None)
     if bad is not None:
         raise TrainingDivergedError(_message(step, f"{bad} holds NaN or infinity", last_good))
-
-
-def _first_bad(model: nn.Module, optimizer: Any) -> str | None:
-    tensors = dict(_tensors(model, optimizer))
-    return first_false({name: x.isfinite().all() for name, x in tensors.items()})
 
 
 def _tensors(model: nn.Module, optimizer: Any) -> Iterator[tuple[str, Tensor]]:
