@@ -52,16 +52,12 @@ class _Inputs:
     advantages: list[float] | None
     rows_taken: int = 0
 
-    def take(self, rows: int) -> tuple[list[int] | None, list[float] | None]:
+    def take(self, rows: int) -> list[Any]:
         """The values of the next rows; None where the passes do not match the inputs."""
         here = slice(self.rows_taken, self.rows_taken + rows)
         self.rows_taken += rows
-        starts = self.starts[here] if self.starts else []
-        advantages = self.advantages[here] if self.advantages else []
-        return (
-            starts if len(starts) == rows else None,
-            advantages if len(advantages) == rows else None,
-        )
+        found = [(values or [])[here] for values in (self.starts, self.advantages)]
+        return [values if len(values) == rows else None for values in found]
 
 
 class StepRecorder:

@@ -13,9 +13,9 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt
 
 from isentrope.system.checkpoint_names import step_of_folder
 from isentrope.system.errors import FileError
@@ -41,8 +41,8 @@ class _AdapterSettings(BaseModel):
 
     peft_type: str
     base_model_name_or_path: str | None = None
-    r: Annotated[int, Field(ge=0)] = 0
-    lora_alpha: Annotated[float, Field(ge=0)] = 0.0
+    r: NonNegativeInt = 0
+    lora_alpha: NonNegativeFloat = 0.0
     use_rslora: bool = False
     use_dora: bool = False
     lora_dropout: float = 0.0

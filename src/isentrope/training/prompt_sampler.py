@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, NonNegativeInt
 
 from isentrope.system.reading import read_json, require_types
 from isentrope.training.checkpoints import STATE
@@ -40,7 +40,7 @@ class _StateTypes(BaseModel):
     weighting: str
     memory: float
     prompts: int
-    drawn: Annotated[int, Field(ge=0)]
+    drawn: NonNegativeInt
     put_off: list[str]
     seen: dict[str, _Pair]
 
