@@ -19,6 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from torch import Tensor
@@ -177,18 +178,18 @@ class EntropyProbe(TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
         """Look ahead along the step that is about to be taken."""
         self._latest, self._before = {}, None
+        model, optimizer = bare_model(kwargs["model"]), kwargs["optimizer"]
         if self._recorder is not None:
-            sources = kwargs.get("processing_class"), kwargs["optimizer"]
-            self._recorder.look(bare_model(kwargs["model"]), *sources)
+            self._recorder.look(model, kwargs.get("processing_class"), optimizer)
         if not self._due(state.global_step):
             return
         step = state.global_step + 1
         length = self.options.length_of(args)
         zero_step, self._zero_step = self._zero_step, None
-        at_start = zero_step.at_start() if zero_step else nullcontext(kwargs["optimizer"])
-        with evaluating(bare_model(kwargs["model"])), at_start as optimizer:
-            shared = is_spread(bare_model(kwargs["model"]))
-            policy = on_every_process(shared, lambda: self._live_policy(args, kwargs))
+        at_start = zero_step.at_start() if zero_step else nullcontext(optimizer)
+        with evaluating(model), at_start as optimizer:
+            live = partial(self._live_policy, args, model, kwargs.get("processing_class"))
+            policy = on_every_process(is_spread(model), live)
             how = optimizer, self._control, self.options.preconditioning, zero_step
             components, eta = together(lambda: moving_parts(policy, *how))
             if not components:
@@ -256,16 +257,11 @@ class EntropyProbe(TrainerCallback):
             log.warning(words, step, cause)
         log.debug("raised here:", exc_info=error)
 
-    def _live_policy(self, args: Any, kwargs: Mapping[str, Any]) -> Policy:
-        model, tokenizer = bare_model(kwargs["model"]), kwargs.get("processing_class")
+    def _live_policy(self, args: Any, model: Any, tokenizer: Any) -> Policy:
         if self._policy is None or self._policy.model is not model:
             require_whole_model(model)
-            self._policy = Policy(
-                model,
-                tokenizer,
-                temperature=self.options.temperature_of(args),
-                precision="as_is",
-            )
+            temperature = self.options.temperature_of(args)
+            self._policy = Policy(model, tokenizer, temperature=temperature, precision="as_is")
             if self._policy.sharded:
                 self._policy.ranks = all_ranks()
             self._prompts = as_prompts(self._policy, self._prompts)
