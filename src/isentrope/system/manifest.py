@@ -8,18 +8,17 @@ A folder that has isentrope.json and no manifest has lost it, and is refused. On
 was made elsewhere, or by an earlier version, and is read; that it is not verified is said once per
 place, and only at the level of debugging where no file in it is one that isentrope writes.
 
-A file is hashed once per process: digests are kept by path, size, times and inode.
+A file is hashed once per process: what was read is kept by path, size, times and inode.
 """
 
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from isentrope.system.errors import FileError
 from isentrope.system.files import (
@@ -47,8 +46,9 @@ _VERIFYING: ContextVar[bool] = ContextVar("verifying", default=True)
 
 Stamp = tuple[int, int, int, int]
 _noted: set[Path] = set()
-_digests: dict[Path, tuple[Stamp, str]] = {}
-"""Digest of each file that was hashed, with what its entry in the file system was then."""
+_known: dict[tuple[Path, object], tuple[Stamp, Any]] = {}
+"""What was read of a file by a function, with what its entry in the file system was then."""
+T = TypeVar("T")
 
 
 @contextmanager
@@ -166,14 +166,17 @@ def _line_ends(path: Path, written: str | None = None) -> str:
     return " (its line ends alone: git does so where core.autocrlf is not false)"
 
 
+def read_once(path: Path, read: Callable[[Path], T]) -> T:
+    """What a function reads of a file; it is called once per process and content."""
+    key, stamp = (path.resolve(), read), stamp_of(path)
+    if key not in _known or _known[key][0] != stamp:
+        _known[key] = stamp, read(path)
+    return _known[key][1]
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, computed once per process and content."""
-    path = path.resolve()
-    stamp = stamp_of(path)
-    known = _digests.get(path)
-    if known is None or known[0] != stamp:
-        known = _digests[path] = stamp, sha256_of_file(path)
-    return known[1]
+    return read_once(path, sha256_of_file)
 
 
 def stamp_of(path: Path) -> Stamp:
@@ -193,7 +196,7 @@ def _is_ours(path: Path) -> bool:
 
 def _listed(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        return _parsed(path, stamp_of(path))
+        return read_once(path, _parsed)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(
             path,
@@ -202,10 +205,9 @@ def _listed(path: Path) -> dict[str, dict[str, Any]]:
         ) from error
 
 
-@cache
-def _parsed(path: Path, stamp: Stamp) -> dict[str, dict[str, Any]]:
+def _parsed(path: Path) -> dict[str, dict[str, Any]]:
     """The files of a manifest; whatever differs from the text that `files` writes is an error."""
-    if stamp[0] > _LARGEST:
+    if path.stat().st_size > _LARGEST:
         raise ValueError("the manifest is too large")
     text = path.read_bytes().decode()
     files = json.loads(text)["files"]

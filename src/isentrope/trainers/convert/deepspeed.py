@@ -30,19 +30,14 @@ from isentrope.trainers.convert.gathered import (
 )
 
 
-def is_deepspeed(folder: Path) -> bool:
-    """Whether a folder is a ZeRO checkpoint, or holds the step that its `latest` names."""
-    return any(_step(folder).glob("*_optim_states.pt"))
-
-
-def read_deepspeed(folder: Path) -> Gathered:
+def read_deepspeed(folder: Path) -> Gathered | None:
     """Weights and optimizer of a ZeRO checkpoint.
 
     Args:
         folder: A checkpoint of DeepSpeed, or a step of it.
 
     Returns:
-        Float32 weights, and the optimizer by name.
+        Float32 weights, and the optimizer by name; None of any other folder.
 
     Raises:
         FileNotFoundError: If the model's file, or that of a process, is missing.
@@ -52,6 +47,8 @@ def read_deepspeed(folder: Path) -> Gathered:
     saved = [
         read_torch_as_data(f)["optimizer_state_dict"] for f in _ordered(folder, "optim_states")
     ]
+    if not saved:
+        return None
     models = [read_torch_as_data(f) for f in _ordered(folder, "model_states")]
     if not models:
         raise FileNotFoundError(f"{folder} has no *_model_states.pt: names and shapes are in it.")

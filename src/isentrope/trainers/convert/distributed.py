@@ -42,41 +42,40 @@ def is_dcp(folder: Path) -> bool:
     return (folder / METADATA).exists()
 
 
-def read_dcp(folder: Path) -> Gathered:
+def read_dcp(folder: Path) -> Gathered | None:
     """Weights and optimizer of a DCP folder.
 
     Args:
         folder: With .metadata.
 
     Returns:
-        Both, wherever in its content they are.
+        Both, wherever in its content they are; None of any other folder.
 
     Raises:
         ValueError: If it does not hold one model.
     """
+    if not is_dcp(folder):
+        return None
     content = _content(folder)
     return Gathered(
         "torch.distributed.checkpoint", _weights(content, folder), _optimizer(content, folder)
     )
 
 
-def is_fsdp(folder: Path) -> bool:
-    """Whether a folder is an FSDP checkpoint of accelerate or transformers."""
-    return bool([*folder.glob(f"{FSDP_WEIGHTS}*")])
-
-
-def read_fsdp(folder: Path) -> Gathered:
+def read_fsdp(folder: Path) -> Gathered | None:
     """Weights and optimizer of an FSDP checkpoint of accelerate or transformers.
 
     Args:
         folder: With pytorch_model_fsdp_0 or pytorch_model_fsdp.bin.
 
     Returns:
-        Both; no optimizer where none was saved.
+        Both, no optimizer where none was saved; None of any other folder.
 
     Raises:
         ValueError: If it does not hold one model.
     """
+    if not any(folder.glob(f"{FSDP_WEIGHTS}*")):
+        return None
     weights = _part(folder, FSDP_WEIGHTS)
     if weights is None:
         raise ValueError(f"{folder} holds no weights of FSDP.")
