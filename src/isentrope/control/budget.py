@@ -135,7 +135,7 @@ class EntropyBudget(SavedFields, TrainerCallback):
         """Flat numbers of the last step."""
         return {f"control/{name}": value for name, value in self._latest.items()}
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
         """Compute the correction of the step about to be taken."""
         start = time.perf_counter()
         if self._own is None:
@@ -151,7 +151,7 @@ class EntropyBudget(SavedFields, TrainerCallback):
             self._correct_step(step, coming, policy, drawn, clip)
         self.seconds = time.perf_counter() - start
 
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_optimizer_step(self, args, state, control, **kwargs) -> None:
         """Add the correction to the parameters after the optimizer's update."""
         if self.component is None or self._policy is None:
             return

@@ -104,14 +104,14 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
         count = self.args.max_steps * self.args.gradient_accumulation_steps
         return DataLoader(cast(Any, range(count)), collate_fn=list)
 
-    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+    def _prepare_inputs(self, generation_batch):
         parts, uses = cast(int, self.args.steps_per_generation), self.num_iterations
         if self._step % (parts * uses) == 0 or self._buffered_inputs is None:
             batch = self._generate_and_score_completions([])
             self._buffered_inputs = split_tensor_dict(batch, parts)
         return self._buffered_inputs[self._step % parts]
 
-    def _generate_and_score_completions(self, inputs: list[Any]) -> dict[str, Any]:
+    def _generate_and_score_completions(self, inputs):
         self.batch = self.batches.draw(self.policy, self.state.global_step + 1, self._respond)
         keys = self.batch.share.prompt_keys or []
         outputs = super()._generate_and_score_completions([{"prompt": key} for key in keys])
@@ -176,7 +176,7 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
             entropies = score(self.policy, rollouts).entropies
         return [row[: len(r)].clone() for row, r in zip(entropies, responses, strict=True)]
 
-    def _generate(self, prompts: list) -> tuple:
+    def _generate(self, prompts):
         batch = cast(UpdateBatch, self.batch)
         whole, mine = batch.rollouts, batch.share
         tokens = sum(map(len, whole.prompt_ids)) + sum(map(len, whole.response_ids))
@@ -192,7 +192,7 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
             [],
         )
 
-    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, ids: Any) -> Tensor:
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         rewards = cast(Tensor, cast(UpdateBatch, self.batch).rollouts.rewards)
         return rewards.float()[:, None].to(self.accelerator.device)
 

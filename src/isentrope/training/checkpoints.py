@@ -112,7 +112,7 @@ class SaveStart(TrainerCallback):
         """
         self._save = save
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, args, state, control, **kwargs) -> None:
         """Save a run that begins."""
         if state.global_step == 0:
             self._save()
@@ -129,7 +129,7 @@ class StopAt(TrainerCallback):
         """
         self._step = step
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args, state, control, **kwargs) -> None:
         """Save and stop."""
         if state.global_step >= self._step:
             control.should_save = control.should_training_stop = True

@@ -37,7 +37,7 @@ class _Trainer(SpreadBase, WholeCheckpoints, SFTTrainer):
     def _complete(self, partial: Path) -> None:
         write_json(partial / RECORD, dict(self.record))
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+    def log(self, logs, start_time=None) -> None:
         if "loss" in logs:
             names = ("loss", "learning_rate", "grad_norm")
             self.observe(

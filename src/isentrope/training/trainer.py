@@ -90,14 +90,14 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
 
     # --- the step ----------------------------------------------------------------------------
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple:
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
         logprobs, entropies, auxiliary = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         if logprobs.requires_grad:
             self.recorder.watch(logprobs, entropies)
             self._scored = logprobs, entropies
         return logprobs, entropies, auxiliary
 
-    def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
+    def _compute_loss(self, model, inputs):
         if self.use_adaptive_entropy:  # the coefficient of this step; TRL then moves it
             acts = self._last_world_entropy <= self.args.entropy_target
             self._adaptive_strength = {"control/strength": self.entropy_coef if acts else 0.0}
@@ -107,14 +107,14 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
             return loss
         return loss + self.run_control.loss_term(inputs, *scored)
 
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+    def training_step(self, model, inputs, num_items_in_batch=None):
         """One micro-batch, forward and backward."""
         loss = super().training_step(model, inputs, num_items_in_batch)
         if self.noise_scale is not None:
             self.noise_scale.after_backward(self.accelerator.sync_gradients)
         return loss
 
-    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+    def _get_grad_norm(self, model, grad_norm=None):
         norm = super()._get_grad_norm(model, grad_norm)
         self.gradient_norm = float(cast(float, norm))
         if getattr(self.accelerator, "scaler", None) is None:  # which skips such a step itself
@@ -125,7 +125,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         step = self.state.global_step + next_step
         require_finite_numbers(step, numbers, self.files.latest())
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+    def log(self, logs, start_time=None) -> None:
         """Log a step; other logs of Trainer are passed on unchanged."""
         if "loss" not in logs:
             return super().log(logs, start_time)
@@ -177,7 +177,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         write_contract(partial, contract, optimizer_names(self.policy.model, optimizer))
         write_state(partial, self.stateful, self.state.global_step)
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+    def _load_optimizer_and_scheduler(self, checkpoint) -> None:
         """Load the states; a branch then has its own rates and hyper-parameters."""
         optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)
         schedule: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
