@@ -107,12 +107,11 @@ def _types(model: nn.Module, *, first: bool) -> Iterator[torch.dtype]:
     device = tensors[0].device
     # the layers of a sharded base are exchanged in their own type
     room = 0 if is_spread(model) else free_memory(device) / 2
-    if first and {p.dtype for p in tensors} == {torch.float32}:
-        yield torch.float32
-        return
-    if not shorter or 8 * sum(p.numel() for p in shorter) < room:
+    plain = {p.dtype for p in tensors} == {torch.float32}
+    fits = not shorter or 8 * sum(p.numel() for p in shorter) < room
+    if fits and not (first and plain):
         yield torch.float64
-    if {p.dtype for p in tensors} == {torch.float32}:
+    if plain:
         yield torch.float32
 
 

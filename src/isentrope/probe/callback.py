@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 from transformers import TrainerCallback
@@ -92,8 +92,8 @@ class EntropyProbe(TrainerCallback):
             raise ValueError(f"The probe needs every >= 1 and size >= 2, got {every} and {size}.")
         self._prompts = name_prompts(prompts)
         self._every, self._size, self.options = every, size, options
-        self._record, self._recorder = record, cast(StepRecorder | None, None)
-        self._control = control
+        self._record, self._control = record, control
+        self._recorder: StepRecorder | None = None
         self.off = False
         log_every, ema_decay = options.log_every, options.ema_decay
         self.kept = None if log_every is None else KeptGradient(log_every, ema_decay)

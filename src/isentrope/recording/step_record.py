@@ -249,12 +249,11 @@ def _rollouts(rows: list[TrainedSequence], entropy_term: bool) -> Rollouts | Non
     if not kept:
         return None
     prompts = [row.ids[: row.start] for row in kept]
-    groups: dict[tuple[int, ...], int] = {}
     advantages = [row.advantage for row in kept]
     return Rollouts(
         prompt_ids=[torch.tensor(p) for p in prompts],
         response_ids=[torch.tensor(row.ids[row.start :]) for row in kept],
-        prompt_index=torch.tensor([groups.setdefault(tuple(p), len(groups)) for p in prompts]),
+        prompt_index=torch.arange(len(kept)),  # those of all processes are numbered together
         advantages=None if None in advantages else torch.tensor(advantages, dtype=torch.float64),
         token_weights=_responses(kept, [r.both[0] if entropy_term else r.weights for r in kept]),
         entropy_weights=_responses(kept, [r.both[1] for r in kept]) if entropy_term else None,

@@ -65,10 +65,11 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
     Attributes:
         policy: The live model as a policy.
         batches: Source of the update batches.
-        batch: The update batch of the step in progress.
+        batch: The update batch of the step in progress; there is none before the first step.
     """
 
     args: GRPOConfig
+    batch: UpdateBatch
     model: Any
     max_completion_length: int
 
@@ -97,7 +98,6 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
             require_controllable(self, control.rule.needs, self.policy.sharded)
         self.batches, self.run_control = batches, control
         self.options, self.sampling_batch = options, options.sampling_batch
-        self.batch: UpdateBatch | None = None
 
     def get_train_dataloader(self) -> DataLoader:
         """Indices, one per micro-batch: prompts are selected when a step starts, not before."""
@@ -125,7 +125,7 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
 
     def _controlled(self, control: RunControl, outputs: dict[str, Any]) -> dict[str, Tensor]:
         """The columns that a control replaces or adds, for the rows of this process."""
-        batch = cast(UpdateBatch, self.batch)
+        batch = self.batch
         inner = getattr(self.optimizer, "optimizer", self.optimizer)  # without accelerate's wrapper
         tokens, rewritten = control.rewrite(
             *(self.policy, batch.rollouts, cast(float, batch.report.entropy_drawn)),
@@ -177,8 +177,7 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
         return [row[: len(r)].clone() for row, r in zip(entropies, responses, strict=True)]
 
     def _generate(self, prompts):
-        batch = cast(UpdateBatch, self.batch)
-        whole, mine = batch.rollouts, batch.share
+        whole, mine = self.batch.rollouts, self.batch.share
         tokens = sum(map(len, whole.prompt_ids)) + sum(map(len, whole.response_ids))
         self.state.num_input_tokens_seen += tokens
         return (
@@ -193,7 +192,7 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
         )
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-        rewards = cast(Tensor, cast(UpdateBatch, self.batch).rollouts.rewards)
+        rewards = cast(Tensor, self.batch.rollouts.rewards)
         return rewards.float()[:, None].to(self.accelerator.device)
 
 

@@ -28,7 +28,7 @@ from isentrope.training.checkpoints import SaveStart, WholeCheckpoints, restore_
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
 from isentrope.training.stops import require_finite_numbers, require_finite_state
-from isentrope.training.update_batches import UpdateBatch, UpdateBatches
+from isentrope.training.update_batches import UpdateBatches
 
 
 class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
@@ -133,8 +133,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         require_finite_state(
             self.state.global_step, self.model, self.optimizer, self.files.latest()
         )
-        batch = cast(UpdateBatch, self.batch)
-        record = self.recorder.collect(batch.share.lengths.tolist())
+        record = self.recorder.collect(self.batch.share.lengths.tolist())
         summary: dict[str, Any] = {
             "step": self.state.global_step,
             "loss": logs["loss"],
@@ -151,7 +150,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         if step_control is not None:
             times, component = {"control/seconds": step_control.seconds}, step_control.component
         line = self.step_log.finish(
-            *(summary, batch, record, ends, {k: v for p in parts for k, v in p.items()}),
+            *(summary, self.batch, record, ends, {k: v for p in parts for k, v in p.items()}),
             seconds=times,
             control=component,
         )
