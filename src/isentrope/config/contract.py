@@ -15,6 +15,7 @@ from isentrope.control.base import TokenRule, Tokens
 from isentrope.control.bonus import TrainerFields
 from isentrope.control.clips import EntropyMask, InfluenceClip
 from isentrope.control.controls import NONE
+from isentrope.control.feedback import Feedback
 from isentrope.control.measured import HeldOutSample
 from isentrope.control.run_control import RunControl
 from isentrope.control.sequence_rules import PassAtK
@@ -118,7 +119,7 @@ def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> R
         micro_batch=args.per_device_train_batch_size,
     )
     return RunControl(
-        *(control, config.control.build_feedback(), plain),
+        *(control, Feedback(config.control.target, config.control.feedback), plain),
         max_grad_norm=config.training.max_grad_norm or None,
         held_out=measured,
     )

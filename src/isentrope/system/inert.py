@@ -215,7 +215,9 @@ class _Unpickler(pickle._Unpickler):  # in C, a number in the file decides how m
         if module == "torch" and isinstance(kind := vars(torch).get(name), torch.dtype):
             return kind
         if module in ("torch", "torch.storage") and name.endswith("Storage"):
-            return _stored_type(name)
+            if name == "UntypedStorage":
+                return torch.uint8
+            return torch.storage._storage_type_to_dtype_map()[name]
         if (module, name) in _TENSORS:
             return None
         return _stand_in(module, name, self.loaded)
@@ -253,11 +255,6 @@ def _stand_in(module: str, name: str, loaded: Loaded) -> type[Inert]:
         loaded.calls.add((module, name))
 
     return type("Inert", (Inert,), {"module": module, "name": name, "__init__": called})
-
-
-def _stored_type(name: str) -> torch.dtype:
-    types = torch.storage._storage_type_to_dtype_map()
-    return torch.uint8 if name == "UntypedStorage" else types[name]
 
 
 def _numbers(archive: zipfile.ZipFile, top: str, key: str) -> Tensor:

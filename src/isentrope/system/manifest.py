@@ -44,9 +44,8 @@ _OURS = ("contract.json", "results.json", "metrics.json", "update.json")
 """Names that isentrope gives; few folders of other tools have one of them."""
 _VERIFYING: ContextVar[bool] = ContextVar("verifying", default=True)
 
-Stamp = tuple[int, int, int, int]
 _noted: set[Path] = set()
-_known: dict[tuple[Path, object], tuple[Stamp, Any]] = {}
+_known: dict[tuple[Path, object], tuple[object, Any]] = {}
 """What was read of a file by a function, with what its entry in the file system was then."""
 T = TypeVar("T")
 
@@ -168,7 +167,8 @@ def _line_ends(path: Path, written: str | None = None) -> str:
 
 def read_once(path: Path, read: Callable[[Path], T]) -> T:
     """What a function reads of a file; it is called once per process and content."""
-    key, stamp = (path.resolve(), read), stamp_of(path)
+    key, entry = (path.resolve(), read), path.stat()
+    stamp = entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns, entry.st_ino
     if key not in _known or _known[key][0] != stamp:
         _known[key] = stamp, read(path)
     return _known[key][1]
@@ -177,12 +177,6 @@ def read_once(path: Path, read: Callable[[Path], T]) -> T:
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, computed once per process and content."""
     return read_once(path, sha256_of_file)
-
-
-def stamp_of(path: Path) -> Stamp:
-    """What the file system says of a file, which changes with its content."""
-    entry = path.stat()
-    return entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns, entry.st_ino
 
 
 def _is_ours(path: Path) -> bool:

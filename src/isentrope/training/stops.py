@@ -1,7 +1,7 @@
 """Stop training at the first number that is not finite, before it reaches a checkpoint."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,21 @@ class TrainingDivergedError(RuntimeError):
     """A loss, gradient norm, parameter or optimizer moment is NaN or infinite."""
 
 
-def require_finite_numbers(step: int, numbers: Mapping[str, float], last_good: Path | None) -> None:
-    """Stop training at a number that is not finite; every process must have the same numbers.
+def require_finite_number(step: int, name: str, number: float, last_good: Path | None) -> None:
+    """Stop training at a number that is not finite; every process must have the same number.
 
     Args:
         step: The step.
-        numbers: Numbers by the name that the message uses.
+        name: Its name in the message.
+        number: The number.
         last_good: The latest checkpoint, or None.
 
     Raises:
-        TrainingDivergedError: If a number is not finite; the message names the step, the number
-            and the latest checkpoint.
+        TrainingDivergedError: If it is not; the message names the step, the number and the latest
+            checkpoint.
     """
-    for name, number in numbers.items():
-        if not math.isfinite(number):
-            raise TrainingDivergedError(_message(step, f"{name} is {number}", last_good))
+    if not math.isfinite(number):
+        raise TrainingDivergedError(_message(step, f"{name} is {number}", last_good))
 
 
 def require_finite_state(

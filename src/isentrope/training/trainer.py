@@ -27,7 +27,7 @@ from isentrope.training.batch_trainer import BatchTrainer, RunOptions
 from isentrope.training.checkpoints import SaveStart, WholeCheckpoints, restore_state, write_state
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
-from isentrope.training.stops import require_finite_numbers, require_finite_state
+from isentrope.training.stops import require_finite_number, require_finite_state
 from isentrope.training.update_batches import UpdateBatches
 
 
@@ -118,24 +118,20 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         norm = super()._get_grad_norm(model, grad_norm)
         self.gradient_norm = float(cast(float, norm))
         if getattr(self.accelerator, "scaler", None) is None:  # which skips such a step itself
-            self._require_finite({"The gradient norm": self.gradient_norm}, next_step=True)
+            step, latest = self.state.global_step + 1, self.files.latest()
+            require_finite_number(step, "The gradient norm", self.gradient_norm, latest)
         return norm
-
-    def _require_finite(self, numbers: dict[str, float], next_step: bool = False) -> None:
-        step = self.state.global_step + next_step
-        require_finite_numbers(step, numbers, self.files.latest())
 
     def log(self, logs, start_time=None) -> None:
         """Log a step; other logs of Trainer are passed on unchanged."""
         if "loss" not in logs:
             return super().log(logs, start_time)
-        self._require_finite({"The loss": logs["loss"]})
-        require_finite_state(
-            self.state.global_step, self.model, self.optimizer, self.files.latest()
-        )
+        step, latest = self.state.global_step, self.files.latest()
+        require_finite_number(step, "The loss", logs["loss"], latest)
+        require_finite_state(step, self.model, self.optimizer, latest)
         record = self.recorder.collect(self.batch.share.lengths.tolist())
         summary: dict[str, Any] = {
-            "step": self.state.global_step,
+            "step": step,
             "loss": logs["loss"],
             "learning_rate": logs["learning_rate"],
             "gradient_norm": self.gradient_norm,
