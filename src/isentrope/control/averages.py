@@ -65,9 +65,9 @@ class GradientMeans:
         """The means, by `half/parameter`."""
         return {f"{half}/{n}": x for half, mean in self._means.items() for n, x in mean.items()}
 
-    def load(self, count: int, tensors: Mapping[str, Tensor]) -> None:
-        """Resume from `count` and what `tensors` returned."""
-        self.count, self._means = count, {}
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Resume from what `tensors` returned; `count` is set apart."""
+        self._means = {}
         for name in sorted(tensors):
             half, _, parameter = name.partition("/")
             self._means.setdefault(half, {})[parameter] = tensors[name].clone()

@@ -102,7 +102,6 @@ class EntropyBudget(SavedFields, TrainerCallback):
         self._eta = 0.0
         self._latest: dict[str, float] = {}
         self._effects: Effects | None = None
-        self._seen = 0
         self._warned: set[str] = set()
         self.component: Vector | None = None
         self.seconds = 0.0
@@ -277,11 +276,11 @@ class EntropyBudget(SavedFields, TrainerCallback):
         """Resume from a saved state, before `load_tensors`."""
         super().load_state_dict(state)
         self._effects = None if state["effects"] is None else Effects(**state["effects"])
-        self._seen = state["readings"]
+        self._means.count = state["readings"]
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Resume with saved means."""
-        self._means.load(self._seen, tensors)
+        self._means.load(tensors)
 
 
 def _no_correction(reason: str, tau: float) -> Correction:

@@ -49,12 +49,12 @@ from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.sampling.streams import generator_of
 from isentrope.system.processes import all_ranks, rank, together
+from isentrope.system.saved_fields import SavedFields
 
 log = logging.getLogger("isentrope")
-_MEANS = ("first_order", "change")
 
 
-class EntropyProbe(TrainerCallback):
+class EntropyProbe(SavedFields, TrainerCallback):
     """A callback that reads entropy changes while a transformers or TRL trainer runs.
 
     Attributes:
@@ -62,6 +62,8 @@ class EntropyProbe(TrainerCallback):
         history: All readings of this process.
         kept: The gradient of the last reading; None without `log_every`.
     """
+
+    SAVED = ("_first_order", "_change")
 
     def __init__(
         self,
@@ -97,7 +99,9 @@ class EntropyProbe(TrainerCallback):
         self.off = False
         log_every, ema_decay = options.log_every, options.ema_decay
         self.kept = None if log_every is None else KeptGradient(log_every, ema_decay)
-        self._means = {name: RunningMean(ema_decay) for name in _MEANS}
+        self._first_order, self._change = RunningMean(ema_decay), RunningMean(ema_decay)
+        if self.kept is not None:
+            self.SAVED = (*self.SAVED, "kept")
         self._policy: Policy | None = None
         self._before: tuple[ScoredBefore, ScoredBefore | None, float] | None = None
         self._zero_step: ZeroStep | None = None
@@ -133,18 +137,6 @@ class EntropyProbe(TrainerCallback):
     def latest(self) -> dict[str, float]:
         """Flat numbers of the step just taken; empty if it was not probed."""
         return dict(self._latest)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The running means, as plain JSON."""
-        kept = {} if self.kept is None else {"kept": self.kept.state_dict()}
-        return {name: mean.state_dict() for name, mean in self._means.items()} | kept
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from saved running means."""
-        for name, mean in self._means.items():
-            mean.load_state_dict(state[name])
-        if self.kept is not None and "kept" in state:
-            self.kept.load_state_dict(state["kept"])
 
     def tensors(self) -> dict[str, Tensor]:
         """The gradient that is kept, saved with the state; empty if there is none."""
@@ -234,7 +226,8 @@ class EntropyProbe(TrainerCallback):
             reading = replace(reading, fresh=read(step, eta, other, apart).change)
         self.history.append(reading)
         self._latest |= reading.to_dict()
-        for name, mean in self._means.items():
+        means = {"first_order": self._first_order, "change": self._change}
+        for name, mean in means.items():
             estimate: Estimate = getattr(reading, name)
             if math.isfinite(estimate.ci_low):  # no interval where the weights cannot be trusted
                 mean.update(estimate.value, estimate.se)

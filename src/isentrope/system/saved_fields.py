@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 
 class SavedFields:
@@ -13,7 +13,7 @@ class SavedFields:
             saved by it.
     """
 
-    SAVED: ClassVar[tuple[str, ...]]
+    SAVED: tuple[str, ...] = ()
 
     def state_dict(self) -> dict[str, Any]:
         """The saved fields, as plain JSON."""
