@@ -191,5 +191,5 @@ def plain_objective_of(config: TrainConfig) -> str:
 
 def advantages_of(config: TrainConfig) -> str:
     """The rule by which a run makes advantages of rewards."""
-    scaled = config.trainer.get("scale_rewards", "none") in ("group", True)
-    return "grpo" if scaled else "dr_grpo"
+    scaling = config.trainer.get("scale_rewards", "none")
+    return "grpo" if scaling in ("group", True) else "dr_grpo"

@@ -273,5 +273,4 @@ class NegativeScale(TokenRule):
 
     def apply(self, tokens, strength):
         """Scale negatives."""
-        negative = (tokens.token_advantages < 0).double()
-        return Rewritten(tokens.weights * (1 + strength * negative))
+        return Rewritten(tokens.weights * (1 + strength * (tokens.token_advantages < 0).double()))

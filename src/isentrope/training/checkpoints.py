@@ -223,6 +223,5 @@ def _parts(checkpoint: Path, sharded: bool, scaled: bool) -> Iterator[str]:
     if scaled:
         yield "scaler.pt"
     with reading(checkpoint / CONTRACT, _REMEDY):
-        contract = CheckpointFolder(checkpoint).contract or {}
-        n = operator.index(contract.get("world_size", 1))
+        n = operator.index((CheckpointFolder(checkpoint).contract or {}).get("world_size", 1))
     yield from ["rng_state.pth"] if n == 1 else [f"rng_state_{i}.pth" for i in range(n)]

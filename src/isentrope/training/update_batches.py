@@ -141,5 +141,4 @@ class UpdateBatches:
             raise RuntimeError(
                 f"The reward function failed with {type(error).__name__}: {error}."
             ) from error
-        whole = concatenate(gather(rewarded))
-        return whole.select(range(len(indices) * self.groups.size))
+        return concatenate(gather(rewarded)).select(range(len(indices) * self.groups.size))
