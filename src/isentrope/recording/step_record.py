@@ -13,9 +13,9 @@ checkpoint-N/next_update/update.json         step, rate, norms, temperature, rep
 """
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import wraps
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,22 +42,8 @@ from isentrope.system.processes import gather, rank, together, world_size
 
 log = logging.getLogger("isentrope")
 T = TypeVar("T")
-
-
-@dataclass
-class _Inputs:
-    """The micro-batch in progress: where responses start, advantages, number of rows taken."""
-
-    starts: list[int] | None
-    advantages: list[float] | None
-    rows_taken: int = 0
-
-    def take(self, rows: int) -> list[Any]:
-        """The values of the next rows; None where the passes do not match the inputs."""
-        here = slice(self.rows_taken, self.rows_taken + rows)
-        self.rows_taken += rows
-        found = [(values or [])[here] for values in (self.starts, self.advantages)]
-        return [values if len(values) == rows else None for values in found]
+_Inputs = tuple[Iterator[int], Iterator[float]]
+"""Of the rows of a micro-batch: where the response starts, and the advantage."""
 
 
 class StepRecorder:
@@ -71,7 +57,7 @@ class StepRecorder:
         self.trainer = trainer
         self._pieces: list[ForwardPass] = []
         self._rows: list[TrainedSequence] = []
-        self._inputs: _Inputs | None = None
+        self._inputs: _Inputs | None = None  # what passes have not taken of it yet
         self._hook: Any = None
         self._checkpoint: Path | None = None
         self._record: tuple[Rollouts, dict[str, Any]] | None = None
@@ -122,8 +108,9 @@ class StepRecorder:
         mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
         if not isinstance(mask, Tensor) or mask.shape != ids.shape:
             mask = torch.ones_like(ids)
-        parts = self._inputs.take(len(ids)) if self._inputs else (None, None)
-        piece = ForwardPass(ids.detach(), mask.bool(), *parts, hidden.detach())
+        parts = [list(islice(rest, len(ids))) for rest in self._inputs or ((), ())]
+        starts, advantages = (part if len(part) == len(ids) else None for part in parts)
+        piece = ForwardPass(ids.detach(), mask.bool(), starts, advantages, hidden.detach())
         hidden.register_hook(lambda gradient: setattr(piece, "gradient", gradient.detach()))
         self._pieces.append(piece)
 
@@ -230,9 +217,9 @@ def _temperature(args: Any) -> float:
 
 
 def _layout(inputs: Any) -> _Inputs:
-    """Where the responses of a micro-batch start in padded rows, and their advantages."""
+    """Where the responses of a micro-batch start in padded rows, and advantages; no rows if not."""
     prompts, labels = inputs.get("prompt_ids"), inputs.get("labels")
-    starts = None
+    starts = []
     if isinstance(prompts, Tensor) and prompts.ndim == 2:
         starts = [prompts.shape[1]] * len(prompts)
     elif isinstance(labels, Tensor) and labels.ndim == 2:
@@ -240,7 +227,7 @@ def _layout(inputs: Any) -> _Inputs:
         starts = trained.argmax(1).where(trained.any(1), labels.shape[1] - 1).tolist()
     advantages = inputs.get("advantages")
     flat = isinstance(advantages, Tensor) and advantages.ndim == 1
-    return _Inputs(starts, advantages.tolist() if flat else None)
+    return iter(starts), iter(advantages.tolist() if flat else ())
 
 
 def _rollouts(rows: list[TrainedSequence], entropy_term: bool) -> Rollouts | None:

@@ -73,7 +73,7 @@ class Inert:
     append = add = extend
 
 
-@dataclass(frozen=True)
+@dataclass
 class Loaded:
     """The content of a pickle.
 
@@ -105,9 +105,9 @@ def load_pickle(file: BinaryIO, storage: Storage | None = None) -> Loaded:
     if len(content) > LARGEST_PICKLE:
         raise ValueError(f"its pickle has more than {LARGEST_PICKLE} bytes")
     loaded = Loaded(None)
-    value = _Unpickler(io.BytesIO(content), storage, loaded).load()
-    require_bounded(value)
-    return Loaded(value, loaded.classes, loaded.calls)
+    loaded.value = _Unpickler(io.BytesIO(content), storage, loaded).load()
+    require_bounded(loaded.value)
+    return loaded
 
 
 def load_torch(file: str | Path | BinaryIO) -> Loaded:
