@@ -207,7 +207,7 @@ class _Unpickler(pickle._Unpickler):  # in C, a number in the file decides how m
         super().__init__(file)
         self.storage, self.loaded = storage and cache(storage), loaded
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module, name):
         """A container, a way of rebuilding tensors, a type of numbers, or a stand-in."""
         module = "builtins" if module == "__builtin__" else module
         if known := _CONTAINERS.get((module, name)) or _REBUILDS.get((module, name)):

@@ -89,7 +89,10 @@ def verify(folder: str | Path) -> str | None:
     if not verifying():
         return None
     folder = Path(os.path.realpath(folder))
-    _verify_inner(folder)
+    for inner in sorted(folder.iterdir()) if folder.is_dir() else ():  # written later than it
+        whole = any((inner / name).exists() for name in (MANIFEST, MARKER))
+        if whole and not inner.name.startswith(".") and not inner.is_symlink():
+            verify(inner)
     path = folder / MANIFEST
     if not _is_ours(path):
         _require_made_elsewhere(folder)
@@ -129,15 +132,6 @@ def verify_file(path: str | Path) -> None:
             return
         if not any(part.startswith(".") for part in name.parts):  # such files are not listed
             _require_made_elsewhere(folder)
-
-
-def _verify_inner(folder: Path) -> None:
-    """Inner folders that were written as a whole later than the folder."""
-    if folder.is_dir():
-        for inner in sorted(folder.iterdir()):
-            whole = any((inner / name).exists() for name in (MANIFEST, MARKER))
-            if whole and not inner.name.startswith(".") and not inner.is_symlink():
-                verify(inner)
 
 
 def _require_made_elsewhere(folder: Path) -> None:

@@ -75,15 +75,11 @@ def read_deepspeed(folder: Path) -> Gathered | None:
             for group, shapes in zip(groups, models[0]["param_shapes"], strict=True)
         ],
     }
-    return Gathered("DeepSpeed ZeRO", weights, optimizer, training=_clipping(saved[0], models[0]))
-
-
-def _clipping(state: State, model: State) -> dict[str, float | None]:
-    """The largest norm of a gradient, None for any, where a file has it."""
-    config = model.get("ds_config")
+    config = models[0].get("ds_config")
     in_config = config.get("gradient_clipping") if isinstance(config, Mapping) else None
-    found = state.get("clip_grad", in_config)
-    return {"max_grad_norm": found or None} if isinstance(found, (int, float)) else {}
+    clip = saved[0].get("clip_grad", in_config)  # 0 for any norm
+    training = {"max_grad_norm": clip or None} if isinstance(clip, (int, float)) else {}
+    return Gathered("DeepSpeed ZeRO", weights, optimizer, training=training)
 
 
 Vector = tuple[Shapes, Sequence[Tensor], Sequence[State], Split]

@@ -136,7 +136,10 @@ class _Saved:
         files = {place["relative_path"] for place in self.places.values()}
         if bad := [f for f in files if Path(f).is_absolute() or ".." in Path(f).parts]:
             raise ValueError(f"it names a file outside of the folder, {bad[0]!r}")
-        self.sizes = {name: _size(folder / name) for name in files}
+        self.sizes: dict[str, int] = {}
+        for name in files:
+            with reading(folder / name) as file:
+                self.sizes[name] = file.stat().st_size
         if sum(place["length"] for place in self.places.values()) > sum(self.sizes.values()):
             raise ValueError("it names more bytes than the data files have")
 
@@ -171,11 +174,6 @@ class _Saved:
         with reading(self.folder / path) as whole, whole.open("rb") as file:
             file.seek(start)
             return load_torch(io.BytesIO(file.read(length)))
-
-
-def _size(file: Path) -> int:
-    with reading(file):
-        return file.stat().st_size
 
 
 class _Node(dict[Any, Any]):
