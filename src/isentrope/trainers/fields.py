@@ -81,14 +81,18 @@ SAMPLER_OFF = by_field(
     }
 )
 """Settings that change the sampler's distribution, and the values that switch each off."""
-_NO_FILTER = by_field(
-    {
-        "not a filter": (
-            "max_new_tokens max_length pad_token_id bos_token_id use_cache cache_implementation "
-            "cache_config disable_compile compile_config seed"
-        )
-    }
-)
+_NO_FILTER = [
+    "max_new_tokens",
+    "max_length",
+    "pad_token_id",
+    "bos_token_id",
+    "use_cache",
+    "cache_implementation",
+    "cache_config",
+    "disable_compile",
+    "compile_config",
+    "seed",
+]
 
 _LOSS = "its loss is not known here"
 _FILTERED = "responses are drawn from another distribution than the policy's"
@@ -237,15 +241,12 @@ _HARMLESS = {
 }
 """Names by the reason why they change nothing."""
 
-FIELDS: dict[str, Field] = {
-    name: Field(treatment, words, _REFUSED.get(name, ()))
-    for name, (treatment, words) in {
-        **{name: ("harmless", words) for name, words in by_field(_HARMLESS).items()},
-        **{name: ("noted", words) for name, words in _NOTED.items()},
-        **dict.fromkeys(_REFUSED, ("refused", "")),
-        **{name: ("refused", words) for name, words in _SEEN_IN_MODEL.items()},
-        **{name: ("read", words) for name, words in _READ.items()},
-    }.items()
+FIELDS = {
+    **{name: Field("harmless", words) for name, words in by_field(_HARMLESS).items()},
+    **{name: Field("noted", words) for name, words in _NOTED.items()},
+    **{name: Field("refused", refusals=refusals) for name, refusals in _REFUSED.items()},
+    **{name: Field("refused", words) for name, words in _SEEN_IN_MODEL.items()},
+    **{name: Field("read", words, _REFUSED.get(name, ())) for name, words in _READ.items()},
 }
 """All supported fields, by name."""
 
