@@ -81,18 +81,14 @@ SAMPLER_OFF = by_field(
     }
 )
 """Settings that change the sampler's distribution, and the values that switch each off."""
-_NO_FILTER = [
-    "max_new_tokens",
-    "max_length",
-    "pad_token_id",
-    "bos_token_id",
-    "use_cache",
-    "cache_implementation",
-    "cache_config",
-    "disable_compile",
-    "compile_config",
-    "seed",
-]
+_NO_FILTER = by_field(
+    {
+        "not a filter": (
+            "max_new_tokens max_length pad_token_id bos_token_id use_cache cache_implementation "
+            "cache_config disable_compile compile_config seed"
+        )
+    }
+)
 
 _LOSS = "its loss is not known here"
 _FILTERED = "responses are drawn from another distribution than the policy's"
