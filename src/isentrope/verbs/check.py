@@ -30,7 +30,6 @@ from isentrope.runs.study import require_inputs
 from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.manifest import verification
 from isentrope.system.processes import all_ranks, join_processes
-from isentrope.system.progress import Progress
 from isentrope.trainers.arguments import TRAINING_ARGS
 from isentrope.trainers.as_trained import AsTrained
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
@@ -50,7 +49,7 @@ FEW = 32
 """Responses that show what the scorer does; the tests of the sampler need them all."""
 
 
-def check(config: MeasureConfig, progress: Progress | None = None) -> dict[str, list[Finding]]:
+def check(config: MeasureConfig) -> dict[str, list[Finding]]:
     """Check every checkpoint of a configuration."""
     join_processes()
     findings = {}
@@ -71,7 +70,6 @@ def check(config: MeasureConfig, progress: Progress | None = None) -> dict[str, 
                 alone.batch_config,
                 alone.sampling,
                 alone.precision.sampling,
-                progress or Progress(),
                 subject.path,
             )
             findings[subject.name] = check_subject(
