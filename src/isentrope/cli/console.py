@@ -66,16 +66,14 @@ class Results(_Console):
 
     Attributes:
         room: Lines that are left on the screen.
-        full: All lines since there is a limit, in their order.
     """
 
     room = math.inf
-    full: Sequence[str] = ()
 
     @contextmanager
     def first_screen(self, room: float) -> Generator[None]:
         """A block that prints so many lines at most, besides conclusions."""
-        self.room, self.full = room, ()
+        self.room = room
         try:
             yield
         finally:
@@ -91,7 +89,6 @@ class Results(_Console):
         if self.room < min(len(lines), _HEAD):
             self.room = -1
         for line in lines:
-            self.full = (*self.full, line)
             self.room -= max(1, -(-len(line.rstrip()) // self.width))
             if self.room >= 0:
                 self.file.write(line)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from isentrope.cli.console import Results, err, out, show
-from isentrope.cli.tables import print_rows
+from isentrope.cli.tables import evaluation_table
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
@@ -110,7 +110,7 @@ class Story:
     def evaluate(self) -> None:
         """How accurate, and how certain, is each checkpoint?"""
         _chapter("evaluation")
-        print_rows(out, evaluate_checkpoints(self.evaluation()).results)
+        show(out, [evaluation_table(evaluate_checkpoints(self.evaluation()).results)])
 
     def measure(self) -> None:
         """What does one more step do to the entropy?"""

@@ -93,7 +93,7 @@ def branching(
     with Progress(err):
         branched = load(verb.run)(asked)
     if rank() == 0:
-        load(verb.show)(out, branched)
+        show(out, load(verb.show)(branched))
         say_written(branched.table)
 
 
