@@ -6,6 +6,7 @@ noise.parquet  one row per number
 """
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -30,7 +31,7 @@ def find_noise(ready: Prepared) -> NoiseResult:
     """The noise scales of a checkpoint's step, in prompts (examples for the supervised loss)."""
     policy, U, step = ready.policy, ready.U, ready.step
     confidence = ready.estimator.confidence
-    numbers: dict[str, dict[str, Estimate]] = {}
+    numbers: dict[str, Any] = {}  # estimates by their names, by field of the result
     kinds = {"gradient": None, "preconditioned": step.preconditioner}
     with progress().bar("noise scale") as report:
         for name, P in kinds.items():
@@ -66,10 +67,7 @@ def find_noise(ready: Prepared) -> NoiseResult:
     ]
     return NoiseResult(
         **vars(ready.header),
-        gradient=numbers["gradient"],
-        preconditioned=numbers["preconditioned"],
-        entropy=numbers["entropy"],
-        supervised=numbers.get("supervised"),
+        **numbers,
         warnings=tuple(f"{of}, {name}: {text}" for of, name, x in every for text in x.warnings),
         tables={"noise": pd.DataFrame(rows)},
     )

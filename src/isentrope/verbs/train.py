@@ -131,7 +131,8 @@ def resume(
         ConfigError: If another setting is to be changed.
     """
     where = RunFiles(folder)
-    from_here = ": to start a run from a checkpoint, use --from" if _is_in_run(where) else ""
+    in_a_run = (where.folder.resolve().parent.parent / CONFIG).is_file()
+    from_here = ": to start a run from a checkpoint, use --from" if in_a_run else ""
     with resumed(
         where, overrides, TrainConfig, (*MAY_CHANGE, *BY_CONTENT), RESUMED, from_here
     ) as config:
@@ -215,10 +216,6 @@ def under_way(files: RunFiles, verb: str, smaller: str, *, saves: bool = True) -
             f"The memory is full ({error}): lower {smaller}, or set "
             "trainer.gradient_checkpointing=true."
         ) from error
-
-
-def _is_in_run(files: RunFiles) -> bool:
-    return (files.folder.resolve().parent.parent / CONFIG).is_file()
 
 
 def _go_on(files: RunFiles, config: TrainConfig, until: int | None) -> Path:
