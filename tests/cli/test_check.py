@@ -10,7 +10,6 @@ from isentrope.cli.main import app
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import with_advantages
 from isentrope.sampling.generate import sample
-from isentrope.system.progress import Progress
 from isentrope.training.models import MAX_NEW_TOKENS
 from tests.tiny_checkpoint import PROMPTS, copied, settings
 
@@ -108,7 +107,7 @@ def test_a_missing_checkpoint_is_one_sentence(own):
 
 
 def test_every_chapter_of_the_demo_is_a_configuration_that_its_verb_takes(tmp_path):
-    story = demo.Story(tmp_path, 40, 256, 3, Progress())
+    story = demo.Story(tmp_path, 40, 256, 3)
     assert story.fine_tuning(5).fine_tuning.warmup_steps == 5
     assert story.training(tmp_path / "model").sampling.max_new_tokens == MAX_NEW_TOKENS
     assert story.evaluation().sampling.max_new_tokens == MAX_NEW_TOKENS

@@ -13,7 +13,6 @@ from isentrope.models.precision import Precision
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.errors import FileError
-from isentrope.system.progress import Progress
 from isentrope.trainers.logged_texts import are_logged_texts, read_logged_texts
 from isentrope.verbs.batches import Sampler, read_rollouts
 from tests.sampling.conftest import tiny_policy
@@ -166,5 +165,5 @@ def test_texts_of_each_batch_are_of_its_own_task(policy, tmp_path):
         dataset_path=str(tmp_path / "E.jsonl"),
         U_dataset_path=str(tmp_path / "U.jsonl"),
     )
-    sampler = Sampler(policy, data, SamplingConfig(), Precision(), Progress())
+    sampler = Sampler(policy, data, SamplingConfig(), Precision())
     assert sampler.read_evaluation(dump(tmp_path, ROWS)).n_prompts == 2

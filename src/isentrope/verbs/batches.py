@@ -20,7 +20,7 @@ from isentrope.sampling.generate import respond, sample
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks import Task
 from isentrope.sampling.tasks.custom import read_responses
-from isentrope.system.progress import Progress
+from isentrope.system.progress import progress
 from isentrope.system.reading import reading
 from isentrope.trainers.logged_texts import are_logged_texts, read_logged_texts
 from isentrope.training.prompt_sampler import difficulty_weights
@@ -56,7 +56,6 @@ class Sampler:
         data: Where prompts and rewards come from, and how many of them.
         sampling: How responses are drawn.
         precision: That of the sampler.
-        progress: Where to say how far it is.
         checkpoint: Its folder, which has the pass rates of its training; None for no checkpoint.
     """
 
@@ -64,7 +63,6 @@ class Sampler:
     data: BatchConfig
     sampling: SamplingConfig
     precision: Precision
-    progress: Progress
     checkpoint: Path | None = None
 
     def batches(self, estimator: EstimatorConfig) -> Batches:
@@ -111,7 +109,7 @@ class Sampler:
         if data.fixed_prompts:
             chosen = list(islice(cycle(prompts), data.B_E))
             return self.respond(chosen, data.G_E, data.seeds["E"], "sampling E")
-        with at_precision(self.policy, self.precision), self.progress.bar("sampling E") as advance:
+        with at_precision(self.policy, self.precision), progress().bar("sampling E") as advance:
             return sample(
                 self.policy,
                 prompts,
@@ -143,7 +141,7 @@ class Sampler:
         Returns:
             The rollouts, prompt by prompt.
         """
-        with at_precision(self.policy, self.precision), self.progress.bar(stage) as advance:
+        with at_precision(self.policy, self.precision), progress().bar(stage) as advance:
             return respond(
                 self.policy,
                 as_prompts(self.policy, prompts),
@@ -184,7 +182,7 @@ class Sampler:
         groups = Groups(
             *(data.B_U, data.G, self.sampling.max_new_tokens, advantages, data.redraw_limit)
         )
-        with at_precision(self.policy, self.precision), self.progress.bar("sampling U") as advance:
+        with at_precision(self.policy, self.precision), progress().bar("sampling U") as advance:
             return update_batch(
                 self.policy,
                 prompts[: data.B_U] if data.fixed_prompts is True else prompts,

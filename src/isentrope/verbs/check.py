@@ -30,11 +30,10 @@ from isentrope.runs.study import require_inputs
 from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.manifest import verification
 from isentrope.system.processes import all_ranks, join_processes
-from isentrope.system.progress import Progress
 from isentrope.trainers.arguments import TRAINING_ARGS
 from isentrope.trainers.as_trained import AsTrained
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
-from isentrope.update.optimizer_state import OptimizerState, load_optimizer_state
+from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.verbs.batches import Sampler
 from isentrope.verbs.check_batches import (
     check_batches,
@@ -51,7 +50,7 @@ FEW = 32
 """Responses that show what the scorer does; the tests of the sampler need them all."""
 
 
-def check(config: MeasureConfig, progress: Progress | None = None) -> dict[str, list[Finding]]:
+def check(config: MeasureConfig) -> dict[str, list[Finding]]:
     """Check every checkpoint of a configuration."""
     join_processes()
     findings = {}
@@ -72,7 +71,6 @@ def check(config: MeasureConfig, progress: Progress | None = None) -> dict[str, 
                 alone.batch_config,
                 alone.sampling,
                 alone.precision.sampling,
-                progress or Progress(),
                 subject.path,
             )
             findings[subject.name] = check_subject(
@@ -103,8 +101,10 @@ def check_subject(
         findings += _advantages_of_U(sampler, batches.U, subject, estimator)
         findings.append(_sampler_of_U(sampler, batches.U, estimator))
         direct, U = _without_records(estimator, batches.U), batches.U
-        more, state = list[Finding](), _readable_state(policy, subject)
-        if state is None:
+        more = list[Finding]()
+        try:
+            state = load_optimizer_state(policy, subject.optimizer)
+        except (ValueError, FileNotFoundError):  # check_optimizer says why
             gradient = _objective_gradient(sampler, U, direct)
         else:
             _, step = update_step(policy, U, state, direct, sampler.longest(U))
@@ -169,14 +169,6 @@ def _advantages_of_U(
         Finding("advantages of U", None if ignored else False, obstacle.words, advice)
         for obstacle in unlike
     ]
-
-
-def _readable_state(policy: Policy, subject: Subject) -> OptimizerState | None:
-    """The optimizer's state; None where it cannot be read, which check_optimizer has said."""
-    try:
-        return load_optimizer_state(policy, subject.optimizer)
-    except (ValueError, FileNotFoundError):
-        return None
 
 
 def _without_records(estimator: EstimatorConfig, U: Rollouts) -> EstimatorConfig:

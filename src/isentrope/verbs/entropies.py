@@ -38,7 +38,7 @@ from isentrope.policy.scoring import score
 from isentrope.results.attributions import EntropyRecord
 from isentrope.results.results import EntropiesResult
 from isentrope.system.checkpoint_names import step_of_folder
-from isentrope.system.progress import Progress
+from isentrope.system.progress import progress
 from isentrope.system.reading import read_json
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import Prepared
@@ -58,9 +58,9 @@ class _Found:
     warnings: tuple[str, ...]
 
 
-def find_entropies(ready: Prepared, progress: Progress) -> EntropiesResult:
+def find_entropies(ready: Prepared) -> EntropiesResult:
     """Every definition on E and on U, compared with the logged value."""
-    with progress.bar("entropies") as report:
+    with progress().bar("entropies") as report:
         report(0, 2, "E")
         E = _on(ready, ready.E, weighted=True)
         report(1, 2, "U")

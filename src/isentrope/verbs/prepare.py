@@ -32,7 +32,7 @@ from isentrope.runs.checkpoints import Subject
 from isentrope.runs.folder import versions
 from isentrope.system.manifest import verify
 from isentrope.system.processes import all_ranks
-from isentrope.system.progress import Clock, Progress
+from isentrope.system.progress import Clock
 from isentrope.trainers.as_trained import refuse
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import RoundedStep
@@ -101,9 +101,7 @@ class Prepared:
         return self.header.policy.precision["updating"]
 
 
-def prepare_checkpoint(
-    config: MeasureConfig, subject: Subject, progress: Progress, clock: Clock
-) -> Prepared:
+def prepare_checkpoint(config: MeasureConfig, subject: Subject, clock: Clock) -> Prepared:
     """Load a checkpoint, draw E and U, and compute the step."""
     estimator, data = config.estimator, config.batch_config
     with clock.stage("load"):
@@ -112,9 +110,7 @@ def prepare_checkpoint(
         state = load_optimizer_state(policy, subject.optimizer)
         estimator.etas(state.learning_rate)  # refuses a rate of 0 before any work
         log.debug("%s: optimizer %s matched by %s", subject.name, state.rule, state.matched_by)
-    sampler = Sampler(
-        policy, data, config.sampling, config.precision.sampling, progress, subject.path
-    )
+    sampler = Sampler(policy, data, config.sampling, config.precision.sampling, subject.path)
     with clock.stage("batches"):
         of_model = model_obstacles(policy, subject)
         refuse(of_model, estimator.ignore_training_settings, subject.name)
