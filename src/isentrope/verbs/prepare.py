@@ -174,7 +174,7 @@ def _header(
         ),
         batches=_batches(batches),
         estimator=EstimatorRecord(
-            estimator.functional, estimator.weighted_method, estimator.confidence
+            estimator.functional, estimator.options.method, estimator.confidence
         ),
         settings=SettingsRecord(settled.origins, settled.obstacles, settled.ignored),
         step=StepRecord(
