@@ -3,13 +3,13 @@
     python -m studies.budget_runs --folder runs/budget
     python -m studies.budget_runs --folder runs/budget --page
 
-Addition and countdown, each from one fine-tuned base, and sentences by SmolLM2-135M (`make smollm2`)
-as it comes: vanilla, a budget that holds the nats per response of the first step, and on addition
-one that holds the nats per token; three seeds each, of 60 steps on addition and 40 on the others.
-Sentences take 8 prompts × 4, since leave-one-out needs groups in both halves of a batch. Fixed
-before the runs: tracking is the mean of |h/h* − 1| of the responses drawn at steps 21 to the last,
-and of h/h* − 1; beside it the mean of |h/h* − 1| where h is the mean of ten steps, since one batch
-has an error of 2 to 4 %. Price is held-out accuracy after the last step, sampled at T = 1 and
+Addition and countdown, each from one fine-tuned base, and sentences by SmolLM2-135M (`make
+smollm2`) as it comes: vanilla, a budget that holds the nats per response of the first step, and on
+addition one that holds the nats per token; three seeds each, of 60 steps on addition and 40 on the
+others. Sentences take 8 prompts × 4, since leave-one-out needs groups in both halves of a batch.
+Fixed before the runs: tracking is the mean of |h/h* − 1| of the responses drawn at steps 21 to the
+last, and of h/h* − 1; beside it the mean of |h/h* − 1| where h is the mean of ten steps, since one
+batch has an error of 2 to 4 %. Price is held-out accuracy after the last step, sampled at T = 1 and
 T = .4, and greedy, with vanilla's. A base that is in TASK/sft already is not made again, a run that
 was stopped is continued, and runs of another version of the library join as further names of the
 same layout.
