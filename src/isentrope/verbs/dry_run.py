@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -184,8 +183,9 @@ def stages_of(
 
 def _load_what_is_late() -> None:
     """Modules whose import would be in the first of two runs, and hide what tokens take."""
-    for name in ("pyarrow.dataset", "scipy.stats"):
-        import_module(name)
+    import pyarrow.dataset  # noqa: F401
+    import scipy.stats  # noqa: F401
+
     zero = torch.zeros(1)
     torch.func.jvp(torch.sin, (zero,), (zero,))  # torch compiles rules at the first derivative
 
