@@ -74,7 +74,7 @@ def check_batches(sampler: Sampler, estimator: EstimatorConfig) -> CheckBatches:
         return CheckBatches(both.E, both.U, True, Finding(NAME, True, f"U is {data.U_file}"))
     named = bool({"dataset_name", "U_dataset_name"} & data.model_fields_set)
     if data.E_file is not None:
-        E = sampler.read(data.E_file)
+        E = sampler.read_evaluation(data.E_file)
     elif named:
         E = sampler.evaluation()
     else:
@@ -110,19 +110,17 @@ def own_prompts(policy: Policy) -> Sequence[PromptLike]:
         Questions; or, where the tokenizer loses letters of them or there is none, random token ids.
     """
     tokenizer = policy.tokenizer
-    if tokenizer is not None and tokenizer.decode(_ids(tokenizer)) == QUESTIONS[0]:
-        if not getattr(tokenizer, "chat_template", None):
-            return QUESTIONS
-        return [[{"role": "user", "content": question}] for question in QUESTIONS]
+    if tokenizer is not None:
+        ids = tokenizer(QUESTIONS[0], add_special_tokens=False)["input_ids"]
+        if tokenizer.decode(ids) == QUESTIONS[0]:
+            if not getattr(tokenizer, "chat_template", None):
+                return QUESTIONS
+            return [[{"role": "user", "content": question}] for question in QUESTIONS]
     special = {policy.eos_token_id, policy.pad_token_id, *getattr(tokenizer, "all_special_ids", ())}
     plain = torch.tensor([i for i in range(policy.vocabulary) if i not in special])
     generator = torch.Generator().manual_seed(0)
     places = torch.randint(len(plain), (len(QUESTIONS), 8), generator=generator)
     return plain[places].tolist()
-
-
-def _ids(tokenizer: Any) -> list[int]:
-    return tokenizer(QUESTIONS[0], add_special_tokens=False)["input_ids"]
 
 
 def _responses(
@@ -156,7 +154,11 @@ _NO_SAMPLER = (RECORDED, SFT)
 def model_obstacles(policy: Policy, subject: Subject) -> list[Obstacle]:
     """Training's dropout and load-balancing loss, which are not in the computed step."""
     arguments = subject.as_trained.arguments
-    return [*_dropout(policy.model, arguments), *_balancing(policy.model, arguments)]
+    found = _dropout(policy.model, arguments)
+    if arguments and (weight := balancing_weight(policy.model, arguments)):
+        words = f"a load-balancing loss of weight {weight:g} is added for the experts"
+        found.append(Obstacle("router_aux_loss_coef", words))
+    return found
 
 
 def stale_batch(
@@ -246,10 +248,3 @@ def balancing_weight(model: Any, arguments: Mapping[str, Any]) -> float:
     always = "router_aux_loss_coef" in arguments  # TRL, which asks the model for it
     own = getattr(config, "router_aux_loss_coef", 0.0)
     return float(own) if always or config.output_router_logits else 0.0
-
-
-def _balancing(model: Any, arguments: Mapping[str, Any]) -> list[Obstacle]:
-    """The load-balancing loss as an obstacle, where a trainer's arguments are known."""
-    weight = balancing_weight(model, arguments) if arguments else 0.0
-    words = f"a load-balancing loss of weight {weight:g} is added for the experts"
-    return [Obstacle("router_aux_loss_coef", words)] if weight else []

@@ -26,7 +26,7 @@ from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import as_prompts, name_prompts
 from isentrope.sampling.tasks import Task
-from isentrope.system.progress import Clock, Progress
+from isentrope.system.progress import Clock
 from isentrope.verbs.batches import read_rollouts
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import prepare_checkpoint
@@ -217,12 +217,12 @@ class _DryRun:
         meter = Meter(self._alive)
         self.meters.append(meter)
         with share_of_limits(part), self._alive:
-            ready = prepare_checkpoint(config, self._subject, Progress(), meter)
+            ready = prepare_checkpoint(config, self._subject, meter)
             for verb in verbs:
                 before, analyse = set(meter.seconds), load(VERBS[verb].analyse)
                 try:
                     with at_precision(policy, config.precision.measuring), meter.stage(verb):
-                        analyse(ready, Progress())
+                        analyse(ready)
                 except (ValueError, RuntimeError, ArithmeticError) as error:
                     self.stopped[verb] = f"its dry run stopped: {error}"
                 inner = [name for name in meter.seconds if name not in {*before, verb}]

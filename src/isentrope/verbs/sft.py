@@ -40,7 +40,7 @@ from isentrope.sampling.tasks.task import Demonstrator, FormattedTask, Task
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
 from isentrope.system.processes import barrier, gather, join_processes, rank
-from isentrope.system.progress import Progress
+from isentrope.system.progress import progress
 from isentrope.system.reading import read_json, read_json_lines, reading
 from isentrope.training.demonstrations import IGNORED, encode_demonstrations
 from isentrope.training.models import find_model, load_trainable
@@ -133,25 +133,22 @@ class FineTuned:
     adherence: dict[str, Estimate | None] = field(default_factory=dict)
 
 
-def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
+def sft(config: SftConfig) -> FineTuned:
     """Fine-tune a model; returns its folder and the last loss."""
     heed(config)
     join_processes()
     files = RunFiles(gather(run_directory(config.output.directory))[0])
     with one_writer(files.folder, inputs_of(config)):
         require_no_run(files, "sft", (MODEL, "training_state", CONFIG))
-        return _fine_tune(config, files, progress or Progress(), None)
+        return _fine_tune(config, files, None)
 
 
-def resume(
-    folder: str | Path, overrides: Iterable[str] = (), *, progress: Progress | None = None
-) -> FineTuned:
+def resume(folder: str | Path, overrides: Iterable[str] = ()) -> FineTuned:
     """Resume a run from its newest checkpoint, bit-for-bit identically.
 
     Args:
         folder: The run folder.
         overrides: Settings of output, which alone may change.
-        progress: Where to say how far it is.
 
     Returns:
         The folder of the model and the last loss.
@@ -174,12 +171,10 @@ def resume(
         if (checkpoint := files.latest()) is not None:
             verify(checkpoint)
             files.require_whole_log(max(files.steps()))
-        return _fine_tune(config, files, progress or Progress(), checkpoint)
+        return _fine_tune(config, files, checkpoint)
 
 
-def _fine_tune(
-    config: SftConfig, files: RunFiles, progress: Progress, checkpoint: Path | None
-) -> FineTuned:
+def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> FineTuned:
     from isentrope.training.supervised import fine_tune_supervised, save_model
 
     tuning = config.fine_tuning
@@ -217,7 +212,7 @@ def _fine_tune(
     if "tensorboard" in options["report_to"]:
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / "tensorboard")
     how = {"shard_base": config.model.shard_base, "record": record, "checkpoint": checkpoint}
-    observe = _observer(tuning, files, progress)
+    observe = _observer(tuning, files)
     size = options["per_device_train_batch_size"]
     smaller = f"fine_tuning.micro_batch (now {size} demonstrations per backward pass)"
     with under_way(files, "sft", smaller, saves=tuning.save_every is not None):
@@ -265,10 +260,8 @@ def examples(
     return encode_demonstrations(policy, pairs, tuning.max_length)
 
 
-def _observer(
-    tuning: FineTuningConfig, files: RunFiles, progress: Progress
-) -> Callable[[dict[str, float]], None]:
-    show = progress.fine_tuning(tuning.steps)
+def _observer(tuning: FineTuningConfig, files: RunFiles) -> Callable[[dict[str, float]], None]:
+    show = progress().fine_tuning(tuning.steps)
 
     def observe(metrics: dict[str, float]) -> None:
         if rank() == 0:
