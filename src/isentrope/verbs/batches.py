@@ -77,9 +77,9 @@ class Sampler:
         data = self.data
         E = U = report = None
         if data.E_file is not None:
-            E = self.read(data.E_file)
+            E = self.read_evaluation(data.E_file)
         if data.U_file is not None:
-            U = self._rewarded_update(self.read(data.U_file), estimator)
+            U = self._rewarded_update(self._read(data.U_file, data.update_task), estimator)
         if E is None:
             E = self.evaluation(self._taken(U))
         if U is None:
@@ -91,10 +91,12 @@ class Sampler:
             )
         return Batches(E, U, report)
 
-    def read(self, path: str | Path) -> Rollouts:
-        """A batch from a file, checked against the policy."""
-        longest = self.sampling.max_new_tokens
-        return read_rollouts(self.policy, path, self.data.update_task, longest)
+    def read_evaluation(self, path: str | Path) -> Rollouts:
+        """E from a file, checked against the policy."""
+        return self._read(path, self.data.evaluation_task)
+
+    def _read(self, path: str | Path, task: Callable[[], Task]) -> Rollouts:
+        return read_rollouts(self.policy, path, task, self.sampling.max_new_tokens)
 
     def longest(self, rollouts: Rollouts) -> int:
         """Tokens after which responses were cut: as the batch says, or as they are drawn here."""

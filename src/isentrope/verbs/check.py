@@ -40,6 +40,7 @@ from isentrope.verbs.check_batches import (
     model_obstacles,
     stale_batch,
     training_dropout,
+    unlike_advantages,
 )
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.real_step import OptimizerOf, check_rounding
@@ -97,6 +98,7 @@ def check_subject(
     E, U, rewarded = check_batches(sampler, estimator)
     findings.append(rewarded)
     with at_precision(policy, precision.updating):
+        findings += _advantages_of_U(sampler, U, subject, estimator)
         findings.append(_sampler_of_U(sampler, U, estimator))
         direct, more = _without_records(estimator, U), list[Finding]()
         try:
@@ -155,6 +157,19 @@ def _sampler_of_U(sampler: Sampler, U: Rollouts, estimator: EstimatorConfig) -> 
     return Finding(name, True, notes[0] if notes else "its sampler is this policy to rounding")
 
 
+def _advantages_of_U(
+    sampler: Sampler, U: Rollouts, subject: Subject, estimator: EstimatorConfig
+) -> list[Finding]:
+    """Advantages of a batch from a file by another rule than training's; none where they fit."""
+    unlike = [] if sampler.data.U_file is None else unlike_advantages(U, subject.as_trained)
+    ignored = {"estimator.advantages"} & {*estimator.ignore_training_settings}
+    advice = "The step would be another than training's."
+    return [
+        Finding("advantages of U", None if ignored else False, obstacle.words, advice)
+        for obstacle in unlike
+    ]
+
+
 def _without_records(estimator: EstimatorConfig, U: Rollouts) -> EstimatorConfig:
     """The same with an objective that U can serve: the checks need any direction like a step's."""
     if U.token_weights is not None:
@@ -164,12 +179,5 @@ def _without_records(estimator: EstimatorConfig, U: Rollouts) -> EstimatorConfig
 
 
 def _objective_gradient(sampler: Sampler, U: Rollouts, estimator: EstimatorConfig) -> Vector:
-    clip = estimator.clip_pair
-    weights = token_weights(
-        U,
-        estimator.objective,
-        estimator.max_response_length or sampler.longest(U),
-        clip_high=clip[1] if clip else None,
-        micro_batch=estimator.micro_batch,
-    )
+    weights = token_weights(U, estimator.objective, **estimator.weighting(sampler.longest(U)))
     return weighted_gradient(sampler.policy, U, weights, entropy_weights(U, estimator.objective))

@@ -66,7 +66,7 @@ def check_batches(
         return both.E, both.U, Finding(NAME, True, f"U is {data.U_file}")
     named = bool({"dataset_name", "U_dataset_name"} & data.model_fields_set)
     if data.E_file is not None:
-        E = sampler.read(data.E_file)
+        E = sampler.read_evaluation(data.E_file)
     elif named:
         E = sampler.evaluation()
     else:

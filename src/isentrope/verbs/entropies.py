@@ -42,7 +42,7 @@ from isentrope.system.progress import progress
 from isentrope.system.reading import read_json
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import Column, Printed, Table, ends
+from isentrope.verbs.printed import Column, Printed, Table, ends, interval_title
 
 ROUNDING = 1e-4
 """Relative difference of a logged value from the recorded batch's that is rounding of float32."""
@@ -219,7 +219,7 @@ def printed_entropies(result: EntropiesResult, _: Path) -> Printed:
         Column("on", "batch", left=True),
         Column("definition", lambda row: WORDS[row.definition], left=True),
         Column("value", lambda row: f"{row.value.value:.5g} ± {row.value.se:.1g}"),
-        Column("95 % interval", lambda row: ends(row.value), 1),
+        Column(interval_title(result), lambda row: ends(row.value), 1),
         Column("minus exact", "difference"),
     ]
     if result.logged is not None:

@@ -213,7 +213,7 @@ def past_lines(past: MomentumRecord) -> Iterator[str]:
         parts[f"{len(others)} earlier ones"] = sum(step.delta_h.value for step in others)
     if past.before is not None:
         parts[f"before step_{past.steps[-1].step}"] = past.before.delta_h
-    parts["not attributed"] = past.not_attributed.delta_h.value
+    parts["not attributed"] = past.not_attributed.delta_h
     yield f"  momentum     by past update: {named(parts)}"
     if past.half is not None:
         yield f"  half of it   is of the last {past.half} updates"

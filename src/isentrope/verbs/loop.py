@@ -58,8 +58,8 @@ def run_verb(verb: Verb, config: MeasureConfig, draw: Draw | None = None) -> Run
         The folders and the results.
 
     Raises:
-        ValueError: If the rounded step is asked for, whose parts do not sum to v, a verb needs more
-            prompt groups, or works in one process alone.
+        ValueError: If the rounded step or gradient is asked for, whose parts do not sum to it, a
+            verb needs more prompt groups, or works in one process alone.
     """
     join_processes()
     batch = config.batch_config
@@ -72,6 +72,12 @@ def run_verb(verb: Verb, config: MeasureConfig, draw: Draw | None = None) -> Run
         raise ValueError(
             f"A {verb.name} scale needs four prompt groups or more, and batch_config.B_U is "
             f"{batch.B_U}."
+        )
+    if config.precision.updating.rounding and verb.gradients in ("groups", "prompts"):
+        raise ValueError(
+            f"precision.update_vector of 16 bits acts in {MEASURE.name}: the shares of {verb.name} "
+            "are those of each sequence, which sum to the gradient without rounding. Set it to "
+            "null."
         )
     heed(config)
     with verification(config.checkpoint.verify), writing_study(verb.name, config) as study:

@@ -39,6 +39,7 @@ from isentrope.system.checkpoint_names import step_of_folder
 from isentrope.system.errors import IsentropeError
 from isentrope.system.formatting import listed
 from isentrope.system.progress import progress
+from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import clip_factor
 from isentrope.verbs.prepare import Prepared
@@ -93,7 +94,8 @@ def past_updates(
             policy.convert(ready.policy.precision)
             size = update.get("gradient_norm")
             if size is None:  # not every recorder knows it
-                size = norm(weighted_gradient(policy, batch, batch.padded("token_weights")))
+                both = token_weights(batch, RECORDED), entropy_weights(batch, RECORDED)
+                size = norm(weighted_gradient(policy, batch, *both))
             clip = clip_factor(size, update.get("max_grad_norm"))
             directions = momentum.directions(quantities, back, clip)
             rows = past_influence(policy, batch, directions, ready.gradients)

@@ -14,6 +14,7 @@ from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelCon
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.stages import LoggingConfig, PrecisionConfig
+from isentrope.models.precision import Precision
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import norm
 from isentrope.policy.language_model import Policy
@@ -94,6 +95,11 @@ class Prepared:
         """The learning rate of interest."""
         return self.estimator.rate(self.step.learning_rate)
 
+    @property
+    def updating(self) -> Precision:
+        """Precision of the step's gradient."""
+        return self.header.policy.precision["updating"]
+
 
 def prepare_checkpoint(config: MeasureConfig, subject: Subject, clock: Clock) -> Prepared:
     """Load a checkpoint, draw E and U, and compute the step."""
@@ -167,7 +173,9 @@ def _header(
             manifest_sha256=verify(subject.path),
         ),
         batches=_batches(batches),
-        estimator=EstimatorRecord(estimator.functional, estimator.method, estimator.confidence),
+        estimator=EstimatorRecord(
+            estimator.functional, estimator.weighted_method, estimator.confidence
+        ),
         settings=SettingsRecord(settled.origins, settled.obstacles, settled.ignored),
         step=StepRecord(
             objective=estimator.objective,

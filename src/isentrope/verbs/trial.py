@@ -26,7 +26,7 @@ from isentrope.results.results import TrialResult
 from isentrope.system.formatting import MISSING
 from isentrope.system.progress import Report, progress
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import Column, Printed, Table, ends, named, text
+from isentrope.verbs.printed import Column, Printed, Table, ends, interval_title, named, text
 from isentrope.verbs.trial_steps import PARTS, RANDOM, SHRUNK, TrialSteps
 
 TITLES = {
@@ -91,7 +91,7 @@ def _gained(result: TrialResult, part: str) -> Table:
         Column("strength", "strength"),
         Column("touched", _touched, 3),
         Column("ΔH gained", "gained_delta_h"),
-        Column("95 % interval", lambda row: ends(row["gained_delta_h"]), 2),
+        Column(interval_title(result), lambda row: ends(row["gained_delta_h"]), 2),
     ]
     if "delta_j" in result.vanilla[part]:
         columns += [Column("ΔJ gained", "gained_delta_j"), Column("price", _price)]
