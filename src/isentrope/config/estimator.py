@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from isentrope.config.stages import Section
 from isentrope.config.values import Count, Name, Order, Positive, Rate, Share
-from isentrope.estimators.functional import EstimatorOptions, Method
+from isentrope.estimators.functional import EstimatorOptions
 from isentrope.trainers.fields import require_known_settings
 from isentrope.update.objective import ADVANTAGES_OF, Objective
 
@@ -95,15 +95,27 @@ class EstimatorConfig(Section):
         low, high = self.clip if isinstance(self.clip, tuple) else (self.clip, self.clip)
         return min(low, 1.0), high
 
-    @property
-    def weighted_method(self) -> Method:
-        """The estimator by importance weights; "resampled" has its derivatives from "prefix"."""
-        return "prefix" if self.method == "resampled" else self.method
+    def weighting(self, longest: int | None) -> dict[str, Any]:
+        """What gives sequences their weights (`update.objective.sequence_weights`).
+
+        Args:
+            longest: Where U's sampler cut responses: L of dr_grpo where none is set.
+
+        Returns:
+            L, the cap of cispo and the micro-batch, by name.
+        """
+        return {
+            "max_response_length": self.max_response_length or longest,
+            "clip_high": self.clip_pair[1] if self.clip_pair else None,
+            "micro_batch": self.micro_batch,
+        }
 
     @property
     def options(self) -> EstimatorOptions:
         """Which entropy, by which weighted method, and the coverage of intervals."""
-        return EstimatorOptions(self.functional, self.weighted_method, self.confidence)
+        # "resampled" has its derivatives from "prefix"
+        method = "prefix" if self.method == "resampled" else self.method
+        return EstimatorOptions(self.functional, method, self.confidence)
 
     @property
     def advantage_rule(self) -> str:
