@@ -95,13 +95,12 @@ def check_subject(
     policy, settled = sampler.policy, subject.as_trained
     adapter = check_adapter(policy, subject.path, subject.optimizer)
     findings = [_settings(settled, policy, subject), adapter]
-    batches = check_batches(sampler, estimator)
-    findings.append(batches.finding)
+    E, U, rewarded = check_batches(sampler, estimator)
+    findings.append(rewarded)
     with at_precision(policy, precision.updating):
-        findings += _advantages_of_U(sampler, batches.U, subject, estimator)
-        findings.append(_sampler_of_U(sampler, batches.U, estimator))
-        direct, U = _without_records(estimator, batches.U), batches.U
-        more = list[Finding]()
+        findings += _advantages_of_U(sampler, U, subject, estimator)
+        findings.append(_sampler_of_U(sampler, U, estimator))
+        direct, more = _without_records(estimator, U), list[Finding]()
         try:
             state = load_optimizer_state(policy, subject.optimizer)
         except (ValueError, FileNotFoundError):  # check_optimizer says why
@@ -111,16 +110,16 @@ def check_subject(
             gradient = {name: -x for name, x in step.loss_gradient.items()}
             of = OptimizerOf(policy, subject, state, master_weights)
             more = [check_rates(state, subject.path), check_rounding(of, step, estimator)]
-        findings.append(check_optimizer(policy, gradient, subject.optimizer, batches.rewarded))
+        findings.append(check_optimizer(policy, gradient, subject.optimizer, bool(rewarded.passed)))
         findings += more
     dropped = {}
     if "dropout" not in settled.ignored:
         dropped = training_dropout(policy.model, settled.arguments)
     with at_precision(policy, precision.measuring):
-        few = batches.E.select(range(min(FEW, len(batches.E))))
+        few = E.select(range(min(FEW, len(E))))
         findings += check_instrument(policy, few, gradient, training_rates=dropped)
         if all(f.passed is not False for f in findings if f.name in (BATCH, OWN_LOGITS)):
-            findings += check_sampler(policy, batches.E, gradient)
+            findings += check_sampler(policy, E, gradient)
     return findings
 
 

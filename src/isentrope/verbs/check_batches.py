@@ -10,7 +10,6 @@ the log-probabilities that a batch keeps of its sampler.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any, Literal
 
@@ -48,30 +47,23 @@ QUESTIONS = [
 ]
 
 
-@dataclass(frozen=True)
-class CheckBatches:
-    """What the checks look at.
+def check_batches(
+    sampler: Sampler, estimator: EstimatorConfig
+) -> tuple[Rollouts, Rollouts, Finding]:
+    """Draw or read E and U for the checks.
 
-    Attributes:
-        E: Responses whose scores are checked.
-        U: Responses with advantages.
-        rewarded: Whether U's advantages are those of rewards, so that its gradient is like those
-            of training.
-        finding: What is known of prompts and rewards.
+    Args:
+        sampler: Draws and reads.
+        estimator: Has the rule of advantages.
+
+    Returns:
+        E, U with advantages, and what is known of prompts and rewards: where it has passed, the
+        advantages are those of rewards, so that U's gradient is like those of training.
     """
-
-    E: Rollouts
-    U: Rollouts
-    rewarded: bool
-    finding: Finding
-
-
-def check_batches(sampler: Sampler, estimator: EstimatorConfig) -> CheckBatches:
-    """Draw or read E and U for the checks, with what is known of U's rewards."""
     data, policy = sampler.data, sampler.policy
     if data.U_file is not None:
         both = sampler.batches(estimator)
-        return CheckBatches(both.E, both.U, True, Finding(NAME, True, f"U is {data.U_file}"))
+        return both.E, both.U, Finding(NAME, True, f"U is {data.U_file}")
     named = bool({"dataset_name", "U_dataset_name"} & data.model_fields_set)
     if data.E_file is not None:
         E = sampler.read_evaluation(data.E_file)
@@ -96,8 +88,8 @@ def check_batches(sampler: Sampler, estimator: EstimatorConfig) -> CheckBatches:
             )
             finding = Finding(NAME, None, str(error), advice)
     if finding.passed:
-        return CheckBatches(E, with_advantages(U, estimator.advantage_rule), True, finding)
-    return CheckBatches(E, U.with_columns(advantages=random), False, finding)
+        return E, with_advantages(U, estimator.advantage_rule), finding
+    return E, U.with_columns(advantages=random), finding
 
 
 def own_prompts(policy: Policy) -> Sequence[PromptLike]:
