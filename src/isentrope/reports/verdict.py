@@ -91,7 +91,7 @@ def _first_order(reading: Reading) -> Iterator[Claim]:
     elif ratio < 0:
         how = "has the sign wrong"
     if not has_interval(change):
-        how = "the change that it is held against has no interval"
+        how = "the measured change has no interval to compare it with"
     text = f"First order says {with_error(bare(row.first_order, row.first_order_se))} and {how}"
     reach = result.linear_range
     if reach is not None and reach.rate_over_range is not None:
