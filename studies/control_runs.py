@@ -203,7 +203,8 @@ def run(config: TrainConfig, budget: float = float("inf")) -> Run:
     """Train until the steps are done or the tokens spent."""
     begun, ended = time.perf_counter(), "steps"
     try:
-        train(config, progress=Budget(budget, config.training.save_every))
+        with Budget(budget, config.training.save_every):
+            train(config)
     except BudgetSpent:
         ended = "budget"
     except ValueError as error:  # no group with an advantage is left: the task is solved, or lost

@@ -35,7 +35,7 @@ from isentrope.policy.scoring import score
 from isentrope.results.attributions import is_it_all
 from isentrope.runs.checkpoints import find_subjects
 from isentrope.system.formatting import TERMINAL
-from isentrope.system.progress import Clock, Progress
+from isentrope.system.progress import Clock
 from isentrope.verbs.influence import classes_of, fresh_responses, influence_of
 from isentrope.verbs.kernel_block import sequence_weights
 from isentrope.verbs.precision_stages import at_precision
@@ -61,14 +61,14 @@ def prepared(path: Path, B_E: int, B_U: int, repeat: int = 0) -> tuple[Prepared,
         }
     )
     (subject,) = find_subjects(config.checkpoint)
-    return prepare_checkpoint(config, subject, Progress(), Clock()), config
+    return prepare_checkpoint(config, subject, Clock()), config
 
 
 def classes_at(path: Path, B_E: int) -> dict[str, Classes]:
     """The classes of tokens and sequences of a batch of 64 prompts."""
     ready, config = prepared(path, B_E, 64)
     with at_precision(ready.policy, config.precision.measuring):
-        return classes_of(ready, influence_of(ready, Progress(), tokens=True, reward=True))
+        return classes_of(ready, influence_of(ready, tokens=True, reward=True))
 
 
 def contributions(path: Path, B: int, repeat: int) -> dict[str, float]:

@@ -33,7 +33,7 @@ from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.results.header import Header
 from isentrope.runs.checkpoints import find_subjects
 from isentrope.system.file_contents import finite
-from isentrope.system.progress import Clock, Progress
+from isentrope.system.progress import Clock
 from isentrope.verbs.audit import audits_of
 from isentrope.verbs.influence import influence_of, prompt_shares
 from isentrope.verbs.kernel import find_kernel
@@ -85,7 +85,7 @@ def configured(path: Path, B_E: int, B_U: int) -> MeasureConfig:
 def prepared(config: MeasureConfig):
     """The one checkpoint of a configuration, with E and U."""
     (subject,) = find_subjects(config.checkpoint)
-    return prepare_checkpoint(config, subject, Progress(), Clock())
+    return prepare_checkpoint(config, subject, Clock())
 
 
 def study(path: Path, B_E: int = 1024, B_U: int = 64) -> dict[str, Any]:
@@ -93,9 +93,9 @@ def study(path: Path, B_E: int = 1024, B_U: int = 64) -> dict[str, Any]:
     config = configured(path, B_E, B_U)
     ready = prepared(config)
     with at_precision(ready.policy, config.precision.measuring):
-        table = influence_of(ready, Progress(), tokens=True, reward=True)
+        table = influence_of(ready, tokens=True, reward=True)
         shares = prompt_shares(ready)
-        kernel = find_kernel(ready, Progress())
+        kernel = find_kernel(ready)
         said = {
             "entropy_per_token": ise.entropy(ready.policy, ready.E),
             "entropy": table.entropy.budget,

@@ -212,7 +212,7 @@ TAKE_A_WHOLE_CONFIGURATION = {
 
 COMPARE_OR_WRITE_IT = {
     *("study.keep", "study.require_inputs", "study.writing_study", "study.plan_study"),
-    *("study._alone", "identity.contract_config", "identity.require_same_training"),
+    *("identity.contract_config", "identity.require_same_training"),
     *("identity.require_same_measurement", "identity.require_same_evaluation"),
     *("origin.training_origin", "origin.measurement_origin", "origin.evaluation_origin"),
     *("origin.of_measurement", "origin.of_evaluation"),

@@ -31,7 +31,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import find_subjects
 from isentrope.sampling import generate
 from isentrope.sampling.tasks import load_task
-from isentrope.system.progress import Clock, Progress
+from isentrope.system.progress import Clock
 from isentrope.training.models import MAX_NEW_TOKENS
 from isentrope.verbs.prepare import prepare_checkpoint
 from validation.enumerated import POLICIES, Enumerated
@@ -77,7 +77,7 @@ def fresh_toy(checkpoint: Path, batches: int, kept: Path) -> np.ndarray:
     if len(found) >= batches:
         return found[:batches]
     (subject,) = find_subjects(config.checkpoint)
-    ready = prepare_checkpoint(config, subject, Progress(), Clock())
+    ready = prepare_checkpoint(config, subject, Clock())
     policy, direction = merged(ready.policy, ready.step.direction)
     task = load_task("addition", config.batch_config.E_split)
     for k in range(len(found), batches):

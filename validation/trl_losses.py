@@ -46,7 +46,7 @@ from isentrope.nouns.vectors import axpy, norm
 from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.tasks.addition import character_tokenizer
-from isentrope.system.progress import Clock, Progress
+from isentrope.system.progress import Clock
 from isentrope.trainers.as_trained import refuse
 from isentrope.verbs.prepare import prepare_checkpoint
 
@@ -338,7 +338,7 @@ def _step(config: MeasureConfig, subject: Subject) -> tuple[tuple[str, ...], Any
         try:
             refuse(settled.obstacles, allowed, subject.name)
             known = Subject(subject.path, subject.name, subject.optimizer, settled)
-            return allowed, prepare_checkpoint(now, known, Progress(), Clock()).step
+            return allowed, prepare_checkpoint(now, known, Clock()).step
         except ValueError as error:
             names = str(error).partition("ignore_training_settings: [")[2].partition("]")[0]
             if not names:

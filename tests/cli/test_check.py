@@ -1,14 +1,17 @@
 import json
 
 import pytest
+import torch
 import yaml
 from typer.testing import CliRunner
 
 from isentrope.cli import demo
 from isentrope.cli.main import app
-from isentrope.system.progress import Progress
+from isentrope.policy.language_model import Policy
+from isentrope.sampling.advantages import with_advantages
+from isentrope.sampling.generate import sample
 from isentrope.training.models import MAX_NEW_TOKENS
-from tests.tiny_checkpoint import copied, settings
+from tests.tiny_checkpoint import PROMPTS, copied, settings
 
 
 def call(*arguments):
@@ -74,6 +77,19 @@ def test_settings_that_are_left_out_are_those_of_training(own):
     assert "sampler = scorer" in text(result)
 
 
+def test_advantages_of_another_rule_are_found_as_measure_finds_them(own):
+    checkpoint, config = own
+    policy = Policy.from_checkpoint(checkpoint)
+    U = sample(policy, PROMPTS[:4], 4, 4, max_new_tokens=3, seed=3)
+    U = with_advantages(U.with_columns(rewards=torch.arange(16) % 5 / 4.0), "dr_grpo")
+    file = U.save(checkpoint.parent / "U.parquet")
+    (checkpoint / "trainer_state.json").write_text(json.dumps({"advantages": "grpo"}))
+    given = [f"batch_config.U_file={file}", "batch_config.allow_overlap=true"]
+    result = call("check", config, *(x for s in given for x in ("--set", s)))
+    assert result.exit_code == 1
+    assert "U's advantages are those of dr_grpo, training had grpo" in text(result)
+
+
 def test_an_adapter_trained_with_dropout_is_found(own):
     checkpoint, config = own
     adapter = json.loads((checkpoint / "adapter_config.json").read_text())
@@ -91,7 +107,7 @@ def test_a_missing_checkpoint_is_one_sentence(own):
 
 
 def test_every_chapter_of_the_demo_is_a_configuration_that_its_verb_takes(tmp_path):
-    story = demo.Story(tmp_path, 40, 256, 3, Progress())
+    story = demo.Story(tmp_path, 40, 256, 3)
     assert story.fine_tuning(5).fine_tuning.warmup_steps == 5
     assert story.training(tmp_path / "model").sampling.max_new_tokens == MAX_NEW_TOKENS
     assert story.evaluation().sampling.max_new_tokens == MAX_NEW_TOKENS

@@ -10,6 +10,7 @@ from isentrope.cli.commands import COMMANDS
 from isentrope.cli.console import Results, err, out, say, say_written, show
 from isentrope.cli.main import app
 from isentrope.verbs.printed import Column, Table
+from tests.golden.printed import everything
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[31mb\r\x9b2J\u202ec\td\ne"
 SHOWN = r"a\x1b]0;owned\x1b[31mb\x9b2J\u202ec"
@@ -49,8 +50,9 @@ def test_the_first_screen_ends_where_it_is_full_and_says_what_is_left_out(capsys
     assert len(whole) == 14
     assert printed(100, capsys) == whole
     more = "  more         --details prints the rest"
-    assert printed(11, capsys) == [*whole[:10], "Wrote there", more]
-    assert "".join(out.full).splitlines() == [*whole, more]
+    with everything(out) as texts:
+        assert printed(11, capsys) == [*whole[:10], "Wrote there", more]
+    assert "".join(texts).splitlines() == [*whole, more]
     assert printed(4, capsys)[:5] == [*whole[:4], "Wrote there"]
 
 

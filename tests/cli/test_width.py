@@ -8,7 +8,7 @@ from rich.console import Console
 
 from isentrope.checks import Finding
 from isentrope.cli.console import Results, fitting, print_table, show
-from isentrope.cli.tables import print_branches, print_evaluation, print_findings
+from isentrope.cli.tables import print_findings, printed_branches, printed_evaluation
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.nouns.estimate import Estimate
@@ -129,7 +129,7 @@ def evaluated(_):
         max_new_tokens=8,
         rows=(row,),
     )
-    return print_evaluation, [result]
+    return showing(printed_evaluation), [result]
 
 
 def tried(folder):
@@ -151,7 +151,7 @@ def branched(_):
         for setting, against in ((UNCHANGED, START), (changed, START), (changed, UNCHANGED))
         for quantity in QUANTITIES
     ]
-    return print_branches, Branched(Path("branches.csv"), [start], effects)
+    return showing(printed_branches), Branched(Path("branches.csv"), [start], effects)
 
 
 def found(_):

@@ -1,6 +1,9 @@
+import inspect
+
 import pytest
 import torch
 
+from isentrope.config.estimator import EstimatorConfig
 from isentrope.control.base import Rewritten, Tokens
 from isentrope.control.trial import (
     OutOfReachError,
@@ -9,6 +12,8 @@ from isentrope.control.trial import (
     try_tokens,
 )
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.update.objective import OBJECTIVES, sequence_weights, token_weights
+from isentrope.update.off_policy import ImportanceRatios
 from isentrope.update.step import optimizer_step
 from tests import cases
 
@@ -54,6 +59,24 @@ def test_a_trial_is_the_step_of_the_rewritten_advantages(batch):
     for name, part in plain.direction.items():
         assert torch.allclose(trial.whole[name], part, rtol=1e-10, atol=1e-14)
     assert trial.numbers["touched_negative"] == 1.0
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_control_sees_the_weights_of_the_step(batch, objective):
+    policy, U, _ = batch
+    options = EstimatorConfig(objective=objective, clip=0.3, micro_batch=2).weighting(9)
+    tokens = on_policy_tokens(policy, U, objective, **options)
+    assert torch.equal(tokens.weights, token_weights(U, objective, **options))
+
+
+WEIGHING = (sequence_weights, token_weights, optimizer_step, Tokens.of, on_policy_tokens)
+
+
+@pytest.mark.parametrize("function", [*WEIGHING, ImportanceRatios.weighted])
+def test_what_weighs_sequences_takes_every_setting_of_the_weights(function):
+    given = EstimatorConfig().weighting(9).keys()
+    own = inspect.signature(sequence_weights).parameters.keys() - {"rollouts", "objective"}
+    assert own == given <= inspect.signature(function).parameters.keys()
 
 
 def test_rows_are_as_long_as_their_responses():

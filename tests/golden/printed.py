@@ -6,7 +6,10 @@ by one, and with it the width of a column, so runs of spaces and of rules count 
 
 import math
 import re
+from contextlib import contextmanager
 from decimal import Decimal
+
+from rich.console import Console
 
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]\d+)?")
 GAP = re.compile(r"[─━]{2,}|\s+")
@@ -48,3 +51,21 @@ def _near(x, y):
     """Whether two printed numbers differ by a unit of their last digit at most."""
     units = (Decimal(text).as_tuple().exponent for text in (x, y))
     return math.isclose(float(x), float(y), rel_tol=0, abs_tol=1.01 * 10.0 ** max(units))
+
+
+@contextmanager
+def everything(console):
+    """The texts that are printed in this block, on the first screen or not."""
+    texts, shown = [], console.print
+
+    def keep(*objects, **options):
+        with console.capture() as captured:
+            Console.print(console, *objects, **options)
+        texts.append(captured.get())
+        shown(*objects, **options)
+
+    console.print = keep
+    try:
+        yield texts
+    finally:
+        del console.print

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from isentrope.cli.console import out
 from isentrope.cli.main import app
-from tests.golden.printed import lines_of
+from tests.golden.printed import everything, lines_of
 from tests.golden.record import condensed, record
 from tests.tiny_checkpoint import PROMPTS, settings
 
@@ -62,9 +62,10 @@ def recorded(command):
     """The scene of one command: its run folder's record."""
 
     def scene(tiny, folder):
-        screen = call(*command(tiny, folder).arguments(folder, folder / "run"))
+        with everything(out) as texts:
+            screen = call(*command(tiny, folder).arguments(folder, folder / "run"))
         kept = places(tiny, folder)
-        full = "".join(line for line in out.full if not line.startswith("  more  "))
+        full = "".join(text for text in texts if not text.startswith("  more  "))
         shown = {"screen": screen.splitlines(), "printed": lines_of(full, kept)}
         return record(folder / "run", kept) | shown
 

@@ -35,4 +35,5 @@ def test_the_screen_has_the_latest_and_the_others_together(tmp_path):
     assert "step_7 -0.5" in first
     assert "2 earlier ones 0.00781" in first
     assert "before" not in first
+    assert "not attributed 1e-08 ± " in first
     assert half.endswith("of the last 2 [1, ∞) updates")

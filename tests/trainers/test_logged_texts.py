@@ -7,11 +7,14 @@ import pandas as pd
 import pytest
 from trl import GRPOTrainer
 
+from isentrope.config.measure import BatchConfig
+from isentrope.config.stages import SamplingConfig
+from isentrope.models.precision import Precision
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.errors import FileError
 from isentrope.trainers.logged_texts import are_logged_texts, read_logged_texts
-from isentrope.verbs.batches import read_rollouts
+from isentrope.verbs.batches import Sampler, read_rollouts
 from tests.sampling.conftest import tiny_policy
 from tests.training.conftest import small_policy
 from tests.training.runs import LENGTH, SIZE, trl_args
@@ -132,7 +135,10 @@ def test_a_file_written_by_hand_is_no_log(tmp_path):
     ("change", "message"),
     [
         ({"score": None}, r"1\.score is wrong .*rollout_data_dir"),
-        ({"input": "4+4="}, r"no prompt of batch_config.dataset_name.* has the text '4\+4='"),
+        (
+            {"input": "4+4="},
+            r"no prompt of its task .batch_config\..* has the text '4\+4='",
+        ),
         ({"input": "2+2="}, r"prompts have 1 to 3 responses"),
         ({"step": 22}, r"holds 2 training steps"),
         ({"output": "4§"}, r"'4§' encoded and decoded again is another text"),
@@ -148,3 +154,16 @@ def test_a_dump_without_scores_is_refused_by_the_name_of_the_field(chat, tmp_pat
     bare = [{key: value for key, value in row.items() if key != "score"} for row in ROWS]
     with pytest.raises(FileError, match=r"score is wrong .*rollout_data_dir"):
         read_rollouts(chat, dump(tmp_path, bare), conversations, 3)
+
+
+def test_texts_of_each_batch_are_of_its_own_task(policy, tmp_path):
+    for name, prompts in (("E", ("1+1=", "2+2=")), ("U", ("3+3=", "4+4="))):
+        rows = [{"prompt": prompt, "reference": "2"} for prompt in prompts]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = BatchConfig(
+        dataset_name="prompts",
+        dataset_path=str(tmp_path / "E.jsonl"),
+        U_dataset_path=str(tmp_path / "U.jsonl"),
+    )
+    sampler = Sampler(policy, data, SamplingConfig(), Precision())
+    assert sampler.read_evaluation(dump(tmp_path, ROWS)).n_prompts == 2

@@ -13,7 +13,6 @@ from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.estimators.price import Price, Spent
 from isentrope.nouns.estimate import Estimate
-from isentrope.system.progress import Progress
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs.prepare_training import prepare_training
 from tests.training import runs
@@ -42,7 +41,7 @@ def logged(tmp_path_factory):
         "control": {"name": "budget", "target": {"kind": "hold"}, "options": {"size": 16}},
     }
     config = load_config(runs.settings(folder, **sections), root=TrainConfig)
-    trainer = prepare_training(config, RunFiles(folder), Progress())
+    trainer = prepare_training(config, RunFiles(folder))
     tracker = Tracker()
     trainer.add_callback(tracker)
     trainer.train()

@@ -179,6 +179,14 @@ def test_bad_settings_are_refused_in_a_sentence(run):
         run("influence", "analysis.groups=500", "analysis.overlap=independent", name="b")
     with pytest.raises(ValueError, match="four prompt groups or more"):
         run("noise", "batch_config.B_U=3", "analysis.overlap=independent", name="c")
+    for verb in ("influence", "audit", "noise"):  # and not as a fault of the model's derivatives
+        with pytest.raises(ValueError, match=r"update_vector .* acts in measure.*Set it to null"):
+            run(verb, "precision.update_vector={use_amp: true}", "batch_config.B_U=4", name="d")
+
+
+def test_a_verb_that_draws_nothing_afresh_names_the_estimator_it_used(run):
+    _, results = run("audit", "estimator.method=resampled", "analysis.overlap=independent")
+    assert results["estimator"]["method"] == "prefix"
 
 
 def test_fresh_responses_to_us_prompts_have_pairs_by_class(run):

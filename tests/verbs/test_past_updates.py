@@ -2,15 +2,22 @@
 
 import json
 import shutil
+from functools import partial
 
 import pandas as pd
 import pytest
+import torch
 
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
+from isentrope.nouns.vectors import norm
+from isentrope.policy.gradient import weighted_gradient
+from isentrope.policy.language_model import Policy
+from isentrope.recording import next_update
 from isentrope.results.results import InfluenceResult
 from isentrope.results.verbs import INFLUENCE
 from isentrope.system.files import MANIFEST
+from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.train import train
 from tests.training import runs
@@ -104,6 +111,28 @@ def test_without_the_state_of_the_earliest_step_a_sentence_says_so(unrolled):
     assert result.past.before is None
     assert any("The earliest recorded past step has no optimizer.pt" in x for x in result.warnings)
     assert sum(sizes(result)) == pytest.approx(result.entropy.momentum.value, rel=1e-9)
+
+
+def test_the_clip_of_an_unrecorded_norm_is_of_entropies_too(unrolled, monkeypatch):
+    """A recorder that does not know the norm leaves it to the batch, whose loss has both terms."""
+    record = next_update.read_next_update
+
+    def with_entropies(checkpoint, *, known):
+        batch, update = record(checkpoint)
+        weights = [torch.full_like(x, 9.0) for x in batch.token_weights]
+        batch = batch.with_columns(entropy_weights=weights)
+        policy = Policy.from_checkpoint(checkpoint)
+        both = token_weights(batch, RECORDED), entropy_weights(batch, RECORDED)
+        size = norm(weighted_gradient(policy, batch, *both)) if known else None
+        return batch, update | {"max_grad_norm": 1e-3, "gradient_norm": size}
+
+    found = []
+    for known in (True, False):
+        reader = partial(with_entropies, known=known)
+        monkeypatch.setattr("isentrope.verbs.past_updates.read_next_update", reader)
+        result = unrolled(steps=1, name=f"known_{known}")
+        found.append(result.past.steps[0].delta_h.value)
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
 
 
 def test_a_record_of_another_step_is_refused(unrolled, made, tmp_path):

@@ -17,11 +17,12 @@ from isentrope.nouns.vectors import axpy
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.results.attributions import Tried
+from isentrope.results.results import TrialResult
 from isentrope.results.verbs import TRY
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.trial import on_frontier, price_sentences
+from isentrope.verbs.trial import on_frontier, price_sentences, printed_trial
 from isentrope.verbs.trial_steps import largest_strength
 from tests.tiny_checkpoint import make_checkpoint, settings
 
@@ -120,6 +121,28 @@ def test_every_control_that_acts_is_tried_at_every_strength_that_fits(run):
     numbers = table[["delta_h", "gained_delta_h", "gained_delta_h_se", "delta_j", "gained_delta_j"]]
     assert numbers.notna().all().all()
     assert table[table["part"] == "step"]["frontier"].any()
+
+
+@pytest.mark.parametrize(
+    "settings_of_the_step",
+    [
+        ["estimator.objective=cispo", "estimator.clip=0.3", "estimator.max_grad_norm=null"],
+        ["estimator.objective=dapo", "precision.update_vector={use_amp: true}"],
+    ],
+)
+def test_a_control_that_does_nothing_gains_nothing(run, settings_of_the_step):
+    little = ["trial.strengths=[1e-9]", "trial.random_masks=false"]
+    _, results = run(["negative_scale"], *little, *settings_of_the_step)
+    (entry,) = results["tried"].values()
+    for part in ("step", "gradient"):
+        whole = results["vanilla"][part]["delta_h"]["value"]
+        assert abs(entry[part]["gained_delta_h"]["value"]) < 1e-6 * abs(whole)
+
+
+def test_intervals_are_named_by_their_coverage(run):
+    folder, _ = run(["negative_scale"], "trial.strengths=[1.0]", "estimator.confidence=0.9")
+    table, *_ = printed_trial(TrialResult.load(folder), folder)
+    assert "90 % interval" in [column.title for column in table.columns]
 
 
 def test_a_shrunk_step_and_one_without_momentum_are_always_tried(run, tiny):

@@ -79,7 +79,7 @@ COMMANDS = (
         options.BRANCHED,
         through="isentrope.cli.running:branching",
         run=f"{_PIPELINES}.branch:branch_study",
-        show="isentrope.cli.tables:print_branches",
+        show="isentrope.cli.tables:printed_branches",
         help="Train on from checkpoints with changed settings, and compare.",
         kept="No branch was begun: run the same command again.",
     ),

@@ -36,10 +36,6 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 """All of them but line breaks and tabs; and those that turn the direction of text."""
 
 
-def _shown(character: re.Match[str]) -> str:
-    return ascii(character[0])[1:-1]
-
-
 def _width(stream: TextIO) -> int | None:
     """None for that of the terminal, or of $COLUMNS."""
     return None if stream.isatty() or "COLUMNS" in os.environ else UNKNOWN_WIDTH
@@ -53,8 +49,10 @@ class _Console(Console):
 
     def render(self, *arguments: Any, **options: Any) -> Iterator[Segment]:
         for segment in super().render(*arguments, **options):
-            shown = segment.text if segment.control else _CONTROL.sub(_shown, segment.text)
-            yield Segment(shown, segment.style, segment.control)
+            if not segment.control:
+                text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], segment.text)
+                segment = Segment(text, segment.style)
+            yield segment
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -66,16 +64,14 @@ class Results(_Console):
 
     Attributes:
         room: Lines that are left on the screen.
-        full: All lines since there is a limit, in their order.
     """
 
     room = math.inf
-    full: Sequence[str] = ()
 
     @contextmanager
     def first_screen(self, room: float) -> Generator[None]:
         """A block that prints so many lines at most, besides conclusions."""
-        self.room, self.full = room, ()
+        self.room = room
         try:
             yield
         finally:
@@ -91,7 +87,6 @@ class Results(_Console):
         if self.room < min(len(lines), _HEAD):
             self.room = -1
         for line in lines:
-            self.full = (*self.full, line)
             self.room -= max(1, -(-len(line.rstrip()) // self.width))
             if self.room >= 0:
                 self.file.write(line)
@@ -147,12 +142,12 @@ def print_table(console: Console, table: Table) -> None:
 
 def fitting(console: Console, table: Table) -> list[Column]:
     """The columns that there is room for, in their order."""
-    columns = table.columns
+    columns, unbounded = table.columns, console.options.update(max_width=_UNBOUNDED)
     kept = {k for k, column in enumerate(columns) if column.rank == 0}
     for k in sorted(range(len(columns)), key=lambda k: columns[k].rank):
         tried = [column for j, column in enumerate(columns) if j in kept | {k}]
-        # without a title, which is broken where it has to be
-        if _table_width(console, _rich(table, tried, None)) <= console.width:
+        untitled = _rich(table, tried, None)  # a title is broken where it has to be
+        if console.measure(untitled, options=unbounded).maximum <= console.width:
             kept.add(k)
     return [column for k, column in enumerate(columns) if k in kept]
 
@@ -165,8 +160,3 @@ def _rich(table: Table, columns: Sequence[Column], title: str | None) -> RichTab
     for k, row in enumerate(cells):
         made.add_row(*map(escape, row), end_section=k in table.sections)
     return made
-
-
-def _table_width(console: Console, table: RichTable) -> int:
-    """Columns that it takes to print a table without breaking a cell."""
-    return console.measure(table, options=console.options.update(max_width=_UNBOUNDED)).maximum

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from isentrope.cli.console import Results, err, out, show
-from isentrope.cli.tables import print_rows
+from isentrope.cli.tables import evaluation_table
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
@@ -26,7 +26,6 @@ from isentrope.reports.verdict import verdict
 from isentrope.results.verbs import AUDIT, INFLUENCE, KERNEL
 from isentrope.runs.folder import noted_if_interrupted
 from isentrope.runs.one_writer import LOCK, one_writer
-from isentrope.system.progress import Progress
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.influence import printed_influence
 from isentrope.verbs.loop import run_verb
@@ -47,7 +46,6 @@ def demo(
     fine_tuning_steps: int,
     evaluation_size: int,
     seed: int,
-    progress: Progress,
 ) -> Path:
     """Train a toy policy, see its entropy fall, and find out which tokens do it.
 
@@ -57,7 +55,6 @@ def demo(
         fine_tuning_steps: Supervised steps.
         evaluation_size: Responses in E.
         seed: Fixes everything.
-        progress: Where to say how far it is.
 
     Returns:
         The run folder.
@@ -70,7 +67,7 @@ def demo(
         if any(path.name != LOCK for path in where.iterdir()):
             raise FileExistsError(f"{where} is not empty: remove it, or choose another --out.")
         torch.set_num_threads(1)  # the toy is too small to share
-        story = Story(where, steps, evaluation_size, seed, progress)
+        story = Story(where, steps, evaluation_size, seed)
         advice = f"What was finished is in {where}. Run it again with another --out."
         with noted_if_interrupted(lambda: advice):
             story.train(fine_tuning_steps)
@@ -96,43 +93,41 @@ class Story:
         steps: Dr. GRPO steps.
         evaluation_size: Responses in E.
         seed: Fixes everything.
-        progress: Where to say how far it is.
     """
 
     folder: Path
     steps: int
     evaluation_size: int
     seed: int
-    progress: Progress
 
     def train(self, fine_tuning_steps: int) -> None:
         """Fine-tune, then reinforce with the probe on."""
         _chapter("supervised fine-tuning")
-        model = sft(self.fine_tuning(fine_tuning_steps), progress=self.progress).model
+        model = sft(self.fine_tuning(fine_tuning_steps)).model
         _chapter(f"{self.steps} steps of Dr. GRPO, with the probe")
-        train(self.training(model), progress=self.progress)
+        train(self.training(model))
 
     def evaluate(self) -> None:
         """How accurate, and how certain, is each checkpoint?"""
         _chapter("evaluation")
-        print_rows(out, evaluate_checkpoints(self.evaluation(), progress=self.progress).results)
+        show(out, [evaluation_table(evaluate_checkpoints(self.evaluation()).results)])
 
     def measure(self) -> None:
         """What does one more step do to the entropy?"""
         _chapter("measure: what one more step does to entropy")
-        run = measure(self.measurement(), progress=self.progress, draw=entropy_change_figure)
+        run = measure(self.measurement(), draw=entropy_change_figure)
         show(out, printed_measurements(run.results[-1:]))
 
     def attribute(self) -> None:
         """Who did it, how responses are tied to each other, and how well the proxies see it."""
         config = self.measurement()
         _chapter("influence: which tokens do it")
-        run = run_verb(INFLUENCE, config, self.progress)
+        run = run_verb(INFLUENCE, config)
         result = run.results[-1]
         show(out, printed_influence(result, run.folder), result.warnings)
         _chapter("kernel and audit: how responses are tied, and what the proxies see")
         for verb in (KERNEL, AUDIT):
-            run_verb(verb, config, self.progress)
+            run_verb(verb, config)
 
     def report(self) -> None:
         """One page with all of it."""

@@ -27,8 +27,8 @@ def measuring(verb: Command, config: str, overrides: Sequence[str]) -> None:
     """Analyse each checkpoint by a measuring verb, and print what was found."""
     of = VERBS[verb.name]
     settings = load_config(config, overrides)
-    with Progress(err) as progress:
-        run = run_verb(of, settings, progress, load(of.figure[0]) if of.figure else None)
+    with Progress(err):
+        run = run_verb(of, settings, load(of.figure[0]) if of.figure else None)
     if rank() > 0:
         return
     folders = run.measurements.values()
@@ -69,14 +69,14 @@ def training(
             "Give one of a CONFIG to start a run, --resume RUN to resume one, and, of train, "
             "--from CHECKPOINT to start a run at a checkpoint of another."
         )
-    with Progress(err) as progress:
+    with Progress(err):
         if config is None:
             module, _, _ = verb.run.partition(":")
             go_on = load(f"{module}:{'branch' if resume is None else 'resume'}")
-            made = go_on(resume or start, overrides, progress=progress)
+            made = go_on(resume or start, overrides)
         else:
             settings = load_config(config, overrides, KINDS[verb.name])
-            made = load(verb.run)(settings, progress=progress)
+            made = load(verb.run)(settings)
     if rank() == 0:
         load(verb.show)(made)
 
@@ -90,10 +90,10 @@ def branching(
 ) -> None:
     """Take branches, and print a table per checkpoint."""
     asked = BranchStudy(vary=vary, changes=changes, folder=Path(folder), **sizes)
-    with Progress(err) as progress:
-        branched = load(verb.run)(asked, progress=progress)
+    with Progress(err):
+        branched = load(verb.run)(asked)
     if rank() == 0:
-        load(verb.show)(out, branched)
+        show(out, load(verb.show)(branched))
         say_written(branched.table)
 
 
@@ -101,8 +101,8 @@ def checking(verb: Command, config: str, overrides: Sequence[str], replay: bool)
     """Check or replay, and print a table of findings per checkpoint."""
     run = load("isentrope.verbs.replay:replay" if replay else verb.run)
     source = {"checkpoint": {"checkpoint_path": config}} if Path(config).is_dir() else config
-    with Progress(err) as progress:
-        findings = run(load_config(source, overrides), progress)
+    with Progress(err):
+        findings = run(load_config(source, overrides))
     if rank() == 0:
         sound = "The step is the one taken." if replay else "Can be measured."
         load(verb.show)(out, err, findings, sound)
@@ -143,8 +143,8 @@ def print_report(report: Report) -> None:
 
 def demonstrating(verb: Command, **sizes: Any) -> None:
     """Run every verb in turn, each with its own tables, and print three sentences."""
-    with Progress(err) as progress:
-        story = load(verb.run)(**sizes, progress=progress)
+    with Progress(err):
+        story = load(verb.run)(**sizes)
     load(verb.show)(out, story)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -15,54 +15,54 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from isentrope.checks import Finding
-from isentrope.cli.console import Results, out, print_table, say, say_written
+from isentrope.cli.console import Results, out, say, say_written, show
 from isentrope.nouns.estimate import Estimate
 from isentrope.planning.plan import Plan
-from isentrope.runs.branch_effects import START, Effect
-from isentrope.runs.branch_study import UNCHANGED, Start
+from isentrope.runs.branch_effects import START
+from isentrope.runs.branch_study import UNCHANGED
 from isentrope.runs.evaluation_folder import EvaluatedRow, EvaluationResult
 from isentrope.system.formatting import MISSING, gigabytes, known, sizes_in_words
-from isentrope.verbs.printed import Column, Table
+from isentrope.verbs.printed import Column, Printed, Table
 
 if TYPE_CHECKING:  # they import trl
     from isentrope.verbs.branch import Branched
     from isentrope.verbs.evaluate import Evaluated
 
-Cell = Callable[[str], str]
-"""From a setting to its cell."""
 _HEADS = {"entropy_per_token": "h", "reward": "reward"}
 
 
-def print_branches(console: Console, branched: Branched) -> None:
-    """Print a row per setting: its difference from unchanged, and the change over the branch."""
+def printed_branches(branched: Branched) -> Printed:
+    """A row per setting: its difference from unchanged, and the change over the branch."""
     repeats = branched.effects[0].estimate.n
+    of = f"{repeats} repeat{'s' if repeats > 1 else ''}"
     for start in branched.starts:
-        of_start = [e for e in branched.effects if e.checkpoint == start.name]
-        settings = list(dict.fromkeys(effect.setting for effect in of_start))
-        columns = list(_columns(of_start))
-        print_table(console, Table(_title(start, repeats), settings, columns))
+        steps = start.until - start.step
+        title = (
+            f"{start.name}, {steps} step{'s' if steps > 1 else ''} on: differences from unchanged, "
+            f"mean of {of}; h in nats per token"
+        )
+        found = {
+            (e.setting, e.quantity, e.against): e.estimate
+            for e in branched.effects
+            if e.checkpoint == start.name
+        }
+        settings = list(dict.fromkeys(setting for setting, *_ in found))
+        yield Table(title, settings, list(_columns(found)))
     if repeats == 1:
-        say("  note  One repeat has no interval: --repeats 3 or more gives one.", console)
+        yield "  note  One repeat has no interval: --repeats 3 or more gives one."
 
 
-def _columns(found: Sequence[Effect]) -> Iterator[Column]:
-    by_place = {(e.setting, e.quantity, e.against): e.estimate for e in found}
-
-    def cell(write: Callable[[Estimate | None], str], quantity: str, against: str) -> Cell:
-        return lambda setting: write(by_place.get((setting, quantity, against)))
+def _columns(found: Mapping[tuple[str, str, str], Estimate]) -> Iterator[Column]:
+    def cell(
+        write: Callable[[Estimate | None], str], quantity: str, against: str
+    ) -> Callable[[str], str]:
+        return lambda setting: write(found.get((setting, quantity, against)))
 
     yield Column("setting", _short, left=True)
     for quantity, head in _HEADS.items():
         yield Column(f"Δ{head}", cell(_value, quantity, UNCHANGED))
         yield Column(f"95 %, {head}", cell(_interval, quantity, UNCHANGED), rank=1)
         yield Column(f"{head} since start", cell(_both, quantity, START), rank=2)
-
-
-def _title(start: Start, repeats: int) -> str:
-    steps = start.until - start.step
-    on = f"{steps} step{'s' if steps > 1 else ''}"
-    of = f"{repeats} repeat{'s' if repeats > 1 else ''}"
-    return f"{start.name}, {on} on: differences from unchanged, mean of {of}; h in nats per token"
 
 
 def _short(setting: str) -> str:
@@ -134,22 +134,22 @@ COLUMNS = {
 """Metrics on the screen besides pass@k; the rest is in the file."""
 
 
-def print_evaluation(console: Console, results: Sequence[EvaluationResult]) -> None:
-    """Print the table of an evaluation, and what limits its numbers."""
-    print_rows(console, results)
-    every = [e for result in results for row in result.rows for e in row.metrics.values() if e]
-    for sentence in dict.fromkeys(s for estimate in every for s in estimate.warnings):
-        say(f"  note  {sentence}", console)
-
-
 def print_evaluated(evaluated: Evaluated) -> None:
     """Print the table of an evaluation, and where all of it is."""
-    print_evaluation(out, evaluated.results)
+    show(out, printed_evaluation(evaluated.results))
     say_written(evaluated.table)
 
 
-def print_rows(console: Console, results: Sequence[EvaluationResult]) -> None:
-    """Print a row per checkpoint and decoding, with the metrics that have a value somewhere."""
+def printed_evaluation(results: Sequence[EvaluationResult]) -> Printed:
+    """The table of an evaluation, and what limits its numbers."""
+    yield evaluation_table(results)
+    every = [e for result in results for row in result.rows for e in row.metrics.values() if e]
+    for sentence in dict.fromkeys(s for estimate in every for s in estimate.warnings):
+        yield f"  note  {sentence}"
+
+
+def evaluation_table(results: Sequence[EvaluationResult]) -> Table:
+    """A row per checkpoint and decoding, with the metrics that have a value somewhere."""
     rows = [(result.checkpoint, row) for result in results for row in result.rows]
     given = [name for name, estimate in rows[0][1].metrics.items() if estimate]
     passes = [name for name in given if name.startswith("pass_at_")]
@@ -172,7 +172,7 @@ def print_rows(console: Console, results: Sequence[EvaluationResult]) -> None:
         Column(heading, lambda row, name=name: _measured(row[1].metrics[name]), _RANKS.get(name, k))
         for k, (name, heading) in enumerate(shown.items())
     ]
-    print_table(console, Table(title, rows, columns))
+    return Table(title, rows, columns)
 
 
 _RANKS = {"entropy_per_token": 1, "response_length": 2, "reward": 2}
@@ -209,15 +209,7 @@ def print_plans(out: Results, err: Console, plans: Sequence[Plan], *, as_json: b
     if as_json:
         out.conclude(json.dumps([_document(plan) for plan in plans], indent=1))
     else:
-        if len(plans) > 1:
-            columns = [
-                Column("verb", "verb", left=True),
-                Column("memory", lambda plan: gigabytes(plan.peak)),
-                Column("time", lambda plan: _time(plan.seconds)),
-            ]
-            print_table(out, Table(f"Verbs of {plans[0].checkpoint}", plans, columns))
-        for plan in plans:
-            _print(out, plan)
+        show(out, _printed(plans))
         out.conclude(ROUGH)
     large = [plan for plan in plans if not plan.fits]
     for plan in large:
@@ -230,26 +222,29 @@ def print_plans(out: Results, err: Console, plans: Sequence[Plan], *, as_json: b
         raise typer.Exit(1)
 
 
-def _print(out: Console, plan: Plan) -> None:
-    columns = [
-        Column("stage", "name", left=True),
-        Column("memory", lambda stage: gigabytes(stage.peak)),
-        Column("time", lambda stage: _time(stage.seconds)),
-    ]
-    print_table(out, Table(f"{plan.verb} of {plan.checkpoint}", plan.stages, columns))
-    say(f"  held    {sizes_in_words(plan.held)}", out)
-    say(
-        f"  peak    {gigabytes(plan.peak)} ({plan.largest[1]}, with {gigabytes(plan.libraries)} "
-        f"for libraries) of {gigabytes(plan.memory)}",
-        out,
+def _printed(plans: Sequence[Plan]) -> Printed:
+    sizes = (
+        Column("memory", lambda of: gigabytes(of.peak)),
+        Column("time", lambda of: _time(of.seconds)),
     )
-    if plan.seconds is not None:
-        say(f"  time    {_time(plan.seconds)}\n", out)
-    if plan.not_run is not None:
-        missing = (
-            "no pass is in it" if not plan.stages else "no time, and memory is by shapes alone"
+    if len(plans) > 1:
+        verbs = (Column("verb", "verb", left=True), *sizes)
+        yield Table(f"Verbs of {plans[0].checkpoint}", plans, verbs)
+    stages = (Column("stage", "name", left=True), *sizes)
+    for plan in plans:
+        yield Table(f"{plan.verb} of {plan.checkpoint}", plan.stages, stages)
+        yield f"  held    {sizes_in_words(plan.held)}"
+        yield (
+            f"  peak    {gigabytes(plan.peak)} ({plan.largest[1]}, with "
+            f"{gigabytes(plan.libraries)} for libraries) of {gigabytes(plan.memory)}"
         )
-        say(f"  This is not all: {missing}, since {plan.not_run}.\n", out)
+        if plan.seconds is not None:
+            yield f"  time    {_time(plan.seconds)}\n"
+        if plan.not_run is not None:
+            missing = (
+                "no pass is in it" if not plan.stages else "no time, and memory is by shapes alone"
+            )
+            yield f"  This is not all: {missing}, since {plan.not_run}.\n"
 
 
 def _time(seconds: float | None) -> str:

@@ -95,6 +95,21 @@ class EstimatorConfig(Section):
         low, high = self.clip if isinstance(self.clip, tuple) else (self.clip, self.clip)
         return min(low, 1.0), high
 
+    def weighting(self, longest: int | None) -> dict[str, Any]:
+        """What gives sequences their weights (`update.objective.sequence_weights`).
+
+        Args:
+            longest: Where U's sampler cut responses: L of dr_grpo where none is set.
+
+        Returns:
+            L, the cap of cispo and the micro-batch, by name.
+        """
+        return {
+            "max_response_length": self.max_response_length or longest,
+            "clip_high": self.clip_pair[1] if self.clip_pair else None,
+            "micro_batch": self.micro_batch,
+        }
+
     @property
     def options(self) -> EstimatorOptions:
         """Which entropy, by which weighted method, and the coverage of intervals."""

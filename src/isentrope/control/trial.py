@@ -36,6 +36,8 @@ def on_policy_tokens(
     objective: str,
     max_response_length: int | None = None,
     *,
+    clip_high: float | None = None,
+    micro_batch: int | None = None,
     seed: int = 0,
 ) -> Tokens:
     """The input of a control for the update batch at θ, where every ratio is 1.
@@ -45,6 +47,8 @@ def on_policy_tokens(
         U: The update batch, with rewards and advantages.
         objective: The plain objective, one of `update.objective.OBJECTIVES`.
         max_response_length: L of "dr_grpo".
+        clip_high: ε_high of "cispo".
+        micro_batch: Responses per backward pass of "bnpo".
         seed: Seed of the random numbers of a control.
 
     Returns:
@@ -54,7 +58,8 @@ def on_policy_tokens(
     scored = U.with_columns(
         sampler_logprobs=U.ragged(scores.logprobs), sampler_entropies=U.ragged(scores.entropies)
     )
-    return Tokens.of(scored, objective, max_response_length, step=1, seed=seed)
+    options = {"clip_high": clip_high, "micro_batch": micro_batch}
+    return Tokens.of(scored, objective, max_response_length, step=1, seed=seed, **options)
 
 
 def controlled_batch(U: Rollouts, rewritten: Rewritten) -> Rollouts:
@@ -99,6 +104,7 @@ def try_tokens(
     strength: float,
     *,
     max_grad_norm: float | None = None,
+    micro_batch: int | None = None,
 ) -> Trial:
     """The step that the optimizer would take on a batch under a token control.
 
@@ -110,6 +116,7 @@ def try_tokens(
         control: The control.
         strength: Its strength.
         max_grad_norm: Norm to which the gradient is clipped; None for no clipping.
+        micro_batch: Responses per backward pass in 16 bits; None for one pass.
 
     Returns:
         The step, with statistics of the control.
@@ -121,6 +128,7 @@ def try_tokens(
         optimizer,
         objective=RECORDED,
         max_grad_norm=max_grad_norm,
+        micro_batch=micro_batch,
     )
     return Trial.of(step, touched(tokens, rewritten))
 

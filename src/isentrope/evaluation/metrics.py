@@ -173,7 +173,9 @@ def estimate_metrics(
     """
     values: dict[str, Estimate | None] = {}
     if "pass_at_k" in metrics:
-        values |= _passes(records, ks if sampled else (1,))
+        by_prompt = records.groupby("prompt")["right"]
+        drawn, right = (torch.tensor(x.tolist()) for x in (by_prompt.size(), by_prompt.sum()))
+        values |= {f"pass_at_{k}": pass_at_k(drawn, right, k) for k in (ks if sampled else (1,))}
     if "reward" in metrics:
         values["reward"] = _reward(records)
     for name in ("format", "truncated"):
@@ -184,12 +186,6 @@ def estimate_metrics(
     if sampled:
         values |= _entropies(records, metrics)
     return {name: values.get(name) for name in metric_names(metrics, ks)}
-
-
-def _passes(records: pd.DataFrame, ks: Sequence[int]) -> dict[str, Estimate | None]:
-    by_prompt = records.groupby("prompt")["right"]
-    drawn, right = (torch.tensor(x.tolist()) for x in (by_prompt.size(), by_prompt.sum()))
-    return {f"pass_at_{k}": pass_at_k(drawn, right, k) for k in ks}
 
 
 def _reward(records: pd.DataFrame) -> Estimate:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from isentrope.reports.page import Column, write_page
 from isentrope.reports.panel import Panel, Section
-from isentrope.reports.panels import budget, plane, price, training
+from isentrope.reports.panels import budget, plane, training
 from isentrope.reports.panels.audit import audit_panels
 from isentrope.reports.panels.change import delta_h_panels
 from isentrope.reports.panels.checks import checks_panel, provenance
@@ -56,7 +56,7 @@ SECTIONS: tuple[Drawn, ...] = (
         "What was earned for it?",
         "Entropy is what exploration lives on; reward is what it buys.",
         (
-            *(price.run_price, price.step_price),
+            *(plane.run_price, plane.step_price),
             *(plane.trade_off, plane.along_training, plane.within_step),
         ),
     ),

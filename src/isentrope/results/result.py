@@ -35,7 +35,7 @@ from pydantic import (
 
 from isentrope.config.measure import repeat_of
 from isentrope.results.header import Header
-from isentrope.results.verbs import SCHEMAS
+from isentrope.results.verbs import SCHEMAS, VERBS
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.file_contents import finite
 from isentrope.system.files import write_json
@@ -194,6 +194,11 @@ class Result(Header):
     finish: Annotated[Callable[[Any, Path], object], Field(exclude=True)] = field(
         default=_nothing, compare=False, repr=False
     )
+
+    def __init_subclass__(cls) -> None:
+        """A result is that of the verb that names its class."""
+        named = (verb.name for verb in VERBS.values() if verb.result.endswith(f":{cls.__name__}"))
+        cls.verb = next(named)
 
     def to_dict(self) -> dict[str, Any]:
         """The content of results.json; null for NaN and infinity."""

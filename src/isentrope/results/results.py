@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
 
 from pydantic import FiniteFloat
 
@@ -13,7 +12,6 @@ from isentrope.estimators.price import Price
 from isentrope.estimators.variance import MethodVariance
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
-from isentrope.results import verbs
 from isentrope.results.attributions import (
     Budget,
     Changes,
@@ -26,6 +24,7 @@ from isentrope.results.attributions import (
 from isentrope.results.kernel import BlockRecord, SecondOrder
 from isentrope.results.result import Result, read_result
 from isentrope.results.sweep import Checks, LinearRange, RewardRecord, SavedRow, SweepRow
+from isentrope.results.verbs import VERBS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +44,6 @@ class MeasureResult(Result):
         reward: ΔJ(η) likewise; None where E has no rewards.
         price: What the step spends and earns at the rate of interest, to first order.
     """
-
-    verb: ClassVar[str] = verbs.MEASURE.name
 
     entropy: dict[str, Estimate]
     first_order: Estimate | None
@@ -132,8 +129,6 @@ class InfluenceResult(Result):
             have groups.
     """
 
-    verb: ClassVar[str] = verbs.INFLUENCE.name
-
     how: str
     groups: int
     degrees_of_freedom: int | None = None
@@ -158,8 +153,6 @@ class KernelResult(Result):
         truncations: How much of δH₁ each truncation predicts.
     """
 
-    verb: ClassVar[str] = verbs.KERNEL.name
-
     preconditioned: bool
     blocks: dict[str, BlockRecord]
     second_order: Absent[SecondOrder] = None
@@ -177,8 +170,6 @@ class NoiseResult(Result):
         supervised: The same of a supervised loss, if it was asked for.
     """
 
-    verb: ClassVar[str] = verbs.NOISE.name
-
     gradient: dict[str, Estimate]
     preconditioned: dict[str, Estimate]
     entropy: dict[str, Estimate]
@@ -195,8 +186,6 @@ class VarianceResult(Result):
         methods: By quantity (entropy, first_order, delta_h), then by estimator.
         seconds: Per response of E, by stage; "batches" draws U too.
     """
-
-    verb: ClassVar[str] = verbs.VARIANCE.name
 
     eta: FiniteFloat
     wanted_error: FiniteFloat
@@ -216,8 +205,6 @@ class AuditResult(Result):
         classes: Of "tokens" and "sequences".
     """
 
-    verb: ClassVar[str] = verbs.AUDIT.name
-
     off_policy: bool
     reliability: dict[str, Estimate]
     tokens: ProxyRecord
@@ -235,8 +222,6 @@ class TrialResult(Result):
         tried: By control and strength.
     """
 
-    verb: ClassVar[str] = verbs.TRY.name
-
     eta: FiniteFloat
     vanilla: dict[str, Changes]
     tried: dict[str, Tried]
@@ -252,8 +237,6 @@ class EntropiesResult(Result):
         rows: One per batch and definition.
     """
 
-    verb: ClassVar[str] = verbs.ENTROPIES.name
-
     logged: float | None
     logged_from: str | None
     rows: tuple[EntropyRecord, ...]
@@ -261,5 +244,5 @@ class EntropiesResult(Result):
 
 def load_result(folder: Path) -> Result:
     """Read a result of any verb, as `read_result` does."""
-    kinds: list[type[Result]] = [load(verb.result) for verb in verbs.VERBS.values()]
+    kinds: list[type[Result]] = [load(verb.result) for verb in VERBS.values()]
     return read_result(folder, *kinds)

@@ -36,7 +36,9 @@ PACKAGES = ("torch", "transformers", "trl", "peft", "safetensors", "numpy", "sci
 
 def run_directory(directory: str | None) -> Path:
     """The folder that `output.directory` names, or one named by the time; it is not made yet."""
-    return Path(directory) if directory else Path("runs") / f"run_{_now():%Y-%m-%d_%H-%M-%S}"
+    return (
+        Path(directory) if directory else Path("runs") / f"run_{datetime.now():%Y-%m-%d_%H-%M-%S}"
+    )
 
 
 @contextmanager
@@ -58,10 +60,6 @@ def noted_if_interrupted(note: Callable[[], str | None]) -> Iterator[None]:
         if sentence := note():
             error.add_note(sentence)
         raise
-
-
-def _now() -> datetime:
-    return datetime.now()
 
 
 def versions() -> dict[str, Any]:

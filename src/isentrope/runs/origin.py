@@ -136,12 +136,6 @@ def changed_parts(before: Digests, now: Digests) -> list[str]:
     return [part for part in known_parts(before, now) if before[part] != now[part]]
 
 
-def optimizer_digest(file: Path) -> str:
-    """Digest of an optimizer's state and the names of its parameters."""
-    names = file.parent / SIDECAR
-    return _of_files([file, names] if names.is_file() else [file])
-
-
 def data_digest(path: str | Path | None) -> str:
     """Digest of a data file, or of all files in a folder; `NOTHING` for None."""
     if path is None:
@@ -201,7 +195,8 @@ def measurement_origin(config: MeasureConfig, checkpoint: Path, optimizer: Path)
     """Digests, by part, of what the results of one item of a study are made from."""
     settings, batch, where = of_measurement(config), config.batch_config, config.checkpoint
     parts = checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub)
-    parts["optimizer"] = optimizer_digest(optimizer)
+    names = optimizer.parent / SIDECAR
+    parts["optimizer"] = _of_files([optimizer, names] if names.is_file() else [optimizer])
     parts |= {part: data_digest(settings[key]) for part, key in DATA_OF_MEASURE.items()}
     parts["task"] = task_digest(batch.dataset_name, batch.U_dataset_name)
     return parts | {"settings": _settings_digest(config, settings)}

@@ -155,8 +155,11 @@ def plan_study(verb: str, config: MeasureConfig, folder: Path | None = None) -> 
     folder = folder or run_directory(config.output.directory)
     items = []
     for subject in subjects:
+        checkpoint = config.checkpoint.model_copy(update={"checkpoint_path": str(subject.path)})
         for repeat in config.batch_config.repeat_numbers:
-            alone, settled = _alone(config, subject, repeat).as_trained(subject.path)
+            batch = config.batch_config.model_copy(update={"repeats": 1, "first_repeat": repeat})
+            alone = config.model_copy(update={"checkpoint": checkpoint, "batch_config": batch})
+            alone, settled = alone.as_trained(subject.path)
             target = folder / "measurements" / f"{verb}_{item_name(subject.name, repeat)}"
             made_from = measurement_origin(alone, subject.path, subject.optimizer)
             obstacles = (*settled.obstacles, *other_base(subject.path, made_from))
@@ -170,9 +173,3 @@ def plan_study(verb: str, config: MeasureConfig, folder: Path | None = None) -> 
         elif item.done:
             require_same_measurement(item.target, item.config, item.subject.made_from)
     return Study(folder, items)
-
-
-def _alone(config: MeasureConfig, subject: Subject, repeat: int) -> MeasureConfig:
-    checkpoint = config.checkpoint.model_copy(update={"checkpoint_path": str(subject.path)})
-    batch = config.batch_config.model_copy(update={"repeats": 1, "first_repeat": repeat})
-    return config.model_copy(update={"checkpoint": checkpoint, "batch_config": batch})

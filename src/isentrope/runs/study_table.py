@@ -175,7 +175,8 @@ def means_over_repeats(
             low, high = value - half, value + half
         else:
             value, se, low, high = _ratio(quantity, made_of, covariance, freedom, confidence)
-        if any(_withheld(row["ci_low"]) for part in made_of for row in part):
+        ends = [row["ci_low"] for part in made_of for row in part]
+        if not all(math.isfinite(end) for end in ends if isinstance(end, float)):  # one is withheld
             low, high = math.nan, math.nan
         low, high = within_bounds(low, high, group[0]["unit"])
         means.append(
@@ -184,10 +185,6 @@ def means_over_repeats(
             | {"se_update": update, "se_evaluation": evaluation, "n": len(group)}
         )
     return means
-
-
-def _withheld(end: object) -> bool:
-    return isinstance(end, float) and not math.isfinite(end)
 
 
 def parts_of_ratio(quantity: str) -> tuple[str, ...] | None:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
 from isentrope.system.processes import speaks
@@ -55,7 +56,8 @@ def part_of(report: Report, done: int, total: int) -> Report:
 class Progress:
     """Bars for the stages of a measurement; each erases itself when its stage ends.
 
-    As a context manager it also erases the bar of a training that stopped early.
+    As a context manager it is what `progress` gives in its block, and erases the bar of a training
+    that stopped early.
 
     Attributes:
         console: Where they are drawn; None draws nothing.
@@ -67,9 +69,11 @@ class Progress:
         self._lines = ExitStack()
 
     def __enter__(self) -> Progress:
+        self._before = _CURRENT.set(self)
         return self
 
     def __exit__(self, *error: object) -> None:
+        _CURRENT.reset(self._before)
         self._lines.close()
 
     @contextmanager
@@ -152,6 +156,14 @@ class Progress:
                 self._lines.close()
 
         return observe
+
+
+_CURRENT = ContextVar[Progress]("progress")
+
+
+def progress() -> Progress:
+    """That of the innermost block `with Progress(…)`; one without bars where there is none."""
+    return _CURRENT.get(Progress())
 
 
 def _joined(parts: list[str], room: float) -> str:

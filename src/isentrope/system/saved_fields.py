@@ -1,4 +1,4 @@
-"""Objects that are saved with a checkpoint by some of their fields, and go on from there."""
+"""Objects that are saved with a checkpoint by some of their fields, and resume from there."""
 
 import copy
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class SavedFields:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Resume from a saved state."""
         for name in self.SAVED:
             saved, value = state[name.removeprefix("_")], getattr(self, name)
             if isinstance(value, SavedFields):

@@ -121,8 +121,8 @@ def _of_verl(policy: Policy, path: str | Path, task: Task) -> pd.DataFrame:
     if unknown := {*table["prompt"]} - known.keys():
         raise FileError(
             path,
-            f"{path}: no prompt of batch_config.dataset_name, in the checkpoint's chat template, "
-            f"has the text {min(unknown)!r}. {cure}",
+            f"{path}: no prompt of its task (batch_config.dataset_name or U_dataset_name, and the "
+            f"split), in the checkpoint's chat template, has the text {min(unknown)!r}. {cure}",
         )
     if (sizes := table["prompt"].value_counts()).nunique() > 1:
         raise FileError(

@@ -59,7 +59,7 @@ class ImportanceRatios:
         objective: str = "dr_grpo",
         max_response_length: int | None = None,
         *,
-        cap: float | None = None,
+        clip_high: float | None = None,
         micro_batch: int | None = None,
     ) -> Rollouts:
         """The batch with c_ik as its token weights.
@@ -68,7 +68,7 @@ class ImportanceRatios:
             rollouts: The batch of the ratios.
             objective: One of `CLIPPED`, which gives w_i.
             max_response_length: L of "dr_grpo".
-            cap: ε_high of "cispo", which drops no token; None for the upper bound of the clip.
+            clip_high: ε_high of "cispo", which drops no token; None for the clip's own.
             micro_batch: Responses per backward pass of "bnpo".
 
         Returns:
@@ -90,7 +90,7 @@ class ImportanceRatios:
             )
         weights = token_weights(rollouts, objective, max_response_length, micro_batch=micro_batch)
         if objective == "cispo":
-            weights = weights * self.ratios.clamp(max=cap or self.cap or float("inf"))
+            weights = weights * self.ratios.clamp(max=clip_high or self.cap or float("inf"))
         else:
             weights = (weights * self.ratios).masked_fill(self.clipped, 0.0)
         return rollouts.with_columns(token_weights=rollouts.ragged(weights))

@@ -15,7 +15,6 @@ from isentrope.attribution.proxies.audit import Audit, AuditOptions, audit, audi
 from isentrope.attribution.proxies.proxies import sequence_proxies, token_proxies
 from isentrope.results.attributions import ProxyRecord
 from isentrope.results.results import AuditResult
-from isentrope.system.progress import Progress
 from isentrope.verbs.influence import classes_of, influence_of
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import (
@@ -28,7 +27,7 @@ from isentrope.verbs.printed import (
 )
 
 
-def find_audit(ready: Prepared, progress: Progress) -> AuditResult:
+def find_audit(ready: Prepared) -> AuditResult:
     """Measure the influence of every token, and hold the proxies against it.
 
     Returns:
@@ -39,7 +38,7 @@ def find_audit(ready: Prepared, progress: Progress) -> AuditResult:
     """
     if ready.U.advantages is None:
         raise ValueError("U has no advantages, and the proxies are made of them.")
-    table = influence_of(ready, progress, tokens=True, reward=False)
+    table = influence_of(ready, tokens=True, reward=False)
     audits = audits_of(ready, table)
     joined = pd.concat([audited.to_frame().assign(of=of) for of, audited in audits.items()])
     return AuditResult(

@@ -20,7 +20,7 @@ from isentrope.sampling.generate import respond, sample
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks import Task
 from isentrope.sampling.tasks.custom import read_responses
-from isentrope.system.progress import Progress
+from isentrope.system.progress import progress
 from isentrope.system.reading import reading
 from isentrope.trainers.logged_texts import are_logged_texts, read_logged_texts
 from isentrope.training.prompt_sampler import difficulty_weights
@@ -56,7 +56,6 @@ class Sampler:
         data: Where prompts and rewards come from, and how many of them.
         sampling: How responses are drawn.
         precision: That of the sampler.
-        progress: Where to say how far it is.
         checkpoint: Its folder, which has the pass rates of its training; None for no checkpoint.
     """
 
@@ -64,7 +63,6 @@ class Sampler:
     data: BatchConfig
     sampling: SamplingConfig
     precision: Precision
-    progress: Progress
     checkpoint: Path | None = None
 
     def batches(self, estimator: EstimatorConfig) -> Batches:
@@ -79,9 +77,9 @@ class Sampler:
         data = self.data
         E = U = report = None
         if data.E_file is not None:
-            E = self.read(data.E_file)
+            E = self.read_evaluation(data.E_file)
         if data.U_file is not None:
-            U = self._rewarded_update(self.read(data.U_file), estimator)
+            U = self._rewarded_update(self._read(data.U_file, data.update_task), estimator)
         if E is None:
             E = self.evaluation(self._taken(U))
         if U is None:
@@ -93,10 +91,12 @@ class Sampler:
             )
         return Batches(E, U, report)
 
-    def read(self, path: str | Path) -> Rollouts:
-        """A batch from a file, checked against the policy."""
-        longest = self.sampling.max_new_tokens
-        return read_rollouts(self.policy, path, self.data.update_task, longest)
+    def read_evaluation(self, path: str | Path) -> Rollouts:
+        """E from a file, checked against the policy."""
+        return self._read(path, self.data.evaluation_task)
+
+    def _read(self, path: str | Path, task: Callable[[], Task]) -> Rollouts:
+        return read_rollouts(self.policy, path, task, self.sampling.max_new_tokens)
 
     def longest(self, rollouts: Rollouts) -> int:
         """Tokens after which responses were cut: as the batch says, or as they are drawn here."""
@@ -109,7 +109,7 @@ class Sampler:
         if data.fixed_prompts:
             chosen = list(islice(cycle(prompts), data.B_E))
             return self.respond(chosen, data.G_E, data.seeds["E"], "sampling E")
-        with at_precision(self.policy, self.precision), self.progress.bar("sampling E") as advance:
+        with at_precision(self.policy, self.precision), progress().bar("sampling E") as advance:
             return sample(
                 self.policy,
                 prompts,
@@ -141,7 +141,7 @@ class Sampler:
         Returns:
             The rollouts, prompt by prompt.
         """
-        with at_precision(self.policy, self.precision), self.progress.bar(stage) as advance:
+        with at_precision(self.policy, self.precision), progress().bar(stage) as advance:
             return respond(
                 self.policy,
                 as_prompts(self.policy, prompts),
@@ -182,7 +182,7 @@ class Sampler:
         groups = Groups(
             *(data.B_U, data.G, self.sampling.max_new_tokens, advantages, data.redraw_limit)
         )
-        with at_precision(self.policy, self.precision), self.progress.bar("sampling U") as advance:
+        with at_precision(self.policy, self.precision), progress().bar("sampling U") as advance:
             return update_batch(
                 self.policy,
                 prompts[: data.B_U] if data.fixed_prompts is True else prompts,

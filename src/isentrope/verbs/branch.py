@@ -37,7 +37,6 @@ from isentrope.system.files import write_bytes
 from isentrope.system.memory import give_back
 from isentrope.system.outputs import require_apart
 from isentrope.system.processes import barrier, join_processes, rank
-from isentrope.system.progress import Progress
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.train import branch, resume
 
@@ -61,12 +60,11 @@ class Branched:
     effects: list[Effect]
 
 
-def branch_study(asked: BranchStudy, *, progress: Progress | None = None) -> Branched:
+def branch_study(asked: BranchStudy) -> Branched:
     """Take all branches and evaluate their ends, or resume where it was stopped.
 
     Args:
         asked: What to do.
-        progress: Where to say how far it is.
 
     Returns:
         The effects; more of them in the table, if it was asked for less than before.
@@ -77,7 +75,6 @@ def branch_study(asked: BranchStudy, *, progress: Progress | None = None) -> Bra
         ValueError: If a checkpoint lacks a state, or what is there is of another study.
     """
     join_processes()
-    progress = progress or Progress()
     kept = f"Finished branches are kept: go on by the same command with --out {asked.folder}."
     inputs = existing(asked.checkpoints)
     with one_writer(asked.folder, inputs), noted_if_interrupted(lambda: kept):
@@ -86,32 +83,32 @@ def branch_study(asked: BranchStudy, *, progress: Progress | None = None) -> Bra
             require_apart(asked.folder, inputs_of(start.config))
         found: list[Effect] = []
         for start in starts:
-            found += _effects(asked, start, progress)
+            found += _effects(asked, start)
         if rank() == 0:
             write_bytes(asked.folder / TABLE, csv(table(found)))
         barrier()
     return Branched(asked.folder / TABLE, starts, found)
 
 
-def _effects(asked: BranchStudy, start: Start, progress: Progress) -> list[Effect]:
+def _effects(asked: BranchStudy, start: Start) -> list[Effect]:
     """Take the branches of one checkpoint, and evaluate start and ends."""
     evaluation = asked.folder / "evaluation" / start.name
-    before = _evaluated(asked, start, start.checkpoint, evaluation / "start", progress)
+    before = _evaluated(asked, start, start.checkpoint, evaluation / "start")
     ends: dict[str, list[EffectSums]] = {}
     for number, planned in enumerate(start.branches, 1):
         log.info(
             "%s, %s, repeat %d: branch %d of %d",
             *(start.name, planned.setting, planned.repeat, number, len(start.branches)),
         )
-        end = _end(start, planned, progress)
+        end = _end(start, planned)
         target = (
             evaluation / planned.files.folder.parent.name / f"repeat_{planned.repeat}_{end.name}"
         )
-        ends.setdefault(planned.setting, []).append(_evaluated(asked, start, end, target, progress))
+        ends.setdefault(planned.setting, []).append(_evaluated(asked, start, end, target))
     return effects(start.name, start.step, before, ends)
 
 
-def _end(start: Start, planned: Planned, progress: Progress) -> Path:
+def _end(start: Start, planned: Planned) -> Path:
     """Take a branch to its end, if it is not there; the checkpoint at it."""
     files, end = planned.files, planned.files.checkpoint(start.until)
     if end.is_dir():
@@ -119,9 +116,9 @@ def _end(start: Start, planned: Planned, progress: Progress) -> Path:
     if (files.folder / CONFIG).is_file():
         steps = load_config(files.folder / CONFIG, root=TrainConfig).training.steps
         longer = [f"training.steps={start.until}"] if steps < start.until else []
-        resume(files.folder, longer, until=start.until, progress=progress)
+        resume(files.folder, longer, until=start.until)
     else:
-        branch(start.checkpoint, planned.overrides, until=start.until, progress=progress)
+        branch(start.checkpoint, planned.overrides, until=start.until)
     gc.collect()  # the trainer refers to itself
     give_back()
     if not end.is_dir():
@@ -133,9 +130,7 @@ def _end(start: Start, planned: Planned, progress: Progress) -> Path:
     return end
 
 
-def _evaluated(
-    asked: BranchStudy, start: Start, checkpoint: Path, folder: Path, progress: Progress
-) -> EffectSums:
+def _evaluated(asked: BranchStudy, start: Start, checkpoint: Path, folder: Path) -> EffectSums:
     """Responses of a checkpoint to the held-out prompts of its run."""
     data, sampling = start.config.data, start.config.sampling
     config = EvaluateConfig(
@@ -159,5 +154,5 @@ def _evaluated(
         sampling=EvaluationSampling(**sampling.model_dump()),
         output=EvaluationOutput(directory=str(folder), log_level=start.config.output.log_level),
     )
-    done = evaluate_checkpoints(config, progress=progress)
+    done = evaluate_checkpoints(config)
     return EffectSums.read(done.folder / done.results[0].checkpoint / "records.parquet")

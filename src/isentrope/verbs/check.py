@@ -30,17 +30,17 @@ from isentrope.runs.study import require_inputs
 from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.manifest import verification
 from isentrope.system.processes import all_ranks, join_processes
-from isentrope.system.progress import Progress
 from isentrope.trainers.arguments import TRAINING_ARGS
 from isentrope.trainers.as_trained import AsTrained
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
-from isentrope.update.optimizer_state import OptimizerState, load_optimizer_state
+from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.verbs.batches import Sampler
 from isentrope.verbs.check_batches import (
     check_batches,
     model_obstacles,
     stale_batch,
     training_dropout,
+    unlike_advantages,
 )
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.real_step import OptimizerOf, check_rounding
@@ -50,7 +50,7 @@ FEW = 32
 """Responses that show what the scorer does; the tests of the sampler need them all."""
 
 
-def check(config: MeasureConfig, progress: Progress | None = None) -> dict[str, list[Finding]]:
+def check(config: MeasureConfig) -> dict[str, list[Finding]]:
     """Check every checkpoint of a configuration."""
     join_processes()
     findings = {}
@@ -71,7 +71,6 @@ def check(config: MeasureConfig, progress: Progress | None = None) -> dict[str, 
                 alone.batch_config,
                 alone.sampling,
                 alone.precision.sampling,
-                progress or Progress(),
                 subject.path,
             )
             findings[subject.name] = check_subject(
@@ -96,29 +95,31 @@ def check_subject(
     policy, settled = sampler.policy, subject.as_trained
     adapter = check_adapter(policy, subject.path, subject.optimizer)
     findings = [_settings(settled, policy, subject), adapter]
-    batches = check_batches(sampler, estimator)
-    findings.append(batches.finding)
+    E, U, rewarded = check_batches(sampler, estimator)
+    findings.append(rewarded)
     with at_precision(policy, precision.updating):
-        findings.append(_sampler_of_U(sampler, batches.U, estimator))
-        direct, U = _without_records(estimator, batches.U), batches.U
-        more, state = list[Finding](), _readable_state(policy, subject)
-        if state is None:
+        findings += _advantages_of_U(sampler, U, subject, estimator)
+        findings.append(_sampler_of_U(sampler, U, estimator))
+        direct, more = _without_records(estimator, U), list[Finding]()
+        try:
+            state = load_optimizer_state(policy, subject.optimizer)
+        except (ValueError, FileNotFoundError):  # check_optimizer says why
             gradient = _objective_gradient(sampler, U, direct)
         else:
             _, step = update_step(policy, U, state, direct, sampler.longest(U))
             gradient = {name: -x for name, x in step.loss_gradient.items()}
             of = OptimizerOf(policy, subject, state, master_weights)
             more = [check_rates(state, subject.path), check_rounding(of, step, estimator)]
-        findings.append(check_optimizer(policy, gradient, subject.optimizer, batches.rewarded))
+        findings.append(check_optimizer(policy, gradient, subject.optimizer, bool(rewarded.passed)))
         findings += more
     dropped = {}
     if "dropout" not in settled.ignored:
         dropped = training_dropout(policy.model, settled.arguments)
     with at_precision(policy, precision.measuring):
-        few = batches.E.select(range(min(FEW, len(batches.E))))
+        few = E.select(range(min(FEW, len(E))))
         findings += check_instrument(policy, few, gradient, training_rates=dropped)
         if all(f.passed is not False for f in findings if f.name in (BATCH, OWN_LOGITS)):
-            findings += check_sampler(policy, batches.E, gradient)
+            findings += check_sampler(policy, E, gradient)
     return findings
 
 
@@ -156,12 +157,17 @@ def _sampler_of_U(sampler: Sampler, U: Rollouts, estimator: EstimatorConfig) -> 
     return Finding(name, True, notes[0] if notes else "its sampler is this policy to rounding")
 
 
-def _readable_state(policy: Policy, subject: Subject) -> OptimizerState | None:
-    """The optimizer's state; None where it cannot be read, which check_optimizer has said."""
-    try:
-        return load_optimizer_state(policy, subject.optimizer)
-    except (ValueError, FileNotFoundError):
-        return None
+def _advantages_of_U(
+    sampler: Sampler, U: Rollouts, subject: Subject, estimator: EstimatorConfig
+) -> list[Finding]:
+    """Advantages of a batch from a file by another rule than training's; none where they fit."""
+    unlike = [] if sampler.data.U_file is None else unlike_advantages(U, subject.as_trained)
+    ignored = {"estimator.advantages"} & {*estimator.ignore_training_settings}
+    advice = "The step would be another than training's."
+    return [
+        Finding("advantages of U", None if ignored else False, obstacle.words, advice)
+        for obstacle in unlike
+    ]
 
 
 def _without_records(estimator: EstimatorConfig, U: Rollouts) -> EstimatorConfig:
@@ -173,12 +179,5 @@ def _without_records(estimator: EstimatorConfig, U: Rollouts) -> EstimatorConfig
 
 
 def _objective_gradient(sampler: Sampler, U: Rollouts, estimator: EstimatorConfig) -> Vector:
-    clip = estimator.clip_pair
-    weights = token_weights(
-        U,
-        estimator.objective,
-        estimator.max_response_length or sampler.longest(U),
-        clip_high=clip[1] if clip else None,
-        micro_batch=estimator.micro_batch,
-    )
+    weights = token_weights(U, estimator.objective, **estimator.weighting(sampler.longest(U)))
     return weighted_gradient(sampler.policy, U, weights, entropy_weights(U, estimator.objective))

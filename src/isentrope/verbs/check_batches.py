@@ -10,7 +10,6 @@ the log-probabilities that a batch keeps of its sampler.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any, Literal
 
@@ -48,33 +47,26 @@ QUESTIONS = [
 ]
 
 
-@dataclass(frozen=True)
-class CheckBatches:
-    """What the checks look at.
+def check_batches(
+    sampler: Sampler, estimator: EstimatorConfig
+) -> tuple[Rollouts, Rollouts, Finding]:
+    """Draw or read E and U for the checks.
 
-    Attributes:
-        E: Responses whose scores are checked.
-        U: Responses with advantages.
-        rewarded: Whether U's advantages are those of rewards, so that its gradient is like those
-            of training.
-        finding: What is known of prompts and rewards.
+    Args:
+        sampler: Draws and reads.
+        estimator: Has the rule of advantages.
+
+    Returns:
+        E, U with advantages, and what is known of prompts and rewards: where it has passed, the
+        advantages are those of rewards, so that U's gradient is like those of training.
     """
-
-    E: Rollouts
-    U: Rollouts
-    rewarded: bool
-    finding: Finding
-
-
-def check_batches(sampler: Sampler, estimator: EstimatorConfig) -> CheckBatches:
-    """Draw or read E and U for the checks, with what is known of U's rewards."""
     data, policy = sampler.data, sampler.policy
     if data.U_file is not None:
         both = sampler.batches(estimator)
-        return CheckBatches(both.E, both.U, True, Finding(NAME, True, f"U is {data.U_file}"))
+        return both.E, both.U, Finding(NAME, True, f"U is {data.U_file}")
     named = bool({"dataset_name", "U_dataset_name"} & data.model_fields_set)
     if data.E_file is not None:
-        E = sampler.read(data.E_file)
+        E = sampler.read_evaluation(data.E_file)
     elif named:
         E = sampler.evaluation()
     else:
@@ -96,8 +88,8 @@ def check_batches(sampler: Sampler, estimator: EstimatorConfig) -> CheckBatches:
             )
             finding = Finding(NAME, None, str(error), advice)
     if finding.passed:
-        return CheckBatches(E, with_advantages(U, estimator.advantage_rule), True, finding)
-    return CheckBatches(E, U.with_columns(advantages=random), False, finding)
+        return E, with_advantages(U, estimator.advantage_rule), finding
+    return E, U.with_columns(advantages=random), finding
 
 
 def own_prompts(policy: Policy) -> Sequence[PromptLike]:
@@ -110,19 +102,17 @@ def own_prompts(policy: Policy) -> Sequence[PromptLike]:
         Questions; or, where the tokenizer loses letters of them or there is none, random token ids.
     """
     tokenizer = policy.tokenizer
-    if tokenizer is not None and tokenizer.decode(_ids(tokenizer)) == QUESTIONS[0]:
-        if not getattr(tokenizer, "chat_template", None):
-            return QUESTIONS
-        return [[{"role": "user", "content": question}] for question in QUESTIONS]
+    if tokenizer is not None:
+        ids = tokenizer(QUESTIONS[0], add_special_tokens=False)["input_ids"]
+        if tokenizer.decode(ids) == QUESTIONS[0]:
+            if not getattr(tokenizer, "chat_template", None):
+                return QUESTIONS
+            return [[{"role": "user", "content": question}] for question in QUESTIONS]
     special = {policy.eos_token_id, policy.pad_token_id, *getattr(tokenizer, "all_special_ids", ())}
     plain = torch.tensor([i for i in range(policy.vocabulary) if i not in special])
     generator = torch.Generator().manual_seed(0)
     places = torch.randint(len(plain), (len(QUESTIONS), 8), generator=generator)
     return plain[places].tolist()
-
-
-def _ids(tokenizer: Any) -> list[int]:
-    return tokenizer(QUESTIONS[0], add_special_tokens=False)["input_ids"]
 
 
 def _responses(
@@ -156,7 +146,11 @@ _NO_SAMPLER = (RECORDED, SFT)
 def model_obstacles(policy: Policy, subject: Subject) -> list[Obstacle]:
     """Training's dropout and load-balancing loss, which are not in the computed step."""
     arguments = subject.as_trained.arguments
-    return [*_dropout(policy.model, arguments), *_balancing(policy.model, arguments)]
+    found = _dropout(policy.model, arguments)
+    if arguments and (weight := balancing_weight(policy.model, arguments)):
+        words = f"a load-balancing loss of weight {weight:g} is added for the experts"
+        found.append(Obstacle("router_aux_loss_coef", words))
+    return found
 
 
 def stale_batch(
@@ -246,10 +240,3 @@ def balancing_weight(model: Any, arguments: Mapping[str, Any]) -> float:
     always = "router_aux_loss_coef" in arguments  # TRL, which asks the model for it
     own = getattr(config, "router_aux_loss_coef", 0.0)
     return float(own) if always or config.output_router_logits else 0.0
-
-
-def _balancing(model: Any, arguments: Mapping[str, Any]) -> list[Obstacle]:
-    """The load-balancing loss as an obstacle, where a trainer's arguments are known."""
-    weight = balancing_weight(model, arguments) if arguments else 0.0
-    words = f"a load-balancing loss of weight {weight:g} is added for the experts"
-    return [Obstacle("router_aux_loss_coef", words)] if weight else []

@@ -26,7 +26,7 @@ from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import as_prompts, name_prompts
 from isentrope.sampling.tasks import Task
-from isentrope.system.progress import Clock, Progress
+from isentrope.system.progress import Clock
 from isentrope.verbs.batches import read_rollouts
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import prepare_checkpoint
@@ -150,6 +150,7 @@ def stages_of(
     loading = Clock()
     with loading.stage("load"):
         policy = subject.load(config.checkpoint, config.sampling)
+        _load_what_is_late()
     alive = Alive(policy.device.type, [*policy.model.parameters(), *policy.model.buffers()])
     first = [Stage("load", loading.seconds["load"], alive.now, alive.now)]
     whole, most = batches_of(config, policy), policy.max_tokens
@@ -180,6 +181,15 @@ def stages_of(
     ]
 
 
+def _load_what_is_late() -> None:
+    """Modules whose import would be in the first of two runs, and hide what tokens take."""
+    import pyarrow.dataset  # noqa: F401
+    import scipy.stats  # noqa: F401
+
+    zero = torch.zeros(1)
+    torch.func.jvp(torch.sin, (zero,), (zero,))  # torch compiles rules at the first derivative
+
+
 class _DryRun:
     """Verbs run on shares of their batches.
 
@@ -207,12 +217,12 @@ class _DryRun:
         meter = Meter(self._alive)
         self.meters.append(meter)
         with share_of_limits(part), self._alive:
-            ready = prepare_checkpoint(config, self._subject, Progress(), meter)
+            ready = prepare_checkpoint(config, self._subject, meter)
             for verb in verbs:
-                before = set(meter.seconds)
+                before, analyse = set(meter.seconds), load(VERBS[verb].analyse)
                 try:
                     with at_precision(policy, config.precision.measuring), meter.stage(verb):
-                        load(VERBS[verb].analyse)(ready, Progress())
+                        analyse(ready)
                 except (ValueError, RuntimeError, ArithmeticError) as error:
                     self.stopped[verb] = f"its dry run stopped: {error}"
                 inner = [name for name in meter.seconds if name not in {*before, verb}]

@@ -38,11 +38,11 @@ from isentrope.policy.scoring import score
 from isentrope.results.attributions import EntropyRecord
 from isentrope.results.results import EntropiesResult
 from isentrope.system.checkpoint_names import step_of_folder
-from isentrope.system.progress import Progress
+from isentrope.system.progress import progress
 from isentrope.system.reading import read_json
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import Column, Printed, Table, ends
+from isentrope.verbs.printed import Column, Printed, Table, ends, interval_title
 
 ROUNDING = 1e-4
 """Relative difference of a logged value from the recorded batch's that is rounding of float32."""
@@ -58,9 +58,9 @@ class _Found:
     warnings: tuple[str, ...]
 
 
-def find_entropies(ready: Prepared, progress: Progress) -> EntropiesResult:
+def find_entropies(ready: Prepared) -> EntropiesResult:
     """Every definition on E and on U, compared with the logged value."""
-    with progress.bar("entropies") as report:
+    with progress().bar("entropies") as report:
         report(0, 2, "E")
         E = _on(ready, ready.E, weighted=True)
         report(1, 2, "U")
@@ -219,7 +219,7 @@ def printed_entropies(result: EntropiesResult, _: Path) -> Printed:
         Column("on", "batch", left=True),
         Column("definition", lambda row: WORDS[row.definition], left=True),
         Column("value", lambda row: f"{row.value.value:.5g} ± {row.value.se:.1g}"),
-        Column("95 % interval", lambda row: ends(row.value), 1),
+        Column(interval_title(result), lambda row: ends(row.value), 1),
         Column("minus exact", "difference"),
     ]
     if result.logged is not None:

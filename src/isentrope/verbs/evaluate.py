@@ -30,7 +30,6 @@ from isentrope.runs.origin import Digests, evaluation_origin
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verification
 from isentrope.system.processes import barrier, gather, join_processes, rank, world_size
-from isentrope.system.progress import Progress
 from isentrope.verbs.evaluation_work import Sections, Work
 
 log = logging.getLogger("isentrope")
@@ -51,7 +50,7 @@ class Evaluated:
     results: list[EvaluationResult]
 
 
-def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = None) -> Evaluated:
+def evaluate_checkpoints(config: EvaluateConfig) -> Evaluated:
     """Evaluate every checkpoint of a configuration, or resume where it was stopped."""
     heed(config, "This configuration is of an evaluation")
     join_processes()
@@ -84,7 +83,7 @@ def evaluate_checkpoints(config: EvaluateConfig, *, progress: Progress | None = 
             made_from = evaluation_origin(config, checkpoint.path)
             _require_base(checkpoint, made_from, config.checkpoint.base_model)
             step = StepFolder(folder / checkpoint.name, made_from)
-            results.append(_evaluate(checkpoint, step, of, content, progress or Progress()))
+            results.append(_evaluate(checkpoint, step, of, content))
             if rank() == 0:
                 table = write_evaluations(folder, results, names)
         barrier()
@@ -135,7 +134,6 @@ def _evaluate(
     step: StepFolder,
     of: Sections,
     content: bytes,
-    progress: Progress,
 ) -> EvaluationResult:
     step.require_same_origin()
     if step.result() is None:
@@ -146,7 +144,7 @@ def _evaluate(
             write_bytes(step.path.parent / CONFIG, content)
             step.begin()
         barrier()
-        work.make_chunks(progress)
+        work.make_chunks()
         barrier()
         if rank() == 0:
             step.finish(*work.consolidated())

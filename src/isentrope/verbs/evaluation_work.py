@@ -40,7 +40,7 @@ from isentrope.sampling.prompts import Prompt, require_room
 from isentrope.sampling.tasks import Task
 from isentrope.system.manifest import verifying
 from isentrope.system.processes import gather, rank, world_size
-from isentrope.system.progress import Progress
+from isentrope.system.progress import progress
 from isentrope.verbs.precision_stages import at_precision
 
 SCHEMA = "isentrope/evaluate/1"
@@ -100,7 +100,7 @@ class Work:
         if profile.greedy:
             self.samples["greedy"] = 1
 
-    def make_chunks(self, progress: Progress) -> None:
+    def make_chunks(self) -> None:
         """Make the chunks that are not there yet, or under torchrun a share of them."""
         every = product(self.samples, range(len(self.starts)))
         missing = gather([chunk for chunk in every if not self._step.has(*chunk)])[0]
@@ -108,7 +108,7 @@ class Work:
         mine = missing if self.policy.sharded else missing[rank() :: world_size()]
         measuring = self._of.precision.measuring
         with (
-            progress.bar(self._checkpoint.name) as advance,
+            progress().bar(self._checkpoint.name) as advance,
             at_precision(self.policy, measuring),
         ):
             for done, (decoding, number, rollouts) in enumerate(self._answers(mine), start=1):

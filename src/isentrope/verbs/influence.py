@@ -37,7 +37,7 @@ from isentrope.results.attributions import Budget, MomentumRecord, SharesRecord
 from isentrope.results.results import InfluenceResult
 from isentrope.sampling.prompts import Prompt
 from isentrope.system.formatting import TERMINAL, known
-from isentrope.system.progress import Progress
+from isentrope.system.progress import progress
 from isentrope.verbs.past_updates import past_updates
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import (
@@ -55,16 +55,16 @@ LEAST_RELIABLE = 0.8
 """Rank correlation with an infinite E below which a ranking is said to be mostly noise."""
 
 
-def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
+def find_influence(ready: Prepared) -> InfluenceResult:
     """Attribute the step of a checkpoint."""
     section, E = ready.analysis, _measured_on(ready)
-    table = influence_of(ready, progress, tokens=section.tokens, reward=section.reward)
+    table = influence_of(ready, tokens=section.tokens, reward=section.reward)
     tables = {"sequences": sequence_table(table)}
     if section.tokens:
         tables["tokens"] = token_table(table, ready.policy.tokenizer)
     past, notes = None, ()
     if section.momentum_steps:
-        past, of_past, notes = past_updates(ready, table, progress)
+        past, of_past, notes = past_updates(ready, table)
         tables |= {"momentum": of_past} if len(of_past) else {}
     return InfluenceResult(
         **vars(ready.header),
@@ -84,13 +84,13 @@ def find_influence(ready: Prepared, progress: Progress) -> InfluenceResult:
     )
 
 
-def influence_of(ready: Prepared, progress: Progress, *, tokens: bool, reward: bool) -> Influence:
+def influence_of(ready: Prepared, *, tokens: bool, reward: bool) -> Influence:
     """The influence of a checkpoint's step, as its configuration wants it."""
     rewarded = ready.sampler.rewarded(ready.E) if reward else None
     E = _measured_on(ready).with_columns(rewards=None)
     if rewarded is not None and ready.analysis.overlap != "u_statistic":
         E = rewarded  # both gradients are of the same responses
-    with progress.bar("attributing") as report:
+    with progress().bar("attributing") as report:
         return influence(
             ready.policy,
             E,
@@ -213,7 +213,7 @@ def past_lines(past: MomentumRecord) -> Iterator[str]:
         parts[f"{len(others)} earlier ones"] = sum(step.delta_h.value for step in others)
     if past.before is not None:
         parts[f"before step_{past.steps[-1].step}"] = past.before.delta_h
-    parts["not attributed"] = past.not_attributed.delta_h.value
+    parts["not attributed"] = past.not_attributed.delta_h
     yield f"  momentum     by past update: {named(parts)}"
     if past.half is not None:
         yield f"  half of it   is of the last {past.half} updates"

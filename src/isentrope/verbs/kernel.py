@@ -24,7 +24,7 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.results.kernel import BlockRecord, SecondOrder
 from isentrope.results.results import KernelResult
 from isentrope.system.files import remove_empty
-from isentrope.system.progress import Progress
+from isentrope.system.progress import progress
 from isentrope.verbs.kernel_block import UNEQUAL, Block, sequence_weights, tiles_of
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import KEY, Column, Printed, Table, ends, named, number, text
@@ -126,12 +126,11 @@ def _lines(record: BlockRecord) -> Iterator[str]:
         yield f"  sketch       {record.sketch.dimension}: error {text(record.sketch.error)}"
 
 
-def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
+def find_kernel(ready: Prepared) -> KernelResult:
     """Compute the blocks of a checkpoint's kernel and look at them.
 
     Args:
         ready: The checkpoint, at the measuring precision.
-        progress: Where to say how far it is.
 
     Returns:
         Structure, spectra and tables; the matrices go to folders of their own.
@@ -149,7 +148,7 @@ def find_kernel(ready: Prepared, progress: Progress) -> KernelResult:
     records: dict[str, BlockRecord] = {}
     tables: dict[str, list[pd.DataFrame]] = {}
     warnings: list[str] = []
-    with progress.bar(KernelResult.verb) as report:
+    with progress().bar(KernelResult.verb) as report:
         for name in dict.fromkeys(section.blocks):
             report(len(found_in), len(section.blocks), name)
             block = found_in[name] = Block(ready, name)

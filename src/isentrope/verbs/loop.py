@@ -29,7 +29,7 @@ from isentrope.runs.study_table import write_study
 from isentrope.system.files import whole_folder
 from isentrope.system.manifest import verification
 from isentrope.system.processes import from_first, join_processes, world_size
-from isentrope.system.progress import Clock, Progress
+from isentrope.system.progress import Clock
 from isentrope.verbs.plan import require_memory
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import Prepared, prepare_checkpoint
@@ -46,23 +46,20 @@ Draw = Callable[[Any], Any]
 """From a result to its figure, which has matplotlib's `savefig`."""
 
 
-def run_verb(
-    verb: Verb, config: MeasureConfig, progress: Progress | None = None, draw: Draw | None = None
-) -> Run[Any]:
+def run_verb(verb: Verb, config: MeasureConfig, draw: Draw | None = None) -> Run[Any]:
     """Run a verb on every checkpoint and write what it finds.
 
     Args:
         verb: What to do at each checkpoint, at the measuring precision.
         config: The checkpoints and settings.
-        progress: Where to say how far it is.
         draw: Makes the figure of a result; None for no figure.
 
     Returns:
         The folders and the results.
 
     Raises:
-        ValueError: If the rounded step is asked for, whose parts do not sum to v, a verb needs more
-            prompt groups, or works in one process alone.
+        ValueError: If the rounded step or gradient is asked for, whose parts do not sum to it, a
+            verb needs more prompt groups, or works in one process alone.
     """
     join_processes()
     batch = config.batch_config
@@ -76,11 +73,17 @@ def run_verb(
             f"A {verb.name} scale needs four prompt groups or more, and batch_config.B_U is "
             f"{batch.B_U}."
         )
+    if config.precision.updating.rounding and verb.gradients in ("groups", "prompts"):
+        raise ValueError(
+            f"precision.update_vector of 16 bits acts in {MEASURE.name}: the shares of {verb.name} "
+            "are those of each sequence, which sum to the gradient without rounding. Set it to "
+            "null."
+        )
     heed(config)
     with verification(config.checkpoint.verify), writing_study(verb.name, config) as study:
         for item in study.left:
             log.info("%s of %s", verb.name, item.subject.path)
-            result = _run_item(verb, item, progress or Progress(), draw, lambda: study.keep(config))
+            result = _run_item(verb, item, draw, lambda: study.keep(config))
             from_first(partial(result.finish, result, study.folder / "logs"))
         from_first(lambda: write_study(verb, study))
         return from_first(study.run)
@@ -89,13 +92,12 @@ def run_verb(
 def _run_item(
     verb: Verb,
     item: Item,
-    progress: Progress,
     draw: Draw | None,
     keep_configuration: Callable[[], None],
 ) -> Result:
     config, clock, subject = item.config, Clock(), item.subject
     require_memory(verb.name, subject.name, subject.path, config)
-    ready = prepare_checkpoint(config, item.subject, progress, clock)
+    ready = prepare_checkpoint(config, item.subject, clock)
     if ready.along is not None and not verb.rounded:
         raise ValueError(
             f"estimator.rounded_step=true acts in {MEASURE.name}: the shares of {verb.name} sum to "
@@ -103,7 +105,7 @@ def _run_item(
         )
     timed = nullcontext() if verb.own_stages else clock.stage(verb.name)
     with at_precision(ready.policy, config.precision.measuring), timed:
-        result: Result = load(verb.analyse)(ready, progress)
+        result: Result = load(verb.analyse)(ready)
     fixed = (FIXED_PROMPTS,) if config.batch_config.fixed_prompts else ()
     warnings = tuple(dict.fromkeys([*ready.step.warnings, *fixed, *result.warnings]))
     result = replace(result, warnings=warnings, timing=dict(clock.seconds))

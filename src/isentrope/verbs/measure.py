@@ -31,7 +31,6 @@ from isentrope.results.sweep import Checks, SweepRow
 from isentrope.results.verbs import MEASURE, SCHEMAS
 from isentrope.runs.study import Run
 from isentrope.system.formatting import MISSING, TERMINAL, known
-from isentrope.system.progress import Progress
 from isentrope.trainers.as_trained import ASSUMED, OURS
 from isentrope.verbs.detailed_log import DetailedLog
 from isentrope.verbs.loop import Draw, run_verb
@@ -42,33 +41,29 @@ from isentrope.verbs.printed import Column, Printed, Table, bounds, ends, named,
 from isentrope.verbs.results import measure_result
 
 
-def measure(
-    config: MeasureConfig, *, progress: Progress | None = None, draw: Draw | None = None
-) -> Run[MeasureResult]:
+def measure(config: MeasureConfig, *, draw: Draw | None = None) -> Run[MeasureResult]:
     """Measure every checkpoint of a configuration and write what was found.
 
     Args:
         config: What to measure.
-        progress: Where to say how far it is.
         draw: Makes a figure (with `savefig`) of a result; None for no figure.
 
     Returns:
         The folders and the results.
     """
-    return run_verb(MEASURE, config, progress, draw)
+    return run_verb(MEASURE, config, draw)
 
 
-def find_change(ready: Prepared, progress: Progress) -> MeasureResult:
+def find_change(ready: Prepared) -> MeasureResult:
     """Measure ΔH(η) at a checkpoint.
 
     Args:
         ready: The checkpoint, at the measuring precision.
-        progress: Where to say how far it is.
 
     Returns:
         The result; its log is written when its folder is complete.
     """
-    measured = measure_checkpoint(ready, progress)
+    measured = measure_checkpoint(ready)
     with ready.clock.stage("log"):
         log = DetailedLog(measured)
     result = measure_result(measured)

@@ -33,7 +33,7 @@ from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.policy.scoring import score_along
 from isentrope.policy.token_statistics import Scores
 from isentrope.results.sweep import Checks, FloorOfStep
-from isentrope.system.progress import Progress, part_of
+from isentrope.system.progress import part_of, progress
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.price import price_at_checkpoint
 
@@ -71,17 +71,17 @@ class Measurement:
     influences: dict[str, Tensor]
 
 
-def measure_checkpoint(ready: Prepared, progress: Progress) -> Measurement:
+def measure_checkpoint(ready: Prepared) -> Measurement:
     """Measure one checkpoint; nothing is written."""
     clock, estimator = ready.clock, ready.estimator
     etas = estimator.etas(ready.step.learning_rate)
     rewards, no_reward = _rewards(ready)
     with clock.stage("sweep"):
-        change, reward, after = _sweep(ready, etas, rewards, progress)
+        change, reward, after = _sweep(ready, etas, rewards)
     with clock.stage("resample"):
-        fresh = _resample(ready, _to_resample(estimator, change, etas), progress)
+        fresh = _resample(ready, _to_resample(estimator, change, etas))
     with clock.stage("budget"):
-        budget, of_parts = _budget(ready, change, progress)
+        budget, of_parts = _budget(ready, change)
     with clock.stage("price"):
         spent = price_at_checkpoint(ready, change, rewards, budget, of_parts, after)
     with clock.stage("checks"):
@@ -107,7 +107,7 @@ T = TypeVar("T", EntropyChange, RewardChange)
 
 
 def _sweep(
-    ready: Prepared, etas: list[float], rewards: Tensor | None, progress: Progress
+    ready: Prepared, etas: list[float], rewards: Tensor | None
 ) -> tuple[EntropyChange, RewardChange | None, tuple[Scores, Trust] | None]:
     """ΔH, and ΔJ where there are rewards, at every rate; scores and trust at that of interest."""
     estimator, changes, gains = ready.estimator, list[EntropyChange](), list[RewardChange]()
@@ -116,7 +116,7 @@ def _sweep(
     steps, count = _steps(ready, weighted), 1
     if ready.along is not None:  # the orders are those of v
         steps, count = chain([(ready.step.direction, [])], steps), 1 + len(weighted)
-    with progress.bar("measuring") as report:
+    with progress().bar("measuring") as report:
         for done, (direction, rates) in enumerate(steps):
             change = entropy_change(
                 ready.policy,
@@ -161,11 +161,11 @@ def _to_resample(
     return [p.eta for p in collapsed if math.isfinite(p.change.value)]  # else nothing to draw from
 
 
-def _resample(ready: Prepared, etas: list[float], progress: Progress) -> dict[float, Estimate]:
+def _resample(ready: Prepared, etas: list[float]) -> dict[float, Estimate]:
     E, fresh = ready.E, list[Estimate]()
     if not etas:
         return {}
-    with progress.bar("fresh responses") as report:
+    with progress().bar("fresh responses") as report:
         for direction, rates in _steps(ready, etas):
             fresh += resampled_entropy_change(
                 ready.policy,
@@ -181,7 +181,7 @@ def _resample(ready: Prepared, etas: list[float], progress: Progress) -> dict[fl
 
 
 def _budget(
-    ready: Prepared, change: EntropyChange, progress: Progress
+    ready: Prepared, change: EntropyChange
 ) -> tuple[dict[str, Estimate], dict[str, Tensor]]:
     """δH₁ along each component by the same F on the same samples, which sum to the total.
 
@@ -202,7 +202,7 @@ def _budget(
     zero = Estimate.exact(0.0, total.n, unit=total.unit, method=total.method)
     budget, influences = {"total": total}, {"budget.total": whole}
     parts: dict[str, EntropyChange] = {}
-    with progress.bar("budget") as report:
+    with progress().bar("budget") as report:
         for done, name in enumerate(sorted(moving, key=lambda name: name == largest)):
             report(done, len(moving), name)
             slope = left

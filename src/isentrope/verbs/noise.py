@@ -6,6 +6,7 @@ noise.parquet  one row per number
 """
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -19,20 +20,20 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.results.results import NoiseResult
 from isentrope.sampling.tasks.task import Demonstrator, Task
-from isentrope.system.progress import Progress
+from isentrope.system.progress import progress
 from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.verbs.influence import influence_of
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import Column, Printed, Table, ends
 
 
-def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
+def find_noise(ready: Prepared) -> NoiseResult:
     """The noise scales of a checkpoint's step, in prompts (examples for the supervised loss)."""
     policy, U, step = ready.policy, ready.U, ready.step
     confidence = ready.estimator.confidence
-    numbers: dict[str, dict[str, Estimate]] = {}
+    numbers: dict[str, Any] = {}  # estimates by their names, by field of the result
     kinds = {"gradient": None, "preconditioned": step.preconditioner}
-    with progress.bar("noise scale") as report:
+    with progress().bar("noise scale") as report:
         for name, P in kinds.items():
             report(len(numbers), len(kinds), name)
             scale = noise_scale(
@@ -45,7 +46,7 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
                 gradients=ready.gradients,
             )
             numbers[name] = {key: getattr(scale, key) for key in ESTIMATES}
-    table = influence_of(ready, progress, tokens=False, reward=False)
+    table = influence_of(ready, tokens=False, reward=False)
     acting = groups_with_weight(U.prompt_index, step.acting)
     of_entropy = entropy_noise_scale(
         table.per_sequence[acting],
@@ -66,10 +67,7 @@ def find_noise(ready: Prepared, progress: Progress) -> NoiseResult:
     ]
     return NoiseResult(
         **vars(ready.header),
-        gradient=numbers["gradient"],
-        preconditioned=numbers["preconditioned"],
-        entropy=numbers["entropy"],
-        supervised=numbers.get("supervised"),
+        **numbers,
         warnings=tuple(f"{of}, {name}: {text}" for of, name, x in every for text in x.warnings),
         tables={"noise": pd.DataFrame(rows)},
     )

@@ -38,7 +38,8 @@ from isentrope.runs.checkpoints import Checkpoint
 from isentrope.system.checkpoint_names import step_of_folder
 from isentrope.system.errors import IsentropeError
 from isentrope.system.formatting import listed
-from isentrope.system.progress import Progress
+from isentrope.system.progress import progress
+from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import clip_factor
 from isentrope.verbs.prepare import Prepared
@@ -49,14 +50,13 @@ CLOSED = 1e-3
 
 
 def past_updates(
-    ready: Prepared, table: Influence, progress: Progress
+    ready: Prepared, table: Influence
 ) -> tuple[MomentumRecord, pd.DataFrame, tuple[str, ...]]:
     """Unroll the momentum of a checkpoint's step over its recorded past updates.
 
     Args:
         ready: The checkpoint.
         table: The influence of its step.
-        progress: Where to say how far it is.
 
     Returns:
         The parts of the momentum by step, a table by sequence, and sentences on what is not there.
@@ -80,7 +80,7 @@ def past_updates(
     missing: list[int] = []
     earliest: tuple[Policy, Path] | None = None
     reach = min(ready.analysis.momentum_steps, here)
-    with progress.bar("past updates") as report:
+    with progress().bar("past updates") as report:
         for back in range(1, reach + 1):
             report(back - 1, reach, f"step_{here - back}")
             path = by_step.get(here - back)
@@ -94,7 +94,8 @@ def past_updates(
             policy.convert(ready.policy.precision)
             size = update.get("gradient_norm")
             if size is None:  # not every recorder knows it
-                size = norm(weighted_gradient(policy, batch, batch.padded("token_weights")))
+                both = token_weights(batch, RECORDED), entropy_weights(batch, RECORDED)
+                size = norm(weighted_gradient(policy, batch, *both))
             clip = clip_factor(size, update.get("max_grad_norm"))
             directions = momentum.directions(quantities, back, clip)
             rows = past_influence(policy, batch, directions, ready.gradients)

@@ -36,7 +36,7 @@ from isentrope.runs.checkpoints import find_checkpoints
 from isentrope.runs.study import plan_study
 from isentrope.system.formatting import gigabytes, sizes_in_words
 from isentrope.system.memory import is_lack_of_memory
-from isentrope.system.progress import Clock, Progress
+from isentrope.system.progress import Clock
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs.dry_run import stages_of
 from isentrope.verbs.kinds import kind_of, load_any
@@ -226,7 +226,7 @@ def _two_steps(config: TrainConfig | SftConfig) -> list[Stage]:
             if isinstance(config, TrainConfig):
                 uses = planned_fields(config.trainer).uses
                 small, counts = dry.small_training(config.training, config.entropy_probe, uses)
-                trainer = prepare_training(config.model_copy(update=small), files, Progress())
+                trainer = prepare_training(config.model_copy(update=small), files)
                 dry.draw_at_random(trainer)
             else:
                 small, counts = dry.small_tuning(config.fine_tuning)

@@ -14,6 +14,7 @@ from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelCon
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.stages import LoggingConfig, PrecisionConfig
+from isentrope.models.precision import Precision
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import norm
 from isentrope.policy.language_model import Policy
@@ -31,7 +32,7 @@ from isentrope.runs.checkpoints import Subject
 from isentrope.runs.folder import versions
 from isentrope.system.manifest import verify
 from isentrope.system.processes import all_ranks
-from isentrope.system.progress import Clock, Progress
+from isentrope.system.progress import Clock
 from isentrope.trainers.as_trained import refuse
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import RoundedStep
@@ -94,10 +95,13 @@ class Prepared:
         """The learning rate of interest."""
         return self.estimator.rate(self.step.learning_rate)
 
+    @property
+    def updating(self) -> Precision:
+        """Precision of the step's gradient."""
+        return self.header.policy.precision["updating"]
 
-def prepare_checkpoint(
-    config: MeasureConfig, subject: Subject, progress: Progress, clock: Clock
-) -> Prepared:
+
+def prepare_checkpoint(config: MeasureConfig, subject: Subject, clock: Clock) -> Prepared:
     """Load a checkpoint, draw E and U, and compute the step."""
     estimator, data = config.estimator, config.batch_config
     with clock.stage("load"):
@@ -106,9 +110,7 @@ def prepare_checkpoint(
         state = load_optimizer_state(policy, subject.optimizer)
         estimator.etas(state.learning_rate)  # refuses a rate of 0 before any work
         log.debug("%s: optimizer %s matched by %s", subject.name, state.rule, state.matched_by)
-    sampler = Sampler(
-        policy, data, config.sampling, config.precision.sampling, progress, subject.path
-    )
+    sampler = Sampler(policy, data, config.sampling, config.precision.sampling, subject.path)
     with clock.stage("batches"):
         of_model = model_obstacles(policy, subject)
         refuse(of_model, estimator.ignore_training_settings, subject.name)
@@ -171,7 +173,9 @@ def _header(
             manifest_sha256=verify(subject.path),
         ),
         batches=_batches(batches),
-        estimator=EstimatorRecord(estimator.functional, estimator.method, estimator.confidence),
+        estimator=EstimatorRecord(
+            estimator.functional, estimator.options.method, estimator.confidence
+        ),
         settings=SettingsRecord(settled.origins, settled.obstacles, settled.ignored),
         step=StepRecord(
             objective=estimator.objective,

@@ -34,7 +34,7 @@ from isentrope.sampling.tasks.task import Task
 from isentrope.system.checkpoint_names import step_of_folder
 from isentrope.system.files import sha256
 from isentrope.system.processes import all_ranks, world_size
-from isentrope.system.progress import Progress
+from isentrope.system.progress import progress
 from isentrope.training.models import load_trainable
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
@@ -104,9 +104,7 @@ def held_out_prompts(
 log = logging.getLogger("isentrope")
 
 
-def prepare_training(
-    config: TrainConfig, files: RunFiles, progress: Progress, checkpoint: Path | None = None
-) -> Any:
+def prepare_training(config: TrainConfig, files: RunFiles, checkpoint: Path | None = None) -> Any:
     """Build the trainer of a run; of a resumed run its contract must be the checkpoint's."""
     training = config.training
     log.setLevel(config.output.log_level)
@@ -145,7 +143,7 @@ def prepare_training(
     held_out = held_out_prompts(data, readers, prompts)
     observers = _observers(config, held_out, task, model, args)
     return _assembled(
-        config, (model, tokenizer, args, batches, files), contract, observers, held_out, progress
+        config, (model, tokenizer, args, batches, files), contract, observers, held_out
     )
 
 
@@ -248,7 +246,6 @@ def _assembled(
     contract: dict[str, Any],
     observers: Observers,
     held_out: list[Prompt],
-    progress: Progress,
 ) -> Any:
     from transformers import PrinterCallback
 
@@ -269,7 +266,7 @@ def _assembled(
         step_log=StepLog(
             files,
             rollouts_every=config.output.rollouts_every,
-            observe=progress.training(training.steps),
+            observe=progress().training(training.steps),
         ),
         control=run_control(config, args, held_out),
     )

@@ -12,6 +12,7 @@ from isentrope.attribution.influence.classes import BY_GROUP, Classes
 from isentrope.attribution.influence.reliability import printed_reliability
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.attributions import is_it_all
+from isentrope.results.result import Result
 from isentrope.system.formatting import MISSING, TERMINAL, known
 
 number, bounds = TERMINAL.number, TERMINAL.interval
@@ -91,6 +92,11 @@ def value_and_interval(estimate: Estimate | None) -> str:
 def ends(estimate: Estimate) -> str:
     """The interval of an estimate."""
     return bounds(estimate.ci_low, estimate.ci_high)
+
+
+def interval_title(result: Result) -> str:
+    """The heading of intervals, such as "95 % interval"."""
+    return f"{100 * result.estimator.confidence:g} % interval"
 
 
 def named(parts: Mapping[str, Any]) -> str:

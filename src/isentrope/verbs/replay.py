@@ -34,7 +34,7 @@ from isentrope.runs.study import require_inputs
 from isentrope.system.checkpoint_names import step_of_folder
 from isentrope.system.manifest import verification
 from isentrope.system.processes import all_ranks, join_processes
-from isentrope.system.progress import Progress
+from isentrope.system.progress import progress
 from isentrope.update.objective import RECORDED
 from isentrope.update.step import Step, optimizer_step
 from isentrope.verbs.precision_stages import at_precision
@@ -48,12 +48,11 @@ class NoNextStepError(ValueError):
     """There is no step from this checkpoint to compare with."""
 
 
-def replay(config: MeasureConfig, progress: Progress | None = None) -> dict[str, list[Finding]]:
+def replay(config: MeasureConfig) -> dict[str, list[Finding]]:
     """Replay the recorded step of every checkpoint of a configuration.
 
     Args:
         config: The checkpoints, and how they are loaded.
-        progress: Where to say how far it is.
 
     Returns:
         Findings by checkpoint.
@@ -66,7 +65,7 @@ def replay(config: MeasureConfig, progress: Progress | None = None) -> dict[str,
     missing: list[str] = []
     with verification(config.checkpoint.verify):
         subjects = require_inputs(config)
-        with (progress or Progress()).bar("replaying") as report:
+        with progress().bar("replaying") as report:
             for done, subject in enumerate(subjects):
                 report(done, len(subjects), subject.name)
                 alone, settled = config.as_trained(subject.path)

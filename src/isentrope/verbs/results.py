@@ -53,7 +53,8 @@ def measure_result(found: Measurement) -> MeasureResult:
     """The result of `measure` at one checkpoint; the loop adds the step's warnings and timing."""
     ready, change = found.ready, found.change
     header, reach, rate = ready.header, change.linear_range, ready.rate
-    estimator = replace(header.estimator, order=ready.estimator.order, unit=change.entropy.unit)
+    own = {"method": ready.estimator.method, "order": ready.estimator.order}
+    estimator = replace(header.estimator, **own, unit=change.entropy.unit)
     budget: dict[str, float] = {}
     for name, part in found.budget.items():
         freedom = part.degrees_of_freedom if math.isfinite(part.ci_low) else None

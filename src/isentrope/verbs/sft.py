@@ -35,12 +35,11 @@ from isentrope.runs.folder import heed, kept_steps, require_disk, resolved_conte
 from isentrope.runs.identity import CONFIG, flat_settings, require_same, require_same_origin
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.origin import training_origin
-from isentrope.sampling.prompts import Prompt
-from isentrope.sampling.tasks.task import Demonstrator, FormattedTask, Task
+from isentrope.sampling.tasks.task import Demonstrator, FormattedTask
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
 from isentrope.system.processes import barrier, gather, join_processes, rank
-from isentrope.system.progress import Progress
+from isentrope.system.progress import progress
 from isentrope.system.reading import read_json, read_json_lines, reading
 from isentrope.training.demonstrations import IGNORED, encode_demonstrations
 from isentrope.training.models import find_model, load_trainable
@@ -49,68 +48,58 @@ from isentrope.training.stops import require_finite_state
 from isentrope.verbs.train import require_no_run, resumed, under_way
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """Prompts that a fine-tuning does not train on.
+def adherence_of(
+    data: DataConfig,
+    tuning: FineTuningConfig,
+    model: Any,
+    tokenizer: Any,
+    rows: dict[str, list[list[int]]],
+) -> Callable[[], dict[str, Estimate | None]]:
+    """Choose prompts that a fine-tuning does not train on, a random subset of the held-out split.
 
-    Attributes:
-        policy: The model, before and while it is trained.
-        task: Its task.
-        prompts: A random subset of its held-out split.
-        longest: Tokens of the longest demonstrated response: no greedy one is longer.
-        seed: Of the subset.
+    Args:
+        data: Has the splits.
+        tuning: How many prompts, and the seed of their choice.
+        model: Before it is trained; it is the one that answers.
+        tokenizer: Its tokenizer.
+        rows: The encoded demonstrations; no response is longer than those.
+
+    Returns:
+        Has the model answer the prompts greedily; gives the mean reward, and the shares without an
+        end and with the format.
+
+    Raises:
+        ValueError: If there are too few prompts, before anything is trained.
     """
+    n, seed = tuning.adherence_prompts, tuning.seed
+    policy = Policy(model.eval(), tokenizer, precision="as_is")
+    task = data.task(data.held_out_split)
+    prompt_lengths = [labels.count(IGNORED) for labels in rows["labels"]]
+    pairs = zip(rows["input_ids"], prompt_lengths, strict=True)
+    trained = {tuple(ids[:length]) for ids, length in pairs}
+    prompts = choose_prompts(task.prompts, None, seed, policy=policy)
+    left = [prompt for prompt in prompts if prompt.token_ids not in trained]
+    if len(left) < n:
+        raise ValueError(
+            f"fine_tuning.adherence_prompts={n}, and the split {data.held_out_split!r} has "
+            f"{len(left)} prompts that are not trained on: lower it, or set data.held_out_split."
+        )
+    chosen = choose_prompts(left, n, seed, policy=policy)
+    sizes = zip(rows["labels"], prompt_lengths, strict=True)
+    longest = max(len(labels) - length for labels, length in sizes)
 
-    policy: Policy
-    task: Task
-    prompts: list[Prompt]
-    longest: int
-    seed: int
-
-    @classmethod
-    def of(
-        cls,
-        data: DataConfig,
-        tuning: FineTuningConfig,
-        model: Any,
-        tokenizer: Any,
-        rows: dict[str, list[list[int]]],
-    ) -> HeldOut:
-        """Choose them; refuse what cannot be done before anything is trained."""
-        n = tuning.adherence_prompts
-        policy = Policy(model.eval(), tokenizer, precision="as_is")
-        task = data.task(data.held_out_split)
-        prompt_lengths = [labels.count(IGNORED) for labels in rows["labels"]]
-        pairs = zip(rows["input_ids"], prompt_lengths, strict=True)
-        trained = {tuple(ids[:length]) for ids, length in pairs}
-        prompts = choose_prompts(task.prompts, None, tuning.seed, policy=policy)
-        left = [prompt for prompt in prompts if prompt.token_ids not in trained]
-        if len(left) < n:
-            raise ValueError(
-                f"fine_tuning.adherence_prompts={n}, and the split {data.held_out_split!r} has "
-                f"{len(left)} prompts that are not trained on: lower it, or set "
-                "data.held_out_split."
-            )
-        chosen = choose_prompts(left, n, tuning.seed, policy=policy)
-        sizes = zip(rows["labels"], prompt_lengths, strict=True)
-        longest = max(len(labels) - length for labels, length in sizes)
-        return cls(policy, task, chosen, longest, tuning.seed)
-
-    def adherence(self) -> dict[str, Estimate | None]:
-        """Of greedy responses: mean reward, and the shares without an end and with the format."""
-        self.policy.model.eval()
+    def adherence() -> dict[str, Estimate | None]:
+        policy.model.eval()
         responses = draw_responses(
-            *(self.policy, self.prompts, 1, random_numbers(self.seed)),
-            decoding="greedy",
-            max_new_tokens=self.longest,
+            *(policy, chosen, 1, random_numbers(seed)), decoding="greedy", max_new_tokens=longest
         )
         metrics: list[Metric] = ["reward", "truncated"]
-        if isinstance(self.task, FormattedTask):
+        if isinstance(task, FormattedTask):
             metrics.append("format")
-        records = score_records(
-            self.policy, responses, self.task, metrics, "greedy", right_above=0.5
-        )
+        records = score_records(policy, responses, task, metrics, "greedy", right_above=0.5)
         return estimate_metrics(records, metrics, (1,), sampled=False)
+
+    return adherence
 
 
 MODEL = "model"
@@ -133,25 +122,22 @@ class FineTuned:
     adherence: dict[str, Estimate | None] = field(default_factory=dict)
 
 
-def sft(config: SftConfig, *, progress: Progress | None = None) -> FineTuned:
+def sft(config: SftConfig) -> FineTuned:
     """Fine-tune a model; returns its folder and the last loss."""
     heed(config)
     join_processes()
     files = RunFiles(gather(run_directory(config.output.directory))[0])
     with one_writer(files.folder, inputs_of(config)):
         require_no_run(files, "sft", (MODEL, "training_state", CONFIG))
-        return _fine_tune(config, files, progress or Progress(), None)
+        return _fine_tune(config, files, None)
 
 
-def resume(
-    folder: str | Path, overrides: Iterable[str] = (), *, progress: Progress | None = None
-) -> FineTuned:
+def resume(folder: str | Path, overrides: Iterable[str] = ()) -> FineTuned:
     """Resume a run from its newest checkpoint, bit-for-bit identically.
 
     Args:
         folder: The run folder.
         overrides: Settings of output, which alone may change.
-        progress: Where to say how far it is.
 
     Returns:
         The folder of the model and the last loss.
@@ -174,12 +160,10 @@ def resume(
         if (checkpoint := files.latest()) is not None:
             verify(checkpoint)
             files.require_whole_log(max(files.steps()))
-        return _fine_tune(config, files, progress or Progress(), checkpoint)
+        return _fine_tune(config, files, checkpoint)
 
 
-def _fine_tune(
-    config: SftConfig, files: RunFiles, progress: Progress, checkpoint: Path | None
-) -> FineTuned:
+def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> FineTuned:
     from isentrope.training.supervised import save_model, supervised_trainer
 
     tuning = config.fine_tuning
@@ -203,9 +187,9 @@ def _fine_tune(
         saved += kept_steps(range(done + 1, tuning.steps + 1), tuning.save_every)
     require_disk(files.folder, model, saved, "set fine_tuning.save_every, or choose another --out")
     rows = examples(config.data, tuning, model, tokenizer)
-    held_out = None
+    adherence: Callable[[], dict[str, Estimate | None]] = dict
     if tuning.adherence_prompts:
-        held_out = HeldOut.of(config.data, tuning, model, tokenizer, rows)
+        adherence = adherence_of(config.data, tuning, model, tokenizer, rows)
     written = resolved_content(
         config, files.folder, provenance=config.provenance if checkpoint else None
     )
@@ -217,20 +201,20 @@ def _fine_tune(
     if "tensorboard" in options["report_to"]:
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / "tensorboard")
     how = {"shard_base": config.model.shard_base, "files": files, "record": record}
-    observe = _observer(tuning, files, progress)
+    observe = _observer(tuning, files)
     size = options["per_device_train_batch_size"]
     smaller = f"fine_tuning.micro_batch (now {size} demonstrations per backward pass)"
     with under_way(files, "sft", smaller, saves=tuning.save_every is not None):
         trainer = supervised_trainer(model, tokenizer, rows, options, observe, **how)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     require_finite_state(tuning.steps, model, None)
-    adherence: dict[str, Estimate | None] = {}
+    adhered: dict[str, Estimate | None] = {}
     if rank() == 0:
         save_model(model, tokenizer, (files.folder / MODEL).resolve())
         write_bytes(files.folder / CONFIG, written)
-        adherence = {} if held_out is None else held_out.adherence()
+        adhered = adherence()
     barrier()
-    return FineTuned(files.folder / MODEL, _last_loss(files), adherence)
+    return FineTuned(files.folder / MODEL, _last_loss(files), adhered)
 
 
 def _last_loss(files: RunFiles) -> float:
@@ -266,10 +250,8 @@ def examples(
     return encode_demonstrations(policy, pairs, tuning.max_length)
 
 
-def _observer(
-    tuning: FineTuningConfig, files: RunFiles, progress: Progress
-) -> Callable[[dict[str, float]], None]:
-    show = progress.fine_tuning(tuning.steps)
+def _observer(tuning: FineTuningConfig, files: RunFiles) -> Callable[[dict[str, float]], None]:
+    show = progress().fine_tuning(tuning.steps)
 
     def observe(metrics: dict[str, float]) -> None:
         if rank() == 0:

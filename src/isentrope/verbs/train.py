@@ -41,7 +41,6 @@ from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
 from isentrope.system.memory import is_lack_of_memory
 from isentrope.system.processes import barrier, from_first, gather, join_processes, rank
-from isentrope.system.progress import Progress
 from isentrope.training.checkpoints import StopAt, require_resumable
 from isentrope.training.run_files import RunFiles
 from isentrope.training.stops import TrainingDivergedError
@@ -50,12 +49,11 @@ from isentrope.verbs.prepare_training import prepare_training
 C = TypeVar("C", TrainConfig, SftConfig)
 
 
-def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
+def train(config: TrainConfig) -> Path:
     """Start a run.
 
     Args:
         config: What to train, and how.
-        progress: Where to say how far it is.
 
     Returns:
         The run folder.
@@ -67,7 +65,7 @@ def train(config: TrainConfig, *, progress: Progress | None = None) -> Path:
     files = RunFiles(gather(run_directory(config.output.directory))[0])
     with one_writer(files.folder, inputs_of(config)):
         require_no_run(files, "train")
-        trainer = prepare_training(config, files, progress or Progress())
+        trainer = prepare_training(config, files)
         if rank() == 0:
             write_bytes(files.folder / CONFIG, resolved_content(config, files.folder))
         return _run(trainer, files, None)
@@ -78,7 +76,6 @@ def branch(
     overrides: Iterable[str] = (),
     *,
     until: int | None = None,
-    progress: Progress | None = None,
 ) -> Path:
     """Start a run at a checkpoint of another run, with settings changed.
 
@@ -86,7 +83,6 @@ def branch(
         checkpoint: A folder RUN/training_state/step_N.
         overrides: Settings of the new run; `output.directory` is one of them.
         until: Step to stop at, with a checkpoint; None for the last one.
-        progress: Where to say how far it is.
 
     Returns:
         The new run folder.
@@ -110,7 +106,7 @@ def branch(
         require_no_run(files, "train")
         from_first(lambda: begin_branch(start, parent, files, changed))
         new = config.model_copy(update={"provenance": None})
-        return _go_on(files, new, progress or Progress(), until)
+        return _go_on(files, new, until)
 
 
 def resume(
@@ -118,7 +114,6 @@ def resume(
     overrides: Iterable[str] = (),
     *,
     until: int | None = None,
-    progress: Progress | None = None,
 ) -> Path:
     """Resume a run from its newest checkpoint, bit-for-bit identically.
 
@@ -127,7 +122,6 @@ def resume(
         overrides: Settings that may change (`runs.identity.MAY_CHANGE`), and paths whose
             content is the same.
         until: Step to stop at, with a checkpoint; None for the last one.
-        progress: Where to say how far it is.
 
     Returns:
         The run folder.
@@ -137,11 +131,12 @@ def resume(
         ConfigError: If another setting is to be changed.
     """
     where = RunFiles(folder)
-    from_here = ": to start a run from a checkpoint, use --from" if _is_in_run(where) else ""
+    in_a_run = (where.folder.resolve().parent.parent / CONFIG).is_file()
+    from_here = ": to start a run from a checkpoint, use --from" if in_a_run else ""
     with resumed(
         where, overrides, TrainConfig, (*MAY_CHANGE, *BY_CONTENT), RESUMED, from_here
     ) as config:
-        return _go_on(where, config, progress or Progress(), until)
+        return _go_on(where, config, until)
 
 
 @contextmanager
@@ -223,11 +218,7 @@ def under_way(files: RunFiles, verb: str, smaller: str, *, saves: bool = True) -
         ) from error
 
 
-def _is_in_run(files: RunFiles) -> bool:
-    return (files.folder.resolve().parent.parent / CONFIG).is_file()
-
-
-def _go_on(files: RunFiles, config: TrainConfig, progress: Progress, until: int | None) -> Path:
+def _go_on(files: RunFiles, config: TrainConfig, until: int | None) -> Path:
     files.require_known_names()
     checkpoint, done = files.latest(), max(files.steps(), default=0)
     if checkpoint is not None:
@@ -242,7 +233,7 @@ def _go_on(files: RunFiles, config: TrainConfig, progress: Progress, until: int 
     if done >= min(config.training.steps, until or config.training.steps):
         logging.getLogger("isentrope").info("The run has done its %d steps.", done)
         return files.folder
-    trainer = prepare_training(config, files, progress, checkpoint)
+    trainer = prepare_training(config, files, checkpoint)
     if until is not None:
         trainer.add_callback(StopAt(until))
     barrier()

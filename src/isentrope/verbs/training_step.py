@@ -177,22 +177,19 @@ def update_step(
     Raises:
         ValueError: If it is zero.
     """
-    objective, clip = estimator.objective, estimator.clip_pair
-    length, cap = estimator.max_response_length or longest, clip[1] if clip else None
+    objective, weighting = estimator.objective, estimator.weighting(longest)
     clipped: tuple[str, ...] = ()
     if estimator.off_policy:
-        ratios = importance_ratios(policy, U, None if objective == "cispo" else clip)
-        U = ratios.weighted(U, objective, length, cap=cap, micro_batch=estimator.micro_batch)
+        ratios = importance_ratios(policy, U, None if objective == "cispo" else estimator.clip_pair)
+        U = ratios.weighted(U, objective, **weighting)
         objective, clipped = RECORDED, ratios.warnings
     step = update.optimizer_step(
         policy,
         U,
         optimizer,
         objective=objective,
-        max_response_length=length,
         max_grad_norm=estimator.max_grad_norm,
-        clip_high=cap,
-        micro_batch=estimator.micro_batch,
+        **weighting,
     )
     if norm(step.direction) == 0:
         raise ValueError(

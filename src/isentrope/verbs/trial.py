@@ -24,9 +24,9 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.results.attributions import Attempt, Tried
 from isentrope.results.results import TrialResult
 from isentrope.system.formatting import MISSING
-from isentrope.system.progress import Progress, Report
+from isentrope.system.progress import Report, progress
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import Column, Printed, Table, ends, named, text
+from isentrope.verbs.printed import Column, Printed, Table, ends, interval_title, named, text
 from isentrope.verbs.trial_steps import PARTS, RANDOM, SHRUNK, TrialSteps
 
 TITLES = {
@@ -91,7 +91,7 @@ def _gained(result: TrialResult, part: str) -> Table:
         Column("strength", "strength"),
         Column("touched", _touched, 3),
         Column("ΔH gained", "gained_delta_h"),
-        Column("95 % interval", lambda row: ends(row["gained_delta_h"]), 2),
+        Column(interval_title(result), lambda row: ends(row["gained_delta_h"]), 2),
     ]
     if "delta_j" in result.vanilla[part]:
         columns += [Column("ΔJ gained", "gained_delta_j"), Column("price", _price)]
@@ -123,7 +123,7 @@ WHY = {
 """Reasons of a budget's correction in words."""
 
 
-def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
+def find_trial(ready: Prepared) -> TrialResult:
     """Try controls on the step of a checkpoint.
 
     Returns:
@@ -138,7 +138,7 @@ def find_trial(ready: Prepared, progress: Progress) -> TrialResult:
     E = ready.sampler.rewarded(ready.E) if ready.analysis.reward else ready.E
     paired = PairedSteps(ready.policy, E, ready.rate, ready.estimator.options)
     _add(paired, VANILLA, Trial.of(steps.plain, {}))
-    with progress.bar("trying controls") as report:
+    with progress().bar("trying controls") as report:
         attempts, out_of_reach = _attempts(steps, tried, paired, report)
         against = {one.name: _against(one, masks=ready.trial.random_masks) for one in attempts}
         shares = {against[x.name].get("over_random_"): x.did.get("touched", 0) for x in attempts}

@@ -34,6 +34,7 @@ from isentrope.update.objective import OBJECTIVES
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import follow_rule
 from isentrope.verbs.batches import prompts_of
+from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import Prepared
 
 RANDOM = "random_mask"
@@ -154,7 +155,7 @@ class TrialSteps:
             ready.policy,
             ready.U,
             ready.estimator.objective,
-            ready.estimator.max_response_length or sampler.longest(ready.U),
+            **ready.estimator.weighting(sampler.longest(ready.U)),
             seed=sampler.data.seeds["control"],
         )
         if "kept_mass" in needs:
@@ -179,15 +180,17 @@ class TrialSteps:
         ready, built = self._ready, self._build(control, strength)
         if control in STEP:
             return self._corrected(built)
-        return try_tokens(
-            ready.policy,
-            ready.U,
-            tokens or self.tokens,
-            ready.subject.optimizer,
-            built,
-            strength,
-            max_grad_norm=ready.estimator.max_grad_norm,
-        )
+        with at_precision(ready.policy, ready.updating):
+            return try_tokens(
+                ready.policy,
+                ready.U,
+                tokens or self.tokens,
+                ready.subject.optimizer,
+                built,
+                strength,
+                max_grad_norm=ready.estimator.max_grad_norm,
+                micro_batch=ready.estimator.micro_batch,
+            )
 
     def mask(self, share: float, draw: int) -> Trial:
         """The step under a random mask."""

@@ -23,15 +23,15 @@ from isentrope.policy.scoring import score_with_features
 from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.results.results import VarianceResult
-from isentrope.system.progress import Progress
+from isentrope.system.progress import progress
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import Column, Printed, Table, named
 
 
-def find_variance(ready: Prepared, progress: Progress) -> VarianceResult:
+def find_variance(ready: Prepared) -> VarianceResult:
     """Every estimator of ΔH at the rate of interest, on one E-batch."""
     policy, E, eta, clock = ready.policy, ready.E, ready.rate, ready.clock
-    with progress.bar("variance") as report:
+    with progress().bar("variance") as report:
         report(0, 3, "derivatives to order 1")
         with clock.stage("derivatives"):
             sample = score_batch(

@@ -1,22 +1,26 @@
-"""The exploration–exploitation plane: what is earned against the entropy it costs.
+"""What was earned for entropy: where it is spent, and the exploration–exploitation plane.
 
 At one checkpoint: ΔJ(η) against ΔH(η), rate by rate, with the second order of both. Along training:
 reward against entropy, one point per step or per evaluated checkpoint, and the law
 R = b − a exp(h) that is fitted to the steps. Within one step: (δH_i, δJ_i) of every sequence.
 """
 
+import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
+from isentrope.nouns.estimate import Estimate, t_quantile
 from isentrope.reports.drawing import (
     INK,
     LOSS,
     MEASURED,
     MUTED,
     REWARD,
+    bars,
     chart,
     dashed,
     line,
@@ -31,6 +35,9 @@ CLOUD = {"fmt": "o", "ms": 4, "alpha": 0.5, "mew": 0}
 """How many points without errors are drawn."""
 
 ENTROPY = "entropy (nats per token)"
+
+AT = re.compile(r"price/at_(.+)/first_order$")
+"""The spending of a class of positions, in the log of a run."""
 
 
 def trade_off(reading: Reading) -> Iterator[Panel]:
@@ -153,3 +160,75 @@ def within_step(reading: Reading) -> Iterator[Panel]:
         table[[*columns, "delta_j", "delta_j_se"]],
         chart(x, y, *marks, height=310, zero="xy", grid="both", columns=2),
     )
+
+
+def step_price(reading: Reading) -> Iterator[Panel]:
+    """Where the step of a measurement spends entropy, and what it earns there."""
+    measured = reading.shown(MeasureResult)
+    price = None if measured is None else measured.result.price
+    if measured is None or price is None or not price.at:
+        return
+    whole = price.whole
+    said = f"The step changes entropy by {with_interval(whole.first_order)} {measured.result.unit}"
+    if whole.reward is not None and whole.reward_for_a_nat is not None:
+        said += (
+            f" and reward by {with_interval(whole.reward)}: "
+            f"{without_error(whole.reward_for_a_nat)} {whole.reward_for_a_nat.unit}"
+        )
+    if price.cosine is not None and has_interval(price.cosine):
+        said += f". The cosine of the gradients of both is {without_error(price.cosine)}"
+    rows = [
+        {"class": name, "tokens": part.tokens}
+        | part.share.columns("share")
+        | (part.reward.columns("reward") if part.reward else {})
+        for name, part in price.at.items()
+    ]
+    names = [f"{name}, {part.tokens:.0%} of tokens" for name, part in price.at.items()]
+    shares = [part.share for part in price.at.values()]
+    yield Panel(
+        "price",
+        "Where the step spends entropy",
+        f"{said}. Classes of positions overlap; first order.",
+        measured.source(),
+        pd.DataFrame(rows),
+        bars(names, shares, "share of the change"),
+        {f"share at {name}": part.share for name, part in price.at.items()},
+    )
+
+
+def run_price(reading: Reading) -> Iterator[Panel]:
+    """What a run spent and earned, by the readings of its probe."""
+    rows = reading.logged("step", "price/first_order")
+    if rows is None or len(rows) < 2:
+        return
+    steps = rows["step"].to_numpy(dtype=float)
+    weights = np.diff(steps, append=steps[-1] + np.median(np.diff(steps)))
+    spent = _over_run(rows, "price/first_order", weights)
+    classes = [m.group(1) for name in rows.columns if (m := AT.match(str(name)))]
+    parts = {name: _over_run(rows, f"price/at_{name}/first_order", weights) for name in classes}
+    said = (
+        f"By {len(rows)} readings, each standing for the steps up to the next, this run changed "
+        f"entropy by {with_interval(spent)} to first order"
+    )
+    if has_interval(spent) and not spent.ci_low <= 0 <= spent.ci_high and parts:
+        most = max(parts, key=lambda name: parts[name].value / spent.value)
+        said += f", {with_interval(parts[most])} of it at {most.replace('_', ' ')}"
+    if "price/reward" in rows:
+        said += f", for {with_interval(_over_run(rows, 'price/reward', weights))} of reward"
+    names = ["all positions", *(name.replace("_", " ") for name in parts)]
+    yield Panel(
+        "price_of_run",
+        "Where the run spent entropy",
+        f"{said}.",
+        reading.training_source(),
+        rows.filter(regex="^(step$|price/)"),
+        bars(names, [spent, *parts.values()], "change of entropy"),
+    )
+
+
+def _over_run(rows: pd.DataFrame, name: str, weights: np.ndarray) -> Estimate:
+    """The sum of a logged number over steps; readings are drawn independently."""
+    values, errors = (rows[key].to_numpy(dtype=float) for key in (name, f"{name}_se"))
+    se = math.sqrt(float(np.nansum((weights * errors) ** 2)))
+    value, half = float(np.nansum(weights * values)), t_quantile(len(rows) - 1, 0.95) * se
+    return Estimate(value, se, value - half, value + half, len(rows), "", "sum of readings")
