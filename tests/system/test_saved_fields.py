@@ -36,5 +36,5 @@ def test_a_saved_object_resumes_with_the_fields_of_those_in_it():
     [({"inner": {"steps": "3", "first": 1.0}, "seen": []}, ValueError), ({"seen": []}, KeyError)],
 )
 def test_a_field_that_is_missing_or_of_another_type_is_named(wrong, error):
-    with pytest.raises(error, match="inner|steps"):
+    with pytest.raises(error, match=r"inner|steps"):
         Run().load_state_dict(wrong)
