@@ -14,7 +14,7 @@ from isentrope.config.train import TrainConfig
 from isentrope.control.base import TokenRule, Tokens
 from isentrope.control.bonus import TrainerFields
 from isentrope.control.clips import EntropyMask, InfluenceClip
-from isentrope.control.controls import NONE
+from isentrope.control.feedback import Feedback
 from isentrope.control.measured import HeldOutSample
 from isentrope.control.run_control import RunControl
 from isentrope.control.sequence_rules import PassAtK
@@ -118,7 +118,7 @@ def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> R
         micro_batch=args.per_device_train_batch_size,
     )
     return RunControl(
-        *(control, config.control.build_feedback(), plain),
+        *(control, Feedback(config.control.target, config.control.feedback), plain),
         max_grad_norm=config.training.max_grad_norm or None,
         held_out=measured,
     )
@@ -127,7 +127,7 @@ def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> R
 def contract_entry(config: TrainConfig) -> dict[str, Any] | None:
     """The run's control in a contract: name, strength, all options, target; None without one."""
     of = config.control
-    if of.name == NONE:
+    if of.name == "none":
         return None
     targeted = of.target.kind != "none"
     return {
@@ -190,5 +190,5 @@ def plain_objective_of(config: TrainConfig) -> str:
 
 def advantages_of(config: TrainConfig) -> str:
     """The rule by which a run makes advantages of rewards."""
-    scaled = config.trainer.get("scale_rewards", "none") in ("group", True)
-    return "grpo" if scaled else "dr_grpo"
+    scaling = config.trainer.get("scale_rewards", "none")
+    return "grpo" if scaling in ("group", True) else "dr_grpo"

@@ -23,8 +23,6 @@ from isentrope.config.strict_yaml import (
 from isentrope.config.values import as_written, located
 from isentrope.system.secrets import secrets_in
 
-__all__ = ["ConfigError", "all_keys", "dump_config", "load_config", "read_yaml"]
-
 Root = TypeVar("Root", bound=BaseModel)
 
 
@@ -108,9 +106,14 @@ def _require_no_secrets(content: Mapping[str, Any]) -> None:
         )
 
 
+def key_of(override: str) -> str:
+    """The dotted key that "section.key=value" sets."""
+    return override.partition("=")[0].strip()
+
+
 def _override(content: dict[str, Any], override: str) -> dict[str, Any]:
-    name, equals, value = override.partition("=")
-    keys = name.strip().split(".")
+    _, equals, value = override.partition("=")
+    keys = key_of(override).split(".")
     if not equals or not all(keys):
         raise ConfigError(f"--set {brief(override)} is not of the form section.key=value.")
     new = dict(content)

@@ -18,13 +18,18 @@ from isentrope.estimators.price import Price, price_of_step
 from isentrope.estimators.ratio import Sign, ratio_of
 from isentrope.estimators.reward_change import reward_change
 from isentrope.estimators.sample import trust_of_change
-from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.scoring import ScoredBefore
+from isentrope.update.step import COMPONENTS
 
-COMPONENTS = ("momentum", "decay", "gradient", "control", "rounding")
 ALWAYS = COMPONENTS[:3]
 """Parts of a step; others only where a control corrected it, or DeepSpeed rounded the weights."""
+_LOGGED_AS = {
+    "per_token": "entropy_per_token",
+    "per_sequence": "entropy_per_sequence",
+    "fresh": "change_fresh",
+}
 
 
 @dataclass(frozen=True)
@@ -71,18 +76,6 @@ class ProbeReading:
         Returns:
             Keys "probe/..."; "probe/trust" is 1 where the verdict is "trust", and else 0.
         """
-        named = {
-            "entropy_per_token": self.per_token,
-            "entropy_per_sequence": self.per_sequence,
-            "first_order": self.first_order,
-            **self.components,
-            "predicted": self.predicted,
-            "second_order": self.second_order,
-            "linear_fraction": self.linear_fraction,
-            "change": self.change,
-            "residual": self.residual,
-            "change_fresh": self.fresh,
-        }
         flat = {
             "probe/eta": self.eta,
             "probe/ess": self.change.ess or 0.0,
@@ -90,8 +83,9 @@ class ProbeReading:
             "probe/khat": self.trust.khat,
             "probe/trust": float(self.trust.verdict == "trust"),
         }
-        for name, estimate in named.items():
-            if estimate is not None:
+        for field, estimate in (vars(self) | self.components).items():
+            if isinstance(estimate, Estimate):
+                name = _LOGGED_AS.get(field, field)
                 flat |= {f"probe/{name}": estimate.value, f"probe/{name}_se": estimate.se}
         return flat | (self.price.to_dict() if self.price else {})
 
@@ -147,7 +141,7 @@ def read(
         change=estimate(4, trust=trust),
         residual=estimate(5, trust=of_residual),
         trust=trust,
-        price=_price(before, eta, after, trust, share(7, "share", sign="any")),
+        price=_price(before, eta, after, trust, share(7, NET_SHARE, sign="any")),
     )
 
 

@@ -71,8 +71,7 @@ class Observers:
             trainer.add_callback(self.probe)
         if self.alarm is not None:
             trainer.add_callback(self.alarm)  # behind the probe, whose readings it watches
-            batch = lambda: trainer.batch and trainer.batch.rollouts.sampler_entropies  # noqa: E731
-            self.alarm.batch_entropies = batch
+            self.alarm.batch_entropies = lambda: trainer.batch.rollouts.sampler_entropies
 
 
 def held_out_prompts(
