@@ -378,10 +378,12 @@ def training_rows(name: str, folder: Path) -> list[str]:
 def with_training(lines: list[str], before: str) -> str:
     """The page with these lines in the table of trainings, in place of those of the same model."""
     head, title, rest = before.partition("## Training")
+    blocks = rest.split("\n\n")
+    table = next(k for k, block in enumerate(blocks) if block.startswith("|"))
     own = {x.split(" | ")[0] for x in lines}
-    words = [x for x in rest.splitlines() if x.split(" | ")[0] not in own]
-    last = max(k for k, x in enumerate(words) if x.startswith("|"))
-    return head + title + "\n".join([*words[: last + 1], *lines, *words[last + 1 :]]) + "\n"
+    kept = [x for x in blocks[table].splitlines() if x.split(" | ")[0] not in own]
+    blocks[table] = "\n".join([*kept, *lines])
+    return head + title + "\n\n".join(blocks)
 
 
 def kept_in_the_heap(name: str, verbs: Iterable[str]) -> None:

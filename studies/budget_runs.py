@@ -1,16 +1,18 @@
-"""Does a budget hold its target on the toy, and what does that cost? Runs, then a page.
+"""Does a budget hold its target, and what does that cost? Runs on the toy and a real model, a page.
 
     python -m studies.budget_runs --folder runs/budget
     python -m studies.budget_runs --folder runs/budget --page
 
-Addition and countdown, each from one fine-tuned base: vanilla, a budget that holds the nats per
-response of the first step, and on addition one that holds the nats per token; three seeds each, of
-60 steps on addition and 40 on countdown. Fixed before the runs: tracking is the mean of |h/h* − 1|
-of the responses drawn at steps 21 to the last, and of h/h* − 1; beside it the mean of |h/h* − 1|
-where h is the mean of ten steps, since one batch has an error of 2 to 4 %. Price is held-out
-accuracy after the last step, sampled at T = 1 and T = .4, and greedy, with vanilla's. A base that
-is in TASK/sft already is not made again, a run that was stopped is continued, and runs of another
-version of the library join as further names of the same layout.
+Addition and countdown, each from one fine-tuned base, and sentences by SmolLM2-135M (`make
+smollm2`) as it comes: vanilla, a budget that holds the nats per response of the first step, and on
+addition one that holds the nats per token; three seeds each, of 60 steps on addition and 40 on the
+others. Sentences take 8 prompts × 4, since leave-one-out needs groups in both halves of a batch.
+Fixed before the runs: tracking is the mean of |h/h* − 1| of the responses drawn at steps 21 to the
+last, and of h/h* − 1; beside it the mean of |h/h* − 1| where h is the mean of ten steps, since one
+batch has an error of 2 to 4 %. Price is held-out accuracy after the last step, sampled at T = 1 and
+T = .4, and greedy, with vanilla's. A base that is in TASK/sft already is not made again, a run that
+was stopped is continued, and runs of another version of the library join as further names of the
+same layout.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,9 +33,6 @@ from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import resume, train
 
-STEPS = {"addition": 60, "countdown": 40}
-HELD_OUT = {"addition": "384", "countdown": "null"}
-"""Prompts of an evaluation; countdown has 308, all of which are taken."""
 SETTLED, WINDOW = 20, 10
 """Steps before tracking is read; steps of a mean."""
 SEEDS = (0, 1, 2)
@@ -50,44 +50,82 @@ NAMES = {
     "former_tok": "former budget, per token",
     "isentropic": "the isentropic step, nats per token",
 }
-TASKS: dict[str, tuple[str, ...]] = {
-    "addition": (),
-    "countdown": (
-        "data.dataset_name=examples/tasks/countdown.py:Countdown",
-        f"sampling.max_new_tokens={LONGEST}",
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained and evaluated.
+
+    Attributes:
+        steps: Steps of a run.
+        prompts: Prompts of an evaluation, `null` for all.
+        settings: Settings over those of the configuration files, for training and evaluation.
+        arms: Names of `ARMS`.
+        configs: Ends of the names of the configuration files.
+        training: Settings of training alone.
+    """
+
+    steps: int
+    prompts: str
+    settings: tuple[str, ...]
+    arms: tuple[str, ...]
+    configs: str = "toy"
+    training: tuple[str, ...] = ()
+
+
+TASKS = {
+    "addition": Task(60, "384", (), tuple(ARMS)),
+    "countdown": Task(
+        40,
+        "null",
+        (
+            "data.dataset_name=examples/tasks/countdown.py:Countdown",
+            f"sampling.max_new_tokens={LONGEST}",
+        ),
+        ("vanilla", "budget_seq"),
+    ),
+    "sentence": Task(
+        40,
+        "null",
+        (),
+        ("vanilla", "budget_seq"),
+        "smollm2_sentence",
+        ("training.prompts_per_step=8", "training.group_size=4"),
     ),
 }
-"""Settings of each task over those of the toy's configuration files."""
-ARMS_OF = {"addition": tuple(ARMS), "countdown": ("vanilla", "budget_seq")}
 TEMPERATURES = ("1.0", "0.4")
 
 
-def perform(folder: Path, task: str, arms: Sequence[str]) -> None:
+def perform(folder: Path, task: Task, arms: Sequence[str]) -> None:
     """Train and evaluate what is not there yet, in the folder of a task."""
-    changes, steps, base = TASKS[task], STEPS[task], folder / "sft"
-    if not base.exists():
-        own = [*changes[:1], f"output.directory={base}"]
-        sft(load_config("configs/sft_toy.yaml", own, SftConfig))
+    base = folder / "sft"
+    start = []
+    if task.configs == "toy":
+        start = [f"model.path={base}/model"]
+        if not base.exists():
+            own = [*task.settings[:1], f"output.directory={base}"]
+            sft(load_config("configs/sft_toy.yaml", own, SftConfig))
     for seed in SEEDS:
         for arm in arms:
             run = folder / f"{arm}_{seed}"
-            last = run / f"training_state/step_{steps}"
+            last = run / f"training_state/step_{task.steps}"
             if run.exists() and not last.exists():
                 resume(run)
             elif not last.exists():
-                own = [f"model.path={base}/model", f"training.seed={seed}", *changes, *ARMS[arm]]
-                own += [f"output.directory={run}", f"training.steps={steps}"]
+                own = [*start, f"training.seed={seed}", *task.settings, *task.training, *ARMS[arm]]
+                own += [f"output.directory={run}", f"training.steps={task.steps}"]
                 own += ["training.save_every=20", "entropy_probe.enabled=false"]
-                train(load_config("configs/train_toy.yaml", own, TrainConfig))
+                train(load_config(f"configs/train_{task.configs}.yaml", own, TrainConfig))
             for temperature in TEMPERATURES:
                 out = folder / f"{run.name}_T{temperature}"
                 if out.exists():
                     continue
-                own = [f"checkpoint.checkpoint_path={last}", *changes]
+                own = [f"checkpoint.checkpoint_path={last}", *task.settings]
                 own += [f"sampling.temperature={temperature}", f"output.directory={out}"]
-                own += [f"evaluation.n_prompts={HELD_OUT[task]}", "evaluation.samples_per_prompt=4"]
+                own += [f"evaluation.n_prompts={task.prompts}", "evaluation.samples_per_prompt=4"]
                 own += ["evaluation.ks=[1, 4]"]
-                evaluate_checkpoints(load_config("configs/evaluate_toy.yaml", own, EvaluateConfig))
+                file = f"configs/evaluate_{task.configs}.yaml"
+                evaluate_checkpoints(load_config(file, own, EvaluateConfig))
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
@@ -121,7 +159,7 @@ def metric(row: dict[str, Any], name: str) -> str:
 
 def evaluations(folder: Path, name: str) -> list[Path]:
     """The files of a run's evaluations, one per temperature."""
-    step = f"step_{STEPS[folder.name]}"
+    step = f"step_{TASKS[folder.name].steps}"
     return [folder / f"{name}_T{t}" / step / "metrics.json" for t in TEMPERATURES]
 
 
@@ -166,7 +204,7 @@ def main() -> None:
         print(page(args.folder))
         return
     for task in args.tasks:
-        perform(args.folder / task, task, args.arms or ARMS_OF[task])
+        perform(args.folder / task, TASKS[task], args.arms or TASKS[task].arms)
 
 
 if __name__ == "__main__":

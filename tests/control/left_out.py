@@ -1,6 +1,6 @@
 """Steps and predictions of <g_H, v> from the same responses of an enumerated policy."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from isentrope.control.gradients import ControlSample, gradients_of_rows, read_half
 from isentrope.nouns.estimate import Functional
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import multiply
+from isentrope.nouns.vectors import dot, multiply
 from isentrope.oracle import ExactPolicy
 from isentrope.policy.scoring import score
 from isentrope.probe.coming_step import ComingStep
@@ -26,9 +26,21 @@ def rewards_of(exact: ExactPolicy) -> Tensor:
 
 
 def drawn(exact: ExactPolicy, rewards: Tensor, seed: int) -> Rollouts:
-    """GROUPS prompts with SIZE responses each, and c = A/n of Dr. GRPO for every token."""
-    generator = torch.Generator().manual_seed(seed)
-    prompt, chances = exact.rollouts.prompt_index, exact.probabilities()
+    """One batch of `draws`."""
+    return next(draws(exact, rewards, [seed]))
+
+
+def draws(exact: ExactPolicy, rewards: Tensor, seeds: Iterable[int]) -> Iterator[Rollouts]:
+    """Per seed GROUPS prompts with SIZE responses each, and c = A/n of Dr. GRPO for every token."""
+    chances, entropies = exact.probabilities(), score(exact.policy, exact.rollouts).entropies
+    for seed in seeds:
+        yield _drawn(exact, rewards, seed, chances, entropies)
+
+
+def _drawn(
+    exact: ExactPolicy, rewards: Tensor, seed: int, chances: Tensor, entropies: Tensor
+) -> Rollouts:
+    generator, prompt = torch.Generator().manual_seed(seed), exact.rollouts.prompt_index
     rows = []
     for _ in range(GROUPS):
         p = int(torch.randint(exact.n_prompts, (1,), generator=generator))
@@ -38,11 +50,10 @@ def drawn(exact: ExactPolicy, rewards: Tensor, seed: int) -> Rollouts:
     earned = rewards[index].view(GROUPS, SIZE)
     advantages = (earned - earned.mean(1, keepdim=True)).flatten() / len(index)
     E = exact.rollouts.select(index)
-    entropies = score(exact.policy, E).entropies
     lengths = E.lengths.tolist()
     return E.with_columns(
         prompt_index=torch.arange(GROUPS).repeat_interleave(SIZE),
-        sampler_entropies=[row[:t] for row, t in zip(entropies, lengths, strict=True)],
+        sampler_entropies=[row[:t] for row, t in zip(entropies[index], lengths, strict=True)],
         token_weights=[x.expand(t) for x, t in zip(advantages, lengths, strict=True)],
         rewards=earned.flatten(),
     )
@@ -57,13 +68,13 @@ class Prediction:
     plain: float
 
 
-def predictions(exact: ExactPolicy, functional: Functional, draws: int) -> Iterator[Prediction]:
+def predictions(exact: ExactPolicy, functional: Functional, n: int) -> Iterator[Prediction]:
     """Predict the steps of many batches of one policy."""
     policy, rewards = exact.policy, rewards_of(exact)
     P = {n: x.abs() + 0.1 for n, x in cases.direction(policy, 5).items()}
     none = {n: torch.zeros_like(x) for n, x in policy.theta.items()}
-    for seed in range(draws):
-        U = drawn(exact, rewards, seed)
+    g_H = exact.entropy_gradient(functional)
+    for U in draws(exact, rewards, range(n)):
         weights = U.padded("token_weights"), None
         (of_loss,) = gradients_of_rows(policy, U, torch.arange(len(U)), [weights])
         v = multiply(P, of_loss)
@@ -76,7 +87,7 @@ def predictions(exact: ExactPolicy, functional: Functional, draws: int) -> Itera
         ]
         sums = [[float(x.sum()) for x in (half.along_v, half.reused)] for half in halves]
         left_out, plain = torch.tensor(sums).double().mean(0).tolist()
-        yield Prediction(exact.derivatives(v, functional)[0], left_out, plain)
+        yield Prediction(dot(g_H, v), left_out, plain)
 
 
 def ratio(predicted: Tensor, truth: Tensor) -> tuple[float, float]:

@@ -53,8 +53,7 @@ def test_headers_of_weights_are_read_in_one_module():
 
 def test_a_measurement_reads_and_digests_each_file_once(tiny, tmp_path, monkeypatch):
     read, digested = Counter(), Counter()
-    monkeypatch.setattr(checkpoint_folder, "_kept", {})
-    monkeypatch.setattr(manifest, "_digests", {})
+    monkeypatch.setattr(manifest, "_known", {})
 
     def counting(plain):
         def counted(file, *args, **options):

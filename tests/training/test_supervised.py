@@ -17,7 +17,7 @@ SHOWN = Addition().demonstrations(24, seed=0)
 
 def fine_tuned(policy, folder, **options):
     """The metrics of steps of plain gradient descent on eight demonstrations each."""
-    from isentrope.training.supervised import fine_tune_supervised
+    from isentrope.training.supervised import supervised_trainer
 
     usual = {
         "max_steps": 3,
@@ -39,7 +39,7 @@ def fine_tuned(policy, folder, **options):
     told = []
     rows = encode_demonstrations(policy, SHOWN)
     given = {"output_dir": str(folder), **usual, **options}
-    fine_tune_supervised(policy.model, policy.tokenizer, rows, given, told.append)
+    supervised_trainer(policy.model, policy.tokenizer, rows, given, told.append).train()
     return told
 
 

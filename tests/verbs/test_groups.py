@@ -58,11 +58,17 @@ def evaluation_of(tiny, grouped, folder):
     return evaluate_checkpoints(load_config(evaluating.settings(tiny), where, EvaluateConfig))
 
 
-def test_evaluation_of_groups_weighted_by_their_shares_is_that_of_all_prompts(
-    tiny, grouped, tmp_path
-):
-    made = evaluation_of(tiny, grouped, tmp_path / "e")
-    records = pd.read_parquet(tmp_path / "e" / "step_4" / "records.parquet")
+@pytest.fixture(scope="module")
+def run(tiny, grouped, tmp_path_factory):
+    """A run folder; what measure, influence and evaluate wrote in it by groups of prompts."""
+    folder = tmp_path_factory.mktemp("run")
+    found = {verb: verb_of(tiny, grouped, folder, verb) for verb in ("measure", "influence")}
+    return folder, found | {"evaluate": evaluation_of(tiny, grouped, folder / "evaluation")}
+
+
+def test_evaluation_of_groups_weighted_by_their_shares_is_that_of_all_prompts(run):
+    folder, made = run[0] / "evaluation", run[1]["evaluate"]
+    records = pd.read_parquet(folder / "step_4" / "records.parquet")
     sampled = records[records["decoding"] == "sampled"]
     (whole,) = [r for r in made.results[0].rows if r.decoding == "sampled" and r.group is None]
     groups = {r.group: r for r in made.results[0].rows if r.decoding == "sampled" and r.group}
@@ -81,12 +87,12 @@ def test_evaluation_of_groups_weighted_by_their_shares_is_that_of_all_prompts(
         assert np.isfinite(groups["hard"].metrics[name].ci_low)
         assert np.isnan(groups["alone"].metrics[name].ci_low)
     assert any("1 prompts" in s for s in groups["alone"].metrics["entropy_per_token"].warnings)
-    table = pd.read_csv(tmp_path / "e" / TABLE)
+    table = pd.read_csv(folder / TABLE)
     assert table["group"].fillna("").tolist() == ["", "alone", "easy", "hard"] * 2
 
 
-def test_parts_of_a_step_by_group_sum_to_the_whole(tiny, grouped, tmp_path):
-    _, results = verb_of(tiny, grouped, tmp_path / "m", "measure")
+def test_parts_of_a_step_by_group_sum_to_the_whole(run):
+    _, results = run[1]["measure"]
     rate = results["step"]["rate_of_interest"]
     parts = {name: results["price"]["at"][f"group {name}"] for name in set(GROUPS)}
     (row,) = [row for row in results["sweep"] if row["eta"] == rate]
@@ -104,8 +110,8 @@ def test_parts_of_a_step_by_group_sum_to_the_whole(tiny, grouped, tmp_path):
     assert any("fewer than two prompts" in s for s in parts["alone"]["change"]["warnings"])
 
 
-def test_influence_of_groups_sums_to_the_gradients_part(tiny, grouped, tmp_path):
-    folder, results = verb_of(tiny, grouped, tmp_path / "i", "influence")
+def test_influence_of_groups_sums_to_the_gradients_part(run):
+    folder, results = run[1]["influence"]
     sequences = pd.read_parquet(folder / "sequences.parquet")
     parts = results["classes"]["sequences_by_group"]["parts"]
     expected = sequences.groupby("group")["delta_h"].sum()
@@ -116,11 +122,8 @@ def test_influence_of_groups_sums_to_the_gradients_part(tiny, grouped, tmp_path)
     assert total == pytest.approx(value(results["entropy"]["gradient"]), rel=1e-6)
 
 
-def test_the_report_shows_groups_and_nothing_where_there_are_none(tiny, grouped, tmp_path):
-    verb_of(tiny, grouped, tmp_path / "run", "measure")
-    verb_of(tiny, grouped, tmp_path / "run", "influence")
-    evaluation_of(tiny, grouped, tmp_path / "run" / "evaluation")
-    made = write_report(tmp_path / "run")
+def test_the_report_shows_groups_and_nothing_where_there_are_none(run, tiny, tmp_path):
+    made = write_report(run[0])
     for name, column in {"groups": "class", "pass_by_group_1": "group", "price": "class"}.items():
         shown = {
             text.removeprefix("group ") for text in pd.read_csv(made.folder / f"{name}.csv")[column]

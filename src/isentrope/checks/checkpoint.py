@@ -79,7 +79,9 @@ def check_adapter(
             difference,
             "The model is not this checkpoint: load it with Policy.from_checkpoint.",
         )
-    zero, active = _initial_factors(policy)
+    factors = {n: p for n, p in policy.theta.items() if set(n.split(".")) & set(ZERO_AT_START)}
+    moved = read_numbers(p.any() for p in factors.values())
+    zero, active = ([n for n, x in zip(factors, moved, strict=True) if x == y] for y in (0, 1))
     detail = f"{len(policy.names)} tensors equal those on disk"
     if not zero:
         return Finding(name, True, detail)
@@ -98,13 +100,6 @@ def check_adapter(
         "A zero factor switches its layer's adapter off, on disk and in the model, while others "
         "are trained: save the adapter again, or train that layer.",
     )
-
-
-def _initial_factors(policy: Policy) -> tuple[list[str], list[str]]:
-    """Factors that an adapter starts with at zero: those that still are, and the others."""
-    factors = {n: p for n, p in policy.theta.items() if set(n.split(".")) & set(ZERO_AT_START)}
-    found = dict(zip(factors, read_numbers(p.any() for p in factors.values()), strict=True))
-    return [n for n, x in found.items() if not x], [n for n, x in found.items() if x]
 
 
 def _untouched(policy: Policy, optimizer: OptimizerLike, names: list[str]) -> bool:

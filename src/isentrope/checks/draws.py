@@ -167,7 +167,10 @@ def tail_places(p: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
     place = (order == targets[:, None]).int().argmax(1)  # (m,) rank from 0
     total = p.cumsum(1)
     tails = []
-    for kept in (_kept_by_top_k(p), _kept_by_top_p(total), _kept_by_min_p(p)):
+    top_k = torch.tensor(TOP_K, device=p.device).clamp_max(p.shape[1]).expand(len(p), -1)
+    least = p[:, :1] * torch.tensor(MIN_P, dtype=p.dtype, device=p.device)
+    min_p = torch.searchsorted(-p, -least, right=True)
+    for kept in (top_k, _kept_by_top_p(total), min_p):
         # (m, settings) number of tokens that each setting keeps, the likeliest first
         within = total.gather(1, kept - 1).clamp(max=1)
         within = torch.where(kept == p.shape[1], torch.ones_like(within), within)
@@ -190,11 +193,6 @@ def _seen(batch: MicroBatch, rows: Tensor, p: Tensor) -> Tensor:
     return first[batch.rows[rows]] <= batch.columns[rows][:, None]
 
 
-def _kept_by_top_k(p: Tensor) -> Tensor:
-    settings = torch.tensor(TOP_K, device=p.device)
-    return settings.clamp_max(p.shape[1]).expand(len(p), -1)
-
-
 def _kept_by_top_p(total: Tensor) -> Tensor:
     before = total.roll(1, 1)  # a token is kept if the mass before it is below top_p
     before[:, 0] = 0
@@ -202,8 +200,3 @@ def _kept_by_top_p(total: Tensor) -> Tensor:
     kept = torch.searchsorted(before, settings.expand(len(total), -1).contiguous())
     kept[:, -1] = total.shape[1]
     return kept
-
-
-def _kept_by_min_p(p: Tensor) -> Tensor:
-    settings = torch.tensor(MIN_P, dtype=p.dtype, device=p.device)
-    return torch.searchsorted(-p, -p[:, :1] * settings, right=True)

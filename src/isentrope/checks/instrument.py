@@ -47,10 +47,23 @@ def check_instrument(
     if active_dropout(policy.model):
         return findings
     first, second = score(policy, rollouts), score(policy, rollouts)
-    findings += [_determinism(first, second), _batch_independence(policy, rollouts, first)]
-    findings.append(_own_logits(policy, rollouts))
+    same = Finding.judged(
+        DETERMINISTIC,
+        nondeterminism(first, second),
+        "Find the module that draws random numbers or uses a non-deterministic kernel; "
+        "torch.use_deterministic_algorithms(True) names the kernel.",
+        "two evaluations are bit-identical",
+    )
+    findings += [same, _batch_independence(policy, rollouts, first), _own_logits(policy, rollouts)]
     if policy.precision.runtime_dtype == "float64":
-        findings.append(_float64(policy))
+        rounds = rounding_operations(policy.scorer, policy.precision)
+        whole = Finding.judged(
+            "float64 throughout",
+            f"{len(rounds)} operations round, the first is {rounds[0]}" if rounds else None,
+            "A module was changed after the policy was made: it must keep its input's type.",
+            "no operation of the model rounds to a shorter type",
+        )
+        findings.append(whole)
     sound = {f.name: f.passed for f in findings}
     if direction is not None and sound[DETERMINISTIC] and sound[OWN_LOGITS]:
         findings.append(_floor(policy, rollouts, direction))
@@ -88,16 +101,6 @@ def _dropout(policy: Policy, rates: Mapping[str, float]) -> Finding:
     return Finding.judged("no dropout", fault, advice, "no module has dropout")
 
 
-def _determinism(first: Scores, second: Scores) -> Finding:
-    return Finding.judged(
-        DETERMINISTIC,
-        nondeterminism(first, second),
-        "Find the module that draws random numbers or uses a non-deterministic kernel; "
-        "torch.use_deterministic_algorithms(True) names the kernel.",
-        "two evaluations are bit-identical",
-    )
-
-
 def _batch_independence(policy: Policy, rollouts: Rollouts, scores: Scores) -> Finding:
     together = scores.logprobs
     alone = [score(policy, rollouts.select([i])).logprobs[0] for i in range(min(8, len(rollouts)))]
@@ -121,16 +124,6 @@ def _own_logits(policy: Policy, rollouts: Rollouts) -> Finding:
         fault = str(error).rstrip(".")
     advice = "The model cannot be measured as it is loaded."
     return Finding.judged(OWN_LOGITS, fault, advice, "scores are those of the model's own logits")
-
-
-def _float64(policy: Policy) -> Finding:
-    operations = rounding_operations(policy.scorer, policy.precision)
-    return Finding.judged(
-        "float64 throughout",
-        f"{len(operations)} operations round, the first is {operations[0]}" if operations else None,
-        "A module was changed after the policy was made: it must keep its input's type.",
-        "no operation of the model rounds to a shorter type",
-    )
 
 
 def _floor(policy: Policy, rollouts: Rollouts, direction: Vector) -> Finding:

@@ -74,12 +74,6 @@ def identity_findings(martingale: float, score: float, draws: Draws) -> list[Fin
     ]
 
 
-def untested() -> list[Finding]:
-    """The same findings for a batch of a single sequence."""
-    names = (SURPRISAL, SCORE, EOS, REPETITIONS, FILTERS)
-    return [Finding(name, None, "it needs at least two sequences") for name in names]
-
-
 def _finding(name: str, z: float, tests: int) -> Finding:
     if not math.isfinite(z):
         return Finding(name, None, "the batch cannot show a difference")
@@ -131,7 +125,9 @@ def check_sampler(policy: Policy, rollouts: Rollouts, direction: Vector) -> list
     sample = score_batch(policy, rollouts, direction=direction, order=1)
     eos, agreement = _eos(policy, rollouts), _agreement(policy, rollouts, sample)
     if len(rollouts) < 2:
-        return [eos, agreement, *untested()]
+        names = (SURPRISAL, SCORE, EOS, REPETITIONS, FILTERS)
+        untested = [Finding(name, None, "it needs at least two sequences") for name in names]
+        return [eos, agreement, *untested]
     draws = count_draws(policy, rollouts)
     findings = identity_findings(martingale_z(sample), score_identity_z(sample), draws)
     if agreement.passed is None:

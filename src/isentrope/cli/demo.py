@@ -23,13 +23,14 @@ from isentrope.reports.compare import entropy_change_figure
 from isentrope.reports.read_run import read_run
 from isentrope.reports.report import write_report
 from isentrope.reports.verdict import verdict
-from isentrope.results.verbs import AUDIT, INFLUENCE, KERNEL
+from isentrope.results.verbs import AUDIT, INFLUENCE, KERNEL, MEASURE
 from isentrope.runs.folder import noted_if_interrupted
 from isentrope.runs.one_writer import LOCK, one_writer
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.influence import printed_influence
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.measure import measure, printed_measurements
+from isentrope.verbs.measure import printed_measurements
+from isentrope.verbs.prepare import Prepare, PreparedOnce
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
 
@@ -72,8 +73,8 @@ def demo(
         with noted_if_interrupted(lambda: advice):
             story.train(fine_tuning_steps)
             story.evaluate()
-            story.measure()
-            story.attribute()
+            story.measure(prepare := PreparedOnce())
+            story.attribute(prepare)
             story.report()
     return where
 
@@ -112,22 +113,22 @@ class Story:
         _chapter("evaluation")
         show(out, [evaluation_table(evaluate_checkpoints(self.evaluation()).results)])
 
-    def measure(self) -> None:
+    def measure(self, prepare: Prepare) -> None:
         """What does one more step do to the entropy?"""
         _chapter("measure: what one more step does to entropy")
-        run = measure(self.measurement(), draw=entropy_change_figure)
+        run = run_verb(MEASURE, self.measurement(), entropy_change_figure, prepare)
         show(out, printed_measurements(run.results[-1:]))
 
-    def attribute(self) -> None:
+    def attribute(self, prepare: Prepare) -> None:
         """Who did it, how responses are tied to each other, and how well the proxies see it."""
         config = self.measurement()
         _chapter("influence: which tokens do it")
-        run = run_verb(INFLUENCE, config)
+        run = run_verb(INFLUENCE, config, prepare=prepare)
         result = run.results[-1]
         show(out, printed_influence(result, run.folder), result.warnings)
         _chapter("kernel and audit: how responses are tied, and what the proxies see")
         for verb in (KERNEL, AUDIT):
-            run_verb(verb, config)
+            run_verb(verb, config, prepare=prepare)
 
     def report(self) -> None:
         """One page with all of it."""

@@ -19,7 +19,7 @@ from isentrope.config.values import (
     Share,
     Whole,
 )
-from isentrope.control.feedback import Feedback, Gains, Target
+from isentrope.control.feedback import Gains, Target
 
 
 class ControlConfig(Section):
@@ -59,10 +59,6 @@ class ControlConfig(Section):
         from isentrope.control import controls
 
         return controls.build(self.name, self.strength, self.options)
-
-    def build_feedback(self) -> Feedback:
-        """The feedback, with nothing seen yet."""
-        return Feedback(self.target, self.feedback)
 
 
 class TrialConfig(Section):

@@ -15,6 +15,7 @@ from isentrope.control.base import TokenRule, Tokens
 from isentrope.control.bonus import TrainerFields
 from isentrope.control.clips import EntropyMask, InfluenceClip
 from isentrope.control.controls import NONE
+from isentrope.control.feedback import Feedback
 from isentrope.control.measured import HeldOutSample
 from isentrope.control.run_control import RunControl
 from isentrope.control.sequence_rules import PassAtK
@@ -118,7 +119,7 @@ def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> R
         micro_batch=args.per_device_train_batch_size,
     )
     return RunControl(
-        *(control, config.control.build_feedback(), plain),
+        *(control, Feedback(config.control.target, config.control.feedback), plain),
         max_grad_norm=config.training.max_grad_norm or None,
         held_out=measured,
     )
@@ -190,5 +191,5 @@ def plain_objective_of(config: TrainConfig) -> str:
 
 def advantages_of(config: TrainConfig) -> str:
     """The rule by which a run makes advantages of rewards."""
-    scaled = config.trainer.get("scale_rewards", "none") in ("group", True)
-    return "grpo" if scaled else "dr_grpo"
+    scaling = config.trainer.get("scale_rewards", "none")
+    return "grpo" if scaling in ("group", True) else "dr_grpo"

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from isentrope.config.stages import Section
 from isentrope.config.values import Count, Name, Order, Positive, Rate, Share
-from isentrope.estimators.functional import EstimatorOptions, Method
+from isentrope.estimators.functional import EstimatorOptions
 from isentrope.trainers.fields import require_known_settings
 from isentrope.update.objective import ADVANTAGES_OF, Objective
 
@@ -111,14 +111,11 @@ class EstimatorConfig(Section):
         }
 
     @property
-    def weighted_method(self) -> Method:
-        """The estimator by importance weights; "resampled" has its derivatives from "prefix"."""
-        return "prefix" if self.method == "resampled" else self.method
-
-    @property
     def options(self) -> EstimatorOptions:
         """Which entropy, by which weighted method, and the coverage of intervals."""
-        return EstimatorOptions(self.functional, self.weighted_method, self.confidence)
+        # "resampled" has its derivatives from "prefix"
+        method = "prefix" if self.method == "resampled" else self.method
+        return EstimatorOptions(self.functional, method, self.confidence)
 
     @property
     def advantage_rule(self) -> str:

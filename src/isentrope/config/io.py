@@ -23,8 +23,6 @@ from isentrope.config.strict_yaml import (
 from isentrope.config.values import as_written, located
 from isentrope.system.secrets import secrets_in
 
-__all__ = ["ConfigError", "all_keys", "dump_config", "load_config", "read_yaml"]
-
 Root = TypeVar("Root", bound=BaseModel)
 
 

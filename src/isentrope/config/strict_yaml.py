@@ -56,7 +56,7 @@ class _Loader(yaml.SafeLoader):
         super().__init__(text)
         self.where, self._depth = where, 0
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
+    def compose_node(self, parent, index):
         event = self.peek_event()
         if isinstance(event, yaml.AliasEvent):  # which may stand for itself, or for very much
             raise self._refusal(event, "an alias (*name) is not read: write the value out")
@@ -69,20 +69,17 @@ class _Loader(yaml.SafeLoader):
         self._depth -= 1
         return node
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(self, node, deep=False):
         content: dict[Any, Any] = {}
         for key_node, value_node in node.value:
-            key = self._key(key_node)
+            key = key_node.value
+            if key_node.tag != "tag:yaml.org,2002:str":
+                words = brief(key) if isinstance(key, str) else "a list or mapping"
+                raise self._refusal(key_node, f"a key must be a text, and {words} is not: quote it")
             if key in content:
                 raise self._refusal(key_node, f"the key {brief(key)} is given twice")
             content[key] = self.construct_object(value_node, deep=True)
         return content
-
-    def _key(self, node: Any) -> str:
-        if node.tag != "tag:yaml.org,2002:str":
-            words = brief(node.value) if isinstance(node.value, str) else "a list or mapping"
-            raise self._refusal(node, f"a key must be a text, and {words} is not: quote it")
-        return node.value
 
     def construct_number(self, node: Any) -> float:
         text = node.value
@@ -104,7 +101,7 @@ class _Loader(yaml.SafeLoader):
 class _Dumper(yaml.SafeDumper):
     """Quotes every text that `_Loader`, or any reader of YAML 1.1, would read as something else."""
 
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data):
         return True
 
 

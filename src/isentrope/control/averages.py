@@ -31,12 +31,6 @@ class GradientMeans:
         self._window, self.count = window, 0
         self._means: dict[str, Vector] = {}
 
-    @property
-    def _share(self) -> float:
-        """α of the next reading."""
-        decay = 1 - 1 / self._window
-        return (1 - decay) / (1 - decay ** (self.count + 1))
-
     def halves(self, a: Vector, b: Vector) -> Halves:
         """The gradients of a reading, with the means of those before it.
 
@@ -49,7 +43,9 @@ class GradientMeans:
         """
         if not self._means:
             return Halves(a, b)
-        return Halves(a, b, self._means["a"], self._means["b"], self._share)
+        decay = 1 - 1 / self._window
+        share = (1 - decay) / (1 - decay ** (self.count + 1))  # α of this reading
+        return Halves(a, b, self._means["a"], self._means["b"], share)
 
     def add(self, halves: Halves) -> None:
         """Add the gradients of a reading."""
@@ -69,9 +65,9 @@ class GradientMeans:
         """The means, by `half/parameter`."""
         return {f"{half}/{n}": x for half, mean in self._means.items() for n, x in mean.items()}
 
-    def load(self, count: int, tensors: Mapping[str, Tensor]) -> None:
-        """Resume from `count` and what `tensors` returned."""
-        self.count, self._means = count, {}
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Resume from what `tensors` returned; `count` is set apart."""
+        self._means = {}
         for name in sorted(tensors):
             half, _, parameter = name.partition("/")
             self._means.setdefault(half, {})[parameter] = tensors[name].clone()

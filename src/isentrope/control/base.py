@@ -83,10 +83,9 @@ class Tokens:
             ValueError: If a column is missing.
         """
         needed = ("sampler_logprobs", "sampler_entropies", "advantages", "rewards")
-        if missing := [name for name in needed if getattr(rollouts, name) is None]:
+        columns = {name: getattr(rollouts, name) for name in needed}
+        if missing := [name for name, column in columns.items() if column is None]:
             raise ValueError(f"A control needs the {missing[0]} of the update batch.")
-        assert rollouts.advantages is not None
-        assert rollouts.rewards is not None
         return cls(
             logprobs=rollouts.padded("sampler_logprobs"),
             entropies=rollouts.padded("sampler_entropies"),
@@ -96,8 +95,8 @@ class Tokens:
                 clip_high=clip_high,
                 micro_batch=micro_batch,
             ),
-            advantages=rollouts.advantages,
-            rewards=rollouts.rewards,
+            advantages=columns["advantages"],
+            rewards=columns["rewards"],
             group=rollouts.prompt_index.unique(return_inverse=True)[1],
             step=step,
             seed=seed,

@@ -61,7 +61,7 @@ class Bonus(TokenRule):
     baseline: Literal["group", "none"] = "group"
     two_sided: ClassVar[bool] = True
 
-    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+    def apply(self, tokens, strength):
         """Add the bonus."""
         mask = tokens.mask.double()
         unit = float(mask.sum()) if self.functional == "per_token" else len(mask)
@@ -124,7 +124,7 @@ class ClipHigher(TrainerFields):
     strength: NotNegative = 0.08
     low: Positive = 0.2
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self):
         """Both ε."""
         return {"epsilon": self.low, "epsilon_high": self.low + self.strength}
 
@@ -139,7 +139,7 @@ class Cispo(TrainerFields):
 
     high: Positive = 5.0
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self):
         """The loss and its bound."""
         return {"loss_type": "cispo", "epsilon_high": self.high}
 
@@ -156,7 +156,7 @@ class Gspo(TrainerFields):
     low: Positive = 3e-4
     high: Positive = 4e-4
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self):
         """The loss, the level of the ratios and their clip bounds."""
         level = {"loss_type": "grpo", "importance_sampling_level": "sequence"}
         return level | {"epsilon": self.low, "epsilon_high": self.high}
@@ -177,7 +177,7 @@ class AdaptiveBonus(TrainerFields):
     delta: Positive = 1e-4
     on_policy: ClassVar[bool] = True
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self):
         """The bonus."""
         return {
             "use_adaptive_entropy": True,

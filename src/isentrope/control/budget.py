@@ -48,6 +48,7 @@ from isentrope.sampling.streams import generator_of
 from isentrope.system.errors import IsentropeError
 from isentrope.system.heap import kept_blocks
 from isentrope.system.processes import rank, together
+from isentrope.system.saved_fields import SavedFields
 
 log = logging.getLogger("isentrope")
 
@@ -64,13 +65,15 @@ _REASONS = {
 }
 
 
-class EntropyBudget(TrainerCallback):
+class EntropyBudget(SavedFields, TrainerCallback):
     """Corrects each step so that it changes entropy by the requested amount.
 
     Attributes:
         component: λu of the last step; None where there is no correction.
         seconds: Wall time of the control in the last step.
     """
+
+    SAVED = ("_feedback", "_level", "_gain")
 
     def __init__(
         self,
@@ -99,7 +102,6 @@ class EntropyBudget(TrainerCallback):
         self._eta = 0.0
         self._latest: dict[str, float] = {}
         self._effects: Effects | None = None
-        self._seen = 0
         self._warned: set[str] = set()
         self.component: Vector | None = None
         self.seconds = 0.0
@@ -132,7 +134,7 @@ class EntropyBudget(TrainerCallback):
         """Flat numbers of the last step."""
         return {f"control/{name}": value for name, value in self._latest.items()}
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
         """Compute the correction of the step about to be taken."""
         start = time.perf_counter()
         if self._own is None:
@@ -148,7 +150,7 @@ class EntropyBudget(TrainerCallback):
             self._correct_step(step, coming, policy, drawn, clip)
         self.seconds = time.perf_counter() - start
 
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_optimizer_step(self, args, state, control, **kwargs) -> None:
         """Add the correction to the parameters after the optimizer's update."""
         if self.component is None or self._policy is None:
             return
@@ -263,13 +265,8 @@ class EntropyBudget(TrainerCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """Feedback, level and what was last read, as plain JSON; the means are in `tensors`."""
-        return {
-            "feedback": self._feedback.state_dict(),
-            "level": self._level.state_dict(),
-            "gain": self._gain.state_dict(),
-            "effects": None if self._effects is None else asdict(self._effects),
-            "readings": self._means.count,
-        }
+        effects = None if self._effects is None else asdict(self._effects)
+        return super().state_dict() | {"effects": effects, "readings": self._means.count}
 
     def tensors(self) -> dict[str, Tensor]:
         """Means of gradients, by name."""
@@ -277,15 +274,13 @@ class EntropyBudget(TrainerCallback):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state, before `load_tensors`."""
-        self._feedback.load_state_dict(state["feedback"])
-        self._level.load_state_dict(state["level"])
-        self._gain.load_state_dict(state["gain"])
+        super().load_state_dict(state)
         self._effects = None if state["effects"] is None else Effects(**state["effects"])
-        self._seen = state["readings"]
+        self._means.count = state["readings"]
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Resume with saved means."""
-        self._means.load(self._seen, tensors)
+        self._means.load(tensors)
 
 
 def _no_correction(reason: str, tau: float) -> Correction:

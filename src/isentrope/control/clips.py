@@ -65,7 +65,7 @@ micro-batch over all GPUs; x = 1 is the published mask. Neither mask determines 
 direction in which entropy moves, so they take no target.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, ClassVar, Literal, cast
 
 import torch
 from pydantic import Field
@@ -79,7 +79,6 @@ from isentrope.control.base import (
     Rewritten,
     Share,
     TokenRule,
-    Tokens,
     lowest_share,
     options,
     without_random_tokens,
@@ -117,7 +116,7 @@ class ClipCov(TokenRule):
         low, high = _BOUNDS[self.bounds]
         return low if self.lower is None else self.lower, high if self.upper is None else self.upper
 
-    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+    def apply(self, tokens, strength):
         """Drop tokens."""
         mask, low_high = tokens.mask, self._limits
         covariance = -token_covariance(tokens.logprobs, mask, tokens.advantages)
@@ -147,11 +146,11 @@ class KlCov(TokenRule, TrainerFields):
     share: Part = 0.002
     targetable: ClassVar[bool] = True
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self):
         """Fields of TRL's configuration: no ratio is clipped."""
         return {"epsilon": UNCLIPPED, "epsilon_high": UNCLIPPED}
 
-    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+    def apply(self, tokens, strength):
         """Return the weights unchanged; `loss_term` acts on each micro-batch."""
         return Rewritten(tokens.weights)
 
@@ -192,7 +191,7 @@ class ClipB(TokenRule):
     strength: Share = 1.0
     mu: Positive = 2.5
 
-    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+    def apply(self, tokens, strength):
         """Damp tokens."""
         mask = tokens.mask
         S = discriminator(tokens.logprobs, tokens.entropies)
@@ -216,7 +215,7 @@ class InfluenceClip(TokenRule):
     size: Annotated[int, Field(ge=2)] = 64
     needs: ClassVar[str | None] = "influence"
 
-    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+    def apply(self, tokens, strength):
         """Damp tokens: c', and δH summed over the batch and over the damped tokens."""
         influence, mask = cast(Tensor, tokens.influence), tokens.mask
         damped = lowest_share(influence, mask, self.share) & (influence < 0)
@@ -238,7 +237,7 @@ class EntropyMask(TokenRule):
     quantile: Annotated[float, Field(ge=0, lt=1)] = 0.8
     targetable: ClassVar[bool] = False
 
-    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+    def apply(self, tokens, strength):
         """Damp tokens of low entropy."""
         H = tokens.entropies
         low = H[tokens.mask].quantile(self.quantile) > H
@@ -256,7 +255,7 @@ class RandomMask(TokenRule):
     strength: Share = 0.2
     targetable: ClassVar[bool] = False
 
-    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+    def apply(self, tokens, strength):
         """Drop tokens."""
         return Rewritten(without_random_tokens(tokens, tokens.mask, strength))
 
@@ -272,7 +271,6 @@ class NegativeScale(TokenRule):
     strength: Annotated[float, Field(ge=-1)] = 0.5
     two_sided: ClassVar[bool] = True
 
-    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+    def apply(self, tokens, strength):
         """Scale negatives."""
-        negative = (tokens.token_advantages < 0).double()
-        return Rewritten(tokens.weights * (1 + strength * negative))
+        return Rewritten(tokens.weights * (1 + strength * (tokens.token_advantages < 0).double()))

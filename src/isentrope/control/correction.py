@@ -171,7 +171,9 @@ def correct(
     gain, gain_se = _gain(halves, u_a, u_b, conditioned)
     if asked.gains is not None and math.isfinite(gain + gain_se):
         gain, gain_se = asked.gains.filtered(gain, gain_se, max(entropy, LEAST) ** 2)
-    effects = Effects(*_mean_of_two(*along_v), gain, gain_se)
+    a, b = along_v
+    slope_se = math.sqrt(_variance(a) + _variance(b)) / 2  # of two independent sums over groups
+    effects = Effects(float(a.sum() + b.sum()) / 2, slope_se, gain, gain_se)
     u = {n: (x + u_b[n]) / 2 for n, x in u_a.items()}
     return weighed(effects, u, v, preconditioner, eta, entropy, asked)
 
@@ -274,11 +276,6 @@ def _interaction(table: Tensor) -> float:
     k = len(table)
     residual = table - table.mean(1, keepdim=True) - table.mean(0) + table.mean()
     return float(k**2 * (residual**2).sum() / (k - 1) ** 2)
-
-
-def _mean_of_two(a: Tensor, b: Tensor) -> tuple[float, float]:
-    """The mean of two independent sums over groups, and its error."""
-    return float(a.sum() + b.sum()) / 2, math.sqrt(_variance(a) + _variance(b)) / 2
 
 
 def _variance(parts: Tensor) -> float:

@@ -26,17 +26,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from isentrope.control.base import OPTIONS, Count, NotNegative, Positive
+from isentrope.system.saved_fields import SavedFields
 
 LEAST = 1e-9
 """Nats below which entropy is 0."""
 
 
-class Level:
+class Level(SavedFields):
     """The mean and variance of h given all observations so far.
 
     Attributes:
@@ -87,10 +88,7 @@ class Level:
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Resume from a saved state."""
         if state:
-            self.value, self.variance, self.noise = (
-                float(state[name]) for name in ("value", "variance", "noise")
-            )
-            self.count = int(state["count"])
+            vars(self).update({name: state[name] for name in vars(self)})
 
 
 TargetKind = Literal["none", "hold", "value", "linear", "cosine"]
@@ -161,7 +159,7 @@ class Gains(_Section):
     """Largest change asked of one step, as a share of the target."""
 
 
-class Feedback:
+class Feedback(SavedFields):
     """A proportional–integral controller of h.
 
     Attributes:
@@ -171,6 +169,8 @@ class Feedback:
             observation and without a target.
         share: The output over its limit, in [−1, 1].
     """
+
+    SAVED = ("start", "_sum")
 
     def __init__(self, target: Target, gains: Gains | None = None) -> None:
         """Start before the first observation.
@@ -233,11 +233,3 @@ class Feedback:
     def latest(self) -> dict[str, float]:
         """Flat numbers of the last observation."""
         return dict(self._latest)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The start and the integral, as plain JSON."""
-        return {"start": self.start, "sum": self._sum}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state."""
-        self.start, self._sum = state["start"], state["sum"]

@@ -196,7 +196,9 @@ def read_half(
     parts = coming.components
     before = slope_along(gradients, axpy(1.0, parts["momentum"], parts["decay"]))
     at_once = slope_along(gradients, parts["gradient"])
-    pairs, shared = _pairs(sample, groups, trained)
+    has = in_the_loss(sample.rollouts)
+    pairs = len(has) * trained  # n_E n_U, and those of them within a group
+    shared = sum(len(rows) * int(has[rows].sum()) for rows in groups)
     factor = pairs / (pairs - shared) if pairs > shared else 0.0
     return HalfReading(gradients, before + factor * (at_once - own), before + at_once)
 
@@ -213,9 +215,8 @@ def _by_group(
     E = sample.rollouts
     a, b = sample.cotangents()
     entropy = a * (len(E) / (len(E) - 1)), b  # the mean that a subtracts holds the response's own
-    c, d = E.padded("token_weights"), None
-    if E.entropy_weights is not None:
-        d = E.padded("entropy_weights")
+    c = E.padded("token_weights")
+    d = None if E.entropy_weights is None else E.padded("entropy_weights")
     in_loss = in_the_loss(E)
     gradients = {n: x.expand(len(groups), *x.shape).clone() for n, x in zeros(policy.theta).items()}
     own = torch.zeros(len(groups), dtype=torch.float64, device=policy.device)
@@ -237,9 +238,3 @@ def in_the_loss(E: Rollouts) -> Tensor:
         weights += E.padded("entropy_weights").abs().sum(1)
     units = Units.of(E.prompt_index)
     return (units.sums(weights) > 0)[units.place]
-
-
-def _pairs(sample: ControlSample, groups: Sequence[Tensor], trained: int) -> tuple[int, int]:
-    """n_E n_U, and how many of these pairs of responses are within a group."""
-    has = in_the_loss(sample.rollouts)
-    return len(has) * trained, sum(len(rows) * int(has[rows].sum()) for rows in groups)

@@ -29,16 +29,13 @@ def keep_state(trainer: Any, control: Any) -> None:
         trainer: A transformers Trainer.
         control: Has state_dict, tensors, load_state_dict and load_tensors.
     """
-    save_optimizer, load_optimizer = (
-        trainer._save_optimizer_and_scheduler,
-        trainer._load_optimizer_and_scheduler,
-    )
+    save_optimizer = trainer._save_optimizer_and_scheduler
+    load_optimizer = trainer._load_optimizer_and_scheduler
 
     def save_too(folder: str) -> None:
         save_optimizer(folder)
         if rank() == 0:
-            state = json.dumps(control.state_dict())
-            write_bytes(Path(folder) / f"{NAME}.json", state.encode())
+            write_bytes(Path(folder) / f"{NAME}.json", json.dumps(control.state_dict()).encode())
             write_bytes(Path(folder) / f"{NAME}.safetensors", save(control.tensors()))
 
     def load_too(folder: str | None) -> None:

@@ -15,7 +15,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.recording.token_record import TokenRecorder
-from isentrope.system.processes import gather
+from isentrope.system.processes import all_ranks
 from isentrope.trainers.fields import EVERY_RESPONSE
 
 
@@ -81,9 +81,8 @@ class OwnRollouts:
             policy at θ and their weights in the loss.
         """
         pieces, self._pieces = self._pieces, []
-        prompts, responses = ([x for part in of for x in part] for of in zip(*pieces, strict=True))
-        record = self._recorder.collect([len(x) for x in responses])
-        everywhere = zip(*gather((prompts, responses)), strict=True)
+        record = self._recorder.collect([len(x) for _, responses in pieces for x in responses])
+        everywhere = zip(*all_ranks().all_of(pieces), strict=True)
         prompts, responses = ([x for part in of for x in part] for of in everywhere)
         batch = getattr(self._trainer, "batch", None)  # of isentrope's own trainer
         trained = Rollouts(

@@ -32,6 +32,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.recording.observing import evaluating
 from isentrope.system.processes import world_size
+from isentrope.system.saved_fields import SavedFields
 from isentrope.update.optimizer_state import OptimizerLike
 
 ENTROPY_WEIGHTS, SEQUENCE_WEIGHTS = "entropy_weights", "sequence_weights"
@@ -39,7 +40,7 @@ PLAIN_ADVANTAGES = "plain_advantages"
 """Columns added to TRL's inputs."""
 
 
-class RunControl:
+class RunControl(SavedFields):
     """Applies a token control, with its feedback, to the batches of a run.
 
     It is one of the parts of a run that are saved with each checkpoint. With a target the strength
@@ -53,6 +54,8 @@ class RunControl:
         own_tokens: Number of tokens sampled for the control alone at the step in progress; None
             for a control that samples nothing.
     """
+
+    SAVED = ("feedback",)
 
     def __init__(
         self,
@@ -214,14 +217,6 @@ class RunControl:
         cost = {} if self.own_tokens is None else {"tokens": float(self.own_tokens)}
         numbers = {"strength": self.strength} | self.feedback.latest() | self._touched | cost
         return {f"control/{name}": value for name, value in numbers.items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The feedback's state, as plain JSON."""
-        return {"feedback": self.feedback.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state."""
-        self.feedback.load_state_dict(state["feedback"])
 
 
 def _resize(values: Tensor, width: int, like: Tensor) -> Tensor:

@@ -60,7 +60,6 @@ from isentrope.control.base import (
     Share,
     Signed,
     TokenRule,
-    Tokens,
     mixed,
     options,
     two_values,
@@ -81,7 +80,7 @@ class WReinforce(TokenRule):
     positive: NotNegative = 0.1
     right: float = 1.0
 
-    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+    def apply(self, tokens, strength):
         """Replace advantages."""
         correct = tokens.rewards >= self.right
         return mixed(tokens, two_values(correct, self.positive, -1.0), strength)
@@ -99,7 +98,7 @@ class QuantileAdvantage(TokenRule):
     strength: Share = 1.0
     quantile: Part = 0.4
 
-    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+    def apply(self, tokens, strength):
         """Replace the baseline."""
         baseline = torch.zeros_like(tokens.rewards)
         for group in tokens.group.unique():
@@ -123,7 +122,7 @@ class PassAtK(TokenRule):
     k: Annotated[int, Field(ge=2)] = 4
     right: float = 1.0
 
-    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+    def apply(self, tokens, strength):
         """Replace advantages.
 
         Args:
@@ -176,7 +175,7 @@ class Entrocraft(TokenRule):
     strength: Signed = 1.0
     two_sided: ClassVar[bool] = True
 
-    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+    def apply(self, tokens, strength):
         """Damp one sign."""
         damped = tokens.token_advantages * strength > 0
         return Rewritten(tokens.weights * (1 - abs(strength) * damped.double()))

@@ -60,7 +60,6 @@ from isentrope.control.base import (
     Rewritten,
     Signed,
     TokenRule,
-    Tokens,
     lowest_share,
     options,
 )
@@ -77,7 +76,7 @@ class RepoR(TokenRule):
     strength: float = 0.05
     two_sided: ClassVar[bool] = True
 
-    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+    def apply(self, tokens, strength):
         """Weight tokens."""
         signed = strength * tokens.logprobs * torch.sign(tokens.token_advantages)
         return Rewritten(tokens.weights * (1 - signed).clamp(min=0))
@@ -98,7 +97,7 @@ class Stare(TokenRule):
     sides: Literal["positive", "both"] = "positive"
     two_sided: ClassVar[bool] = True
 
-    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+    def apply(self, tokens, strength):
         """Weight tokens."""
         A, s = tokens.token_advantages, tokens.logprobs
         factor = 1 + strength * lowest_share(s, A > 0, self.share).double()
@@ -123,7 +122,7 @@ class EntroPIC(TokenRule):
     threshold: Annotated[float, Field(ge=0, lt=1)] | None = None
     two_sided: ClassVar[bool] = True
 
-    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+    def apply(self, tokens, strength):
         """Push tokens."""
         if self.threshold is None:
             likely = lowest_share(-tokens.logprobs, tokens.mask, self.share)
@@ -147,7 +146,7 @@ class LpReg(TokenRule):
     min_p: Annotated[float, Field(gt=0, lt=1)] = 0.02
     needs: ClassVar[str | None] = "kept_mass"
 
-    def apply(self, tokens: Tokens, strength: float) -> Rewritten:
+    def apply(self, tokens, strength):
         """Pull tokens up: c', and the number of selected tokens that the filter keeps."""
         assert tokens.kept_mass is not None
         kept = tokens.kept_mass

@@ -134,9 +134,13 @@ def load_model(folder: Path, options: LoadOptions) -> nn.Module:
         ValueError: If `quantization` is unknown, or given without an adapter, or the adapter's
             tensors do not all arrive in the model.
     """
+    from transformers import BitsAndBytesConfig
+
     settings = CheckpointFolder(folder).adapter
     if options.quantization is not None and not settings:
         raise ValueError("Only a frozen base under an adapter can be quantised.")
+    if options.quantization not in (None, "4bit"):
+        raise ValueError(f"quantization={options.quantization!r}; choose 4bit or none.")
     source: str | Path = folder
     if settings:
         named = settings.get("base_model_name_or_path")
@@ -147,7 +151,7 @@ def load_model(folder: Path, options: LoadOptions) -> nn.Module:
         if options.mapped and _is_mappable(CheckpointFolder(folder))
         else torch.float32,
         device_map=options.device_map,
-        quantization_config=_quantization(options.quantization),
+        quantization_config=BitsAndBytesConfig(load_in_4bit=True) if options.quantization else None,
     )
     return (with_adapter(model, folder) if settings else model).eval()
 
@@ -189,16 +193,6 @@ def with_adapter(model: Any, folder: Path) -> Any:
     if missing := adapter_mismatch(adapted, folder):
         raise ValueError(f"The adapter in {folder} did not load: {missing}")
     return adapted
-
-
-def _quantization(quantization: str | None) -> Any:
-    if quantization is None:
-        return None
-    if quantization != "4bit":
-        raise ValueError(f"quantization={quantization!r}; choose 4bit or none.")
-    from transformers import BitsAndBytesConfig
-
-    return BitsAndBytesConfig(load_in_4bit=True)
 
 
 def load_tokenizer(source: str | Path, **options: Any) -> Any:

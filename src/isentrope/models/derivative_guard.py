@@ -104,15 +104,13 @@ def _types(model: nn.Module, *, first: bool) -> Iterator[torch.dtype]:
     """float64 where there is room for a copy, then float32; that alone for first derivatives."""
     tensors = [p for p in model.parameters() if p.is_floating_point()]
     shorter = [p for p in tensors if p.dtype != torch.float64]
-    device = tensors[0].device
     # the layers of a sharded base are exchanged in their own type
-    room = 0 if is_spread(model) else free_memory(device) / 2
-    if first and {p.dtype for p in tensors} == {torch.float32}:
-        yield torch.float32
-        return
-    if not shorter or 8 * sum(p.numel() for p in shorter) < room:
+    room = 0 if is_spread(model) else free_memory(tensors[0].device) / 2
+    plain = {p.dtype for p in tensors} == {torch.float32}
+    fits = not shorter or 8 * sum(p.numel() for p in shorter) < room
+    if fits and not (first and plain):
         yield torch.float64
-    if {p.dtype for p in tensors} == {torch.float32}:
+    if plain:
         yield torch.float32
 
 

@@ -45,12 +45,13 @@ def keeps_plain_cache(model: Any) -> bool:
     adapters = getattr(model, "peft_config", {})
     lm = model.get_base_model() if adapters else model
     config: Any = lm.config
+    angles: Any = getattr(config, "rope_parameters", None) or {}
     return (
         getattr(config, "model_type", None) in PLAIN_CACHE
         and type(lm).__module__.startswith("transformers.models.")
         and config._attn_implementation in ("sdpa", "eager")
         and all(type(layer) is DynamicLayer for layer in DynamicCache(config=config).layers)
-        and _angle_kind(config) in _FIXED_ANGLES
+        and angles.get("rope_type", "by layer" if angles else "default") in _FIXED_ANGLES
         and all(adapter.peft_type == "LORA" for adapter in adapters.values())
         and not getattr(lm, "is_quantized", False)
         and not (lm.training and any(getattr(m, "gradient_checkpointing", 0) for m in lm.modules()))
@@ -89,9 +90,3 @@ def hidden_after_prompt(decoder: Any, batch: MicroBatch) -> Tensor:
         here = (batch.rows >= part.start) & (batch.rows < part.stop)
         found.append(hidden[batch.rows[here] - part.start, batch.columns[here] - batch.prompt])
     return torch.cat(found)
-
-
-def _angle_kind(config: Any) -> str:
-    """The kind of rotary angles; "default" where there are none."""
-    angles: Any = getattr(config, "rope_parameters", None) or {}
-    return angles.get("rope_type", "default" if not angles else "by layer")

@@ -46,9 +46,7 @@ class Alive(TorchDispatchMode):
         """Nothing is compiled here, and hiding every call from a compiler takes as long as it."""
         return False
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **kwargs) if kwargs else func(*args)
         if isinstance(out, Tensor):
             self._add(out)

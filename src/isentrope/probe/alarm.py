@@ -18,7 +18,6 @@ are assumed to be like those with a reading.
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +27,7 @@ from isentrope.nouns.estimate import t_quantile
 from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.change_point import find_change_point
 from isentrope.system.processes import rank
+from isentrope.system.saved_fields import SavedFields
 
 log = logging.getLogger("isentrope")
 
@@ -41,12 +41,14 @@ ENTROPY_SHARE = 0.9
 """Share of the entropy whose tokens are counted."""
 
 
-class Alarm(TrainerCallback):
+class Alarm(SavedFields, TrainerCallback):
     """A callback, behind the probe, that watches its readings.
 
     Attributes:
         batch_entropies: Gives the entropies of the last batch's tokens, where they are known.
     """
+
+    SAVED = ("_readings", "_told")
 
     def __init__(
         self,
@@ -75,23 +77,14 @@ class Alarm(TrainerCallback):
             )
         self._probe, self._entropy = probe, f"probe/entropy_{probe.options.functional}"
         self._level, self._half_life, self._stop = false_alarms / 2, half_life, stop
-        self._readings: list[tuple[int, float, float]] = []
-        self._announced = self._stopping = False
+        self._readings: list[list[float]] = []
+        self._told = self._stopping = False
         self._latest: dict[str, float] = {}
         self.batch_entropies: Callable[[], Sequence[Tensor] | None] = lambda: None
 
     def latest(self) -> dict[str, float]:
         """Flat numbers of the step just taken; empty if it was not probed."""
         return dict(self._latest)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The readings of the present rate, as plain JSON."""
-        return {"readings": [list(x) for x in self._readings], "told": self._announced}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state."""
-        self._readings = [tuple(x) for x in state["readings"]]
-        self._announced = state["told"]
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """Use the probe's reading of the step, if there is one."""
@@ -131,7 +124,7 @@ class Alarm(TrainerCallback):
         Returns:
             The alarm, or None.
         """
-        self._readings = [*self._readings, (step, rate, se)][-MAX_READINGS:]
+        self._readings = [*self._readings, [step, rate, se]][-MAX_READINGS:]
         faster = self._faster()
         n = len(self._readings)
         mean, error = weighted_mean(self._readings)
@@ -149,9 +142,9 @@ class Alarm(TrainerCallback):
         lives = {"": _half_life(mean), "_ci_low": _half_life(low), "_ci_high": _half_life(high)}
         self._latest |= {f"alarm/half_life{end}": x for end, x in lives.items() if x < math.inf}
         soon = _half_life(interval(1 - 2 * self._level)[1]) < self._half_life
-        if not faster and (self._announced or not soon):
+        if not faster and (self._told or not soon):
             return None
-        self._announced = mean < 0  # the sentence gives the half-life
+        self._told = mean < 0  # the sentence gives the half-life
         self._latest["alarm/raised"] = 1.0
         return (
             f"Entropy alarm at step {step}: entropy changes by {100 * mean:+.2g} % per step (95 % "
@@ -169,7 +162,7 @@ class Alarm(TrainerCallback):
         if found is None or found[1] > self._level or len(readings) - found[0] < MIN_READINGS:
             return ""
         place, p = found
-        self._readings, self._announced = readings[place:], False
+        self._readings, self._told = readings[place:], False
         before, now = (weighted_mean(part)[0] for part in (readings[:place], self._readings))
         if min(before, 0) <= now <= max(before, 0):
             return ""
@@ -201,7 +194,7 @@ def holding(entropies: Tensor, share: float) -> float:
     return (int((held < share * held[-1] * (1 - 1e-12)).sum()) + 1) / len(held)
 
 
-def weighted_mean(readings: list[tuple[int, float, float]]) -> tuple[float, float]:
+def weighted_mean(readings: Sequence[Sequence[float]]) -> tuple[float, float]:
     """The mean rate of readings, and its error: infinite with one reading.
 
     Args:

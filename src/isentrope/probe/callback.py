@@ -19,7 +19,8 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 from torch import Tensor
 from transformers import TrainerCallback
@@ -48,12 +49,12 @@ from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.sampling.streams import generator_of
 from isentrope.system.processes import all_ranks, rank, together
+from isentrope.system.saved_fields import SavedFields
 
 log = logging.getLogger("isentrope")
-_MEANS = ("first_order", "change")
 
 
-class EntropyProbe(TrainerCallback):
+class EntropyProbe(SavedFields, TrainerCallback):
     """A callback that reads entropy changes while a transformers or TRL trainer runs.
 
     Attributes:
@@ -61,6 +62,8 @@ class EntropyProbe(TrainerCallback):
         history: All readings of this process.
         kept: The gradient of the last reading; None without `log_every`.
     """
+
+    SAVED = ("_first_order", "_change")
 
     def __init__(
         self,
@@ -91,12 +94,14 @@ class EntropyProbe(TrainerCallback):
             raise ValueError(f"The probe needs every >= 1 and size >= 2, got {every} and {size}.")
         self._prompts = name_prompts(prompts)
         self._every, self._size, self.options = every, size, options
-        self._record, self._recorder = record, cast(StepRecorder | None, None)
-        self._control = control
+        self._record, self._control = record, control
+        self._recorder: StepRecorder | None = None
         self.off = False
         log_every, ema_decay = options.log_every, options.ema_decay
         self.kept = None if log_every is None else KeptGradient(log_every, ema_decay)
-        self._means = {name: RunningMean(ema_decay) for name in _MEANS}
+        self._first_order, self._change = RunningMean(ema_decay), RunningMean(ema_decay)
+        if self.kept is not None:
+            self.SAVED = (*self.SAVED, "kept")
         self._policy: Policy | None = None
         self._before: tuple[ScoredBefore, ScoredBefore | None, float] | None = None
         self._zero_step: ZeroStep | None = None
@@ -133,18 +138,6 @@ class EntropyProbe(TrainerCallback):
         """Flat numbers of the step just taken; empty if it was not probed."""
         return dict(self._latest)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The running means, as plain JSON."""
-        kept = {} if self.kept is None else {"kept": self.kept.state_dict()}
-        return {name: mean.state_dict() for name, mean in self._means.items()} | kept
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from saved running means."""
-        for name, mean in self._means.items():
-            mean.load_state_dict(state[name])
-        if self.kept is not None and "kept" in state:
-            self.kept.load_state_dict(state["kept"])
-
     def tensors(self) -> dict[str, Tensor]:
         """The gradient that is kept, saved with the state; empty if there is none."""
         return {} if self.kept is None else self.kept.tensors()
@@ -177,18 +170,18 @@ class EntropyProbe(TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
         """Look ahead along the step that is about to be taken."""
         self._latest, self._before = {}, None
+        model, optimizer = bare_model(kwargs["model"]), kwargs["optimizer"]
         if self._recorder is not None:
-            sources = kwargs.get("processing_class"), kwargs["optimizer"]
-            self._recorder.look(bare_model(kwargs["model"]), *sources)
+            self._recorder.look(model, kwargs.get("processing_class"), optimizer)
         if not self._due(state.global_step):
             return
         step = state.global_step + 1
         length = self.options.length_of(args)
         zero_step, self._zero_step = self._zero_step, None
-        at_start = zero_step.at_start() if zero_step else nullcontext(kwargs["optimizer"])
-        with evaluating(bare_model(kwargs["model"])), at_start as optimizer:
-            shared = is_spread(bare_model(kwargs["model"]))
-            policy = on_every_process(shared, lambda: self._live_policy(args, kwargs))
+        at_start = zero_step.at_start() if zero_step else nullcontext(optimizer)
+        with evaluating(model), at_start as optimizer:
+            live = partial(self._live_policy, args, model, kwargs.get("processing_class"))
+            policy = on_every_process(is_spread(model), live)
             how = optimizer, self._control, self.options.preconditioning, zero_step
             components, eta = together(lambda: moving_parts(policy, *how))
             if not components:
@@ -233,7 +226,8 @@ class EntropyProbe(TrainerCallback):
             reading = replace(reading, fresh=read(step, eta, other, apart).change)
         self.history.append(reading)
         self._latest |= reading.to_dict()
-        for name, mean in self._means.items():
+        means = {"first_order": self._first_order, "change": self._change}
+        for name, mean in means.items():
             estimate: Estimate = getattr(reading, name)
             if math.isfinite(estimate.ci_low):  # no interval where the weights cannot be trusted
                 mean.update(estimate.value, estimate.se)
@@ -256,16 +250,11 @@ class EntropyProbe(TrainerCallback):
             log.warning(words, step, cause)
         log.debug("raised here:", exc_info=error)
 
-    def _live_policy(self, args: Any, kwargs: Mapping[str, Any]) -> Policy:
-        model, tokenizer = bare_model(kwargs["model"]), kwargs.get("processing_class")
+    def _live_policy(self, args: Any, model: Any, tokenizer: Any) -> Policy:
         if self._policy is None or self._policy.model is not model:
             require_whole_model(model)
-            self._policy = Policy(
-                model,
-                tokenizer,
-                temperature=self.options.temperature_of(args),
-                precision="as_is",
-            )
+            temperature = self.options.temperature_of(args)
+            self._policy = Policy(model, tokenizer, temperature=temperature, precision="as_is")
             if self._policy.sharded:
                 self._policy.ranks = all_ranks()
             self._prompts = as_prompts(self._policy, self._prompts)

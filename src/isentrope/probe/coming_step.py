@@ -46,19 +46,9 @@ class WholeOptimizer(torch.optim.Optimizer):
     ) -> None:
         """Groups with all their settings; "grad" of each parameter, and what is remembered."""
         super().__init__(groups, {})
-        self.gradients = {p: of_p["grad"] for p, of_p in state.items()}
-        plain = {p: {k: x for k, x in of_p.items() if k != "grad"} for p, of_p in state.items()}
-        remembered: dict[Tensor, Any] = {p: of_p for p, of_p in plain.items() if of_p}
+        self.gradients = {p: of_p.pop("grad") for p, of_p in state.items()}
+        remembered: dict[Tensor, Any] = {p: of_p for p, of_p in state.items() if of_p}
         self.state = defaultdict(dict, remembered)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """What this process's optimizer uses of a param group: settings, gradient and state."""
-
-    settings: dict[str, Any]
-    vectors: dict[str, Tensor]
-    plain: dict[str, Any]
 
 
 class ZeroStep:
@@ -74,7 +64,7 @@ class ZeroStep:
         self._zero = optimizer
         self._names = {p: name for name, p in model.named_parameters()}
         self._theta = {p: p.detach().clone() for p in self._names if p.requires_grad}
-        self._parts: dict[int, _Part] = {}
+        self._parts: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
         self._hook = self._zero.optimizer.register_step_pre_hook(self._keep)
 
     def _keep(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -84,12 +74,7 @@ class ZeroStep:
                 continue
             used = {"grad": flat.grad, **optimizer.state.get(flat, {})}
             kept = {k: x.detach().clone() if isinstance(x, Tensor) else x for k, x in used.items()}
-            vectors = {k for k, x in kept.items() if getattr(x, "shape", None) == flat.shape}
-            self._parts[id(flat)] = _Part(
-                {k: x for k, x in group.items() if k != "params"},
-                {k: x for k, x in kept.items() if k in vectors},
-                {k: x for k, x in kept.items() if k not in vectors},
-            )
+            self._parts[id(flat)] = {k: x for k, x in group.items() if k != "params"}, kept
 
     @contextmanager
     def at_start(self) -> Generator[WholeOptimizer | None]:
@@ -140,23 +125,27 @@ class ZeroStep:
     ) -> tuple[dict[nn.Parameter, dict[str, Any]], dict[str, Any]]:
         """State and gradient of a group's parameters, and the group with its settings."""
         zero, (flat,) = self._zero, group["params"]
-        part = self._parts[id(flat)]
+        settings, kept = self._parts[id(flat)]
         parameters = cast(
             list[nn.Parameter], getattr(zero, "round_robin_bit16_groups", zero.bit16_groups)[k]
         )
         paddings = getattr(zero, "round_robin_bit16_padding", None)
         behind = paddings[k] if paddings else None
         shapes = {self._names[p]: p.shape for p in parameters}
-        found: dict[nn.Parameter, dict[str, Any]] = {p: dict(part.plain) for p in parameters}
+        found: dict[nn.Parameter, dict[str, Any]] = {p: {} for p in parameters}
         handle = zero.real_dp_process_group[k]
-        for key, own in part.vectors.items():
+        for key, own in kept.items():
+            if getattr(own, "shape", None) != flat.shape:  # one value for all parameters
+                for p in parameters:
+                    found[p][key] = own
+                continue
             here = own.to(parameters[0].device)
             parts = [torch.empty_like(here) for _ in range(dist.get_world_size(handle))]
             dist.all_gather(parts, here, group=handle)
             whole = split_flat(parts, shapes, behind)
             for p in parameters:
                 found[p][key] = whole[self._names[p]]
-        return found, {**part.settings, "params": parameters}
+        return found, {**settings, "params": parameters}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ exchange of a layer, and would take for it what this process exchanges next, in 
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.models.derivative_guard import DerivativeError
@@ -23,24 +23,11 @@ class SharedPassError(RuntimeError):
     """A pass that several processes share has failed on this one."""
 
 
-class Observer(Protocol):
-    """What has such hooks.
-
-    Attributes:
-        off: Whether it has been switched off.
-    """
-
-    off: bool
-
-    def switch_off(self, step: int, error: Exception) -> None:
-        """Say why, and do nothing from that step on."""
-
-
 def never_raising(hook: Hook) -> Hook:
-    """A hook that switches its observer off at its first error."""
+    """A hook that switches its observer off at its first error, by `switch_off(step, error)`."""
 
     @wraps(hook)
-    def guarded(self: Observer, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def guarded(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.off:
             return
         try:

@@ -16,7 +16,6 @@ the mean is of the last 1/(1 − β) readings, and its error is the sampling err
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,10 +28,13 @@ from isentrope.policy.language_model import Policy
 from isentrope.probe.guard import on_every_process
 from isentrope.probe.scoring import ScoredBefore, own_rows
 from isentrope.system.processes import all_ranks
+from isentrope.system.saved_fields import SavedFields
 
 
-class RunningMean:
+class RunningMean(SavedFields):
     """The moving average of all estimates so far."""
+
+    SAVED = ("_weight", "_value", "_variance")
 
     def __init__(self, ema_decay: float = 0.9) -> None:
         """Start without estimates.
@@ -59,15 +61,6 @@ class RunningMean:
         """Its standard error."""
         return self._variance**0.5 / self._weight
 
-    def state_dict(self) -> dict[str, float]:
-        """The sums, as plain JSON."""
-        return {"weight": self._weight, "value": self._value, "variance": self._variance}
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Continue from saved sums."""
-        self._weight, self._value = state["weight"], state["value"]
-        self._variance = state["variance"]
-
 
 def gradient_of_reading(policy: Policy, before: ScoredBefore) -> Vector:
     """G = ∂F of the mini-batch of a reading, by one backward pass; every process must call this.
@@ -93,12 +86,14 @@ def gradient_of_reading(policy: Policy, before: ScoredBefore) -> Vector:
     return {name: x.float() for name, x in gradient.items()}
 
 
-class KeptGradient:
+class KeptGradient(SavedFields):
     """The gradient of the last reading.
 
     Attributes:
         every: Steps from one prediction to the next.
     """
+
+    SAVED = ("_step", "_squares")
 
     def __init__(self, every: int, ema_decay: float) -> None:
         """Keep nothing yet.
@@ -159,15 +154,6 @@ class KeptGradient:
             error = eta * sum(dot(change, part) for part in components.values())
             self._squares.update(error**2, 0.0)
         self._gradient, self._step = gradient, step
-
-    def state_dict(self) -> dict[str, Any]:
-        """What is known of the error, and the step of the reading, as plain JSON."""
-        return {"step": self._step, "squares": self._squares.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state."""
-        self._step = state["step"]
-        self._squares.load_state_dict(state["squares"])
 
     def tensors(self) -> dict[str, Tensor]:
         """The gradient, on the CPU; empty before the first reading."""

@@ -28,7 +28,6 @@ Gaussian gradients and 3–26 times with heavy tails; with those of the tail 0�
 """
 
 import math
-from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -40,6 +39,7 @@ from isentrope.estimators.tail import degrees_of_freedom_of_sums, tail_degrees_o
 from isentrope.nouns.estimate import Estimate, t_quantile
 from isentrope.nouns.vectors import read_numbers
 from isentrope.system.processes import gather
+from isentrope.system.saved_fields import SavedFields
 
 UNIT = "prompts"
 MIN_EFFECTIVE_STEPS = 16
@@ -69,8 +69,10 @@ def micro_batch_moments(
     return trace, (n * square_of_mean - mean_square) / (n - 1)
 
 
-class OnlineNoiseScale:
+class OnlineNoiseScale(SavedFields):
     """Running B_simple over steps."""
+
+    SAVED = ("_memory", "_steps", "_sums", "_recent")
 
     def __init__(self, ema_decay: float = 0.95) -> None:
         """Start with no step.
@@ -78,22 +80,22 @@ class OnlineNoiseScale:
         Args:
             ema_decay: β in [0, 1).
         """
-        self._ema_decay = ema_decay
+        self._memory = ema_decay
         self._steps = 0
         self._sums: dict[str, float] = dict.fromkeys(_COLUMNS, 0.0)
         kept = min(2 * (1 + ema_decay) / (1 - ema_decay), MAX_TAIL_STEPS)
-        self._recent: deque[tuple[float, float]] = deque(maxlen=math.ceil(kept))
+        self._most, self._recent = math.ceil(kept), list[list[float]]()
 
     def update(self, trace: float, square: float) -> None:
         """Add a step: its unbiased tr Σ and |G|²."""
-        beta, x, y = self._ema_decay, trace, square
+        beta, x, y = self._memory, trace, square
         new = {"w": 1.0, "num": x, "den": y}
         new |= {"ww": 1.0, "nn": x * x, "nd": x * y, "dd": y * y}  # these with w²
         for name, value in new.items():
             decay = beta if name in ("w", "num", "den") else beta * beta
             self._sums[name] = decay * self._sums[name] + value
         self._steps += 1
-        self._recent.append((x, y))
+        self._recent = [*self._recent, [x, y]][-self._most :]
 
     def estimate(self) -> Estimate | None:
         """B_simple with its interval.
@@ -106,7 +108,7 @@ class OnlineNoiseScale:
         effective = s["w"] ** 2 / (s["ww"] or 1.0)
         if self._steps < 3 or effective < 2 or s["den"] == 0:
             return None
-        known = len(self._recent) >= min(self._steps, self._recent.maxlen or 0)
+        known = len(self._recent) >= min(self._steps, self._most)
         enough = known and effective >= MIN_EFFECTIVE_STEPS
         low, high = self._fieller(effective) if enough else (math.nan, math.nan)
         ratio = s["num"] / s["den"]
@@ -138,21 +140,10 @@ class OnlineNoiseScale:
             "noise_scale/gradient_square": self._sums["den"] / weight,
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        """The running sums, as plain JSON."""
-        recent = [list(pair) for pair in self._recent]
-        return {
-            "memory": self._ema_decay,
-            "steps": self._steps,
-            "sums": dict(self._sums),
-            "recent": recent,
-        }
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from saved sums, of the same decay."""
-        self._steps, self._sums = state["steps"], dict(state["sums"])
-        self._recent.clear()  # a state of version 0.1 has none: no interval until there are enough
-        self._recent.extend((x, y) for x, y in state.get("recent", []))
+        # a state of version 0.1 has no recent steps: no interval until there are enough
+        super().load_state_dict({"recent": [], **state})
 
 
 class NoiseScaleMonitor(OnlineNoiseScale):

@@ -25,6 +25,11 @@ from isentrope.probe.scoring import ScoredBefore
 COMPONENTS = ("momentum", "decay", "gradient", "control", "rounding")
 ALWAYS = COMPONENTS[:3]
 """Parts of a step; others only where a control corrected it, or DeepSpeed rounded the weights."""
+_LOGGED_AS = {
+    "per_token": "entropy_per_token",
+    "per_sequence": "entropy_per_sequence",
+    "fresh": "change_fresh",
+}
 
 
 @dataclass(frozen=True)
@@ -71,18 +76,6 @@ class ProbeReading:
         Returns:
             Keys "probe/..."; "probe/trust" is 1 where the verdict is "trust", and else 0.
         """
-        named = {
-            "entropy_per_token": self.per_token,
-            "entropy_per_sequence": self.per_sequence,
-            "first_order": self.first_order,
-            **self.components,
-            "predicted": self.predicted,
-            "second_order": self.second_order,
-            "linear_fraction": self.linear_fraction,
-            "change": self.change,
-            "residual": self.residual,
-            "change_fresh": self.fresh,
-        }
         flat = {
             "probe/eta": self.eta,
             "probe/ess": self.change.ess or 0.0,
@@ -90,8 +83,9 @@ class ProbeReading:
             "probe/khat": self.trust.khat,
             "probe/trust": float(self.trust.verdict == "trust"),
         }
-        for name, estimate in named.items():
-            if estimate is not None:
+        for field, estimate in (vars(self) | self.components).items():
+            if isinstance(estimate, Estimate):
+                name = _LOGGED_AS.get(field, field)
                 flat |= {f"probe/{name}": estimate.value, f"probe/{name}_se": estimate.se}
         return flat | (self.price.to_dict() if self.price else {})
 

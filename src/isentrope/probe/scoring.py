@@ -27,7 +27,7 @@ from isentrope.policy.scoring import score, score_along, score_along_each
 from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.guard import on_every_process
-from isentrope.sampling.generate import sample_responses, texts_of
+from isentrope.sampling.generate import rollouts_of, sample_responses, texts_of
 from isentrope.sampling.prompts import PromptLike, as_prompts, require_room
 from isentrope.system.processes import gather, rank, world_size
 
@@ -95,15 +95,17 @@ def draw_share(
         raise ValueError(f"{size} sequences cannot be shared by {world_size()} processes.")
     chosen = as_prompts(policy, [prompts[i] for i in draws.tolist()])
     require_room(policy, chosen, max_new_tokens)
-    mine = own_rows(policy, size)
-    ids = [torch.tensor(chosen[i].token_ids) for i in mine.tolist()]
+    rows = own_rows(policy, size)
+    mine = [chosen[i] for i in rows.tolist()]
+    ids = [torch.tensor(prompt.token_ids) for prompt in mine]
     drawn = on_every_process(
         policy.sharded,
-        lambda: sample_responses(policy, ids, uniforms[mine], max_new_tokens, batch_size),
+        lambda: sample_responses(policy, ids, uniforms[rows], max_new_tokens, batch_size),
     )
-    return Rollouts(
-        *(ids, drawn.responses, torch.arange(len(ids))),
-        references=[chosen[i].reference for i in mine.tolist()],
+    return rollouts_of(
+        mine,
+        torch.arange(len(mine)),
+        response_ids=drawn.responses,
         response_texts=texts_of(policy, drawn.responses),
         sampler_logprobs=drawn.logprobs,
         sampler_entropies=drawn.entropies,

@@ -19,7 +19,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 from torch import nn
 
 from isentrope.nouns.vectors import tensor_bytes
@@ -60,25 +70,17 @@ Word = Annotated[str, Field(pattern=r"^\w+$")]
 Name = Annotated[str, Field(min_length=1)]
 AnyObjective = Annotated[str, AfterValidator(_objective)]
 
-_ALWAYS = (
-    *("objective", "loss_type", "normaliser", "max_new_tokens", "temperature", "max_grad_norm"),
-    *("prompts_per_step", "group_size", "micro_batch", "gradient_accumulation_steps"),
-    *("world_size", "seed", "sampler", "replayable", "base_model", "frozen_sha256", "trainable"),
-    *("dataset", "dataset_sha256", "environment", "step", "learning_rate_next", "optimizer"),
-    "param_groups",
-)
-"""Keys that every version has written."""
+_NOT_ALWAYS = {
+    *("plain_objective", "advantages", "control", "eos_token_ids", "config", "made_from", "parent")
+}
+"""Keys that not every version has written."""
 
 _TWICE = {
-    "max_new_tokens": ("sampling", "max_new_tokens"),
-    "temperature": ("sampling", "temperature"),
-    "prompts_per_step": ("training", "prompts_per_step"),
-    "group_size": ("training", "group_size"),
-    "normaliser": ("training", "normaliser"),
-    "seed": ("training", "seed"),
-    "dataset": ("data", "dataset_name"),
+    "sampling": {"max_new_tokens": "max_new_tokens", "temperature": "temperature"},
+    "training": {k: k for k in ("prompts_per_step", "group_size", "normaliser", "seed")},
+    "data": {"dataset": "dataset_name"},
 }
-"""Keys that the configuration holds too, by section and name."""
+"""Keys that the configuration holds too, and their names there, by section."""
 
 
 class Contract(BaseModel):
@@ -94,15 +96,15 @@ class Contract(BaseModel):
     loss_type: Word = "dr_grpo"
     normaliser: Literal["constant", "longest"] = "constant"
     max_new_tokens: Positive = 1
-    eos_token_ids: list[Annotated[int, Field(ge=0)]] = []
-    temperature: Annotated[float, Field(gt=0)] = 1.0
-    max_grad_norm: Annotated[float, Field(ge=0)] | None = None
+    eos_token_ids: list[NonNegativeInt] = []
+    temperature: PositiveFloat = 1.0
+    max_grad_norm: NonNegativeFloat | None = None
     prompts_per_step: Positive = 1
     group_size: Positive = 1
     micro_batch: Positive = 1
     gradient_accumulation_steps: Positive = 1
     world_size: Positive = 1
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: NonNegativeInt = 0
     sampler: Literal["transformers", "vllm"] = "transformers"
     replayable: bool = True
     base_model: Name = "unknown"
@@ -110,12 +112,12 @@ class Contract(BaseModel):
     trainable: dict[Name, list[Positive]] = {}
     dataset: Name = "unknown"
     dataset_sha256: Digest = ""
-    environment: dict[Name, Name | Annotated[int, Field(ge=1)]] = {}
+    environment: dict[Name, Name | PositiveInt] = {}
     config: dict[str, dict[str, Any]] = {}
     made_from: dict[Name, Annotated[str, AfterValidator(_origin)]] = {}
     parent: dict[str, Any] = {}
-    step: Annotated[int, Field(ge=0)] = 0
-    learning_rate_next: Annotated[float, Field(ge=0)] = 0.0
+    step: NonNegativeInt = 0
+    learning_rate_next: NonNegativeFloat = 0.0
     optimizer: Word = "unknown"
     param_groups: Annotated[list[Group], Field(min_length=1)] = []
 
@@ -123,7 +125,8 @@ class Contract(BaseModel):
     def _agrees(self) -> Contract:
         given = self.model_fields_set
         complete = "schema_" in given
-        if complete and (missing := [key for key in _ALWAYS if key not in given]):
+        missing = [key for key in type(self).model_fields if key not in given | _NOT_ALWAYS]
+        if complete and missing:
             raise ValueError(f"it has no {missing[0]!r}")
         whole = self.micro_batch * self.gradient_accumulation_steps * self.world_size
         if complete and whole != self.prompts_per_step:
@@ -132,9 +135,11 @@ class Contract(BaseModel):
             )
         if self.param_groups and "learning_rate_next" in given:
             self._equal("learning_rate_next", self.param_groups[0]["lr"], "param_groups")
-        for key, (section, name) in _TWICE.items():
-            if key in given and name in self.config.get(section, {}):
-                self._equal(key, self.config[section][name], f"config.{section}")
+        for section, names in _TWICE.items():
+            there = self.config.get(section, {})
+            for key, name in names.items():
+                if key in given and name in there:
+                    self._equal(key, there[name], f"config.{section}")
         return self
 
     def _equal(self, key: str, other: Any, where: str) -> None:

@@ -13,12 +13,11 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt
 from safetensors.torch import save_file
-from torch import Tensor
 
 from isentrope.models.precision import Precision
 from isentrope.nouns.rollouts import Rollouts
@@ -55,11 +54,6 @@ def replay_tolerance(policy: Policy) -> float:
     )
 
 
-def _negative_weights(mine: Rollouts) -> tuple[Tensor, Tensor | None]:
-    d = entropy_weights(mine, RECORDED)
-    return -token_weights(mine, RECORDED), None if d is None else -d
-
-
 def replay_error(
     policy: Policy, mine: Rollouts | None, max_norm: float | None
 ) -> tuple[float, float]:
@@ -73,13 +67,14 @@ def replay_error(
     Returns:
         The error, and the norm of the replayed gradient before clipping.
     """
-    replayed: Vector = together(
-        lambda: (
-            zeros(policy.theta)
-            if mine is None
-            else weighted_gradient(policy, mine, *_negative_weights(mine))
-        )
-    )
+
+    def replay() -> Vector:
+        if mine is None:
+            return zeros(policy.theta)
+        c, d = token_weights(mine, RECORDED), entropy_weights(mine, RECORDED)
+        return weighted_gradient(policy, mine, -c, None if d is None else -d)
+
+    replayed = together(replay)
     all_ranks().sum(replayed.values())
     size = norm(replayed)
     clip = 1.0 if max_norm is None else min(1.0, max_norm / (size + 1e-6))
@@ -102,11 +97,11 @@ _CURE = "Restore the folder, or remove it: the checkpoint itself does not need i
 class _UpdateTypes(BaseModel):
     """Types of the numbers of a recorded step."""
 
-    step: Annotated[int, Field(ge=0)] = 0
+    step: NonNegativeInt = 0
     loss: float | None = None
-    learning_rate: Annotated[float, Field(ge=0)] | None = None
-    gradient_norm: Annotated[float, Field(ge=0)] | None = None
-    max_grad_norm: Annotated[float, Field(ge=0)] | None = None
+    learning_rate: NonNegativeFloat | None = None
+    gradient_norm: NonNegativeFloat | None = None
+    max_grad_norm: NonNegativeFloat | None = None
     replayable: bool = True
     replay_error: float = 0.0
     controlled: bool = False

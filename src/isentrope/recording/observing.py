@@ -64,17 +64,11 @@ def evaluating(model: Any) -> Iterator[None]:
 @contextmanager
 def _same_randomness() -> Iterator[None]:
     """Restore the state of every global random generator; dropout draws from them."""
-    python, numpy_state, torch_state = (
-        random.getstate(),
-        np.random.get_state(),
-        torch.get_rng_state(),
-    )
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    python, numpy_state = random.getstate(), np.random.get_state()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
-        yield
+        with torch.random.fork_rng(devices):
+            yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy_state)
-        torch.set_rng_state(torch_state)
-        if cuda:
-            torch.cuda.set_rng_state_all(cuda)

@@ -13,9 +13,9 @@ checkpoint-N/next_update/update.json         step, rate, norms, temperature, rep
 """
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import wraps
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,26 +42,8 @@ from isentrope.system.processes import gather, rank, together, world_size
 
 log = logging.getLogger("isentrope")
 T = TypeVar("T")
-
-
-@dataclass
-class _Inputs:
-    """The micro-batch in progress: where responses start, advantages, number of rows taken."""
-
-    starts: list[int] | None
-    advantages: list[float] | None
-    rows_taken: int = 0
-
-    def take(self, rows: int) -> tuple[list[int] | None, list[float] | None]:
-        """The values of the next rows; None where the passes do not match the inputs."""
-        here = slice(self.rows_taken, self.rows_taken + rows)
-        self.rows_taken += rows
-        starts = self.starts[here] if self.starts else []
-        advantages = self.advantages[here] if self.advantages else []
-        return (
-            starts if len(starts) == rows else None,
-            advantages if len(advantages) == rows else None,
-        )
+_Inputs = tuple[Iterator[int], Iterator[float]]
+"""Of the rows of a micro-batch: where the response starts, and the advantage."""
 
 
 class StepRecorder:
@@ -75,7 +57,7 @@ class StepRecorder:
         self.trainer = trainer
         self._pieces: list[ForwardPass] = []
         self._rows: list[TrainedSequence] = []
-        self._inputs: _Inputs | None = None
+        self._inputs: _Inputs | None = None  # what passes have not taken of it yet
         self._hook: Any = None
         self._checkpoint: Path | None = None
         self._record: tuple[Rollouts, dict[str, Any]] | None = None
@@ -126,8 +108,9 @@ class StepRecorder:
         mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
         if not isinstance(mask, Tensor) or mask.shape != ids.shape:
             mask = torch.ones_like(ids)
-        parts = self._inputs.take(len(ids)) if self._inputs else (None, None)
-        piece = ForwardPass(ids.detach(), mask.bool(), *parts, hidden.detach())
+        parts = [list(islice(rest, len(ids))) for rest in self._inputs or ((), ())]
+        starts, advantages = (part if len(part) == len(ids) else None for part in parts)
+        piece = ForwardPass(ids.detach(), mask.bool(), starts, advantages, hidden.detach())
         hidden.register_hook(lambda gradient: setattr(piece, "gradient", gradient.detach()))
         self._pieces.append(piece)
 
@@ -234,9 +217,9 @@ def _temperature(args: Any) -> float:
 
 
 def _layout(inputs: Any) -> _Inputs:
-    """Where the responses of a micro-batch start in padded rows, and their advantages."""
+    """Where the responses of a micro-batch start in padded rows, and advantages; no rows if not."""
     prompts, labels = inputs.get("prompt_ids"), inputs.get("labels")
-    starts = None
+    starts = []
     if isinstance(prompts, Tensor) and prompts.ndim == 2:
         starts = [prompts.shape[1]] * len(prompts)
     elif isinstance(labels, Tensor) and labels.ndim == 2:
@@ -244,7 +227,7 @@ def _layout(inputs: Any) -> _Inputs:
         starts = trained.argmax(1).where(trained.any(1), labels.shape[1] - 1).tolist()
     advantages = inputs.get("advantages")
     flat = isinstance(advantages, Tensor) and advantages.ndim == 1
-    return _Inputs(starts, advantages.tolist() if flat else None)
+    return iter(starts), iter(advantages.tolist() if flat else ())
 
 
 def _rollouts(rows: list[TrainedSequence], entropy_term: bool) -> Rollouts | None:
@@ -253,12 +236,11 @@ def _rollouts(rows: list[TrainedSequence], entropy_term: bool) -> Rollouts | Non
     if not kept:
         return None
     prompts = [row.ids[: row.start] for row in kept]
-    groups: dict[tuple[int, ...], int] = {}
     advantages = [row.advantage for row in kept]
     return Rollouts(
         prompt_ids=[torch.tensor(p) for p in prompts],
         response_ids=[torch.tensor(row.ids[row.start :]) for row in kept],
-        prompt_index=torch.tensor([groups.setdefault(tuple(p), len(groups)) for p in prompts]),
+        prompt_index=torch.arange(len(kept)),  # those of all processes are numbered together
         advantages=None if None in advantages else torch.tensor(advantages, dtype=torch.float64),
         token_weights=_responses(kept, [r.both[0] if entropy_term else r.weights for r in kept]),
         entropy_weights=_responses(kept, [r.both[1] for r in kept]) if entropy_term else None,

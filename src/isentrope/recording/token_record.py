@@ -196,16 +196,13 @@ class TokenRecorder:
         """
         pieces, self._pieces = self._pieces, []
 
-        def column(name: str) -> list[Tensor]:
+        def column(name: str, processes: int) -> list[Tensor]:
             padded = [row for piece in pieces for row in piece[name].double().cpu()]
-            return [row[:length].clone() for row, length in zip(padded, lengths, strict=True)]
+            return [row[:length] / processes for row, length in zip(padded, lengths, strict=True)]
 
-        def cotangents(name: str) -> list[Tensor]:
-            # the processes' gradients are averaged, so each counts for its share
-            return [weights / world_size() for weights in column(name)]
-
-        names = ("logprobs", "entropies")
-        mine = [*map(column, names), *map(cotangents, ("weights", "entropy_weights"))]
+        mine = [column(name, 1) for name in ("logprobs", "entropies")]
+        # the processes' gradients are averaged, so each counts for its share
+        mine += [column(name, world_size()) for name in ("weights", "entropy_weights")]
         logprobs, entropies, weights, entropy_weights = (
             [x for part in parts for x in part] for parts in zip(*gather(mine), strict=True)
         )

@@ -13,13 +13,13 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt
 
 from isentrope.system.checkpoint_names import step_of_folder
 from isentrope.system.errors import FileError
-from isentrope.system.manifest import Stamp, stamp_of
+from isentrope.system.manifest import read_once
 from isentrope.system.reading import read_json, read_tensor_headers, reading, require_types
 
 CONTRACT = "contract.json"
@@ -33,16 +33,14 @@ T = TypeVar("T")
 Header = dict[str, tuple[str, list[int]]]
 """Type and shape of each tensor."""
 
-_kept: dict[tuple[Path, object], tuple[Stamp, Any]] = {}
-
 
 class _AdapterSettings(BaseModel):
     """Types of the settings of an adapter that are used here; PEFT reads more."""
 
     peft_type: str
     base_model_name_or_path: str | None = None
-    r: Annotated[int, Field(ge=0)] = 0
-    lora_alpha: Annotated[float, Field(ge=0)] = 0.0
+    r: NonNegativeInt = 0
+    lora_alpha: NonNegativeFloat = 0.0
     use_rslora: bool = False
     use_dora: bool = False
     lora_dropout: float = 0.0
@@ -95,7 +93,7 @@ class CheckpointFolder:
 
     def header(self, name: str) -> Header:
         """Types and shapes of the tensors in one safetensors file."""
-        return _once(self.path / name, read_tensor_headers)
+        return _once(self.path / name, _headers)
 
     @property
     def step(self) -> int | None:
@@ -125,18 +123,18 @@ class CheckpointFolder:
 
 def _json(file: Path) -> dict[str, Any]:
     """A copy of the content of a JSON file, which the caller may change."""
+    return copy.deepcopy(_once(file, _content))
+
+
+def _content(file: Path) -> Any:
     # the states of trainers may hold NaN
-    read = read_json if file.name in (CONTRACT, ADAPTER_CONFIG) else _any_json
-    return copy.deepcopy(_once(file, read))
+    return read_json(file, CURE, finite=file.name in (CONTRACT, ADAPTER_CONFIG))
 
 
-def _any_json(file: Path, cure: str) -> Any:
-    return read_json(file, cure, finite=False)
+def _headers(file: Path) -> Header:
+    return read_tensor_headers(file, CURE)
 
 
-def _once(file: Path, read: Callable[[Path, str], T]) -> T:
+def _once(file: Path, read: Callable[[Path], T]) -> T:
     with reading(file, CURE):  # verifies it, which an earlier reader may not have asked for
-        key, stamp = (file.resolve(), read), stamp_of(file)
-    if key not in _kept or _kept[key][0] != stamp:
-        _kept[key] = stamp, read(file, CURE)
-    return _kept[key][1]
+        return read_once(file, read)

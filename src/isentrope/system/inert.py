@@ -73,7 +73,7 @@ class Inert:
     append = add = extend
 
 
-@dataclass(frozen=True)
+@dataclass
 class Loaded:
     """The content of a pickle.
 
@@ -105,9 +105,9 @@ def load_pickle(file: BinaryIO, storage: Storage | None = None) -> Loaded:
     if len(content) > LARGEST_PICKLE:
         raise ValueError(f"its pickle has more than {LARGEST_PICKLE} bytes")
     loaded = Loaded(None)
-    value = _Unpickler(io.BytesIO(content), storage, loaded).load()
-    require_bounded(value)
-    return Loaded(value, loaded.classes, loaded.calls)
+    loaded.value = _Unpickler(io.BytesIO(content), storage, loaded).load()
+    require_bounded(loaded.value)
+    return loaded
 
 
 def load_torch(file: str | Path | BinaryIO) -> Loaded:
@@ -207,7 +207,7 @@ class _Unpickler(pickle._Unpickler):  # in C, a number in the file decides how m
         super().__init__(file)
         self.storage, self.loaded = storage and cache(storage), loaded
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module, name):
         """A container, a way of rebuilding tensors, a type of numbers, or a stand-in."""
         module = "builtins" if module == "__builtin__" else module
         if known := _CONTAINERS.get((module, name)) or _REBUILDS.get((module, name)):
@@ -215,7 +215,9 @@ class _Unpickler(pickle._Unpickler):  # in C, a number in the file decides how m
         if module == "torch" and isinstance(kind := vars(torch).get(name), torch.dtype):
             return kind
         if module in ("torch", "torch.storage") and name.endswith("Storage"):
-            return _stored_type(name)
+            if name == "UntypedStorage":
+                return torch.uint8
+            return torch.storage._storage_type_to_dtype_map()[name]
         if (module, name) in _TENSORS:
             return None
         return _stand_in(module, name, self.loaded)
@@ -253,11 +255,6 @@ def _stand_in(module: str, name: str, loaded: Loaded) -> type[Inert]:
         loaded.calls.add((module, name))
 
     return type("Inert", (Inert,), {"module": module, "name": name, "__init__": called})
-
-
-def _stored_type(name: str) -> torch.dtype:
-    types = torch.storage._storage_type_to_dtype_map()
-    return torch.uint8 if name == "UntypedStorage" else types[name]
 
 
 def _numbers(archive: zipfile.ZipFile, top: str, key: str) -> Tensor:

@@ -8,18 +8,17 @@ A folder that has isentrope.json and no manifest has lost it, and is refused. On
 was made elsewhere, or by an earlier version, and is read; that it is not verified is said once per
 place, and only at the level of debugging where no file in it is one that isentrope writes.
 
-A file is hashed once per process: digests are kept by path, size, times and inode.
+A file is hashed once per process: what was read is kept by path, size, times and inode.
 """
 
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from isentrope.system.errors import FileError
 from isentrope.system.files import (
@@ -45,10 +44,10 @@ _OURS = ("contract.json", "results.json", "metrics.json", "update.json")
 """Names that isentrope gives; few folders of other tools have one of them."""
 _VERIFYING: ContextVar[bool] = ContextVar("verifying", default=True)
 
-Stamp = tuple[int, int, int, int]
 _noted: set[Path] = set()
-_digests: dict[Path, tuple[Stamp, str]] = {}
-"""Digest of each file that was hashed, with what its entry in the file system was then."""
+_known: dict[tuple[Path, object], tuple[object, Any]] = {}
+"""What was read of a file by a function, with what its entry in the file system was then."""
+T = TypeVar("T")
 
 
 @contextmanager
@@ -90,7 +89,10 @@ def verify(folder: str | Path) -> str | None:
     if not verifying():
         return None
     folder = Path(os.path.realpath(folder))
-    _verify_inner(folder)
+    for inner in sorted(folder.iterdir()) if folder.is_dir() else ():  # written later than it
+        whole = any((inner / name).exists() for name in (MANIFEST, MARKER))
+        if whole and not inner.name.startswith(".") and not inner.is_symlink():
+            verify(inner)
     path = folder / MANIFEST
     if not _is_ours(path):
         _require_made_elsewhere(folder)
@@ -132,15 +134,6 @@ def verify_file(path: str | Path) -> None:
             _require_made_elsewhere(folder)
 
 
-def _verify_inner(folder: Path) -> None:
-    """Inner folders that were written as a whole later than the folder."""
-    if folder.is_dir():
-        for inner in sorted(folder.iterdir()):
-            whole = any((inner / name).exists() for name in (MANIFEST, MARKER))
-            if whole and not inner.name.startswith(".") and not inner.is_symlink():
-                verify(inner)
-
-
 def _require_made_elsewhere(folder: Path) -> None:
     """Refuse a folder of ours whose manifest was removed."""
     path = folder / MANIFEST
@@ -166,20 +159,18 @@ def _line_ends(path: Path, written: str | None = None) -> str:
     return " (its line ends alone: git does so where core.autocrlf is not false)"
 
 
+def read_once(path: Path, read: Callable[[Path], T]) -> T:
+    """What a function reads of a file; it is called once per process and content."""
+    key, entry = (path.resolve(), read), path.stat()
+    stamp = entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns, entry.st_ino
+    if key not in _known or _known[key][0] != stamp:
+        _known[key] = stamp, read(path)
+    return _known[key][1]
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, computed once per process and content."""
-    path = path.resolve()
-    stamp = stamp_of(path)
-    known = _digests.get(path)
-    if known is None or known[0] != stamp:
-        known = _digests[path] = stamp, sha256_of_file(path)
-    return known[1]
-
-
-def stamp_of(path: Path) -> Stamp:
-    """What the file system says of a file, which changes with its content."""
-    entry = path.stat()
-    return entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns, entry.st_ino
+    return read_once(path, sha256_of_file)
 
 
 def _is_ours(path: Path) -> bool:
@@ -193,7 +184,7 @@ def _is_ours(path: Path) -> bool:
 
 def _listed(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        return _parsed(path, stamp_of(path))
+        return read_once(path, _parsed)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(
             path,
@@ -202,10 +193,9 @@ def _listed(path: Path) -> dict[str, dict[str, Any]]:
         ) from error
 
 
-@cache
-def _parsed(path: Path, stamp: Stamp) -> dict[str, dict[str, Any]]:
+def _parsed(path: Path) -> dict[str, dict[str, Any]]:
     """The files of a manifest; whatever differs from the text that `files` writes is an error."""
-    if stamp[0] > _LARGEST:
+    if path.stat().st_size > _LARGEST:
         raise ValueError("the manifest is too large")
     text = path.read_bytes().decode()
     files = json.loads(text)["files"]

@@ -228,11 +228,11 @@ def read_tensor_headers(path: str | Path, cure: str = CURE) -> dict[str, tuple[s
         return {key: (part.get_dtype(), list(part.get_shape())) for key, part in slices.items()}
 
 
-def read_tensor_notes(path: str | Path, cure: str = CURE) -> dict[str, str]:
+def read_tensor_notes(path: str | Path) -> dict[str, str]:
     """The metadata of a safetensors file."""
     from safetensors import safe_open
 
-    with reading(path, cure) as file, safe_open(file, "pt") as content:
+    with reading(path) as file, safe_open(file, "pt") as content:
         return dict(content.metadata() or {})
 
 
@@ -249,19 +249,19 @@ def read_torch(path: str | Path, cure: str = CURE) -> Any:
         return content
 
 
-def read_torch_as_data(path: str | Path, cure: str = CURE) -> Any:
+def read_torch_as_data(path: str | Path) -> Any:
     """What torch.save wrote; objects of other classes are `inert.Inert`."""
     from isentrope.system.inert import load_torch
 
-    with reading(path, cure) as file:
+    with reading(path) as file:
         return load_torch(file).value
 
 
-def read_schema(path: str | Path, cure: str = CURE) -> Any:
+def read_schema(path: str | Path) -> Any:
     """Names of the columns of a parquet file, and its metadata."""
     import pyarrow.parquet as pq
 
-    with reading(path, cure) as file:
+    with reading(path) as file:
         return pq.read_schema(file)
 
 

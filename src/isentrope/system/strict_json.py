@@ -18,12 +18,8 @@ def parse_json(text: str, *, finite: bool = True) -> Any:
     Raises:
         ValueError: If it is not that.
     """
-    content = json.loads(
-        text,
-        object_pairs_hook=_once,
-        parse_constant=_refuse_constant if finite else float,
-        parse_float=_finite if finite else float,
-    )
+    number = _finite if finite else float
+    content = json.loads(text, object_pairs_hook=_once, parse_constant=number, parse_float=number)
     if "\\u" in text:
         json.dumps(content, ensure_ascii=False).encode()  # refuses half of a surrogate pair
     return content
@@ -36,10 +32,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise ValueError(f"the key {twice!r} is given twice")
     return content
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a finite number")
 
 
 def _finite(text: str) -> float:

@@ -29,15 +29,11 @@ _LIBRARIES = (
     "deepspeed",
     "huggingface_hub",
 )
-_CALLABLE = {
-    ("torch", "device"),
-    ("datetime", "timedelta"),
-    ("pathlib", "PosixPath"),
-    ("pathlib", "PurePosixPath"),
-    ("pathlib", "WindowsPath"),
-    ("pathlib", "PureWindowsPath"),
-    ("pathlib._local", "PosixPath"),
-    ("pathlib._local", "WindowsPath"),
+_CALLABLE = {"torch.device", "datetime.timedelta"} | {
+    f"{module}.{pure}{system}Path"
+    for module in ("pathlib", "pathlib._local")
+    for pure in ("", "Pure")
+    for system in ("Posix", "Windows")
 }
 
 
@@ -81,11 +77,10 @@ def read_training_arguments(path: Path) -> SavedArguments:
         if (size := path.stat().st_size) > _LARGEST:
             raise ValueError(f"{size} bytes are too many")
         loaded = load_torch(path)
-        if unknown := sorted(call for call in loaded.calls if not _occurs(*call)):
-            called = ".".join(unknown[0])
+        if unknown := sorted(call for call in map(".".join, loaded.calls) if not _occurs(call)):
             raise ValueError(
-                f"it calls {called}, which training arguments never do, so it may be meant to run "
-                "code"
+                f"it calls {unknown[0]}, which training arguments never do, so it may be meant to "
+                "run code"
             )
         if not isinstance(content := loaded.value, Inert):
             raise ValueError(f"it holds a {type(content).__name__}, not training arguments")
@@ -100,10 +95,10 @@ def read_training_arguments(path: Path) -> SavedArguments:
     return SavedArguments(content.name, fields, _processes(state))
 
 
-def _occurs(module: str, name: str) -> bool:
+def _occurs(call: str) -> bool:
     """Whether training arguments hold such calls."""
-    of_class = module.split(".")[0] in _LIBRARIES and name[:1].isupper()
-    return of_class or (module, name) in _CALLABLE
+    library, *_, name = call.split(".")
+    return (library in _LIBRARIES and name[:1].isupper()) or call in _CALLABLE
 
 
 _OPAQUE = object()

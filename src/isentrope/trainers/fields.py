@@ -237,15 +237,12 @@ _HARMLESS = {
 }
 """Names by the reason why they change nothing."""
 
-FIELDS: dict[str, Field] = {
-    name: Field(treatment, words, _REFUSED.get(name, ()))
-    for name, (treatment, words) in {
-        **{name: ("harmless", words) for name, words in by_field(_HARMLESS).items()},
-        **{name: ("noted", words) for name, words in _NOTED.items()},
-        **dict.fromkeys(_REFUSED, ("refused", "")),
-        **{name: ("refused", words) for name, words in _SEEN_IN_MODEL.items()},
-        **{name: ("read", words) for name, words in _READ.items()},
-    }.items()
+FIELDS = {
+    **{name: Field("harmless", words) for name, words in by_field(_HARMLESS).items()},
+    **{name: Field("noted", words) for name, words in _NOTED.items()},
+    **{name: Field("refused", refusals=refusals) for name, refusals in _REFUSED.items()},
+    **{name: Field("refused", words) for name, words in _SEEN_IN_MODEL.items()},
+    **{name: Field("read", words, _REFUSED.get(name, ())) for name, words in _READ.items()},
 }
 """All supported fields, by name."""
 

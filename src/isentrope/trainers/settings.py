@@ -54,33 +54,6 @@ def obstacles_of(arguments: SavedArguments, use: Use) -> list[Obstacle]:
     ]
 
 
-def notes_of(arguments: SavedArguments, use: Use) -> list[str]:
-    """Sentences on small or unknown differences between training's step and the computed step."""
-    fields = arguments.fields
-    notes = [
-        f"Training ran under {name} autocast: its gradient is one of rounded products, and the "
-        "step measured here is not rounded. In tests v differed by 13 to 16 % at the first step "
-        "of Adam and by .6 to 2 % at the fourth. With precision.update_vector: {use_amp: true, "
-        f"amp_dtype: {kind}}} it is rounded too."
-        for name, kind in (("bf16", "bfloat16"), ("fp16", "float16"))
-        if fields.get(name) and use.rounding != kind
-    ]
-    if use.objective == RECORDED:
-        return notes
-    if fields.get("use_vllm"):
-        notes.append(
-            "Training sampled with vLLM: its correction for vLLM's log-probabilities is not in the "
-            "step measured here."
-        )
-    plain = (name for name, value in fields.items() if value and not name.startswith("_"))
-    if unknown := sorted(name for name in plain if name not in FIELDS):
-        notes.append(
-            f"{TRAINING_ARGS} sets {', '.join(unknown)}, which this version does not know: compare "
-            "one step with training's own if that changes the loss."
-        )
-    return notes
-
-
 TRAINER_STATE = "trainer_state.json"
 
 _NAMES = {
@@ -127,7 +100,29 @@ class TrainingSettings:
 
     def notes(self, use: Use) -> list[str]:
         """Sentences on small or unknown differences of training's step and the computed one."""
-        return [] if self.arguments is None else notes_of(self.arguments, use)
+        fields = {} if self.arguments is None else self.arguments.fields
+        notes = [
+            f"Training ran under {name} autocast: its gradient is one of rounded products, and the "
+            "step measured here is not rounded. In tests v differed by 13 to 16 % at the first "
+            "step of Adam and by .6 to 2 % at the fourth. With precision.update_vector: {use_amp: "
+            f"true, amp_dtype: {kind}}} it is rounded too."
+            for name, kind in (("bf16", "bfloat16"), ("fp16", "float16"))
+            if fields.get(name) and use.rounding != kind
+        ]
+        if use.objective == RECORDED:
+            return notes
+        if fields.get("use_vllm"):
+            notes.append(
+                "Training sampled with vLLM: its correction for vLLM's log-probabilities is not in "
+                "the step measured here."
+            )
+        plain = (name for name, value in fields.items() if value and not name.startswith("_"))
+        if unknown := sorted(name for name in plain if name not in FIELDS):
+            notes.append(
+                f"{TRAINING_ARGS} sets {', '.join(unknown)}, which this version does not know: "
+                "compare one step with training's own if that changes the loss."
+            )
+        return notes
 
 
 def read_training_settings(checkpoint: Path, *, without_control: bool = False) -> TrainingSettings:
@@ -185,24 +180,25 @@ def _argument_keys(arguments: SavedArguments, objective: str | None) -> dict[str
     if trainer == "other":
         return keys
     loss = objective or ("rloo" if trainer == "rloo" else a.get("loss_type", "grpo"))
-    keys["sampling.temperature"] = a.get("temperature")
-    keys["sampling.max_new_tokens"] = a.get("max_completion_length")
-    keys["batch_config.G"] = a.get("num_generations")
     low = a.get("epsilon")
     high = low if a.get("epsilon_high") is None else a["epsilon_high"]
-    keys["estimator.clip"] = None if low is None else (min(low, 1.0), high)
     scaled = _SCALED.get(a.get("scale_rewards", "group"))
-    keys["estimator.advantages"] = "rloo" if trainer == "rloo" else scaled
+    keys |= {
+        "sampling.temperature": a.get("temperature"),
+        "sampling.max_new_tokens": a.get("max_completion_length"),
+        "batch_config.G": a.get("num_generations"),
+        "estimator.clip": None if low is None else (min(low, 1.0), high),
+        "estimator.advantages": "rloo" if trainer == "rloo" else scaled,
+    }
     if loss in OBJECTIVES:
         keys["estimator.objective"] = loss
     if loss == "dr_grpo":
         length = a.get("loss_scale_factor") or a.get("max_completion_length")
         keys["estimator.max_response_length"] = length
-    several = arguments.processes > 1 or a.get("gradient_accumulation_steps", 1) > 1
-    if several:
+    if arguments.processes > 1 or a.get("gradient_accumulation_steps", 1) > 1:
         keys["estimator.micro_batch"] = a.get("per_device_train_batch_size")
-    nullable = {"estimator.max_grad_norm"}  # null means no clipping
-    return {key: value for key, value in keys.items() if value is not None or key in nullable}
+    nullable = "estimator.max_grad_norm"  # null means no clipping
+    return {key: value for key, value in keys.items() if value is not None or key == nullable}
 
 
 @dataclass(frozen=True)

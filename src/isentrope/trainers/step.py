@@ -54,6 +54,7 @@ class TrainerStep:
         ratios_act: Whether tokens are weighted by ratios other than 1.
         weights_known: Whether the weights of a stale batch can be computed.
         unweighted: Whether the step omits the ratios of a batch that an earlier policy drew.
+        holds_entropy_term: Whether recorded weights hold the entropy term.
     """
 
     def __init__(self, arguments: SavedArguments, use: Use) -> None:
@@ -68,13 +69,9 @@ class TrainerStep:
         self.weights_known = self.kind == "grpo" and use.objective in CLIPPED
         stale = self.sampled and self.parts % (self.per_generation * self.uses) != 0
         self.unweighted = stale and not (use.off_policy and self.weights_known)
-
-    @property
-    def holds_entropy_term(self) -> bool:
-        """Whether recorded weights hold the entropy term."""
         # an adaptive term is absent from the steps whose entropy is above its target
-        held = self.use.entropy_weights or self.get("use_adaptive_entropy")
-        return self.use.objective == RECORDED and bool(held)
+        held = bool(use.entropy_weights or self.get("use_adaptive_entropy"))
+        self.holds_entropy_term = use.objective == RECORDED and held
 
     @property
     def stale_remedy(self) -> str:

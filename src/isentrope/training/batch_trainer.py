@@ -65,10 +65,11 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
     Attributes:
         policy: The live model as a policy.
         batches: Source of the update batches.
-        batch: The update batch of the step in progress.
+        batch: The update batch of the step in progress; there is none before the first step.
     """
 
     args: GRPOConfig
+    batch: UpdateBatch
     model: Any
     max_completion_length: int
 
@@ -97,21 +98,20 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
             require_controllable(self, control.rule.needs, self.policy.sharded)
         self.batches, self.run_control = batches, control
         self.options, self.sampling_batch = options, options.sampling_batch
-        self.batch: UpdateBatch | None = None
 
     def get_train_dataloader(self) -> DataLoader:
         """Indices, one per micro-batch: prompts are selected when a step starts, not before."""
         count = self.args.max_steps * self.args.gradient_accumulation_steps
         return DataLoader(cast(Any, range(count)), collate_fn=list)
 
-    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+    def _prepare_inputs(self, generation_batch):
         parts, uses = cast(int, self.args.steps_per_generation), self.num_iterations
         if self._step % (parts * uses) == 0 or self._buffered_inputs is None:
             batch = self._generate_and_score_completions([])
             self._buffered_inputs = split_tensor_dict(batch, parts)
         return self._buffered_inputs[self._step % parts]
 
-    def _generate_and_score_completions(self, inputs: list[Any]) -> dict[str, Any]:
+    def _generate_and_score_completions(self, inputs):
         self.batch = self.batches.draw(self.policy, self.state.global_step + 1, self._respond)
         keys = self.batch.share.prompt_keys or []
         outputs = super()._generate_and_score_completions([{"prompt": key} for key in keys])
@@ -125,7 +125,7 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
 
     def _controlled(self, control: RunControl, outputs: dict[str, Any]) -> dict[str, Tensor]:
         """The columns that a control replaces or adds, for the rows of this process."""
-        batch = cast(UpdateBatch, self.batch)
+        batch = self.batch
         inner = getattr(self.optimizer, "optimizer", self.optimizer)  # without accelerate's wrapper
         tokens, rewritten = control.rewrite(
             *(self.policy, batch.rollouts, cast(float, batch.report.entropy_drawn)),
@@ -176,9 +176,8 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
             entropies = score(self.policy, rollouts).entropies
         return [row[: len(r)].clone() for row, r in zip(entropies, responses, strict=True)]
 
-    def _generate(self, prompts: list) -> tuple:
-        batch = cast(UpdateBatch, self.batch)
-        whole, mine = batch.rollouts, batch.share
+    def _generate(self, prompts):
+        whole, mine = self.batch.rollouts, self.batch.share
         tokens = sum(map(len, whole.prompt_ids)) + sum(map(len, whole.response_ids))
         self.state.num_input_tokens_seen += tokens
         return (
@@ -192,8 +191,8 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
             [],
         )
 
-    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, ids: Any) -> Tensor:
-        rewards = cast(Tensor, cast(UpdateBatch, self.batch).rollouts.rewards)
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+        rewards = cast(Tensor, self.batch.rollouts.rewards)
         return rewards.float()[:, None].to(self.accelerator.device)
 
 

@@ -112,7 +112,7 @@ class SaveStart(TrainerCallback):
         """
         self._save = save
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, args, state, control, **kwargs) -> None:
         """Save a run that begins."""
         if state.global_step == 0:
             self._save()
@@ -129,7 +129,7 @@ class StopAt(TrainerCallback):
         """
         self._step = step
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args, state, control, **kwargs) -> None:
         """Save and stop."""
         if state.global_step >= self._step:
             control.should_save = control.should_training_stop = True
@@ -179,16 +179,12 @@ def restore_state(
         with reading(checkpoint / STATE):
             part.load_state_dict(state[name])
             if hasattr(part, "load_tensors"):
-                saved = read_tensors(file) if file.is_file() else {}
-                part.load_tensors({n: x.to(device) for n, x in saved.items()})
-            _require_same_state(name, state[name], part.state_dict())
-
-
-def _require_same_state(name: str, saved: Mapping[str, Any], restored: Mapping[str, Any]) -> None:
-    """Refuse a state of which a part does not arrive as it was written."""
-    for key in saved:
-        if key not in restored or json.dumps(saved[key]) != json.dumps(restored[key]):
-            raise ValueError(f"{name}.{key} is not as it was written")
+                tensors = read_tensors(file) if file.is_file() else {}
+                part.load_tensors({n: x.to(device) for n, x in tensors.items()})
+            restored = part.state_dict()
+            for key, saved in state[name].items():
+                if key not in restored or json.dumps(saved) != json.dumps(restored[key]):
+                    raise ValueError(f"{name}.{key} is not as it was written")
 
 
 def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool = False) -> None:
@@ -227,6 +223,5 @@ def _parts(checkpoint: Path, sharded: bool, scaled: bool) -> Iterator[str]:
     if scaled:
         yield "scaler.pt"
     with reading(checkpoint / CONTRACT, _REMEDY):
-        contract = CheckpointFolder(checkpoint).contract or {}
-        n = operator.index(contract.get("world_size", 1))
+        n = operator.index((CheckpointFolder(checkpoint).contract or {}).get("world_size", 1))
     yield from ["rng_state.pth"] if n == 1 else [f"rng_state_{i}.pth" for i in range(n)]

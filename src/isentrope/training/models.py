@@ -18,7 +18,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from isentrope.models.adapter import adapter_mismatch, require_tunable
 from isentrope.models.base_model import adapter_base, causal_lm
 from isentrope.models.checkpoint import load_tokenizer, require_checkpoint, with_adapter
 from isentrope.models.sharding import is_spread
@@ -200,10 +199,8 @@ def _with_saved_adapter(
     folder: Path, lora_rank: int, lora_alpha: float, dtype: str, allow_hub: bool
 ) -> nn.Module:
     settings = CheckpointFolder(folder).adapter
-    saved = (settings.get("r"), settings.get("lora_alpha"))
-    pairs = {"rank": (saved[0], lora_rank), "alpha": (saved[1], lora_alpha)}
-    for name, (there, requested) in pairs.items():
-        if there != requested:
+    for key, name, requested in (("r", "rank", lora_rank), ("lora_alpha", "alpha", lora_alpha)):
+        if (there := settings.get(key)) != requested:
             raise ValueError(
                 f"{folder} holds an adapter of {name} {there}, and model.lora_{name} is "
                 f"{requested}: set it to {there} to continue training that adapter, or set "
@@ -216,10 +213,6 @@ def _with_saved_adapter(
         )
     source = adapter_base(folder, settings.get("base_model_name_or_path"), allow_hub=allow_hub)
     source = source if not Path(source).exists() else str(Path(source).resolve())
-    require_tunable(folder, settings)
-    base = causal_lm(source, dtype=getattr(torch, dtype))
-    model = with_adapter(base, folder)
+    model = with_adapter(causal_lm(source, dtype=getattr(torch, dtype)), folder)
     model.peft_config["default"].base_model_name_or_path = source
-    if missing := adapter_mismatch(model, folder):
-        raise ValueError(f"The adapter in {folder} did not load: {missing}")
     return model.eval()

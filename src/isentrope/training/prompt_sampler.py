@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, NonNegativeInt
 
 from isentrope.system.reading import read_json, require_types
 from isentrope.training.checkpoints import STATE
@@ -40,7 +40,7 @@ class _StateTypes(BaseModel):
     weighting: str
     memory: float
     prompts: int
-    drawn: Annotated[int, Field(ge=0)]
+    drawn: NonNegativeInt
     put_off: list[str]
     seen: dict[str, _Pair]
 
@@ -70,8 +70,16 @@ def difficulty_weights(checkpoint: Path, keys: Sequence[str]) -> list[float]:
     seen: Mapping[str, Sequence[float]] = state["seen"]
     if not any(key in seen for key in keys):
         raise ValueError(f"The pass rates in {file} are of none of U's prompts: {cure}.")
-    rates = [(seen[key][0] + 0.5) / (seen[key][1] + 1) if key in seen else 0.5 for key in keys]
-    return [4 * p * (1 - p) + FLOOR for p in rates]
+    sums = np.array([seen.get(key, (0.0, 0.0)) for key in keys])
+    return _weights(_pass_rates(*sums.T)).tolist()
+
+
+def _pass_rates(rewards: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    return (rewards + 0.5) / (counts + 1)
+
+
+def _weights(rates: np.ndarray) -> np.ndarray:
+    return 4 * rates * (1 - rates) + FLOOR
 
 
 class PromptSampler:
@@ -145,8 +153,7 @@ class PromptSampler:
 
     def _draw_weighted(self, n: int) -> list[int]:
         rng = np.random.default_rng([self._draws, self._step, self._round])
-        rates = self._pass_rates()
-        weights = 4 * rates * (1 - rates) + FLOOR
+        weights = _weights(_pass_rates(self._reward, self._count))
         weights[list(self._in_step)] = 0.0
         weights = weights[self._sorted]
         places = rng.choice(len(weights), n, replace=False, p=weights / weights.sum())
@@ -183,12 +190,9 @@ class PromptSampler:
         self._reward[prompts] = self._memory * self._reward[prompts] + np.clip(rewards, 0, 1)
         self._count[prompts] = self._memory * self._count[prompts] + 1
 
-    def _pass_rates(self) -> np.ndarray:
-        return (self._reward + 0.5) / (self._count + 1)
-
     def difficulty(self, index: int) -> float:
         """1 − p̂ of a prompt, in [0, 1]; 1/2 for a prompt without groups."""
-        return float(1 - self._pass_rates()[index])
+        return float(1 - _pass_rates(self._reward[index], self._count[index]))
 
     def state_dict(self) -> dict[str, Any]:
         """The state between steps, as plain JSON by stable key."""

@@ -1,7 +1,7 @@
 """Stop training at the first number that is not finite, before it reaches a checkpoint."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,21 @@ class TrainingDivergedError(RuntimeError):
     """A loss, gradient norm, parameter or optimizer moment is NaN or infinite."""
 
 
-def require_finite_numbers(step: int, numbers: Mapping[str, float], last_good: Path | None) -> None:
-    """Stop training at a number that is not finite; every process must have the same numbers.
+def require_finite_number(step: int, name: str, number: float, last_good: Path | None) -> None:
+    """Stop training at a number that is not finite; every process must have the same number.
 
     Args:
         step: The step.
-        numbers: Numbers by the name that the message uses.
+        name: Its name in the message.
+        number: The number.
         last_good: The latest checkpoint, or None.
 
     Raises:
-        TrainingDivergedError: If a number is not finite; the message names the step, the number
-            and the latest checkpoint.
+        TrainingDivergedError: If it is not; the message names the step, the number and the latest
+            checkpoint.
     """
-    for name, number in numbers.items():
-        if not math.isfinite(number):
-            raise TrainingDivergedError(_message(step, f"{name} is {number}", last_good))
+    if not math.isfinite(number):
+        raise TrainingDivergedError(_message(step, f"{name} is {number}", last_good))
 
 
 def require_finite_state(
@@ -47,14 +47,10 @@ def require_finite_state(
         TrainingDivergedError: If a value is not finite; the message names the step, the parameter
             and the latest checkpoint.
     """
-    bad = next((name for name in gather(_first_bad(model, optimizer)) if name), None)
+    finite = {name: x.isfinite().all() for name, x in _tensors(model, optimizer)}
+    bad = next((name for name in gather(first_false(finite)) if name), None)
     if bad is not None:
         raise TrainingDivergedError(_message(step, f"{bad} holds NaN or infinity", last_good))
-
-
-def _first_bad(model: nn.Module, optimizer: Any) -> str | None:
-    tensors = dict(_tensors(model, optimizer))
-    return first_false({name: x.isfinite().all() for name, x in tensors.items()})
 
 
 def _tensors(model: nn.Module, optimizer: Any) -> Iterator[tuple[str, Tensor]]:

@@ -37,7 +37,7 @@ class _Trainer(SpreadBase, WholeCheckpoints, SFTTrainer):
     def _complete(self, partial: Path) -> None:
         write_json(partial / RECORD, dict(self.record))
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+    def log(self, logs, start_time=None) -> None:
         if "loss" in logs:
             names = ("loss", "learning_rate", "grad_norm")
             self.observe(
@@ -46,7 +46,7 @@ class _Trainer(SpreadBase, WholeCheckpoints, SFTTrainer):
         super().log(logs, start_time)
 
 
-def fine_tune_supervised(
+def supervised_trainer(
     model: Any,
     tokenizer: Any,
     rows: Mapping[str, list[list[int]]],
@@ -56,9 +56,8 @@ def fine_tune_supervised(
     shard_base: bool = False,
     files: RunFiles | None = None,
     record: Mapping[str, Any] | None = None,
-    checkpoint: Path | None = None,
 ) -> Any:
-    """Fine-tune a model in place.
+    """Make what fine-tunes a model in place.
 
     Args:
         model: The model with its trainable set, without dropout.
@@ -70,35 +69,18 @@ def fine_tune_supervised(
         shard_base: Whether to spread the frozen base over the processes.
         files: Files of the run, where checkpoints are saved; None for those of `output_dir`.
         record: What is written into each checkpoint, as `RECORD`.
-        checkpoint: The checkpoint to resume from; None for the beginning.
 
     Returns:
-        The trainer, its model trained.
+        The trainer, before it trains.
     """
-    trainer = supervised_trainer(model, tokenizer, rows, options, shard_base=shard_base)
-    trainer.observe, trainer.record = observe, record or {}
-    trainer.files = files or trainer.files
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    return trainer
-
-
-def supervised_trainer(
-    model: Any,
-    tokenizer: Any,
-    rows: Mapping[str, list[list[int]]],
-    options: Mapping[str, Any],
-    *,
-    shard_base: bool = False,
-) -> Any:
-    """The trainer of `fine_tune_supervised`, which takes the same arguments, before it trains."""
     args = on_one_gpu(SFTConfig(**options))
     if shard_base:
         spread(model, all_ranks(), args.device)
     # labels beside token ids are used unchanged; the collator pads them
     examples = Dataset.from_dict(dict(rows))
     trainer = _Trainer(model, args, train_dataset=examples, processing_class=tokenizer)
-    trainer.observe, trainer.record = lambda metrics: None, {}
-    trainer.files = RunFiles(str(args.output_dir))
+    trainer.observe, trainer.record = observe, record or {}
+    trainer.files = files or RunFiles(str(args.output_dir))
     trainer.remove_callback(PrinterCallback)
     return trainer
 

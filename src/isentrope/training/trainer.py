@@ -27,8 +27,8 @@ from isentrope.training.batch_trainer import BatchTrainer, RunOptions
 from isentrope.training.checkpoints import SaveStart, WholeCheckpoints, restore_state, write_state
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
-from isentrope.training.stops import require_finite_numbers, require_finite_state
-from isentrope.training.update_batches import UpdateBatch, UpdateBatches
+from isentrope.training.stops import require_finite_number, require_finite_state
+from isentrope.training.update_batches import UpdateBatches
 
 
 class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
@@ -90,14 +90,14 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
 
     # --- the step ----------------------------------------------------------------------------
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple:
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
         logprobs, entropies, auxiliary = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         if logprobs.requires_grad:
             self.recorder.watch(logprobs, entropies)
             self._scored = logprobs, entropies
         return logprobs, entropies, auxiliary
 
-    def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
+    def _compute_loss(self, model, inputs):
         if self.use_adaptive_entropy:  # the coefficient of this step; TRL then moves it
             acts = self._last_world_entropy <= self.args.entropy_target
             self._adaptive_strength = {"control/strength": self.entropy_coef if acts else 0.0}
@@ -107,36 +107,31 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
             return loss
         return loss + self.run_control.loss_term(inputs, *scored)
 
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+    def training_step(self, model, inputs, num_items_in_batch=None):
         """One micro-batch, forward and backward."""
         loss = super().training_step(model, inputs, num_items_in_batch)
         if self.noise_scale is not None:
             self.noise_scale.after_backward(self.accelerator.sync_gradients)
         return loss
 
-    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+    def _get_grad_norm(self, model, grad_norm=None):
         norm = super()._get_grad_norm(model, grad_norm)
         self.gradient_norm = float(cast(float, norm))
         if getattr(self.accelerator, "scaler", None) is None:  # which skips such a step itself
-            self._require_finite({"The gradient norm": self.gradient_norm}, next_step=True)
+            step, latest = self.state.global_step + 1, self.files.latest()
+            require_finite_number(step, "The gradient norm", self.gradient_norm, latest)
         return norm
 
-    def _require_finite(self, numbers: dict[str, float], next_step: bool = False) -> None:
-        step = self.state.global_step + next_step
-        require_finite_numbers(step, numbers, self.files.latest())
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+    def log(self, logs, start_time=None) -> None:
         """Log a step; other logs of Trainer are passed on unchanged."""
         if "loss" not in logs:
             return super().log(logs, start_time)
-        self._require_finite({"The loss": logs["loss"]})
-        require_finite_state(
-            self.state.global_step, self.model, self.optimizer, self.files.latest()
-        )
-        batch = cast(UpdateBatch, self.batch)
-        record = self.recorder.collect(batch.share.lengths.tolist())
+        step, latest = self.state.global_step, self.files.latest()
+        require_finite_number(step, "The loss", logs["loss"], latest)
+        require_finite_state(step, self.model, self.optimizer, latest)
+        record = self.recorder.collect(self.batch.share.lengths.tolist())
         summary: dict[str, Any] = {
-            "step": self.state.global_step,
+            "step": step,
             "loss": logs["loss"],
             "learning_rate": logs["learning_rate"],
             "gradient_norm": self.gradient_norm,
@@ -151,7 +146,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         if step_control is not None:
             times, component = {"control/seconds": step_control.seconds}, step_control.component
         line = self.step_log.finish(
-            *(summary, batch, record, ends, {k: v for p in parts for k, v in p.items()}),
+            *(summary, self.batch, record, ends, {k: v for p in parts for k, v in p.items()}),
             seconds=times,
             control=component,
         )
@@ -177,7 +172,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         write_contract(partial, contract, optimizer_names(self.policy.model, optimizer))
         write_state(partial, self.stateful, self.state.global_step)
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+    def _load_optimizer_and_scheduler(self, checkpoint) -> None:
         """Load the states; a branch then has its own rates and hyper-parameters."""
         optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)
         schedule: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)

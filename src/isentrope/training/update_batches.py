@@ -101,7 +101,9 @@ class UpdateBatches:
         def draw_groups(number: int, round_: int) -> Rollouts:
             indices = self.sampler.draw(number, step)
             difficulty.update({self.prompts[i].key: self.sampler.difficulty(i) for i in indices})
-            uniforms = self._uniforms(number, step, round_)
+            generator = generator_of(self.seed, step, round_)
+            size = number * self.groups.size, self.groups.max_new_tokens
+            uniforms = torch.rand(*size, generator=generator, dtype=torch.float64)
             batch = self._respond(policy, indices, uniforms, respond)
             assert batch.rewards is not None
             self.sampler.update(indices, batch.rewards.view(number, -1).mean(1).tolist())
@@ -110,11 +112,6 @@ class UpdateBatches:
         rollouts, report = draw_until_full(draw_groups, self.groups, rejected=rejected)
         keys = rollouts.prompt_keys or []
         return UpdateBatch(rollouts, report, [difficulty[key] for key in keys], rejected)
-
-    def _uniforms(self, groups: int, step: int, round_: int) -> Tensor:
-        generator = generator_of(self.seed, step, round_)
-        size = (groups * self.groups.size, self.groups.max_new_tokens)
-        return torch.rand(*size, generator=generator, dtype=torch.float64)
 
     def _respond(
         self, policy: Policy, indices: list[int], uniforms: Tensor, respond: Respond
@@ -144,5 +141,4 @@ class UpdateBatches:
             raise RuntimeError(
                 f"The reward function failed with {type(error).__name__}: {error}."
             ) from error
-        whole = concatenate(gather(rewarded))
-        return whole.select(range(len(indices) * self.groups.size))
+        return concatenate(gather(rewarded)).select(range(len(indices) * self.groups.size))

@@ -155,9 +155,10 @@ def _by_name(
     theta = dict(policy.model.named_parameters())
     for name, parameter in zip(ordered, parameters or (), strict=False):
         _require_shape(theta, name, parameter, "the optimizer's parameter")
-    places = [(group, index) for group in groups for index in group["params"]]
+    places = [(k, index) for k, group in enumerate(groups) for index in group["params"]]
     by_name = dict(zip(ordered, places, strict=True))
-    held: dict[str, Mapping[str, Any]] = {name: by_name[name][0] for name in policy.names}
+    group_index = {name: by_name[name][0] for name in policy.names}
+    held = {name: groups[k] for name, k in group_index.items()}
     saved_states = {name: states.get(index) for name, (_, index) in by_name.items()}
     fresh = not states and any(state_keys(rule, group) for group in held.values())
     if fresh and file is not None and not before_first_step(file):
@@ -175,11 +176,6 @@ def _by_name(
         )
     kept = {} if fresh else _kept(rule, held, saved_states)
     require_moments(kept)
-    tensors = {
-        name: [x for key, x in of.items() if key != "step" and isinstance(x, Tensor)]
-        for name, of in kept.items()
-    }
-    numbers = {id(group): i for i, group in enumerate(groups)}
     return OptimizerState(
         rule=rule,
         groups=held,
@@ -190,8 +186,13 @@ def _by_name(
         learning_rate=rate,
         matched_by=source,
         warnings=(_FRESH,) if fresh else (),
-        types={name: found[0].dtype for name, found in tensors.items() if found},
-        group_index={name: numbers[id(group)] for name, group in held.items()},
+        types={
+            name: x.dtype
+            for name, of in kept.items()
+            for key, x in reversed(of.items())  # the first one counts
+            if key != "step" and isinstance(x, Tensor)
+        },
+        group_index=group_index,
     )
 
 

@@ -174,23 +174,21 @@ def names_of_states(
     if all(isinstance(index, str) for index in held):
         stored, source = held, "names"
     elif all("param_names" in group for group in groups if group["params"]):
-        stored, source = (
-            _flat([list(g.get("param_names") or ()) for g in groups], sizes),
-            ("param_names"),
-        )
+        stored = _flat([list(g.get("param_names") or ()) for g in groups], sizes)
+        source = "param_names"
     listed = chosen if chosen is not None else sidecar
     if own is not None:
         names, source = own, "identity"
-    elif listed is not None and (chosen is not None or stored is None):
-        names, source = _flat(listed, sizes), "names" if chosen is not None else "sidecar"
-    elif stored is not None:
-        names = stored
     else:
-        names, source = _hugging_face_order(policy, groups, sizes), "order"
-    if own is None:
+        if listed is not None and (chosen is not None or stored is None):
+            names, source = _flat(listed, sizes), "names" if chosen is not None else "sidecar"
+        elif stored is not None:
+            names = stored
+        else:
+            names, source = _hugging_face_order(policy, groups, sizes), "order"
         names = model_spelling(policy.model, names)
-    if own is None and stored is not None and listed is not None:
-        _require_agreement(policy, stored, _flat(listed, sizes))
+        if stored is not None and listed is not None:
+            _require_agreement(policy, stored, _flat(listed, sizes))
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise ValueError(f"Parameter {twice!r} is listed twice in the optimizer's names.")

@@ -150,6 +150,7 @@ def stages_of(
     loading = Clock()
     with loading.stage("load"):
         policy = subject.load(config.checkpoint, config.sampling)
+        _load_what_is_late()
     alive = Alive(policy.device.type, [*policy.model.parameters(), *policy.model.buffers()])
     first = [Stage("load", loading.seconds["load"], alive.now, alive.now)]
     whole, most = batches_of(config, policy), policy.max_tokens
@@ -178,6 +179,15 @@ def stages_of(
         else replace(p, stages=(*first, *(stage(n, p) for n in ("update", *dry.names[p.verb]))))
         for p in plans
     ]
+
+
+def _load_what_is_late() -> None:
+    """Modules whose import would be in the first of two runs, and hide what tokens take."""
+    import pyarrow.dataset  # noqa: F401
+    import scipy.stats  # noqa: F401
+
+    zero = torch.zeros(1)
+    torch.func.jvp(torch.sin, (zero,), (zero,))  # torch compiles rules at the first derivative
 
 
 class _DryRun:
@@ -209,10 +219,10 @@ class _DryRun:
         with share_of_limits(part), self._alive:
             ready = prepare_checkpoint(config, self._subject, meter)
             for verb in verbs:
-                before = set(meter.seconds)
+                before, analyse = set(meter.seconds), load(VERBS[verb].analyse)
                 try:
                     with at_precision(policy, config.precision.measuring), meter.stage(verb):
-                        load(VERBS[verb].analyse)(ready)
+                        analyse(ready)
                 except (ValueError, RuntimeError, ArithmeticError) as error:
                     self.stopped[verb] = f"its dry run stopped: {error}"
                 inner = [name for name in meter.seconds if name not in {*before, verb}]

@@ -9,6 +9,7 @@ Who moved entropy most, classes and the budget are printed too.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,14 @@ def find_influence(ready: Prepared) -> InfluenceResult:
 
 def influence_of(ready: Prepared, *, tokens: bool, reward: bool) -> Influence:
     """The influence of a checkpoint's step, as its configuration wants it."""
+    if tokens and not reward and ready.attributed:
+        return replace(ready.attributed[0], reward=None)
     rewarded = ready.sampler.rewarded(ready.E) if reward else None
     E = _measured_on(ready).with_columns(rewards=None)
     if rewarded is not None and ready.analysis.overlap != "u_statistic":
         E = rewarded  # both gradients are of the same responses
     with progress().bar("attributing") as report:
-        return influence(
+        found = influence(
             ready.policy,
             E,
             ready.U,
@@ -101,6 +104,9 @@ def influence_of(ready: Prepared, *, tokens: bool, reward: bool) -> Influence:
             reward=rewarded,
             progress=report,
         )
+    if tokens and ready.attributed is not None:
+        ready.attributed.append(found)
+    return found
 
 
 def _measured_on(ready: Prepared) -> Rollouts:

@@ -32,7 +32,7 @@ from isentrope.system.processes import from_first, join_processes, world_size
 from isentrope.system.progress import Clock
 from isentrope.verbs.plan import require_memory
 from isentrope.verbs.precision_stages import at_precision
-from isentrope.verbs.prepare import Prepared, prepare_checkpoint
+from isentrope.verbs.prepare import Prepare, Prepared, prepare_checkpoint
 
 log = logging.getLogger("isentrope")
 
@@ -46,13 +46,19 @@ Draw = Callable[[Any], Any]
 """From a result to its figure, which has matplotlib's `savefig`."""
 
 
-def run_verb(verb: Verb, config: MeasureConfig, draw: Draw | None = None) -> Run[Any]:
+def run_verb(
+    verb: Verb,
+    config: MeasureConfig,
+    draw: Draw | None = None,
+    prepare: Prepare = prepare_checkpoint,
+) -> Run[Any]:
     """Run a verb on every checkpoint and write what it finds.
 
     Args:
         verb: What to do at each checkpoint, at the measuring precision.
         config: The checkpoints and settings.
         draw: Makes the figure of a result; None for no figure.
+        prepare: Makes a checkpoint ready; `PreparedOnce` where other verbs look at it too.
 
     Returns:
         The folders and the results.
@@ -83,7 +89,8 @@ def run_verb(verb: Verb, config: MeasureConfig, draw: Draw | None = None) -> Run
     with verification(config.checkpoint.verify), writing_study(verb.name, config) as study:
         for item in study.left:
             log.info("%s of %s", verb.name, item.subject.path)
-            result = _run_item(verb, item, draw, lambda: study.keep(config))
+            keep = partial(study.keep, config)
+            result = _run_item(verb, item, draw, prepare, keep)
             from_first(partial(result.finish, result, study.folder / "logs"))
         from_first(lambda: write_study(verb, study))
         return from_first(study.run)
@@ -93,11 +100,12 @@ def _run_item(
     verb: Verb,
     item: Item,
     draw: Draw | None,
+    prepare: Prepare,
     keep_configuration: Callable[[], None],
 ) -> Result:
     config, clock, subject = item.config, Clock(), item.subject
     require_memory(verb.name, subject.name, subject.path, config)
-    ready = prepare_checkpoint(config, item.subject, clock)
+    ready = prepare(config, item.subject, clock)
     if ready.along is not None and not verb.rounded:
         raise ValueError(
             f"estimator.rounded_step=true acts in {MEASURE.name}: the shares of {verb.name} sum to "

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.attribution.gradients.storage_plan import GradientOptions
+from isentrope.attribution.influence.contributions import Influence
 from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig, TrialConfig
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
@@ -69,6 +70,8 @@ class Prepared:
         where: How checkpoints are loaded.
         run_folder: The folder that the configuration names; None where it names none.
         along: The step by learning rate where training rounds it; None where it is v.
+        attributed: Influences of tokens that a verb has computed, for another that looks at the
+            same checkpoint; None where there is no other.
     """
 
     subject: Subject
@@ -89,6 +92,7 @@ class Prepared:
     where: CheckpointConfig
     run_folder: Path | None = None
     along: Callable[[float], RoundedStep] | None = None
+    attributed: list[Influence] | None = None
 
     @property
     def rate(self) -> float:
@@ -145,6 +149,25 @@ def prepare_checkpoint(config: MeasureConfig, subject: Subject, clock: Clock) ->
     )
 
 
+Prepare = Callable[[MeasureConfig, Subject, Clock], Prepared]
+
+
+class PreparedOnce:
+    """A `Prepare` for several verbs of one configuration, which share what they start from."""
+
+    def __init__(self) -> None:
+        self._made: dict[Path, tuple[Prepared, dict[str, float]]] = {}
+
+    def __call__(self, config: MeasureConfig, subject: Subject, clock: Clock) -> Prepared:
+        """The checkpoint, with the seconds of its first preparation on every clock."""
+        if subject.path not in self._made:
+            ready = prepare_checkpoint(config, subject, clock)
+            self._made[subject.path] = replace(ready, attributed=[]), dict(clock.seconds)
+        ready, seconds = self._made[subject.path]
+        clock.seconds.update(seconds)
+        return replace(ready, clock=clock)
+
+
 _STAGES = ("measuring", "updating", "sampling")
 _OF_STEP = ("learning_rate", "gradient_norm", "clip_factor", "matched_by")
 
@@ -174,7 +197,7 @@ def _header(
         ),
         batches=_batches(batches),
         estimator=EstimatorRecord(
-            estimator.functional, estimator.weighted_method, estimator.confidence
+            estimator.functional, estimator.options.method, estimator.confidence
         ),
         settings=SettingsRecord(settled.origins, settled.obstacles, settled.ignored),
         step=StepRecord(

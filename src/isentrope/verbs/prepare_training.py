@@ -254,6 +254,5 @@ def _assembled(
         trainer.add_callback(probe)
     if alarm := observers.get("alarm"):
         trainer.add_callback(alarm)  # behind the probe, whose readings it watches
-        batch = lambda: trainer.batch and trainer.batch.rollouts.sampler_entropies  # noqa: E731
-        alarm.batch_entropies = batch
+        alarm.batch_entropies = lambda: trainer.batch.rollouts.sampler_entropies
     return trainer

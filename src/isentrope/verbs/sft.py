@@ -164,7 +164,7 @@ def resume(folder: str | Path, overrides: Iterable[str] = ()) -> FineTuned:
 
 
 def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> FineTuned:
-    from isentrope.training.supervised import fine_tune_supervised, save_model
+    from isentrope.training.supervised import save_model, supervised_trainer
 
     tuning = config.fine_tuning
     find_model(config.model.path)
@@ -200,12 +200,13 @@ def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> F
     barrier()
     if "tensorboard" in options["report_to"]:
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / "tensorboard")
-    how = {"shard_base": config.model.shard_base, "record": record, "checkpoint": checkpoint}
+    how = {"shard_base": config.model.shard_base, "files": files, "record": record}
     observe = _observer(tuning, files)
     size = options["per_device_train_batch_size"]
     smaller = f"fine_tuning.micro_batch (now {size} demonstrations per backward pass)"
     with under_way(files, "sft", smaller, saves=tuning.save_every is not None):
-        fine_tune_supervised(model, tokenizer, rows, options, observe, files=files, **how)
+        trainer = supervised_trainer(model, tokenizer, rows, options, observe, **how)
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     require_finite_state(tuning.steps, model, None)
     adhered: dict[str, Estimate | None] = {}
     if rank() == 0:

@@ -7,8 +7,6 @@ from typing import Any
 from isentrope.sampling.tasks.python_file import NAME, load_python_task, require_options
 from isentrope.sampling.tasks.task import Task
 
-__all__ = ["TASKS", "Task", "is_task", "load_task"]
-
 TASKS = ("gsm8k", "gsm8k_r1_template", "addition", "addition_chat", "prompts")
 """Names that `load_task` accepts."""
 

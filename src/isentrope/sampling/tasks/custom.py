@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PositiveInt
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
@@ -53,7 +53,7 @@ class _ResponseLine(_PromptLine):
     finished: bool = True
     reward: _Number = 0.0
     advantage: _Number = 0.0
-    step: Annotated[int, Field(gt=0)] = 1
+    step: PositiveInt = 1
     response_mask: list[bool | Annotated[int, Field(ge=0, le=1)]] = []
     sampler_logprobs: list[_Number] = []
     token_weights: list[_Number] = []

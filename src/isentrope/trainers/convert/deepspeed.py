@@ -30,19 +30,14 @@ from isentrope.trainers.convert.gathered import (
 )
 
 
-def is_deepspeed(folder: Path) -> bool:
-    """Whether a folder is a ZeRO checkpoint, or holds the step that its `latest` names."""
-    return any(_step(folder).glob("*_optim_states.pt"))
-
-
-def read_deepspeed(folder: Path) -> Gathered:
+def read_deepspeed(folder: Path) -> Gathered | None:
     """Weights and optimizer of a ZeRO checkpoint.
 
     Args:
         folder: A checkpoint of DeepSpeed, or a step of it.
 
     Returns:
-        Float32 weights, and the optimizer by name.
+        Float32 weights, and the optimizer by name; None of any other folder.
 
     Raises:
         FileNotFoundError: If the model's file, or that of a process, is missing.
@@ -52,6 +47,8 @@ def read_deepspeed(folder: Path) -> Gathered:
     saved = [
         read_torch_as_data(f)["optimizer_state_dict"] for f in _ordered(folder, "optim_states")
     ]
+    if not saved:
+        return None
     models = [read_torch_as_data(f) for f in _ordered(folder, "model_states")]
     if not models:
         raise FileNotFoundError(f"{folder} has no *_model_states.pt: names and shapes are in it.")
@@ -78,15 +75,11 @@ def read_deepspeed(folder: Path) -> Gathered:
             for group, shapes in zip(groups, models[0]["param_shapes"], strict=True)
         ],
     }
-    return Gathered("DeepSpeed ZeRO", weights, optimizer, training=_clipping(saved[0], models[0]))
-
-
-def _clipping(state: State, model: State) -> dict[str, float | None]:
-    """The largest norm of a gradient, None for any, where a file has it."""
-    config = model.get("ds_config")
+    config = models[0].get("ds_config")
     in_config = config.get("gradient_clipping") if isinstance(config, Mapping) else None
-    found = state.get("clip_grad", in_config)
-    return {"max_grad_norm": found or None} if isinstance(found, (int, float)) else {}
+    clip = saved[0].get("clip_grad", in_config)  # 0 for any norm
+    training = {"max_grad_norm": clip or None} if isinstance(clip, (int, float)) else {}
+    return Gathered("DeepSpeed ZeRO", weights, optimizer, training=training)
 
 
 Vector = tuple[Shapes, Sequence[Tensor], Sequence[State], Split]

@@ -42,41 +42,40 @@ def is_dcp(folder: Path) -> bool:
     return (folder / METADATA).exists()
 
 
-def read_dcp(folder: Path) -> Gathered:
+def read_dcp(folder: Path) -> Gathered | None:
     """Weights and optimizer of a DCP folder.
 
     Args:
         folder: With .metadata.
 
     Returns:
-        Both, wherever in its content they are.
+        Both, wherever in its content they are; None of any other folder.
 
     Raises:
         ValueError: If it does not hold one model.
     """
+    if not is_dcp(folder):
+        return None
     content = _content(folder)
     return Gathered(
         "torch.distributed.checkpoint", _weights(content, folder), _optimizer(content, folder)
     )
 
 
-def is_fsdp(folder: Path) -> bool:
-    """Whether a folder is an FSDP checkpoint of accelerate or transformers."""
-    return bool([*folder.glob(f"{FSDP_WEIGHTS}*")])
-
-
-def read_fsdp(folder: Path) -> Gathered:
+def read_fsdp(folder: Path) -> Gathered | None:
     """Weights and optimizer of an FSDP checkpoint of accelerate or transformers.
 
     Args:
         folder: With pytorch_model_fsdp_0 or pytorch_model_fsdp.bin.
 
     Returns:
-        Both; no optimizer where none was saved.
+        Both, no optimizer where none was saved; None of any other folder.
 
     Raises:
         ValueError: If it does not hold one model.
     """
+    if not any(folder.glob(f"{FSDP_WEIGHTS}*")):
+        return None
     weights = _part(folder, FSDP_WEIGHTS)
     if weights is None:
         raise ValueError(f"{folder} holds no weights of FSDP.")
@@ -137,7 +136,10 @@ class _Saved:
         files = {place["relative_path"] for place in self.places.values()}
         if bad := [f for f in files if Path(f).is_absolute() or ".." in Path(f).parts]:
             raise ValueError(f"it names a file outside of the folder, {bad[0]!r}")
-        self.sizes = {name: _size(folder / name) for name in files}
+        self.sizes: dict[str, int] = {}
+        for name in files:
+            with reading(folder / name) as file:
+                self.sizes[name] = file.stat().st_size
         if sum(place["length"] for place in self.places.values()) > sum(self.sizes.values()):
             raise ValueError("it names more bytes than the data files have")
 
@@ -172,11 +174,6 @@ class _Saved:
         with reading(self.folder / path) as whole, whole.open("rb") as file:
             file.seek(start)
             return load_torch(io.BytesIO(file.read(length)))
-
-
-def _size(file: Path) -> int:
-    with reading(file):
-        return file.stat().st_size
 
 
 class _Node(dict[Any, Any]):

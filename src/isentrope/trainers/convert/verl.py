@@ -31,25 +31,23 @@ _FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 _LAYER = re.compile(r".*?\.\d+\.")
 
 
-def is_verl(folder: Path) -> bool:
-    """Whether a folder holds shards of verl."""
-    return any(_FILE.fullmatch(path.name) for path in folder.glob("model_world_size_*"))
-
-
-def read_verl(folder: Path) -> Gathered:
+def read_verl(folder: Path) -> Gathered | None:
     """Weights and optimizer of verl's shards.
 
     Args:
         folder: With model_world_size_* files, such as global_step_20/actor.
 
     Returns:
-        Both; no optimizer where none was saved.
+        Both, no optimizer where none was saved; None of any other folder.
 
     Raises:
         FileNotFoundError: If the file of a process is missing.
         ValueError: If shards do not fit, or FSDP 1 wrapped other modules than the layers.
     """
-    size = int(_FILE.fullmatch(min(p.name for p in folder.glob("model_world_size_*")))[1])  # type: ignore[index]
+    shards = [m for p in folder.glob("model_world_size_*") if (m := _FILE.fullmatch(p.name))]
+    if not shards:
+        return None
+    size = int(min(shards, key=lambda shard: shard[0])[1])
     models = _files(folder, "model", size)
     weights = joined(models)
     described = folder / "huggingface"

@@ -1,7 +1,7 @@
 """A gathered checkpoint written in the layout of Hugging Face, with the optimizer by name."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,10 +12,10 @@ from isentrope.system.files import whole_folder, write_json
 from isentrope.system.inert import without_stand_ins
 from isentrope.system.outputs import require_apart
 from isentrope.system.reading import read_json, reading
-from isentrope.trainers.convert.deepspeed import is_deepspeed, read_deepspeed
-from isentrope.trainers.convert.distributed import is_dcp, is_fsdp, read_dcp, read_fsdp
+from isentrope.trainers.convert.deepspeed import read_deepspeed
+from isentrope.trainers.convert.distributed import read_dcp, read_fsdp
 from isentrope.trainers.convert.gathered import Gathered, described_model
-from isentrope.trainers.convert.verl import is_verl, read_verl
+from isentrope.trainers.convert.verl import read_verl
 from isentrope.trainers.verl_settings import VERL_SETTINGS, read_verl_settings
 from isentrope.update.parameter_names import plain_name, unwrapped
 
@@ -110,11 +110,11 @@ def convert(
 
 def _read(folder: Path) -> Gathered:
     actor = folder / "actor"
-    for known, read in LAYOUTS:
+    for read in (read_verl, read_fsdp, read_dcp, read_deepspeed):
         for place in (folder, actor):
             with reading(place, _AGAIN):
-                if place.is_dir() and known(place):
-                    return _checked(read(place))
+                if place.is_dir() and (gathered := read(place)) is not None:
+                    return _checked(gathered)
     raise FileNotFoundError(
         f"{folder} is in no known layout: it needs .metadata (torch.distributed.checkpoint), "
         "pytorch_model_fsdp* (accelerate, transformers), model_world_size_* (verl) or "
@@ -132,14 +132,6 @@ def _checked(gathered: Gathered) -> Gathered:
     for group in optimizer.get("param_groups", ()):
         group["params"] = [*map(str, group["params"])]
     return replace(gathered, optimizer=optimizer)
-
-
-LAYOUTS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Gathered]], ...] = (
-    (is_verl, read_verl),
-    (is_fsdp, read_fsdp),
-    (is_dcp, read_dcp),
-    (is_deepspeed, read_deepspeed),
-)
 
 
 def _config(folder: Path, gathered: Gathered, model: Path | None) -> Path:
