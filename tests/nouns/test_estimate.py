@@ -79,6 +79,14 @@ def test_an_interval_never_leaves_the_values_that_its_quantity_can_have(unit):
     assert math.isnan(withheld.ci_high)
 
 
+@pytest.mark.parametrize("unit", BOUNDS)
+def test_no_bound_of_a_unit_puts_a_value_outside_of_its_interval(unit):
+    low, high = BOUNDS[unit]
+    for value in (low - 0.1, high + 0.1):
+        found = Estimate.from_standard_error(value, 0.01, 50, unit=unit, method="")
+        assert found.covers(value)
+
+
 def carried(values):
     """The mean of numbers, from its influences."""
     x = np.asarray(values, dtype=float)

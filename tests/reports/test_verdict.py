@@ -2,6 +2,7 @@ import copy
 
 import pytest
 
+from isentrope.reports.panels.budget import parts_of
 from isentrope.reports.read_run import read_run
 from isentrope.reports.verdict import FIRST, verdict
 from tests.reports.made_up import estimate, influence, measure, sweep_row, tables, write
@@ -69,6 +70,21 @@ def test_parts_that_agree_are_shares_and_parts_that_pull_apart_are_amounts(tmp_p
     said = claims(tmp_path / "b", budget=budget)["Who did it?"].text
     assert "pull apart" in said
     assert "%" not in said
+
+
+def test_a_rounded_step_has_all_of_its_parts(tmp_path):
+    rounded = {"rounding": -1.0, "rounding_se": 0.1, "total": -3.0}
+    said = claims(tmp_path, budget=measure()["budget"] | rounded)["Who did it?"].text
+    assert "rounding to the type of the weights 33\u00a0%" in said
+    parts = parts_of(read_run(tmp_path))
+    total = parts.pop("total").value
+    assert sum(part.value for part in parts.values()) == pytest.approx(total)
+
+
+def test_first_order_is_not_held_against_a_change_without_interval(tmp_path):
+    said = claims(tmp_path, sweep=[sweep_row(1e-3, -1e-3, "smooth")])["First order"].text
+    assert "states the change" not in said
+    assert "has no interval to compare it with" in said
 
 
 def test_a_failed_check_is_named(tmp_path):

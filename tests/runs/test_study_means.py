@@ -117,3 +117,20 @@ def test_where_influences_give_no_error_a_mean_has_no_interval(phi):
         assert row["value"] == (1.0 if row["quantity"] == "second_order" else 1.5)
         assert math.isnan(row["ci_low"])
         assert math.isnan(row["ci_high"])
+
+
+@pytest.mark.parametrize(
+    "quantity",
+    ["price.momentum", "price.at.high entropy.share", "price.whole.reward_for_a_nat"],
+)
+def test_ratios_of_a_price_are_no_means_of_ratios(quantity):
+    assert parts_of_ratio(quantity) is not None
+
+
+def test_the_momentum_of_a_price_is_a_ratio_of_means_of_either_sign():
+    tops, bottoms = np.array([-1.0, -1.2, -3.1]), np.array([1.0, 1.1, 4.0])
+    numbers = {"budget.momentum": tops, "budget.total": bottoms, "price.momentum": tops / bottoms}
+    errors = dict.fromkeys(numbers, np.full(3, 0.01))
+    row = means(table(numbers, errors), {})["price.momentum"]
+    assert row["value"] == pytest.approx(tops.sum() / bottoms.sum())
+    assert not row["ci_low"] >= 0

@@ -246,8 +246,9 @@ def begun(settings, tmp_path, monkeypatch):
 def test_a_run_is_resumed_with_its_own_settings_and_base_alone(settings, begun, tmp_path):
     with pytest.raises(FileExistsError, match="sft --resume"):
         run(settings)
-    with pytest.raises(ConfigError, match="would make it another run"):
-        resume(begun, ["fine_tuning.steps=9"])
+    for change in ("fine_tuning.steps=9", "output.directory=elsewhere", " output.directory =x"):
+        with pytest.raises(ConfigError, match="would make it another run"):
+            resume(begun, [change])
     text = (begun / "config.yaml").read_text()
     (begun / "config.yaml").write_text(text.replace("warmup_steps: 1", "warmup_steps: 2"))
     with pytest.raises(ConfigError, match=r"fine_tuning\.warmup_steps=1"):

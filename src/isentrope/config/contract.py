@@ -14,7 +14,6 @@ from isentrope.config.train import TrainConfig
 from isentrope.control.base import TokenRule, Tokens
 from isentrope.control.bonus import TrainerFields
 from isentrope.control.clips import EntropyMask, InfluenceClip
-from isentrope.control.controls import NONE
 from isentrope.control.feedback import Feedback
 from isentrope.control.measured import HeldOutSample
 from isentrope.control.run_control import RunControl
@@ -128,7 +127,7 @@ def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> R
 def contract_entry(config: TrainConfig) -> dict[str, Any] | None:
     """The run's control in a contract: name, strength, all options, target; None without one."""
     of = config.control
-    if of.name == NONE:
+    if of.name == "none":
         return None
     targeted = of.target.kind != "none"
     return {

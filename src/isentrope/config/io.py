@@ -106,9 +106,14 @@ def _require_no_secrets(content: Mapping[str, Any]) -> None:
         )
 
 
+def key_of(override: str) -> str:
+    """The dotted key that "section.key=value" sets."""
+    return override.partition("=")[0].strip()
+
+
 def _override(content: dict[str, Any], override: str) -> dict[str, Any]:
-    name, equals, value = override.partition("=")
-    keys = name.strip().split(".")
+    _, equals, value = override.partition("=")
+    keys = key_of(override).split(".")
     if not equals or not all(keys):
         raise ConfigError(f"--set {brief(override)} is not of the form section.key=value.")
     new = dict(content)

@@ -33,8 +33,6 @@ from isentrope.control.requirements import BudgetOptions
 from isentrope.control.sequence_rules import Entrocraft, PassAtK, QuantileAdvantage, WReinforce
 from isentrope.control.surprisal import EntroPIC, LpReg, RepoR, Stare
 
-NONE = "none"
-
 TOKEN: dict[str, type[TokenRule]] = {
     "clip_cov": ClipCov,
     "clip_b": ClipB,

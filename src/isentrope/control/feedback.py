@@ -88,7 +88,7 @@ class Level(SavedFields):
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Resume from a saved state."""
         if state:
-            vars(self).update({name: state[name] for name in vars(self)})
+            vars(self).update({name: type(x)(state[name]) for name, x in vars(self).items()})
 
 
 TargetKind = Literal["none", "hold", "value", "linear", "cosine"]

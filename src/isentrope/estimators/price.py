@@ -28,7 +28,7 @@ from isentrope.estimators.importance import Trust
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import REWARD, RewardMean
 from isentrope.estimators.sample import ScoredBatch
-from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.nouns.units import Units
 from isentrope.policy.token_statistics import Scores
@@ -168,13 +168,13 @@ def price_of_step(
             result.estimate(at + k, unit=unit_of, **of[k])
             for k, unit_of in enumerate((unit, unit, unit, REWARD))
         )
-        whole = Estimate.exact(1.0, result.n_units, unit="share", method="definition")
+        whole = Estimate.exact(1.0, result.n_units, unit=NET_SHARE, method="definition")
         for_a_nat = f"{REWARD} per {unit.replace('nats', 'nat')}"
         return Spent(
             tokens=float(mask.sum() / sample.series[0].mask.sum()),
             entropy=entropy,
             first_order=first_order,
-            share=ratio(at + 1, 1, unit="share", **of[1]) if at else whole,
+            share=ratio(at + 1, 1, unit=NET_SHARE, **of[1]) if at else whole,
             change=change if known["change"] else None,
             reward=reward if known["reward"] else None,
             reward_for_a_nat=ratio(at + 3, at + 4, unit=for_a_nat, **of[3])

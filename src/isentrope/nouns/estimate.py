@@ -102,10 +102,15 @@ BOUNDS = {
 """By unit, the values that a quantity can have; no interval reaches beyond them."""
 
 
-def within_bounds(low: float, high: float, unit: str | None) -> tuple[float, float]:
-    """The ends of an interval, as far as the quantity can be.
+NET_SHARE = "share of the net δ"
+"""Unit of a part of a sum whose parts may have unlike signs: below 0 and above 1 as well."""
+
+
+def within_bounds(value: float, low: float, high: float, unit: str | None) -> tuple[float, float]:
+    """The ends of an interval, as far as the quantity can be, and the value itself.
 
     Args:
+        value: The point estimate, which stays inside.
         low: Lower end.
         high: Upper end.
         unit: Of the quantity.
@@ -114,6 +119,7 @@ def within_bounds(low: float, high: float, unit: str | None) -> tuple[float, flo
         Both ends; NaN stays NaN.
     """
     least, most = BOUNDS.get(unit or "", (-math.inf, math.inf))
+    least, most = min(least, value), max(most, value)
     low, high = (least if x < least else most if x > most else x for x in (low, high))
     return low, high
 
@@ -193,7 +199,7 @@ class Estimate:
     degrees_of_freedom: float | None = None
 
     def __post_init__(self) -> None:
-        low, high = within_bounds(self.ci_low, self.ci_high, self.unit)
+        low, high = within_bounds(self.value, self.ci_low, self.ci_high, self.unit)
         vars(self).update(ci_low=low, ci_high=high)
 
     @classmethod

@@ -143,7 +143,7 @@ class OnlineNoiseScale(SavedFields):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from saved sums, of the same decay."""
         # a state of version 0.1 has no recent steps: no interval until there are enough
-        super().load_state_dict({"recent": [], **state})
+        super().load_state_dict({"recent": [], **state, "memory": self._memory})
 
 
 class NoiseScaleMonitor(OnlineNoiseScale):

@@ -18,11 +18,11 @@ from isentrope.estimators.price import Price, price_of_step
 from isentrope.estimators.ratio import Sign, ratio_of
 from isentrope.estimators.reward_change import reward_change
 from isentrope.estimators.sample import trust_of_change
-from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.scoring import ScoredBefore
+from isentrope.update.step import COMPONENTS
 
-COMPONENTS = ("momentum", "decay", "gradient", "control", "rounding")
 ALWAYS = COMPONENTS[:3]
 """Parts of a step; others only where a control corrected it, or DeepSpeed rounded the weights."""
 _LOGGED_AS = {
@@ -141,7 +141,7 @@ def read(
         change=estimate(4, trust=trust),
         residual=estimate(5, trust=of_residual),
         trust=trust,
-        price=_price(before, eta, after, trust, share(7, "share", sign="any")),
+        price=_price(before, eta, after, trust, share(7, NET_SHARE, sign="any")),
     )
 
 

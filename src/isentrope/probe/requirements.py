@@ -136,10 +136,6 @@ def require_recordable(trainer: Any) -> None:
         )
 
 
-LENGTH = ("max_completion_length", "max_new_tokens")
-"""Names of the longest response in trainers' arguments."""
-
-
 def setting(chosen: Any, args: Any, field: str, name: str) -> Any:
     """A setting of the probe, by default from the trainer's arguments.
 
@@ -225,4 +221,4 @@ class ProbeOptions:
 
     def length_of(self, args: Any) -> int:
         """The longest response likewise."""
-        return setting(self.max_new_tokens, args, *LENGTH)
+        return setting(self.max_new_tokens, args, "max_completion_length", "max_new_tokens")

@@ -19,7 +19,7 @@ from isentrope.estimators.functional import EstimatorOptions, Functionals
 from isentrope.estimators.positions import matches, position_classes
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sampler_match import SamplerMatch, root_mean_square, tolerance_of
-from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.chi_square import Divergence, RowSampler, score_moved
 from isentrope.policy.language_model import Policy
@@ -154,9 +154,8 @@ def look_ahead(
     along_v, moments = rest[: 2 * second_order], rest[2 * second_order :]
     if along_v:
         _require_sum(policy, slopes, along_v[0])
-    sampler = torch.zeros_like(base.logprobs)
-    drawn = _all_rows(policy, mine.sampler_logprobs or [])
-    sampler[base.mask] = torch.cat(drawn)
+    whole = mine if policy.sharded else concatenate(gather(mine))
+    sampler = whole.padded("sampler_logprobs")
     difference = root_mean_square((base.logprobs - sampler)[base.mask])
     agrees = difference <= tolerance_of(policy)
     match = SamplerMatch(difference, RowSampler(policy.temperature) if agrees else None, agrees)
@@ -164,14 +163,11 @@ def look_ahead(
     series = (base, sum_of_scores(slopes), *along_v[1:])
     return ScoredBefore(
         mine=mine,
-        sample=ScoredBatch(f, sampler, series, torch.arange(len(drawn)), match),
+        sample=ScoredBatch(f, sampler, series, torch.arange(len(whole)), match),
         slopes=dict(zip(components, slopes, strict=True)),
         divergence=Divergence(*(torch.stack((x.logprobs, x.entropies), 2) for x in moments)),
-        rewards=None if mine.rewards is None else torch.stack(_all_rows(policy, [*mine.rewards])),
-        after={
-            name: _all_rows(policy, own)
-            for name, own in matches(mine.response_ids, pattern, policy.tokenizer).items()
-        },
+        rewards=whole.rewards,
+        after=matches(whole.response_ids, pattern, policy.tokenizer),
     )
 
 
@@ -218,11 +214,6 @@ def look_back(policy: Policy, before: ScoredBefore) -> Scores:
     """
     scores = on_every_process(policy.sharded, lambda: score(policy, before.mine))
     return _joined(policy, [scores])[0]
-
-
-def _all_rows(policy: Policy, own: Sequence[Tensor]) -> list[Tensor]:
-    """The rows of all processes, of which each has its own or all."""
-    return list(own) if policy.sharded else [x for share in gather(own) for x in share]
 
 
 def _joined(policy: Policy, parts: list[Scores]) -> list[Scores]:

@@ -31,8 +31,8 @@ from isentrope.system.reading import read_json, read_tensors, require_types
 from isentrope.system.stated_steps import CHECKPOINT, require_own_update
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 
-REPLAY_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4}
-"""Largest relative error of the replayed gradient by the type of the forward pass."""
+REPLAY_TOLERANCE = 1e-4
+"""Largest relative error of the replayed gradient where a forward pass has float32 or longer."""
 ROUNDED_TOLERANCE = 3e-2
 """The same for shorter types, by their rounding."""
 
@@ -46,12 +46,9 @@ def precision_of(args: Any) -> Precision:
 
 def replay_tolerance(policy: Policy) -> float:
     """Largest relative error up to which a record replays its step, by the type of the pass."""
-    kind = next(iter(policy.model.parameters())).dtype
-    return (
-        ROUNDED_TOLERANCE
-        if policy.precision.autocast
-        else REPLAY_TOLERANCE.get(kind, ROUNDED_TOLERANCE)
-    )
+    kind = next(policy.model.parameters()).dtype
+    long = kind in (torch.float64, torch.float32) and not policy.precision.autocast
+    return REPLAY_TOLERANCE if long else ROUNDED_TOLERANCE
 
 
 def replay_error(

@@ -42,7 +42,7 @@ from isentrope.system.processes import gather, rank, together, world_size
 
 log = logging.getLogger("isentrope")
 T = TypeVar("T")
-_Inputs = tuple[Iterator[int], Iterator[float]]
+_Inputs = tuple[Iterator[Any], Iterator[Any]]
 """Of the rows of a micro-batch: where the response starts, and the advantage."""
 
 

@@ -36,7 +36,7 @@ SECTIONS: tuple[Drawn, ...] = (
         "change",
         "How far does a step move entropy?",
         "Entropy after one step at learning rate η, less entropy before it. Bars and bands are "
-        "95 % intervals unless a caption says otherwise.",
+        "intervals, of 95 % unless estimator.confidence or a caption says otherwise.",
         (delta_h_panels,),
     ),
     (

@@ -83,12 +83,15 @@ def _first_order(reading: Reading) -> Iterator[Claim]:
     row = None if result is None else result.at_rate()
     if result is None or row is None or result.first_order is None or not abs(row.delta_h) > 0:
         return
-    ratio = row.first_order / result.change_at(row).value
+    change = result.change_at(row)
+    ratio = row.first_order / change.value
     how = f"{'over' if ratio > 1 else 'under'}states the change by {percent(abs(ratio - 1))}"
     if abs(ratio - 1) < 0.02:
         how = "agrees to 2 %"
     elif ratio < 0:
         how = "has the sign wrong"
+    if not has_interval(change):
+        how = "the measured change has no interval to compare it with"
     text = f"First order says {with_error(bare(row.first_order, row.first_order_se))} and {how}"
     reach = result.linear_range
     if reach is not None and reach.rate_over_range is not None:
@@ -110,6 +113,7 @@ def _parts(reading: Reading) -> Iterator[Claim]:
         "decay": "weight decay",
         "gradient": "this batch's gradient",
         "control": "the control's correction",
+        "rounding": "rounding to the type of the weights",
     }
     how, write = "pull apart", with_error
     if all(part.value * total > 0 for part in acting.values()):

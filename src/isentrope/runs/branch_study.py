@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from isentrope.config.io import ConfigError, load_config
+from isentrope.config.io import ConfigError, key_of, load_config
 from isentrope.config.measure import PolicyConfig
 from isentrope.config.train import TrainConfig
 from isentrope.runs.branch import (
@@ -150,7 +150,7 @@ def plan_branches(asked: BranchStudy) -> list[Start]:
     """
     settings = settings_in(asked.vary)
     for change in (*asked.changes, *(text for setting in settings for text in setting)):
-        if option := _BY_OPTION.get(change.partition("=")[0]):
+        if option := _BY_OPTION.get(key_of(change)):
             raise ConfigError(f"{change} has an option of its own here: use {option}.")
     found = find_checkpoints(PolicyConfig(checkpoint_path=list(asked.checkpoints)))
     return [_start(asked, settings, point.name, point.path) for point in found]

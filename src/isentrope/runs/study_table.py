@@ -44,8 +44,10 @@ RATIOS = {
     r"linear_range": ("first_order", "second_order"),
     r"(.*)b_simple": (r"\1trace", r"\1gradient_square"),
     r"(classes\.\w+)\.(.*)share_h": (r"\1.\2delta_h", r"\1.gradient"),
+    r"price\.momentum": ("budget.momentum", "budget.total"),
+    r"(price\.at\..*)\.share": (r"\1.first_order", "price.whole.first_order"),
     r"(.*\.)?(top|b_noise|noise_scale|prompts_\w+|ratio|variance_ratio|share_[hj]|fall)": (),
-    r"(.*\.)?(price|design_effect)": (),
+    r"(.*\.)?(price|design_effect|reward_for_a_nat)": (),
 }
 """Quantities that are ratios: what is divided by what; nothing where the table lacks a part."""
 
@@ -178,7 +180,7 @@ def means_over_repeats(
         ends = [row["ci_low"] for part in made_of for row in part]
         if not all(math.isfinite(end) for end in ends if isinstance(end, float)):  # one is withheld
             low, high = math.nan, math.nan
-        low, high = within_bounds(low, high, group[0]["unit"])
+        low, high = within_bounds(value, low, high, group[0]["unit"])
         means.append(
             {key: group[0][key] for key in ("checkpoint", "step", "quantity", "unit")}
             | {"value": value, "se": se, "ci_low": low, "ci_high": high, "repeat": MEAN}
@@ -204,7 +206,8 @@ def _ratio(
 ) -> tuple[float, float, float, float]:
     """Value, error and interval."""
     tops, bottoms = (_column(part, "value") for part in parts)
-    sign = "any" if "share" in quantity else "none" if quantity == "linear_range" else "plus"
+    signed = "share" in quantity or quantity == "price.momentum"
+    sign = "any" if signed else "none" if quantity == "linear_range" else "plus"
     value, se, low, high = ratio_of_means(
         tops, bottoms, covariance, freedom=freedom, confidence=confidence, sign=sign
     )

@@ -24,10 +24,19 @@ class SavedFields:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state."""
+        """Resume from a saved state.
+
+        Args:
+            state: What `state_dict` returned.
+
+        Raises:
+            ValueError: If a field has a value of another type.
+        """
         for name in self.SAVED:
-            saved, value = state[name.removeprefix("_")], getattr(self, name)
+            key, value = name.removeprefix("_"), getattr(self, name)
             if isinstance(value, SavedFields):
-                value.load_state_dict(saved)
+                value.load_state_dict(state[key])
+            elif value is None or isinstance(state[key], type(value)):
+                setattr(self, name, state[key])
             else:
-                setattr(self, name, saved)
+                raise ValueError(f"{key} is {state[key]!r}")

@@ -35,6 +35,11 @@ from isentrope.update.optimizer_rules import (
 )
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
 
+COMPONENTS = ("momentum", "decay", "gradient", "control", "rounding")
+"""Names of the parts of a step: control of one that a control corrected, rounding of a rounded one.
+
+What shows the parts of a step shows these, and they sum to it."""
+
 
 @dataclass(frozen=True)
 class Step:

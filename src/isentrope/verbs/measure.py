@@ -32,6 +32,7 @@ from isentrope.results.verbs import MEASURE, SCHEMAS
 from isentrope.runs.study import Run
 from isentrope.system.formatting import MISSING, TERMINAL, known
 from isentrope.trainers.as_trained import ASSUMED, OURS
+from isentrope.update.step import COMPONENTS
 from isentrope.verbs.detailed_log import detailed_log
 from isentrope.verbs.loop import Draw, run_verb
 from isentrope.verbs.measurement import Measurement, measure_checkpoint
@@ -192,8 +193,7 @@ def _order_lines(result: MeasureResult) -> Iterator[str]:
         f"  first order  {text(first)} {first.unit}; at fixed samples (what an entropy bonus "
         f"sees) {text(pathwise)}"
     )
-    names = ("momentum", "decay", "gradient", "control", "rounding")
-    yield f"  of which     {named({name: result.part(name) for name in names})}"
+    yield f"  of which     {named({name: result.part(name) for name in COMPONENTS})}"
 
 
 def reward_lines(result: MeasureResult) -> Iterator[str]:

@@ -15,7 +15,7 @@ from isentrope.estimators.positions import positions_of, require_matches
 from isentrope.estimators.price import PRICED, Price, price_of_step
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.sample import ScoredBatch
-from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.token_statistics import Scores
 from isentrope.results.results import MeasureResult
@@ -64,7 +64,7 @@ def price_at_checkpoint(
         E.n_prompts,
     )
     options = {"confidence": confidence, **sample.trust.options(sample.functional.method)}
-    momentum = ratio_of(shares, 0, 1, name="δH₁", unit="share", sign="any", **options)
+    momentum = ratio_of(shares, 0, 1, name="δH₁", unit=NET_SHARE, sign="any", **options)
     found = price_of_step(sample, ready.rate, classes, rewards, confidence=confidence)
     at = found.at
     for group in sorted(set(E.prompt_groups or ())):  # one at a time, as there may be many

@@ -105,6 +105,10 @@ def _warnings(found: Measurement) -> Iterator[str]:
             by_sentence.setdefault(sentence, []).append(f"{eta:g}")
     for sentence, etas in by_sentence.items():
         yield f"At η = {', '.join(etas)}: {sentence}"
+    for point in found.reward.points if found.reward else ():
+        for sentence in point.change.warnings:
+            if sentence not in by_sentence:
+                yield f"ΔJ: {sentence}"
     smallest = checks.rounding_floor.smallest_eta or 0.0
     if below := sum(eta < smallest for eta in found.etas):
         yield (

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from isentrope.config.io import ConfigError, load_config
+from isentrope.config.io import ConfigError, key_of, load_config
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import shards_weights
 from isentrope.config.values import inputs_of
@@ -168,8 +168,9 @@ def resumed(
     changes = list(overrides)
     if not (files.folder / CONFIG).is_file():
         raise FileNotFoundError(f"{files.folder} holds no run: it has no {CONFIG}{without}.")
-    folder = "output.directory="
-    if fixed := [c for c in changes if c.startswith(folder) or not c.startswith(may_change)]:
+    keys = {change: key_of(change) for change in changes}
+    folder = "output.directory"
+    if fixed := [c for c, k in keys.items() if k == folder or not k.startswith(may_change)]:
         raise ConfigError(f"{fixed[0]} would make it another run: {others}")
     join_processes()
     with one_writer(files.folder):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from isentrope.attribution.influence.contributions import Attribution, Influence
 from isentrope.estimators.ratio import interval_of_ratio
-from isentrope.nouns.estimate import Estimate, freedom_of_groups, t_quantile
+from isentrope.nouns.estimate import NET_SHARE, Estimate, freedom_of_groups, t_quantile
 from isentrope.nouns.saved import Absent
 
 _NO_SHARE = "The whole is not distinguishable from zero: a share of it has no interval."
@@ -132,7 +132,7 @@ def _share(
     aa, ab, bb = (float(scale * (x @ y)) for x, y in ((one, one), (one, two), (two, two)))
     se = float(scale**0.5 * (one - value * two).norm()) / abs(b) if b else math.nan
     method = f"{change.method}, Fieller"
-    ratio = replace(change, value=value, se=se, unit="share of the net δ", method=method)
+    ratio = replace(change, value=value, se=se, unit=NET_SHARE, method=method)
     if not math.isfinite(change.ci_low):
         return ratio
     t = t_quantile(freedom_of_groups(one - value * two), confidence)

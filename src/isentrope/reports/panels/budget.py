@@ -28,8 +28,7 @@ from isentrope.reports.drawing import (
 from isentrope.reports.panel import Panel, bare, number, with_interval
 from isentrope.reports.read_run import Reading
 from isentrope.results.results import InfluenceResult, MeasureResult
-
-PARTS = ("momentum", "decay", "gradient", "control")
+from isentrope.update.step import COMPONENTS
 
 RELATIONS = {
     "itself": "the response itself",
@@ -43,7 +42,7 @@ def parts_of(reading: Reading) -> dict[str, Estimate]:
     """δH₁ per unit η of each part of the step and "total"; empty where no verb measured it."""
     measured, influence = reading.shown(MeasureResult), reading.shown(InfluenceResult)
     if measured is not None and measured.result.part("total") is not None:
-        parts = {name: measured.result.part(name) for name in (*PARTS, "total")}
+        parts = {name: measured.result.part(name) for name in (*COMPONENTS, "total")}
         return {name: part for name, part in parts.items() if part is not None}
     if influence is None:
         return {}
