@@ -3,8 +3,9 @@
     python -m benchmarks.small_case CHECKPOINT --before ../isentrope-before
                                                 writes docs/results/small_case.md
 
-CHECKPOINT is a step of `isentrope demo`; `--before` names a checkout of an older commit, which is
-run in turn with this one. Seconds are of the processor (user and system) of a process of its own,
+CHECKPOINT is a step of `isentrope demo`, and twenty steps of `train` begin at that demo's
+fine-tuned model; `--before` names a checkout of an older commit, which is run in turn with this
+one. Seconds are of the processor (user and system) of a process of its own,
 one thread, the least of `--repeats`. Passes are what the same verb spends in evaluations of the
 model, forward, in forward mode and backward, and in drawing responses.
 """
@@ -28,8 +29,9 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "small_case.md"
 CONFIG = ROOT / "configs" / "measure_addition.yaml"
-VERBS = ("check", "plan", "measure", "influence")
-WRITING = ("measure", "influence")
+TRAINING = ROOT / "configs" / "train_toy.yaml"
+VERBS = ("check", "plan", "measure", "influence", "train")
+WRITING = ("measure", "influence", "train")
 TABLE = "| verb | before, s | now, s | passes, s | of the passes | of the imports |"
 STARTED = "from isentrope.cli.main import app; app()"
 IMPORTED = "import isentrope.cli.session, transformers.models.qwen2.modeling_qwen2, peft"
@@ -55,14 +57,17 @@ def seconds(source: Path, arguments: Sequence[str]) -> float:
 
 def of_verb(verb: str, checkpoint: Path, folder: Path) -> list[str]:
     """The command line of a verb, in a new run folder."""
-    path = f"checkpoint.checkpoint_path={checkpoint}"
     out = ["--out", tempfile.mkdtemp(dir=folder) + "/run"] if verb in WRITING else []
-    return [verb, str(CONFIG), "--set", path, *out]
+    if verb == "train":
+        model = f"model.path={checkpoint.parents[1] / 'fine_tuning' / 'model'}"
+        return [verb, str(TRAINING), "--set", model, "--set", "training.steps=20", *out]
+    return [verb, str(CONFIG), "--set", f"checkpoint.checkpoint_path={checkpoint}", *out]
 
 
 def counted(arguments: list[str]) -> None:
     """Run a verb here, and print what it spends in passes of the model."""
     import torch
+    from transformers.models.qwen2.modeling_qwen2 import Qwen2Model
 
     from isentrope.cli.main import app
     from isentrope.policy import own_logits
@@ -90,6 +95,7 @@ def counted(arguments: list[str]) -> None:
     timed(Policy, "packed_hidden")
     timed(own_logits, "own_logits")
     timed(generate, "_generate")
+    timed(Qwen2Model, "forward")  # of trainers, which call the model themselves
     timed(torch.autograd, "grad")
     timed(torch.autograd, "backward")
     timed(torch.Tensor, "backward")
