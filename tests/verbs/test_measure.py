@@ -283,7 +283,7 @@ def test_a_log_that_cannot_be_written_does_not_take_the_results_along(run, tmp_p
     def fail(*_):
         raise RuntimeError("no disk")
 
-    monkeypatch.setattr("isentrope.verbs.detailed_log.DetailedLog.write", fail)
+    monkeypatch.setattr("isentrope.verbs.detailed_log.write_bytes", fail)
     with pytest.raises(RuntimeError, match="no disk"):
         run("estimator.order=0")
     assert (tmp_path / "run" / "measurements" / "measure_step_4" / "results.json").exists()

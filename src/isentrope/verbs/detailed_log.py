@@ -11,6 +11,7 @@
 import gzip
 import json
 import math
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -35,64 +36,59 @@ _OF_BATCH = ("lengths", "prompt_index", "prompt_keys", "rewards", "advantages")
 _OF_WEIGHTS = ("ess_whole", "ess_integrated", "carriers", "khat", "verdict")
 
 
-class DetailedLog:
-    """What is to be logged of one measurement, collected while the policy is at hand.
+def detailed_log(measured: Measurement) -> Callable[[MeasureResult, Path], None]:
+    """Collect what is to be logged of one measurement while the policy is at hand.
 
-    Attributes:
+    Args:
         measured: The measurement.
-        tables: Tables by name.
-        tensors: Tensors by name.
+
+    Returns:
+        Takes its result and a folder, for where the configuration names none. It writes the log
+        and removes logs beyond `max_files`; nothing where logging is off.
     """
+    tables: dict[str, pd.DataFrame] = {}
+    ready, logging = measured.ready, measured.ready.logging
+    if logging.wants("sequences") or logging.wants("tokens"):
+        E, U, policy = ready.E, ready.U, ready.policy
+        at_theta, *derivatives = measured.change.sample.series
+        scored = {
+            "E": (E, at_theta, derivatives[0] if derivatives else None),
+            "U": (U, score(policy, U), None),
+        }
+        if logging.wants("sequences"):
+            of_step = ready.step.token_weights[:, 0].tolist()
+            own = {"E": _log_weights(measured), "U": {"objective_weight": of_step}}
+            of = {name: _sequences(policy, *one) | own[name] for name, one in scored.items()}
+            tables["sequences"] = _stacked(of)
+        if logging.wants("tokens"):
+            of = {name: _tokens(policy, *one) for name, one in scored.items()}
+            tables["tokens"] = _stacked(of)
+    tensors = _raw_tensors(measured) if logging.wants("raw_tensors") else {}
 
-    def __init__(self, measured: Measurement) -> None:
-        """Collect what needs the model: tables of sequences and tokens, raw tensors."""
-        self.measured = measured
-        self.tables: dict[str, pd.DataFrame] = {}
-        wants = measured.ready.logging.wants
-        if wants("sequences") or wants("tokens"):
-            E, U, policy = measured.ready.E, measured.ready.U, measured.ready.policy
-            at_theta, *derivatives = measured.change.sample.series
-            scored = {
-                "E": (E, at_theta, derivatives[0] if derivatives else None),
-                "U": (U, score(policy, U), None),
-            }
-            if wants("sequences"):
-                of_step = measured.ready.step.token_weights[:, 0].tolist()
-                own = {"E": _log_weights(measured), "U": {"objective_weight": of_step}}
-                of = {name: _sequences(policy, *one) | own[name] for name, one in scored.items()}
-                self.tables["sequences"] = _stacked(of)
-            if wants("tokens"):
-                of = {name: _tokens(policy, *one) for name, one in scored.items()}
-                self.tables["tokens"] = _stacked(of)
-        self.tensors = _raw_tensors(measured) if wants("raw_tensors") else {}
-
-    def write(self, result: MeasureResult, directory: Path) -> None:
-        """Write the log and remove logs beyond `max_files`; nothing where logging is off.
-
-        Args:
-            result: What is written of the measurement.
-            directory: Where, if the configuration names no directory.
-        """
-        ready = self.measured.ready
-        logging, repeat = ready.logging, ready.sampler.data.first_repeat
+    def write(result: MeasureResult, directory: Path) -> None:
         if not logging.enabled:
             return
-        folder = Path(logging.output_directory) if logging.output_directory else directory
+        folder, repeat = (
+            Path(logging.output_directory or directory),
+            ready.sampler.data.first_repeat,
+        )
         which = f"{result.policy.name}_repeat_{repeat}" if repeat else result.policy.name
         stem = f"measure_{which}_{datetime.now():{TIME}}"
         zipped = "gzip" if logging.compress else None
-        files = {f"{stem}.{k}.parquet": parquet(x, zipped) for k, x in self.tables.items()}
-        if self.tensors:
-            files[f"{stem}.tensors.safetensors"] = save(self.tensors)
+        files = {f"{stem}.{k}.parquet": parquet(x, zipped) for k, x in tables.items()}
+        if tensors:
+            files[f"{stem}.tensors.safetensors"] = save(tensors)
         content: dict[str, Any] = {"results": result.to_dict()}
         if logging.wants("statistics"):
-            content |= _statistics(self.measured)
+            content |= _statistics(measured)
         text = json.dumps(finite(content), indent=1, ensure_ascii=False).encode()
         last = f"{stem}.log.json.gz" if zipped else f"{stem}.log.json"
         files[last] = gzip.compress(text) if zipped else text
         for name, body in files.items():  # all at hand before the first is written
             write_bytes(folder / name, body)
         rotate(folder, logging)
+
+    return write
 
 
 def rotate(folder: Path, logging: LoggingConfig) -> None:

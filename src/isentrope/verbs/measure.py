@@ -33,7 +33,7 @@ from isentrope.runs.study import Run
 from isentrope.system.formatting import MISSING, TERMINAL, known
 from isentrope.trainers.as_trained import ASSUMED, OURS
 from isentrope.update.step import COMPONENTS
-from isentrope.verbs.detailed_log import DetailedLog
+from isentrope.verbs.detailed_log import detailed_log
 from isentrope.verbs.loop import Draw, run_verb
 from isentrope.verbs.measurement import Measurement, measure_checkpoint
 from isentrope.verbs.prepare import Prepared
@@ -66,12 +66,12 @@ def find_change(ready: Prepared) -> MeasureResult:
     """
     measured = measure_checkpoint(ready)
     with ready.clock.stage("log"):
-        log = DetailedLog(measured)
+        log = detailed_log(measured)
     result = measure_result(measured)
     tables = {"sweep": sweep_table(result)}
     if measured.influences:
         tables["influences"] = influence_table(measured)
-    return replace(result, tables=tables, finish=log.write)
+    return replace(result, tables=tables, finish=log)
 
 
 def influence_table(measured: Measurement) -> pd.DataFrame:

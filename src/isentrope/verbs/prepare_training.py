@@ -6,7 +6,7 @@ Observers are what watches and corrects it: probe, alarm, noise scale, entropy b
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,37 +41,6 @@ from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
 from isentrope.training.update_batches import UpdateBatches
 from isentrope.verbs.check_batches import balancing_weight
-
-
-@dataclass(frozen=True)
-class Observers:
-    """What watches and corrects a run; None for each that it has not.
-
-    Attributes:
-        step_control: Corrects optimizer steps.
-        probe: Reads the entropy.
-        alarm: Watches the probe's readings.
-        noise_scale: Of each step.
-    """
-
-    step_control: EntropyBudget | None
-    probe: EntropyProbe | None
-    alarm: Alarm | None
-    noise_scale: NoiseScaleMonitor | None
-
-    @property
-    def stateful(self) -> dict[str, Any]:
-        """Those whose state is saved with each checkpoint, by name."""
-        parts = {"entropy_probe": self.probe, "alarm": self.alarm, "noise_scale": self.noise_scale}
-        return {name: part for name, part in parts.items() if part is not None}
-
-    def watch(self, trainer: Any) -> None:
-        """Add probe and alarm to a trainer."""
-        if self.probe is not None:
-            trainer.add_callback(self.probe)
-        if self.alarm is not None:
-            trainer.add_callback(self.alarm)  # behind the probe, whose readings it watches
-            self.alarm.batch_entropies = lambda: trainer.batch.rollouts.sampler_entropies
 
 
 def held_out_prompts(
@@ -141,9 +110,14 @@ def prepare_training(config: TrainConfig, files: RunFiles, checkpoint: Path | No
     readers = ["the probe"] if config.entropy_probe.enabled else []
     readers += [f"control.name={config.control.name}"] if measures(config) else []
     held_out = held_out_prompts(data, readers, prompts)
-    observers = _observers(config, held_out, task, model, args)
+    step_control, observers = _observers(config, held_out, task, model, args)
     return _assembled(
-        config, (model, tokenizer, args, batches, files), contract, observers, held_out
+        config,
+        (model, tokenizer, args, batches, files),
+        contract,
+        step_control,
+        observers,
+        held_out,
     )
 
 
@@ -196,11 +170,15 @@ _AS_CONFIGURED = [
 
 def _observers(
     config: TrainConfig, held_out: list[Prompt], task: Task, model: Any, args: Any
-) -> Observers:
-    """Those of a configuration; the noise scale needs a step of two micro-batches or more."""
+) -> tuple[EntropyBudget | None, dict[str, Any]]:
+    """Those of a configuration; the noise scale needs a step of two micro-batches or more.
+
+    Returns:
+        What corrects steps, if anything; and what watches them, by the names of their states.
+    """
     training, control = config.training, config.control.build()
     probing, watching, noise = config.entropy_probe, config.alarm, config.noise_scale
-    step_control = probe = alarm = noise_scale = None
+    step_control, found = None, dict[str, Any]()
     if isinstance(control, BudgetOptions):
         step_control = EntropyBudget(
             config.control.target,
@@ -215,36 +193,37 @@ def _observers(
             ema_decay=probing.memory,
             reward=task if probing.price else None,
         )
-        probe = EntropyProbe(
+        found["entropy_probe"] = EntropyProbe(
             held_out,
             every=probing.every,
             size=probing.size,
             control=step_control,
             options=options,
         )
-    if probe is not None and watching.enabled:
-        alarm = Alarm(
-            probe,
-            false_alarms=watching.false_alarms,
-            half_life=watching.half_life,
-            stop=watching.stop,
-        )
+        if watching.enabled:
+            found["alarm"] = Alarm(
+                found["entropy_probe"],
+                false_alarms=watching.false_alarms,
+                half_life=watching.half_life,
+                stop=watching.stop,
+            )
     if noise.enabled and args.gradient_accumulation_steps >= 2:
-        noise_scale = NoiseScaleMonitor(
+        found["noise_scale"] = NoiseScaleMonitor(
             [p for p in model.parameters() if p.requires_grad],
             accumulation=args.gradient_accumulation_steps,
             processes=world_size(),
             groups=args.per_device_train_batch_size // training.group_size,
             ema_decay=noise.memory,
         )
-    return Observers(step_control, probe, alarm, noise_scale)
+    return step_control, found
 
 
 def _assembled(
     config: TrainConfig,
     parts: tuple[Any, Any, Any, UpdateBatches, RunFiles],
     contract: dict[str, Any],
-    observers: Observers,
+    step_control: EntropyBudget | None,
+    observers: dict[str, Any],
     held_out: list[Prompt],
 ) -> Any:
     from transformers import PrinterCallback
@@ -259,8 +238,8 @@ def _assembled(
             sampling_batch=config.sampling.batch_size,
             longest_normaliser=training.normaliser == "longest",
             contract=contract,
-            stateful=observers.stateful,
-            step_control=observers.step_control,
+            stateful=observers,
+            step_control=step_control,
             keep=(training.keep_last, training.keep_every),
         ),
         step_log=StepLog(
@@ -271,5 +250,9 @@ def _assembled(
         control=run_control(config, args, held_out),
     )
     trainer.remove_callback(PrinterCallback)
-    observers.watch(trainer)
+    if probe := observers.get("entropy_probe"):
+        trainer.add_callback(probe)
+    if alarm := observers.get("alarm"):
+        trainer.add_callback(alarm)  # behind the probe, whose readings it watches
+        alarm.batch_entropies = lambda: trainer.batch.rollouts.sampler_entropies
     return trainer
