@@ -39,7 +39,7 @@ from isentrope.models.batching import (
     tokens_read,
 )
 from isentrope.nouns.vectors import Vector
-from isentrope.policy import chi_square, scoring
+from isentrope.policy import scoring
 from isentrope.policy.gradient import score_jvp
 from isentrope.policy.head import Scorer
 from isentrope.policy.language_model import Policy
@@ -133,11 +133,11 @@ def whole_sequences() -> Generator[None]:
         return micro_batches(rollouts, max_tokens, padding=padding)
 
     own = scoring.scoring_batches
-    scoring.scoring_batches = chi_square.scoring_batches = plain
+    scoring.scoring_batches = plain
     try:
         yield
     finally:
-        scoring.scoring_batches = chi_square.scoring_batches = own
+        scoring.scoring_batches = own
 
 
 def directions(policy: Policy, count: int) -> list[Vector]:

@@ -1,20 +1,26 @@
-"""Calls of isentrope that the signature they name refuses."""
+"""Calls of isentrope that the signature they name refuses, and names that its modules lack."""
 
 import ast
 import importlib
 import inspect
+import types
+from importlib.util import find_spec
 
 import isentrope
 
 
 def refused(code: str) -> list[str]:
-    """Calls of names imported from isentrope that their signatures refuse."""
+    """Calls that signatures of isentrope refuse, and names that its modules lack."""
     tree, found = ast.parse(code), {"ise": isentrope}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("isentrope"):
             found |= {a.asname or a.name: _imported(str(node.module), a.name) for a in node.names}
     calls = []
     for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = found.get(node.value.id)
+            if inspect.ismodule(module) and not _has(module, node.attr):
+                calls.append(f"line {node.lineno}, {ast.unparse(node)} does not exist")
         if isinstance(node, ast.Call) and callable(target := _named(node.func, found)):
             try:
                 _bind(inspect.signature(target), node)
@@ -29,6 +35,12 @@ def _imported(module: str, name: str) -> object:
     if hasattr(parent, name):
         return getattr(parent, name)
     return importlib.import_module(f"{module}.{name}")
+
+
+def _has(module: types.ModuleType, name: str) -> bool:
+    """Whether a module has a name, or a module of that name in it."""
+    inner = hasattr(module, "__path__") and find_spec(f"{module.__name__}.{name}") is not None
+    return hasattr(module, name) or inner
 
 
 def _named(called: ast.expr, found: dict[str, object]) -> object:

@@ -17,6 +17,12 @@ def test_every_call_fits_its_signature(room):
     assert [f"{p}: {call}" for p in files for call in refused(p.read_text("utf-8"))] == []
 
 
+def test_a_name_that_is_gone_is_found():
+    imported = "from isentrope.system import manifest\n"
+    assert refused(imported + "manifest._known.clear()") == []
+    assert len(refused(imported + "manifest._gone.clear()")) == 1
+
+
 def test_a_call_that_does_not_fit_is_found():
     imported = "from isentrope.control.feedback import Target\n"
     assert refused(imported + 'Target(kind="hold")') == []

@@ -115,8 +115,7 @@ def _write(files: dict[Path, bytes | None]) -> None:
 
 def outcome(reader: Reader, truth: Any, *, covered: bool) -> tuple[str, str]:
     """What a reader does: a kind, and the words of its error."""
-    manifest._digests.clear()  # as in a process of its own
-    manifest._parsed.cache_clear()
+    manifest._known.clear()  # as in a process of its own
     try:
         signal.setitimer(signal.ITIMER_REAL, SECONDS)
         found = content_of(reader.read())

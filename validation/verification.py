@@ -62,7 +62,7 @@ def read_plainly(path: Path) -> None:
 
 def verify_anew(folder: Path) -> None:
     """Verify a folder as a process does that has hashed nothing yet."""
-    manifest._digests.clear()
+    manifest._known.clear()
     manifest.verify(folder)
 
 
