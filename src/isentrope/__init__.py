@@ -37,8 +37,8 @@ _HOMES = {
     # What the change is made of
     "Influence": "isentrope.attribution.influence.contributions",
     "influence": "isentrope.attribution.influence.influence",
-    "influence_shares": "isentrope.attribution.influence.projection",
-    "InfluenceOptions": "isentrope.attribution.influence.quantities",
+    "influence_shares": "isentrope.attribution.influence.shares",
+    "InfluenceOptions": "isentrope.attribution.influence.influence",
     "audit": "isentrope.attribution.proxies.audit",
     "AuditOptions": "isentrope.attribution.proxies.audit",
     "GradientOptions": "isentrope.attribution.gradients.storage_plan",
@@ -72,9 +72,8 @@ else:
     from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
     from isentrope.attribution.gradients.storage_plan import GradientOptions
     from isentrope.attribution.influence.contributions import Influence
-    from isentrope.attribution.influence.influence import influence
-    from isentrope.attribution.influence.projection import influence_shares
-    from isentrope.attribution.influence.quantities import InfluenceOptions
+    from isentrope.attribution.influence.influence import InfluenceOptions, influence
+    from isentrope.attribution.influence.shares import influence_shares
     from isentrope.attribution.noise.consequences import entropy_noise_scale
     from isentrope.attribution.noise.scale import NoiseScale, noise_scale
     from isentrope.attribution.proxies.audit import AuditOptions, audit

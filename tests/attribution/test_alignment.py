@@ -7,7 +7,7 @@ import torch
 
 from isentrope.attribution.alignment import alignment
 from isentrope.attribution.gradients.gradient_store import HeldVectors
-from isentrope.attribution.gradients.groups import GradientGroups, gradients_by_group, reward_groups
+from isentrope.attribution.gradients.groups import GradientGroups, gradients_by_group, of_reward
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.vectors import dot, multiply
 from isentrope.oracle.richardson import gradients
@@ -28,11 +28,6 @@ def exact_cosine(exact, functional, P):
     return jh / math.sqrt(jj * hh)
 
 
-def entropy_groups(policy, E, groups, functional="per_token"):
-    sample = score_batch(policy, E, functional=functional)
-    return gradients_by_group(policy, E, sample, groups)[0]
-
-
 def positive(policy):
     return {name: x.abs() + 0.1 for name, x in cases.direction(policy, 5).items()}
 
@@ -42,8 +37,9 @@ def test_it_is_the_enumerated_angle_within_its_error(functional):
     exact = cases.small_exact("qwen2")
     policy, E = exact.policy, batch(exact, 3000, 2)
     P = positive(policy)
-    parts = reward_groups(policy, E, 8), entropy_groups(policy, E, 8, functional)
-    found = alignment(*parts, P)
+    sample = score_batch(policy, E, functional=functional)
+    g_H, g_J = gradients_by_group(policy, E, [sample, of_reward(sample, E.rewards)], 8)
+    found = alignment(g_J, g_H, P)
     truth = exact_cosine(exact, functional, P)
     assert 0 < found.se < 0.1
     assert abs(found.value - truth) < 4 * found.se

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import torch
 
-from isentrope.attribution.gradients.gram import Tiles, gram, gram_diagonals
+from isentrope.attribution.gradients.gram import fingerprint, gram, gram_diagonals
 from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage, plan_storage
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
 from tests import cases
@@ -118,17 +118,12 @@ def test_a_memory_too_small_for_one_row_says_the_smallest_that_works():
     assert plan.held_bytes == 4000
 
 
-def test_the_smaller_side_is_held_and_the_passes_are_counted():
+def test_the_smaller_side_is_held():
     plan = plan_storage(100, 30, 10, 4, Storage(memory=600))
     assert not plan.hold_left
     assert plan.tiles == ((0, 15), (15, 30))
-    assert plan.passes == pytest.approx((30 + 2 * 100) / 130)
-    assert str(plan).startswith(
-        "holds 30 columns in 2 tiles, 0.000572 MiB at a time (exact, device)"
-    )
-    assert plan_storage(30, None, 10, 4, Storage(memory=600)).passes == pytest.approx(1.5)
-    one = plan_storage(30, None, 10, 4, Storage())
-    assert len(one.tiles) == one.passes == 1
+    assert plan_storage(30, None, 10, 4, Storage(memory=600)).tiles == plan.tiles
+    assert plan_storage(30, None, 10, 4, Storage()).tiles == ((0, 30),)
 
 
 def test_entropy_weights_enter_the_products():
@@ -140,17 +135,15 @@ def test_entropy_weights_enter_the_products():
     assert error(gram(policy, left, score_sums(U), P), truth) < 1e-10
 
 
-def test_a_tile_is_found_again_under_another_limit_that_cuts_the_same_tiles(tmp_path):
+def test_a_tile_is_found_again_under_another_limit_that_cuts_the_same_tiles():
     policy, sides = POLICIES["qwen2"](), (score_sums(U), score_sums(E))
 
-    def tiles(memory):
+    def name(memory):
         plan = plan_storage(5, 7, 10, 4, Storage().within(memory))
-        return Tiles(tmp_path, policy, sides, None, plan, GradientOptions())
+        return fingerprint(policy, sides, None, plan, GradientOptions())
 
-    tile = torch.rand(5, 7, dtype=torch.float64)
-    tiles(1 << 20).save(0, tile)
-    assert torch.equal(tiles(1 << 30).load(0), tile)
-    assert tiles(1 << 8).load(0) is None  # three rows of 40 bytes a tile
+    assert name(1 << 30) == name(1 << 20)
+    assert name(1 << 8) != name(1 << 20)  # three rows of 40 bytes a tile
 
 
 @pytest.mark.parametrize("free", [0, 1, 2])

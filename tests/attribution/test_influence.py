@@ -7,25 +7,29 @@ import pytest
 import torch
 
 from isentrope.attribution.gradients.gram import gram
-from isentrope.attribution.gradients.groups import assign_groups
+from isentrope.attribution.gradients.groups import assign_groups, gradients_by_group
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
-from isentrope.attribution.influence.influence import influence
-from isentrope.attribution.influence.quantities import InfluenceOptions, default_groups
+from isentrope.attribution.influence.influence import InfluenceOptions, default_groups, influence
 from isentrope.estimators.entropy import entropy_gradient
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.sample import score_batch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy, dot
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
 from isentrope.update.step import optimizer_step
 from tests import cases
-from tests.attribution.test_alignment import entropy_groups
 from tests.update.directions import sequence_directions
 
 METHODS = cases.METHODS
 LORA = ("qwen2", "llama")
+
+
+def entropy_groups(policy, E, groups, functional="per_token"):
+    sample = score_batch(policy, E, functional=functional)
+    return gradients_by_group(policy, E, [sample], groups)[0]
 
 
 def update_batch(n: int = 8, prompts: int = 4) -> Rollouts:
@@ -355,7 +359,7 @@ def test_sequences_have_more_groups_than_tokens_unless_memory_forbids(monkeypatc
     assert [default_groups(policy, many, tokens) for tokens in (True, False)] == [8, 32]
     assert default_groups(policy, E, False) == E.n_prompts == 12
     held = 8 * 10 * sum(p.numel() for p in policy.theta.values())
-    monkeypatch.setattr("isentrope.attribution.influence.quantities.MAX_GROUP_BYTES", held)
+    monkeypatch.setattr("isentrope.attribution.influence.influence.MAX_GROUP_BYTES", held)
     assert default_groups(policy, many, False) == 10
 
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from isentrope.attribution.gradients.storage_plan import GradientOptions
-from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.influence import InfluenceOptions, influence
 from isentrope.attribution.influence.momentum import Momentum, half_of, past_influence, unroll
-from isentrope.attribution.influence.quantities import InfluenceOptions
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import load_optimizer_state

@@ -6,10 +6,10 @@ from peft import LoraConfig, get_peft_model
 
 import isentrope as ise
 from isentrope.attribution.fisher.kernel import fisher_kernel
+from isentrope.attribution.gradients.closure import tolerance
 from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
-from isentrope.attribution.influence.quantities import tolerance
 from isentrope.models.embeddings import DerivativeOfTraining
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score, score_along

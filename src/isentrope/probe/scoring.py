@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from isentrope.attribution.influence.quantities import require_agreement
+from isentrope.attribution.gradients.closure import require_agreement
 from isentrope.estimators.functional import EstimatorOptions, Functionals
 from isentrope.estimators.positions import matches, position_classes
 from isentrope.estimators.sample import ScoredBatch

@@ -5,7 +5,6 @@ given by class. E × U has none. Both E × U and F × U have singular values, cl
 that move the rows alike, and truncations.
 """
 
-import logging
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +21,6 @@ from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pa
 from isentrope.attribution.fisher.spectrum import Eigenvalues
 from isentrope.attribution.fisher.square import SquareKernel, block_model, block_model_table
 from isentrope.attribution.fisher.truncation import Prediction, block_truncations, truncations
-from isentrope.attribution.gradients.gram import gram_plan
 from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.functional import EstimatorOptions
@@ -40,8 +38,6 @@ from isentrope.results.kernel import (
 )
 from isentrope.verbs.influence import fresh_responses
 from isentrope.verbs.prepare import Prepared
-
-log = logging.getLogger("isentrope")
 
 UNEQUAL = (
     "the step weights the tokens of a response unequally, or their entropies too, so responses "
@@ -75,9 +71,6 @@ class Block:
         self._rows = drawn[rows]()
         self._columns = None if columns == rows else drawn[columns]()
         self._P = ready.step.preconditioner if ready.kernel.preconditioned else None
-        n_right = None if self._columns is None else len(self._columns)
-        plan = gram_plan(ready.policy, len(self._rows), n_right, ready.gradients.storage)
-        log.debug("%s: %s", name, plan)
         self.K = fisher_kernel(
             ready.policy,
             self._rows,

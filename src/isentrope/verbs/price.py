@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.alignment import alignment
-from isentrope.attribution.gradients.groups import gradients_by_group
+from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
 from isentrope.estimators.entropy_change import EntropyChange
 from isentrope.estimators.functional import Jackknifed
 from isentrope.estimators.importance import Trust
@@ -80,9 +80,9 @@ def _cosine(ready: Prepared, E: Rollouts, sample: ScoredBatch) -> Estimate | Non
     if E.rewards is None or E.n_prompts < GROUPS:
         return None
     where = ready.gradients.storage.where
-    of_entropy, of_reward = gradients_by_group(ready.policy, E, sample, GROUPS, where, reward=True)
-    P, confidence = ready.step.preconditioner, ready.estimator.confidence
-    return alignment(of_reward, of_entropy, P, confidence)
+    samples = [sample, of_reward(sample, E.rewards)]
+    g_H, g_J = gradients_by_group(ready.policy, E, samples, GROUPS, where)
+    return alignment(g_J, g_H, ready.step.preconditioner, ready.estimator.confidence)
 
 
 def price_lines(result: MeasureResult) -> Iterator[str]:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from isentrope.attribution.influence.class_sums import ClassPart
-from isentrope.attribution.influence.classes import BY_GROUP, Classes
+from isentrope.attribution.influence.classes import BY_GROUP, Classes, ClassPart
 from isentrope.attribution.influence.reliability import printed_reliability
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.attributions import is_it_all

@@ -12,7 +12,6 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from functools import reduce
-from pathlib import Path
 from typing import Any
 from weakref import finalize
 
@@ -27,25 +26,30 @@ from isentrope.system.processes import Ranks
 class GradientStore:
     """n gradients: one matrix (n, size) per parameter."""
 
-    def __init__(self, theta: Vector, n: int, storage: Storage, folder: Path | None = None) -> None:
+    def __init__(self, theta: Vector, n: int, storage: Storage) -> None:
         """Allocate zeros.
+
+        On disk they are files of a temporary folder, mapped while they are read or written; the
+        folder is removed with this object.
 
         Args:
             theta: The parameters, for names, shapes, dtype and device.
             n: Rows.
             storage: How to keep them.
-            folder: Where the files go if they are kept on disk.
         """
         self._like = theta
         self._rows: Vector = {}
         self._scales: Vector = {}
+        folder = ""
+        if storage.where == "disk":
+            folder = tempfile.mkdtemp()
+            finalize(self, shutil.rmtree, folder, ignore_errors=True)
         for name, p in theta.items():
             dtype = {"exact": p.dtype, "bfloat16": torch.bfloat16, "int8": torch.int8}[storage.kept]
             blocks = -(-p.numel() // INT8_BLOCK)
             size = blocks * INT8_BLOCK if storage.kept == "int8" else p.numel()
-            if storage.where == "disk" and size:
-                assert folder is not None
-                path = str(folder / f"{len(self._rows)}.bin")
+            if folder and size:
+                path = f"{folder}/{len(self._rows)}.bin"
                 held = torch.from_file(path, shared=True, size=n * size, dtype=dtype)
                 self._rows[name] = held.view(n, size)
             else:
@@ -108,11 +112,7 @@ class GradientStore:
 
 
 class HeldVectors(Sequence[Vector]):
-    """Sums of named vectors that are kept short, and read in float64.
-
-    On disk they are files of a temporary folder, mapped while they are read or written; the folder
-    is removed with this object.
-    """
+    """Sums of named vectors that are kept short, and read in float64."""
 
     def __init__(self, theta: Vector, count: int, where: Where = "device") -> None:
         """So many vectors of zeros.
@@ -130,11 +130,7 @@ class HeldVectors(Sequence[Vector]):
         dtype = reduce(torch.promote_types, (p.dtype for p in theta.values()), torch.float32)
         own = {n: torch.empty((), dtype=dtype, device=p.device).expand(local_part(p).shape)
                for n, p in theta.items()}  # fmt: skip
-        folder = None
-        if where == "disk":
-            folder = Path(tempfile.mkdtemp())
-            finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self._store = GradientStore(own, count, Storage(where=where), folder)
+        self._store = GradientStore(own, count, Storage(where=where))
 
     def __len__(self) -> int:
         return self._count

@@ -11,6 +11,8 @@ This is the delete-a-group jackknife to first order: the terms omitted are of or
 terms sum to zero, so the parts sum to the gradient itself.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -18,13 +20,14 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from isentrope.attribution.gradients.closure import require_agreement
 from isentrope.attribution.gradients.gradient_store import HeldVectors
-from isentrope.attribution.gradients.ratio_terms import RatioTerms, ratio_terms
 from isentrope.attribution.gradients.storage_plan import Where
-from isentrope.estimators.entropy import cotangents, cotangents_of_arrays
+from isentrope.estimators.entropy import cotangents
+from isentrope.estimators.functional import Functionals, infinitesimal_jackknife
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.reward_change import RewardMean
-from isentrope.estimators.sample import ScoredBatch, score_batch
+from isentrope.estimators.sample import ScoredBatch
 from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_groups
 from isentrope.nouns.rollouts import Rollouts
@@ -46,8 +49,6 @@ class GradientGroups:
         prompts: Prompt draws in all groups.
         logprob_weights: a, (n, t), of the whole batch.
         entropy_weights: b, (n, t), or None.
-        first: Of the first group's own samples the derivative along the given direction by backward
-            and by forward mode, and the size of its terms; None without a direction.
         trust: Diagnostics of the weights at θ, policy over sampler; None for no such weights.
         ratio: The terms that all samples share, for errors of h; None for others.
     """
@@ -58,7 +59,6 @@ class GradientGroups:
     prompts: int
     logprob_weights: Tensor
     entropy_weights: Tensor | None
-    first: tuple[float, float, float] | None = None
     trust: Trust | None = None
     ratio: RatioTerms | None = None
 
@@ -70,7 +70,7 @@ class GradientGroups:
     @property
     def total(self) -> Vector:
         """The gradient."""
-        return _total(self.parts)
+        return reduce(lambda total, part: axpy(1.0, part, total), self.parts)
 
     def preconditioned(self, preconditioner: Vector) -> Iterator[Vector]:
         """P times each part, one at a time: only what is asked for takes memory."""
@@ -123,88 +123,81 @@ class GradientGroups:
 
 def gradients_by_group(
     policy: Policy,
-    E: Rollouts,
-    sample: ScoredBatch,
+    batch: Rollouts,
+    samples: Sequence[ScoredBatch],
     groups: int,
     where: Where = "device",
     *,
     direction: Vector | None = None,
-    reward: bool = False,
 ) -> list[GradientGroups]:
-    """g_H by groups of E's prompts, and g_J by the same groups: one forward pass over E for all.
+    """The gradients of several functionals by the same groups: one forward pass over a batch.
 
-    Each takes a backward pass over E, and errors of h another.
+    Each takes a backward pass over the batch, and errors of h another.
 
     Args:
-        policy: The policy that sampled E.
-        E: An unfiltered batch.
-        sample: E scored at θ, with the functional of g_H.
+        policy: The policy that sampled the batch.
+        batch: An unfiltered batch.
+        samples: The batch scored at θ, with the functional of g_H, then of g_J (`of_reward`).
         groups: G, 1 for no errors.
         where: Where the parts are held.
-        direction: v, along which both modes differentiate the first group.
-        reward: Whether to give g_J, of E's rewards, too.
+        direction: v, along which both modes must give the same derivative of the first functional
+            on the first group.
 
     Returns:
-        The gradient of F by groups, and of J where asked for.
+        The gradient of each by groups.
     """
-    group = assign_groups(E.prompt_index, groups)
-    weights: list[Weights] = [cotangents(sample)]
-    if reward:
-        weights.append((_of_reward(sample, E)[0], None))
-    ratio = None
-    if sample.functional.functional == "per_token" and groups > 1:
-        ratio = ratio_terms(sample, group)
-    lengths = None if ratio is None else ratio.length_weights
-    parts, of_length = _by_group(policy, E, weights, lengths, group, groups, where)
-    first = None
-    if direction is not None:
-        first = _both_modes(policy, E, weights[0], group == 0, direction, parts[0][0])
+    group = assign_groups(batch.prompt_index, groups)
+    weights: list[Weights] = []
+    for sample in samples:
+        a, b = cotangents(sample)
+        weights.append((a, None if isinstance(sample.functional, RewardMean) else b))
+    ratio, sums, of_length = None, [*weights], Vector()
+    if samples[0].functional.functional == "per_token" and groups > 1:
+        ratio = ratio_terms(samples[0], group)
+        sums.append((ratio.length_weights, None))
+    held = [HeldVectors(policy.theta, groups, where) for _ in samples]
+    for g in range(groups):
+        here = (group == g).nonzero()[:, 0]  # (n_g,)
+        some, t = batch.select(here), int(batch.lengths[here].max())
+        cut = [(a[here, :t], None if b is None else b[here, :t]) for a, b in sums]
+        with derivative_of_scores(policy.model):
+            gradients = weighted_gradients(policy, some, cut)
+        for parts, gradient in zip(held, gradients, strict=False):
+            parts.add(g, gradient)
+        if ratio is not None:
+            of_length = axpy(1.0, gradients[-1], of_length) if g else gradients[-1]
+        if direction is not None and g == 0:
+            _require_both_modes(policy, some, cut[0], direction, held[0][0])
+    found: list[GradientGroups] = []
+    for parts, sample, of in zip(held, samples, weights, strict=True):
+        f, trust = sample.functional, sample.trust.withholding(sample.functional.withheld)
+        unit, prompts = f"{f.unit} per η", batch.n_prompts
+        found.append(GradientGroups(parts, group, unit, prompts, *of, trust=trust))
     if ratio is not None:
-        _add_ratio_terms(ratio, of_length, parts[0])
-    unit = f"{sample.functional.unit} per η"
-    common = unit, E.n_prompts, *weights[0], first, sample.trust, ratio
-    found = [GradientGroups(parts[0], group, *common)]
-    return found + [_reward_groups(part, group, sample, E) for part in parts[1:]]
+        total = found[0].total  # ∂h itself, before any part is changed: what is added sums to zero
+        for k, (a, b) in enumerate(zip(ratio.of_length, ratio.of_total, strict=True)):
+            held[0].add(k, of_length, -float(a))
+            held[0].add(k, total, -float(b))
+        found[0] = replace(found[0], ratio=ratio)
+    return found
 
 
-def reward_groups(
-    policy: Policy, R: Rollouts, groups: int, where: Where = "device"
-) -> GradientGroups:
-    """g_J, the gradient of the mean reward, by groups of prompts: one backward pass.
+def of_reward(sample: ScoredBatch, rewards: Tensor | None) -> ScoredBatch:
+    """A scored batch whose functional is the mean reward J = Σ_i w_i r_i / Σ_i w_i.
 
     Args:
-        policy: The policy that sampled R.
-        R: An unfiltered batch with rewards.
-        groups: G, 1 for no errors.
-        where: Where the parts are held.
+        sample: Responses scored at θ.
+        rewards: (n,) of those responses.
 
     Returns:
-        The gradient of J = Σ_i w_i r_i / Σ_i w_i by groups; its baseline is the batch mean.
+        The same scores; the baseline of its gradient g_J is the batch mean.
 
     Raises:
-        ValueError: If the batch has no rewards.
+        ValueError: If there are no rewards.
     """
-    group = assign_groups(R.prompt_index, groups)
-    sample = score_batch(policy, R)
-    weights = [(_of_reward(sample, R)[0], None)]
-    parts, _ = _by_group(policy, R, weights, None, group, groups, where)
-    return _reward_groups(parts[0], group, sample, R)
-
-
-def _of_reward(sample: ScoredBatch, R: Rollouts) -> tuple[Tensor, Trust]:
-    """(n, t) weights of the log-probabilities whose gradient is g_J, and trust in them."""
-    if R.rewards is None:
+    if rewards is None:
         raise ValueError("The reward batch has no rewards: add them with ise.with_rewards.")
-    mean = RewardMean.of(sample, R.rewards)
-    a, _ = cotangents_of_arrays(mean, sample.log_ratios, sample.entropies)
-    return a, replace(sample, functional=mean).trust.withholding(mean.withheld)
-
-
-def _reward_groups(
-    parts: HeldVectors, group: Tensor, sample: ScoredBatch, R: Rollouts
-) -> GradientGroups:
-    a, trust = _of_reward(sample, R)
-    return GradientGroups(parts, group, "reward per η", R.n_prompts, a, None, trust=trust)
+    return replace(sample, functional=RewardMean.of(sample, rewards))
 
 
 def assign_groups(prompt_index: Tensor, groups: int) -> Tensor:
@@ -229,51 +222,52 @@ def assign_groups(prompt_index: Tensor, groups: int) -> Tensor:
     return units.place * groups // units.count
 
 
-def _by_group(
-    policy: Policy,
-    rollouts: Rollouts,
-    weights: Sequence[Weights],
-    of_total: Tensor | None,
-    group: Tensor,
-    groups: int,
-    where: Where,
-) -> tuple[list[HeldVectors], Vector]:
-    """Gradients of several sums by group, and that of a further sum over all groups."""
-    parts, total = [HeldVectors(policy.theta, groups, where) for _ in weights], Vector()
-    for g in range(groups):
-        here = (group == g).nonzero()[:, 0]  # (n_g,)
-        t = int(rollouts.lengths[here].max())
-        cut = [(a[here, :t], None if b is None else b[here, :t]) for a, b in weights]
-        if of_total is not None:
-            cut.append((of_total[here, :t], None))
-        with derivative_of_scores(policy.model):
-            gradients = weighted_gradients(policy, rollouts.select(here), cut)
-        for part, gradient in zip(parts, gradients, strict=False):
-            part.add(g, gradient)
-        if of_total is not None:
-            total = axpy(1.0, gradients[-1], total) if total else gradients[-1]
-    return parts, total
+def _require_both_modes(
+    policy: Policy, some: Rollouts, weights: Weights, v: Vector, part: Vector
+) -> None:
+    """Compare the derivatives of some samples along v by backward and forward mode."""
+    slope = score_along(policy, some, v, 1)[1]
+    a, b = weights
+    terms = (a * slope.logprobs + (0.0 if b is None else b * slope.entropies)).sum(1)
+    modes = "δH₁ by reverse mode (<g_H, v>) and by forward mode, on the first group of E,"
+    require_agreement(policy, modes, dot(part, v), float(terms.sum()), float(terms.abs().sum()))
 
 
-def _both_modes(
-    policy: Policy, E: Rollouts, weights: Weights, chosen: Tensor, v: Vector, part: Vector
-) -> tuple[float, float, float]:
-    """Derivatives of some samples along v by backward and forward mode, and their terms' size."""
-    here = chosen.nonzero()[:, 0]
-    slope = score_along(policy, E.select(here), v, 1)[1]
-    t = slope.mask.shape[1]
-    a, b = (torch.zeros(1, t) if x is None else x[here, :t] for x in weights)
-    terms = (a * slope.logprobs + b * slope.entropies).sum(1)
-    return dot(part, v), float(terms.sum()), float(terms.abs().sum())
+@dataclass(frozen=True)
+class RatioTerms:
+    """How omitting groups changes the ratio h = ℋ/N that all samples share.
+
+    Attributes:
+        of_length: (G,) I_h/N, the coefficient of ∂N.
+        of_total: (G,) I_N/N, the coefficient of ∂h.
+        length_weights: (n, t) cotangents of s whose gradient is ∂N.
+    """
+
+    of_length: Tensor
+    of_total: Tensor
+    length_weights: Tensor
 
 
-def _add_ratio_terms(ratio: RatioTerms, of_length: Vector, parts: HeldVectors) -> None:
-    # The sum over groups, ∂h itself, before any part is changed: the terms added sum to zero.
-    total = _total(parts)
-    for k, (a, b) in enumerate(zip(ratio.of_length, ratio.of_total, strict=True)):
-        parts.add(k, of_length, -float(a))
-        parts.add(k, total, -float(b))
+def ratio_terms(sample: ScoredBatch, group: Tensor) -> RatioTerms:
+    """The shared terms of a per-token functional, by group.
 
+    Args:
+        sample: E at θ, with the functional h.
+        group: (n,) the group of each sample.
 
-def _total(parts: Sequence[Vector]) -> Vector:
-    return reduce(lambda total, part: axpy(1.0, part, total), parts)
+    Returns:
+        Coefficients that sum to zero over groups, and ∂N as weights.
+    """
+    f = sample.functional
+    whole = "sequence" if f.method == "sequence" else "prefix"
+    length = Functionals("per_sequence", whole, f.tokens)  # N is ℋ with every H_ik = 1
+
+    def statistics(omega: Tensor) -> Tensor:
+        h = f(omega, sample.log_ratios, sample.entropies)
+        return torch.stack((h, length(omega, sample.log_ratios, f.tokens)))
+
+    jackknife = infinitesimal_jackknife(statistics, group)
+    ones = torch.ones(len(group), dtype=torch.float64)
+    weights = torch.func.grad(lambda r: length(ones, r, f.tokens))(sample.log_ratios)
+    of_h, of_n = jackknife.influences / jackknife.values[1]  # (G,) each: I_h/N and I_N/N
+    return RatioTerms(of_h, of_n, weights)

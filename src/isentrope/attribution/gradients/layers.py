@@ -22,9 +22,6 @@ from transformers.pytorch_utils import Conv1D
 from isentrope.models.batching import MicroBatch
 from isentrope.policy.language_model import Policy
 
-Part = Callable[[Tensor, Tensor], Tensor]
-"""(b, l, in) kept inputs and (b, l, out) output gradients → (b, *shape)."""
-
 
 @dataclass(frozen=True)
 class Layer:
@@ -50,30 +47,30 @@ class Layer:
 
         return output(1.0) - output(0.0)
 
-    def parts(self) -> Iterator[tuple[str, Part, int]]:
-        """Name, gradient and size of each trainable parameter of the layer."""
-        for own, name in self.names.items():
-            yield name, self._part(own), getattr(self.module, own).numel()
+    def gradient(self, own: str, x: Tensor, g: Tensor) -> Tensor:
+        """The gradients of one of its parameters.
 
-    def _part(self, own: str) -> Part:
+        Args:
+            own: Its own name, "weight" or "bias".
+            x: (b, l, in) what was kept of the input.
+            g: (b, l, out) output gradients.
+
+        Returns:
+            (b, *shape).
+        """
+        module = self.module
         if own == "bias":
-            return lambda x, g: g.sum(1)
-        if isinstance(self.module, nn.Embedding):
-            return self._embedding
-        if _is_norm(self.module):
-            return lambda x, g: (x * g).sum(1)
-        if isinstance(self.module, Conv1D):
-            return lambda x, g: x.mT @ g
-        return lambda x, g: g.mT @ x
-
-    def _embedding(self, ids: Tensor, g: Tensor) -> Tensor:
-        assert isinstance(self.module, nn.Embedding)
-        if self.module.padding_idx is not None:
-            g = g.masked_fill((ids == self.module.padding_idx)[..., None], 0.0)
-        g = g * getattr(self.module, "embed_scale", 1.0)  # as transformers calls a constant factor
-        out = g.new_zeros(len(ids), *self.module.weight.shape)
-        rows = torch.arange(len(ids), device=ids.device)[:, None].expand_as(ids)
-        return out.index_put_((rows, ids), g, accumulate=True)
+            return g.sum(1)
+        if isinstance(module, nn.Embedding):
+            if module.padding_idx is not None:
+                g = g.masked_fill((x == module.padding_idx)[..., None], 0.0)
+            g = g * getattr(module, "embed_scale", 1.0)  # as transformers calls a constant factor
+            out = g.new_zeros(len(x), *module.weight.shape)
+            rows = torch.arange(len(x), device=x.device)[:, None].expand_as(x)
+            return out.index_put_((rows, x), g, accumulate=True)
+        if _is_norm(module):
+            return (x * g).sum(1)
+        return x.mT @ g if isinstance(module, Conv1D) else g.mT @ x
 
 
 HandOver = Callable[[Layer, Tensor, Tensor], None]

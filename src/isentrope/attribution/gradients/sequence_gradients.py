@@ -24,11 +24,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from isentrope.attribution.gradients.closure import require_agreement
 from isentrope.attribution.gradients.layers import Layer, by_sequence, find_layers, recorded
 from isentrope.attribution.gradients.lora import recorded_lora
 from isentrope.attribution.gradients.storage_plan import GradientBackend
 from isentrope.attribution.gradients.token_sum import TokenSum, first_tokens
-from isentrope.attribution.influence.quantities import require_agreement
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.models.batching import MicroBatch, at_once, micro_batches
 from isentrope.models.embeddings import DerivativeOfTraining, derivative_of_scores
@@ -99,7 +99,7 @@ class SequenceGradients:
         require_no_checkpointing(policy.model)
         token_sum.rollouts.require_vocabulary(policy.vocabulary)
         with nullcontext() if token_sum.of_training else derivative_of_scores(policy.model):
-            self._check_once(token_sum)
+            self._check(token_sum)
             if self._layers is None:
                 for rows, gradient in self._one_by_one(token_sum):
                     with policy.precision.active(forward_mode=False):  # as under the hooks
@@ -139,12 +139,12 @@ class SequenceGradients:
         rows = token_sum.row_of.to(batch.sequences.device)[batch.sequences]
 
         def hand_over(layer: Layer, x: Tensor, g: Tensor, of: Tensor = rows) -> None:
-            for name, part, size in layer.parts():
+            for own, name in layer.names.items():
                 visited.add(name)
-                step = max(1, at_once(ELEMENTS_HELD) // size)
-                for start in range(0, len(of), step):
-                    here = slice(start, start + step)
-                    visit(name, of[here], part(x[here], g[here]))
+                size = getattr(layer.module, own).numel()
+                parts = (y.split(max(1, at_once(ELEMENTS_HELD) // size)) for y in (of, x, g))
+                for some, *both in zip(*parts, strict=True):
+                    visit(name, some, layer.gradient(own, *both))
 
         def whole_batch(layer: Layer, x: Tensor, g: Tensor) -> None:
             hand_over(layer, by_sequence(x, batch), by_sequence(g, batch))
@@ -195,34 +195,34 @@ class SequenceGradients:
                 hand_over(layer, hidden[tokens][None], g[None], rows[i : i + 1])
         return hidden, gradient
 
-    def _check_once(self, token_sum: TokenSum) -> None:
-        """The check of this policy at this precision, for these kinds of weights."""
-        entropies = token_sum.entropy_weights is not None
-        hooks = self._layers is not None
-        kind = (self.policy.precision, self.policy.names, entropies, token_sum.of_training, hooks)
-        proven = _PROVEN.setdefault(self.policy, set())
-        if kind not in proven:
-            self._check(token_sum)
-            proven.add(kind)
-
     def _check(self, token_sum: TokenSum) -> None:
         """Compare scores, autograd and hooks with each other on the first tokens of two sequences.
 
         The model's own logits against the scores, autograd against forward mode in a random
-        direction if the model has it, and the hooks against autograd.
+        direction if the model has it, and the hooks against autograd: once for a policy at a
+        precision, for each kind of weights.
 
         Raises:
             ValueError: If two of them differ.
         """
         policy, few = self.policy, first_tokens(token_sum)
+        with_entropies, hooks = few.entropy_weights is not None, self._layers is not None
+        kind = (policy.precision, policy.names, with_entropies, few.of_training, hooks)
+        proven = _PROVEN.setdefault(policy, set())
+        if kind in proven:
+            return
         policy.require_own_logits(few.rollouts)
         unlike = torch.tensor([1.0, 2.0], dtype=torch.float64)  # exchanged rows would show
         twice = few.times(unlike)
         weights = twice.logprob_weights, twice.entropy_weights
         gradient = weighted_gradient(policy, few.rollouts, *weights)
         _require_forward_mode(policy, twice, gradient)
-        if self._layers is None:
-            return
+        if hooks:
+            self._check_hooks(few, unlike, gradient)
+        proven.add(kind)
+
+    def _check_hooks(self, few: TokenSum, unlike: Tensor, gradient: Vector) -> None:
+        policy = self.policy
         by_hooks = {n: torch.zeros_like(p) for n, p in policy.theta.items()}
         visited = set()
 

@@ -72,50 +72,22 @@ class Storage:
 
 @dataclass(frozen=True)
 class StoragePlan:
-    """Which gradients are held, and the cost.
+    """Which gradients are held.
 
     Attributes:
         hold_left: Whether rows of the left side are held; else those of the right.
-        symmetric: Whether a batch is multiplied with itself.
         tiles: (start, end) rows of each tile of the held side.
         row_bytes: Bytes of one held gradient.
-        streamed: Rows of the other side.
-        storage: As requested.
     """
 
     hold_left: bool
-    symmetric: bool
     tiles: tuple[tuple[int, int], ...]
     row_bytes: int
-    streamed: int
-    storage: Storage
-
-    @property
-    def held(self) -> int:
-        """Rows of the side that is held."""
-        return max(end for _, end in self.tiles)
 
     @property
     def held_bytes(self) -> int:
         """Largest number of bytes held at once."""
         return max(end - start for start, end in self.tiles) * self.row_bytes
-
-    @property
-    def passes(self) -> float:
-        """Forward+backward passes, in units of one over every row of both sides once."""
-        if self.symmetric:
-            return sum(self.held - start for start, _ in self.tiles) / self.held
-        return (self.held + len(self.tiles) * self.streamed) / (self.held + self.streamed)
-
-    def __str__(self) -> str:
-        tiles = f" in {len(self.tiles)} tiles" if len(self.tiles) > 1 else ""
-        others = "" if self.symmetric else f"; {self.streamed} are streamed"
-        return (
-            f"holds {self.held} {'rows' if self.hold_left else 'columns'}{tiles}, "
-            f"{self.held_bytes / 2**20:.3g} MiB at a time ({self.storage.kept}, "
-            f"{self.storage.where}){others}: the time of {self.passes:.2f} forward+backward passes "
-            f"over {'the batch' if self.symmetric else 'both batches'}"
-        )
 
 
 def plan_storage(
@@ -137,10 +109,8 @@ def plan_storage(
         ValueError: If not one row fits.
     """
     hold_left = n_right is None or n_left <= n_right
-    held = n_left if hold_left else n_right or 0
-    streamed = n_left if n_right is None or not hold_left else n_right
+    held = fit = n_left if n_right is None else min(n_left, n_right)
     row = storage.row_bytes(parameters, element)
-    fit = held
     if storage.memory is not None and storage.where != "disk":
         fit = min(held, storage.memory // row)
         if fit < 1:
@@ -150,9 +120,8 @@ def plan_storage(
                 "them on disk."
             )
     count = -(-held // fit)
-    edges = [round(k * held / count) for k in range(count + 1)]
-    tiles = tuple(pairwise(edges))
-    return StoragePlan(hold_left, n_right is None, tiles, row, streamed, storage)
+    edges = (round(k * held / count) for k in range(count + 1))
+    return StoragePlan(hold_left, tuple(pairwise(edges)), row)
 
 
 GradientBackend = Literal["hooks", "loop"]

@@ -3,6 +3,8 @@
     δH_class = Σ_{ik in class} δH_ik,     share = δH_class / Σ_ik δH_ik          (T6), (T9)
     fall     = Σ_{ik in class} min(δH_ik, 0) / Σ_ik min(δH_ik, 0)
 
+Sums have the errors of an influence's groups (T11): x = Σ_g x_g, by group g of E's prompts.
+
 A token that acts in the step is unlikely or likely (s_ik), rewarded or punished (the sign of its
 weight c_ik; "entropy term" where c_ik = 0), and at a position of high or low entropy (H_ik). The
 2 % of the acting tokens with the lowest s_ik are unlikely, and the fifth with the highest H_ik is
@@ -24,17 +26,18 @@ with 128, a class of a single token at a prefix that E seldom has 62–68 %.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from isentrope.attribution.influence.class_sums import ClassPart, Sums, tokens_of
+from isentrope.attribution.gradients.groups import GradientGroups
 from isentrope.attribution.influence.contributions import Influence
 from isentrope.attribution.proxies.proxies import token_covariance
 from isentrope.attribution.ranks import WeightedRanks, lowest, tied
-from isentrope.nouns.estimate import Estimate
+from isentrope.estimators.ratio import interval_of_ratio
+from isentrope.nouns.estimate import NET_SHARE, Estimate, freedom_of_groups, t_quantile
 from isentrope.nouns.saved import Absent
 
 HIGH_ENTROPY = 0.2
@@ -43,8 +46,34 @@ HIGH_ENTROPY = 0.2
 BY_GROUP = "sequences_by_group"
 """The key of classes that are groups of prompts."""
 
+_NO_SHARE = "The whole is not distinguishable from zero: a share of it has no interval."
+
 CRITERION_SHARES = (0.0002, 0.02, 0.2)
 """Shares of the tokens that the criterion is asked for."""
+
+
+@dataclass(frozen=True)
+class ClassPart:
+    """What the members of a class do together.
+
+    Attributes:
+        members: Their number; tokens tied at the end of a selection count in part.
+        weight: Their share of Σ|c|, the sizes of the step's weights.
+        delta_h: Their δH per unit η.
+        share_h: The same as a share of the gradient's part of δH₁.
+        fall: Their part of Σ min(δH, 0), the share of what lowers entropy. Errors of δH lengthen
+            both sums; the classes' shares sum to one.
+        delta_j: Their δJ per unit η; None without rewards.
+        share_j: The same as a share of the gradient's part of δJ₁.
+    """
+
+    members: float
+    weight: float
+    delta_h: Estimate
+    share_h: Estimate
+    fall: Estimate
+    delta_j: Absent[Estimate] = None
+    share_j: Absent[Estimate] = None
 
 
 @dataclass(frozen=True)
@@ -114,22 +143,21 @@ def token_classes(
     Raises:
         ValueError: If tokens were not attributed, or none acts.
     """
-    scores = influence.scores
+    scores, acting = influence.scores, _acting(influence)
     if scores is None:
         raise ValueError("Tokens were not attributed: call influence with tokens=True.")
-    acting = influence.acting
-    _require_members(acting)
     s, H, c = scores.logprobs[acting], scores.entropies[acting], influence.coefficients[acting]
     unlikely, high = lowest(s, share), lowest(-H, HIGH_ENTROPY)
-    names = _joined(np.where(unlikely, "unlikely", "likely"), _signs(c), np.where(high, *_ENTROPY))
-    sums = Sums(influence, lambda x: tokens_of(x)[:, acting], c.abs(), confidence)
-    selections: dict[float, CriterionPart] = {}
-    if influence.U.advantages is not None:
-        cov = token_covariance(scores.logprobs, scores.mask, influence.U.advantages)[acting]
-        selections = {q: _criterion(sums, cov, names, q) for q in criterion}
+    entropies = np.where(high, "high entropy", "low entropy")
+    names = _joined(np.where(unlikely, "unlikely", "likely"), _signs(c), entropies)
     thresholds = {"s of unlikely": float(s[unlikely].max())}
     thresholds["H of high entropy"] = float(H[high].min())
-    return _classes(influence, sums, names, thresholds, selections)
+    sums = _Sums(influence, acting, confidence)
+    found = sums.classes(influence, names, thresholds)
+    if influence.U.advantages is not None:
+        cov = token_covariance(scores.logprobs, scores.mask, influence.U.advantages)[acting]
+        found.criterion.update({q: _criterion(sums, cov, names, q) for q in criterion})
+    return found
 
 
 def sequence_classes(influence: Influence, *, confidence: float = 0.95) -> Classes:
@@ -145,8 +173,7 @@ def sequence_classes(influence: Influence, *, confidence: float = 0.95) -> Class
     Raises:
         ValueError: If no sequence acts.
     """
-    acting = influence.acting.any(1)
-    _require_members(acting)
+    acting = _acting(influence).any(1)
     weights = influence.coefficients[acting]
     length = influence.U.token_counts[acting].double()
     thresholds = {"length of long": float(length.quantile(0.5))}
@@ -154,12 +181,11 @@ def sequence_classes(influence: Influence, *, confidence: float = 0.95) -> Class
     words = [_signs(weights.sum(1)), long]
     if influence.scores is not None:
         surprisal = -influence.scores.logprobs.sum(1)[acting] / length
-        middle = float(surprisal.quantile(0.5))
-        thresholds["surprisal of surprising"] = middle
+        thresholds["surprisal of surprising"] = float(surprisal.quantile(0.5))
         ranks = torch.from_numpy(tied(surprisal.numpy()))
         above = ranks > ranks.double().quantile(0.5)
         words.append(np.where(above, "surprising", "expected"))
-    return _of_sequences(influence, _joined(*words), thresholds, confidence)
+    return _Sums(influence, acting, confidence).classes(influence, _joined(*words), thresholds)
 
 
 def group_classes(
@@ -175,16 +201,15 @@ def group_classes(
     Returns:
         One class per group.
     """
-    names = np.array(groups)[influence.acting.any(1).numpy()]
-    return _of_sequences(influence, names, {}, confidence)
+    acting = _acting(influence).any(1)
+    names = np.array(groups)[acting.numpy()]
+    return _Sums(influence, acting, confidence).classes(influence, names, {})
 
 
-_ENTROPY = ("high entropy", "low entropy")
-
-
-def _require_members(acting: Tensor) -> None:
-    if not bool(acting.any()):
+def _acting(influence: Influence) -> Tensor:
+    if not bool(influence.acting.any()):
         raise ValueError("No token has a weight in the step, so there are no classes.")
+    return influence.acting
 
 
 def _signs(weights: Tensor) -> np.ndarray:
@@ -196,39 +221,73 @@ def _joined(*words: np.ndarray) -> np.ndarray:
     return np.array([", ".join(row) for row in zip(*words, strict=True)])
 
 
-def _of_sequences(
-    influence: Influence, names: np.ndarray, thresholds: dict[str, float], confidence: float
-) -> Classes:
-    acting = influence.acting.any(1)
-    sizes = influence.coefficients[acting].abs().sum(1)
-    sums = Sums(influence, lambda x: x.by_group[:, acting], sizes, confidence)
-    return _classes(influence, sums, names, thresholds, {})
+class _Sums:
+    """Sums over the acting tokens (n, t), or sequences (n,), with weights."""
+
+    def __init__(self, influence: Influence, acting: Tensor, confidence: float) -> None:
+        of_tokens, self._confidence = acting.ndim == 2, confidence
+        sizes = influence.coefficients[acting].abs()
+        self.sizes = (sizes if of_tokens else sizes.sum(1)).double()  # (m,)
+        self._of: dict[str, tuple[GradientGroups, Tensor]] = {}  # (G, m) each
+        for name, x in {"h": influence.entropy, "j": influence.reward}.items():
+            table = x and (x.by_group_and_token if of_tokens else x.by_group)
+            if x is not None and table is not None:
+                self._of[name] = x.groups, table[:, acting]
+
+    def classes(
+        self, influence: Influence, names: np.ndarray, thresholds: dict[str, float]
+    ) -> Classes:
+        """The sums of the members of each name."""
+        parts = {str(name): self.part(names == name) for name in np.unique(names)}
+        budget = influence.entropy.budget
+        return Classes(parts, thresholds, budget["gradient"], budget["baseline"], {})
+
+    @property
+    def falls(self) -> Tensor:
+        """(m,) min(δH, 0)."""
+        return self._of["h"][1].sum(0).clamp_max(0)
+
+    def part(self, members: np.ndarray) -> ClassPart:
+        """What some do together; members (m,) between 0 and 1 are how far each is one of them."""
+        w = torch.from_numpy(members.astype(np.float64))
+        weight = float(w @ self.sizes) / (float(self.sizes.sum()) or math.nan)
+        delta_h, share_h = self._change("h", w)
+        falling = (self.falls < 0).double()
+        fall = replace(self._change("h", w * falling, falling)[1], unit="share")
+        of_reward = self._change("j", w) if "j" in self._of else (None, None)
+        return ClassPart(float(w.sum()), weight, delta_h, share_h, fall, *of_reward)
+
+    def _change(self, of: str, w: Tensor, among: Tensor | None = None) -> tuple[Estimate, Estimate]:
+        """Σ w δ, and its share of Σ δ, with Fieller's interval; among (m,) weights, all if None."""
+        groups, by_group = self._of[of]
+        part, whole = by_group @ w, by_group.sum(1) if among is None else by_group @ among
+        change = groups.estimate(part, self._confidence)
+        a, b, G = float(part.sum()), float(whole.sum()), len(part)
+        value = a / b + 0.0 if b else math.nan  # a sum of none over a fall is −0
+        one, two = map(groups.deviations, (part, whole))
+        scale = G / (G - 1) if G > 1 else math.nan
+        se = float(scale**0.5 * (one - value * two).norm()) / abs(b) if b else math.nan
+        method = f"{change.method}, Fieller"
+        share = replace(change, value=value, se=se, unit=NET_SHARE, method=method)
+        if not math.isfinite(change.ci_low):
+            return change, share
+        aa, ab, bb = (float(scale * (x @ y)) for x, y in ((one, one), (one, two), (two, two)))
+        t = t_quantile(freedom_of_groups(one - value * two), self._confidence)
+        low, high = interval_of_ratio(a, b, (aa, ab, bb), t, sign="any")
+        warnings = change.warnings if math.isfinite(low) else (*change.warnings, _NO_SHARE)
+        return change, replace(share, ci_low=low + 0.0, ci_high=high + 0.0, warnings=warnings)
 
 
-def _classes(
-    influence: Influence,
-    sums: Sums,
-    names: np.ndarray,
-    thresholds: dict[str, float],
-    criterion: dict[float, CriterionPart],
-) -> Classes:
-    parts = {str(name): sums.part(names == name) for name in np.unique(names)}
-    budget = influence.entropy.budget
-    return Classes(parts, thresholds, budget["gradient"], budget["baseline"], criterion)
-
-
-def _criterion(sums: Sums, change: Tensor, names: np.ndarray, q: float) -> CriterionPart:
+def _criterion(sums: _Sums, change: Tensor, names: np.ndarray, q: float) -> CriterionPart:
     """The tokens of most negative predicted change, at least one; ties by equal parts."""
-    k = float(max(1, round(q * sums.count)))
+    n, falls = len(change), sums.falls
+    k, total = float(max(1, round(q * n))), float(falls.sum())
+    spread = math.nan  # of the share over random choices
+    if n > 1 and total:
+        spread = math.sqrt(k * (1 - k / n) * float(falls.var())) / abs(total)
     ranks = WeightedRanks(change.double().numpy())
-    selected = ranks.bottom(*ranks.below(np.ones(sums.count)), k)
+    selected = ranks.bottom(*ranks.below(np.ones(n)), k)
     left = {str(name): sums.part((names == name) * (1 - selected)) for name in np.unique(names)}
     name = min(left, key=lambda x: left[x].delta_h.value)
-    costs = left[name].delta_h.value < 0
-    return CriterionPart(
-        sums.part(selected),
-        k / sums.count,
-        sums.spread(k),
-        name if costs else None,
-        left[name] if costs else None,
-    )
+    missed = (name, left[name]) if left[name].delta_h.value < 0 else (None, None)
+    return CriterionPart(sums.part(selected), k / n, spread, *missed)

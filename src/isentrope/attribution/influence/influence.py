@@ -10,37 +10,56 @@ forward-mode pass all tokens. With g_J, the gradient of the expected reward, the
 (`gradients.groups`), which give the errors (with one degree of freedom less than groups) and the
 reliability.
 
+The parts sum to <g_H, v> to rounding, or no number is reported (`gradients.closure`).
+
 E and U must be independent draws. With one batch for both (T4c) the pairs of sequences of one
 prompt draw are omitted: a response's advantage depends on the rewards of its whole group.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
-from typing import TypeVar
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from isentrope.attribution.gradients.closure import require_agreement
+from isentrope.attribution.gradients.groups import GradientGroups, gradients_by_group, of_reward
+from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import step_functions
 from isentrope.attribution.influence.contributions import Attribution, Influence
-from isentrope.attribution.influence.projection import (
-    on_sums,
-    on_tokens,
-    without_own_prompt,
-)
-from isentrope.attribution.influence.quantities import (
-    InfluenceOptions,
-    attribute,
-    default_groups,
-    quantities_of,
-)
+from isentrope.attribution.influence.projection import on_sums, on_tokens, without_own_prompt
 from isentrope.attribution.influence.reliability import listed_share, rank_correlation
+from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.sample import score_batch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.system.progress import Report, silent
 from isentrope.update.step import Step
 
-T = TypeVar("T")
+TOKEN_GROUPS, SEQUENCE_GROUPS = 8, 32
+"""Default groups of prompts; each costs a forward pass for tokens, none for sequences."""
+
+MAX_GROUP_BYTES = 4 * 2**30
+"""Bytes of group gradients up to which sequences have more groups than tokens."""
+
+
+@dataclass(frozen=True)
+class InfluenceOptions(EstimatorOptions):
+    """Of which entropy an influence is, and with what errors.
+
+    Attributes:
+        groups: Groups of prompts for errors and reliability; 1 for values alone; None for
+            `default_groups`.
+        overlap: How to treat a sequence of U that is also in E: an error ("refuse"), chance
+            ("independent": E was drawn afresh), or the same batch ("u_statistic").
+        gradients: How the gradients of sequences are computed and held.
+    """
+
+    groups: int | None = None
+    overlap: Literal["refuse", "independent", "u_statistic"] = "refuse"
+    gradients: GradientOptions = GradientOptions()
 
 
 def influence(
@@ -84,26 +103,28 @@ def influence(
         for batch in (E, *(() if reward is None else (reward,))):
             require_disjoint(batch, U)
     groups = default_groups(policy, E, tokens) if options.groups is None else options.groups
-    quantities = quantities_of(policy, E, reward, step, groups, options, progress)
+    quantities = list(_gradients(policy, E, reward, step, groups, options, progress))
     progress(len(quantities), len(quantities) + 1, "tokens of U" if tokens else "sequences of U")
     u = [q.preconditioned(step.preconditioner) for q in quantities]  # P g, lazily
-    scores = by_token = None  # (quantities · G, n, t)
-    if one_batch:
-        by_sequence = without_own_prompt(policy, U, step, quantities[0], options.gradients)
-        for of_reward in u[1:]:
-            rows = on_sums(policy, step_functions(U, step), of_reward, options.gradients)
-            by_sequence = torch.cat((by_sequence, rows))
-    elif tokens:
-        scores, by_token = on_tokens(policy, U, step, chain(*u))
+    sums, scores, by_token = step_functions(U, step), None, None
+    if tokens:
+        scores, by_token = on_tokens(policy, U, step, chain(*u))  # (quantities · G, n, t)
         by_sequence = by_token.sum(2)
+    elif one_batch:
+        by_sequence = without_own_prompt(policy, U, step, quantities[0], options.gradients)
+        if reward is not None:
+            rows = on_sums(policy, sums, u[1], options.gradients)
+            by_sequence = torch.cat((by_sequence, rows))
     else:
-        sums = step_functions(U, step)
         by_sequence = on_sums(policy, sums, chain(*u), options.gradients)
     parts: list[Attribution] = []
     for k, quantity in enumerate(quantities):
         here = slice(k * groups, (k + 1) * groups)
         table = None if by_token is None else by_token[here]
-        parts.append(attribute(policy, step, quantity, by_sequence[here], table, options))
+        parts.append(_attribute(policy, step, quantity, by_sequence[here], table, options))
+    used = {"sequences": parts[0].by_group[:, step.acting.any(1)]}  # (G, m) by kind
+    if by_token is not None:
+        used["tokens"] = by_token[:groups, step.acting]
     return Influence(
         entropy=parts[0],
         reward=parts[1] if len(parts) > 1 else None,
@@ -113,24 +134,24 @@ def influence(
         entropy_coefficients=step.entropy_weights,
         functional=options.functional,
         how=_words(tokens, groups, options),
-        reliability=_by_kind(parts[0], step.acting, lambda x: rank_correlation(x, E.n_prompts)),
-        listed_share=_by_kind(parts[0], step.acting, listed_share),
+        reliability={of: rank_correlation(x, E.n_prompts) for of, x in used.items()},
+        listed_share={of: listed_share(x) for of, x in used.items()},
     )
 
 
 def _require_one_batch(E: Rollouts, U: Rollouts, tokens: bool) -> None:
-    if E.fingerprint != U.fingerprint:
-        raise ValueError("overlap='u_statistic' takes one batch in both roles: pass U as E.")
-    if tokens:
-        raise ValueError(
-            "With one batch for both roles each sequence has its own direction, so there are no "
-            "token values: pass tokens=False, or a fresh E."
-        )
-    if U.n_prompts < 2:
-        raise ValueError(
-            "The U-statistic omits the pairs of one prompt draw, and U has one prompt draw: give "
-            "a batch of two or more."
-        )
+    refusals = {
+        "overlap='u_statistic' takes one batch in both roles: pass U as E.": (
+            E.fingerprint != U.fingerprint
+        ),
+        "With one batch for both roles each sequence has its own direction, so there are no token "
+        "values: pass tokens=False, or a fresh E.": tokens,
+        "The U-statistic omits the pairs of one prompt draw, and U has one prompt draw: give a "
+        "batch of two or more.": U.n_prompts < 2,
+    }
+    for sentence, refused in refusals.items():
+        if refused:
+            raise ValueError(sentence)
 
 
 def require_disjoint(E: Rollouts, U: Rollouts) -> None:
@@ -143,7 +164,11 @@ def require_disjoint(E: Rollouts, U: Rollouts) -> None:
     Raises:
         ValueError: If a prompt with its response is in both.
     """
-    if shared := len(_sequence_set(E) & _sequence_set(U)):
+    one, other = (
+        {(p.numpy().tobytes(), r.numpy().tobytes()) for p, r in pairs}
+        for pairs in (zip(x.prompt_ids, x.response_ids, strict=True) for x in (E, U))
+    )
+    if shared := len(one & other):
         raise ValueError(
             f"{shared} sequences are in both E and U, so E does not measure U's effect without "
             "bias: draw E on other prompts; or, if E was drawn separately on U's prompts and the "
@@ -152,9 +177,78 @@ def require_disjoint(E: Rollouts, U: Rollouts) -> None:
         )
 
 
-def _sequence_set(rollouts: Rollouts) -> set[tuple[bytes, bytes]]:
-    pairs = zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)
-    return {(p.numpy().tobytes(), r.numpy().tobytes()) for p, r in pairs}
+def default_groups(policy: Policy, E: Rollouts, tokens: bool) -> int:
+    """The default number of groups of prompts.
+
+    Args:
+        policy: Whose parameters a group's gradient has.
+        E: The evaluation batch.
+        tokens: Whether tokens are attributed, which costs a pass for each group.
+
+    Returns:
+        8 for tokens. 32 for sequences, fewer where their gradients would take more than 4 GiB. At
+        most the number of prompt draws.
+    """
+    most = TOKEN_GROUPS
+    if not tokens:
+        parameters = sum(p.numel() for p in policy.theta.values())
+        most = max(most, min(SEQUENCE_GROUPS, MAX_GROUP_BYTES // (8 * parameters)))
+    return min(most, E.n_prompts)
+
+
+def _gradients(
+    policy: Policy,
+    E: Rollouts,
+    reward: Rollouts | None,
+    step: Step,
+    groups: int,
+    options: InfluenceOptions,
+    progress: Report,
+) -> Iterator[GradientGroups]:
+    """The gradient of the entropy of E, then that of the expected reward where it is given."""
+    where, of_E = options.gradients.storage.where, reward is E
+    passes = 2 + (reward is not None and not of_E)
+    progress(0, passes, "gradient of the entropy" + " and of the reward" * of_E)
+    sample = score_batch(policy, E, functional=options.functional, method=options.method)
+    samples = [sample, of_reward(sample, E.rewards)] if of_E else [sample]
+    yield from gradients_by_group(policy, E, samples, groups, where, direction=step.direction)
+    if reward is not None and not of_E:
+        progress(1, passes, "gradient of the reward")
+        sample = of_reward(score_batch(policy, reward), reward.rewards)
+        yield from gradients_by_group(policy, reward, [sample], groups, where)
+
+
+def _attribute(
+    policy: Policy,
+    step: Step,
+    gradient: GradientGroups,
+    sequences: Tensor,
+    tokens: Tensor | None,
+    options: InfluenceOptions,
+) -> Attribution:
+    """The effect of each sequence (G, n) and token (G, n, t) on a quantity; parts sum to it."""
+    own = sequences.sum(1)
+    momentum, decay, update = (
+        gradient.along(step.components[name]) for name in ("momentum", "decay", "gradient")
+    )
+    columns = {  # (G,) each; of a U-statistic the total too omits the pairs of one prompt draw
+        "momentum": momentum,
+        "decay": decay,
+        "baseline": momentum + decay,
+        "gradient": own,
+        "total": momentum + decay + (own if options.overlap == "u_statistic" else update),
+    }
+    budget = {name: gradient.estimate(x, options.confidence) for name, x in columns.items()}
+    found = Attribution(sequences, tokens, budget, gradient)
+    total, bases = budget["total"].value, (budget["momentum"].value, budget["decay"].value)
+    require_agreement(
+        policy,
+        "The parts of the budget (momentum, decay, sequences) and its total",
+        total + found.closure,
+        total,
+        sum(map(abs, bases)) + float(found.sequences.abs().sum()),
+    )
+    return found
 
 
 def _words(tokens: bool, groups: int, options: InfluenceOptions) -> str:
@@ -166,13 +260,3 @@ def _words(tokens: bool, groups: int, options: InfluenceOptions) -> str:
     if tokens:
         return f"{over_E}, forward mode over U"
     return f"{over_E}, per-sequence gradients over U ({options.gradients.backend})"
-
-
-def _by_kind(
-    attribution: Attribution, used: Tensor, statistic: Callable[[Tensor], T]
-) -> dict[str, T]:
-    """A statistic of the sequences and the tokens that the step uses, from (G, m) each."""
-    values = {"sequences": statistic(attribution.by_group[:, used.any(1)])}
-    if attribution.by_group_and_token is not None:
-        values["tokens"] = statistic(attribution.by_group_and_token[:, used])
-    return values
