@@ -37,7 +37,6 @@ LISTED = {
     "system/file_contents.py": {"json.loads"},
     "trainers/verl_settings.py": {"yaml.safe_load"},
     "system/inert.py": {"_Unpickler", "zipfile.ZipFile"},
-    "_lazy.py": {"import_module"},
     "system/manifest.py": {"json.loads"},
     "planning/plan.py": {
         *("AutoModelForCausalLM.from_config", "PeftConfig.from_pretrained", "psutil.Process"),

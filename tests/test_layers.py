@@ -10,7 +10,7 @@ import isentrope
 SOURCES = Path(isentrope.__file__).parent
 
 FLOORS = (
-    ("_version", "_lazy", "system"),
+    ("_version", "system"),
     ("nouns",),
     ("models",),
     ("policy",),

@@ -4,11 +4,11 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from pkgutil import resolve_name as load
 
 import pytest
 
 import isentrope
-from isentrope._lazy import load
 from isentrope.cli.commands import COMMANDS, CONFIG_COMMANDS
 
 HEAVY = ("torch", "transformers", "pandas", "numpy", "pydantic", "rich", "matplotlib")
@@ -59,11 +59,12 @@ def test_a_public_name_brings_its_module():
 
 
 def test_every_public_name_is_there_and_no_other():
-    assert sorted([*isentrope._HOMES, "__version__"]) == sorted(isentrope.__all__)
+    stub = Path(isentrope.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    (exported,) = (node.value for node in ast.parse(stub).body if isinstance(node, ast.Assign))
+    assert sorted(ast.literal_eval(exported)) == sorted(isentrope.__all__)
     for name, home in isentrope._HOMES.items():
-        assert getattr(isentrope, name) is (
-            sys.modules[home] if home == f"isentrope.{name}" else getattr(sys.modules[home], name)
-        )
+        value = getattr(isentrope, name)
+        assert value is getattr(sys.modules[home], name)
     assert set(isentrope.__all__) <= set(dir(isentrope))
     with pytest.raises(AttributeError, match="'isentrope' has no attribute 'entrpy'"):
         isentrope.entrpy  # noqa: B018

@@ -3,7 +3,6 @@
 import inspect
 
 import isentrope as ise
-from isentrope import _HOMES
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import TrainConfig
@@ -49,9 +48,9 @@ def plain(value):
 def shared():
     """(function, option, its default, the key's default) of every option that is a key too."""
     of_keys = keys()
-    for name in sorted(_HOMES):
+    for name in sorted(ise.__all__):
         function = getattr(ise, name)
-        if inspect.ismodule(function):
+        if not callable(function):
             continue
         for option in inspect.signature(function).parameters.values():
             if option.name == "options":

@@ -2,11 +2,11 @@
 
 import ast
 from pathlib import Path
+from pkgutil import resolve_name as load
 
 import pytest
 
 import isentrope
-from isentrope._lazy import load
 from isentrope.results.verbs import VERBS
 
 SOURCES = Path(isentrope.__file__).parent

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import Parameter, Signature
+from pkgutil import resolve_name as load
 from typing import Any
 
 import typer
 
-from isentrope._lazy import load
 from isentrope.cli import options
 from isentrope.cli.interrupts import stopped_by_signals
 from isentrope.results.verbs import VERBS

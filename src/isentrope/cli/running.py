@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from pkgutil import resolve_name as load
 from typing import TYPE_CHECKING, Any
 
-from isentrope._lazy import load
 from isentrope.cli.commands import Command
 from isentrope.cli.console import err, out, say, say_written, show
 from isentrope.config.io import load_config

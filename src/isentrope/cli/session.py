@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from pkgutil import resolve_name as load
 from typing import Any
 
 import typer
@@ -26,7 +27,6 @@ from rich.logging import RichHandler
 from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
-from isentrope._lazy import load
 from isentrope.cli.commands import Command
 from isentrope.cli.console import err, out
 from isentrope.cli.interrupts import Interrupted

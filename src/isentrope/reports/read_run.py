@@ -11,11 +11,11 @@ is reported, and a sentence says what is not there.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from pkgutil import resolve_name as load
 from typing import Any, Generic, TypeVar
 
 import pandas as pd
 
-from isentrope._lazy import load
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports.evaluations import (
     Evaluation,

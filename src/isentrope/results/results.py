@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from pkgutil import resolve_name as load
 
 from pydantic import FiniteFloat
 
-from isentrope._lazy import load
 from isentrope.attribution.fisher.truncation import Prediction
 from isentrope.attribution.influence.classes import Classes
 from isentrope.estimators.price import Price

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from pkgutil import resolve_name as load
 from typing import Any
 
 import torch
 
-from isentrope._lazy import load
 from isentrope.config.measure import MeasureConfig
 from isentrope.models.batching import share_of_limits
 from isentrope.nouns.rollouts import Rollouts

@@ -17,9 +17,9 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name as load
 from typing import Any
 
-from isentrope._lazy import load
 from isentrope.config.measure import MeasureConfig
 from isentrope.results.result import Result
 from isentrope.results.verbs import MEASURE, Verb

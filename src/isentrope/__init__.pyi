@@ -1,0 +1,103 @@
+"""The public names, and the modules that they are imported from when they are first used."""
+# ruff: noqa: I001  grouped by what they are for
+
+# What a policy says, and the batches it says it in
+from isentrope.policy.language_model import Policy
+from isentrope.models.precision import Precision
+from isentrope.policy.token_statistics import Scores
+from isentrope.policy.scoring import score
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.sampling.generate import sample
+from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.tasks.task import Task
+from isentrope.sampling.tasks import load_task
+from isentrope.sampling.advantages import with_rewards, with_advantages
+
+# The step of an optimizer
+from isentrope.update.step import Step
+from isentrope.verbs.training_step import optimizer_step
+
+# Entropy, its change and its gradient
+from isentrope.nouns.estimate import Estimate
+from isentrope.estimators.entropy_change import EntropyChange, entropy_change
+from isentrope.estimators.resampled import resampled_entropy_change
+from isentrope.estimators.arrays import estimate_entropy_change
+from isentrope.estimators.entropy import entropy, surprisal_entropy, entropy_gradient
+from isentrope.estimators.functional import EstimatorOptions
+
+# What the change is made of
+from isentrope.attribution.influence.contributions import Influence
+from isentrope.attribution.influence.influence import InfluenceOptions, influence
+from isentrope.attribution.influence.shares import influence_shares
+from isentrope.attribution.proxies.audit import audit, AuditOptions
+from isentrope.attribution.gradients.storage_plan import GradientOptions
+from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
+from isentrope.attribution.noise.scale import NoiseScale, noise_scale
+from isentrope.attribution.noise.consequences import entropy_noise_scale
+
+# While training, and after it
+from isentrope.probe.callback import EntropyProbe
+from isentrope.control.budget import EntropyBudget
+from isentrope.control.requirements import BudgetOptions
+from isentrope.control.feedback import Target
+from isentrope.probe.requirements import ProbeOptions
+from isentrope.verbs.measure import EntropyMeasurements
+from isentrope.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
+from isentrope.evaluation.metrics import pass_at_k
+from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
+
+# Policies whose every response can be enumerated
+from isentrope import oracle
+
+from isentrope._version import __version__
+
+__all__ = [
+    "AuditOptions",
+    "BudgetOptions",
+    "EntropyBudget",
+    "EntropyChange",
+    "EntropyLaw",
+    "EntropyMeasurements",
+    "EntropyProbe",
+    "Estimate",
+    "EstimatorOptions",
+    "Evaluation",
+    "EvaluationOptions",
+    "FisherKernel",
+    "GradientOptions",
+    "Influence",
+    "InfluenceOptions",
+    "NoiseScale",
+    "Policy",
+    "Precision",
+    "ProbeOptions",
+    "Prompt",
+    "Rollouts",
+    "Scores",
+    "Step",
+    "Target",
+    "Task",
+    "__version__",
+    "audit",
+    "entropy",
+    "entropy_change",
+    "entropy_gradient",
+    "entropy_noise_scale",
+    "estimate_entropy_change",
+    "evaluate",
+    "fisher_kernel",
+    "fit_entropy_law",
+    "influence",
+    "influence_shares",
+    "load_task",
+    "noise_scale",
+    "optimizer_step",
+    "oracle",
+    "pass_at_k",
+    "resampled_entropy_change",
+    "sample",
+    "score",
+    "surprisal_entropy",
+    "with_advantages",
+    "with_rewards",
+]
