@@ -50,7 +50,7 @@ LISTED = {
     },
     "system/processes.py": {"dist.all_gather_object", "dist.broadcast_object_list"},
     "system/reading.py": {
-        *("load_file", "safe_open", "torch.load"),
+        *("load_file", "safe_open", "torch.load", "json.loads"),
         *("pq.read_schema", "pq.read_table", "pq.read_metadata"),
     },
     "reports/panel.py": {"Environment"},
@@ -64,7 +64,6 @@ LISTED = {
         *("importlib.util.spec_from_file_location", "spec.loader.exec_module"),
     },
     "system/heap.py": {"psutil.Process"},  # which starts none
-    "system/strict_json.py": {"json.loads"},
     "verbs/train.py": {"trainer.train"},
     "verbs/sft.py": {"trainer.train"},
     "verbs/dry_training.py": {"trainer.train"},  # which reads no checkpoint

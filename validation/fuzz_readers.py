@@ -210,14 +210,14 @@ def _of_evaluations(world: Path) -> list[Reader]:
         step.require_same_origin()
         result = step.result()
         if result is None:
-            raise errors.FileError(step.path, "It is evaluated again.")
+            raise errors.FileError("It is evaluated again.")
         return result
 
     def reported() -> Any:
         missing: list[str] = []
         found = find_evaluations(folder.parent, [folder], missing)
         if missing or not found:
-            raise errors.FileError(folder, " ".join(missing))
+            raise errors.FileError(" ".join(missing))
         return [x.table for x in found]
 
     def joined() -> Any:
@@ -254,7 +254,7 @@ def _of_runs(world: Path, run: Path, policy: Any) -> list[Reader]:
     def reported() -> Any:
         found = read_run(run)
         if any("line" in sentence or str(log) in sentence for sentence in found.missing):
-            raise errors.FileError(log, " ".join(found.missing))
+            raise errors.FileError(" ".join(found.missing))
         assert found.metrics is not None
         return found.metrics[[name for name in known if name in found.metrics]].astype(float)
 

@@ -77,7 +77,7 @@ def test_the_option_traceback_prints_it(failing, monkeypatch):
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        (FileError("a.json", "a.json has no key b."), "Error: a.json has no key b."),
+        (FileError("a.json has no key b."), "Error: a.json has no key b."),
         (OSError(28, "No space left on device", "/x/y"), "/x/y: No space left on device."),
         (OSError(28, "No space left on device"), "report could not read or write: No space"),
         (MemoryError(), "The memory is full: lower sampling.batch_size"),

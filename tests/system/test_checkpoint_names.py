@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 import isentrope
-from isentrope.system.checkpoint_names import step_name, step_of_folder, step_within, written_step
+from isentrope.system.checkpoint_folder import step_name, step_of_folder, step_within, written_step
 
 SOURCES = Path(isentrope.__file__).parent
 
@@ -45,4 +45,4 @@ def test_no_other_module_has_a_pattern_of_its_own():
     assert pattern.search("step_([1-9]")
     assert pattern.search(r"(?:step|checkpoint)[-_]?(\d+)")
     found = [p.name for p in SOURCES.rglob("*.py") if pattern.search(p.read_text())]
-    assert found == ["checkpoint_names.py"]
+    assert found == ["checkpoint_folder.py"]

@@ -67,7 +67,6 @@ def fit_vocabulary(model: Any, folder: Path) -> None:
     for key, (kind, _) in headers.items():
         if kind not in (*_TYPES, "F8_E4M3", "F8_E5M2"):
             raise FileError(
-                folder / ADAPTER,
                 f"{folder / ADAPTER}: {key!r} is of type {kind}, which holds no weights. {CURE}",
             )
     modules = dict(model.named_modules())

@@ -152,7 +152,6 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
         raise FileNotFoundError(_not_there(str(source))) from error
     if absent := sorted(loaded["missing_keys"]):
         raise FileError(
-            source,
             f"{source} has no weights for {len(absent)} tensors of the model, the first is "
             f"{absent[0]!r}, and they would be random: restore the folder, or save the model anew.",
         )
@@ -180,7 +179,6 @@ def model_config(source: str | Path) -> Any:
         kernel = getattr(part, "_attn_implementation", None)
         if isinstance(kernel, str) and "/" in kernel:
             raise FileError(
-                source,
                 f"config.json in {source} names the kernel {kernel!r} as attn_implementation, "
                 "which is code of others: remove the key.",
             )
@@ -211,7 +209,6 @@ def loading(what: str, source: str | Path, file: str = "") -> Generator[None]:
         except (OSError, ValueError) as error:
             if "trust_remote_code" in str(error):
                 raise FileError(
-                    source,
                     f"The {what} in {source} has code of its own (auto_map in its configuration), "
                     "which is never run here: save it as a model that transformers supports.",
                 ) from error

@@ -226,7 +226,7 @@ def load_tokenizer(source: str | Path, **options: Any) -> Any:
         tokenizer = kind.from_pretrained(source, trust_remote_code=False, **options)
         if not isinstance(tokenizer.model_max_length, (int, float)):
             raise FileError(
-                source, f"The tokenizer in {source} has a model_max_length that is not a number."
+                f"The tokenizer in {source} has a model_max_length that is not a number."
             )
         return tokenizer
 

@@ -64,7 +64,6 @@ def read_rollout_columns(path: str | Path, cure: str) -> tuple[dict[str, Any], d
     unknown = set(table.column_names) - set(TYPES)
     if missing or unknown:
         raise FileError(
-            path,
             f"{path} is not a rollouts file: missing {sorted(missing)}, unknown {sorted(unknown)}.",
         )
     with reading(path, cure):

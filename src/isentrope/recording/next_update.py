@@ -24,11 +24,11 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm, zeros
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
+from isentrope.system.checkpoint_folder import CHECKPOINT, require_own_update
 from isentrope.system.files import MANIFEST, whole_folder
 from isentrope.system.manifest import file_digest, verify
 from isentrope.system.processes import all_ranks, together
 from isentrope.system.reading import read_json, read_tensors, require_types
-from isentrope.system.stated_steps import CHECKPOINT, require_own_update
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 
 REPLAY_TOLERANCE = 1e-4

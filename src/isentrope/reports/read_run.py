@@ -28,10 +28,9 @@ from isentrope.reports.panel import Row, Source
 from isentrope.results.result import Result
 from isentrope.results.verbs import VERBS
 from isentrope.runs.origin import require_of_run
-from isentrope.system.checkpoint_names import step_within
+from isentrope.system.checkpoint_folder import step_within
 from isentrope.system.errors import IsentropeError
-from isentrope.system.reading import reading
-from isentrope.system.strict_json import parse_json
+from isentrope.system.reading import parse_json, reading
 
 KINDS: dict[type[Result], str] = {
     load(verb.result): verb.absent for verb in VERBS.values() if verb.absent

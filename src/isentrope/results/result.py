@@ -36,12 +36,12 @@ from pydantic import (
 from isentrope.config.measure import repeat_of
 from isentrope.results.header import Header
 from isentrope.results.verbs import SCHEMAS, VERBS
+from isentrope.system.checkpoint_folder import require_own_name
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.file_contents import finite
 from isentrope.system.files import write_json
 from isentrope.system.manifest import verify
 from isentrope.system.reading import read_json, read_table, reading
-from isentrope.system.stated_steps import require_own_name
 
 T = TypeVar("T")
 

@@ -19,8 +19,7 @@ from typing import Any
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.recording.next_update import NEXT_UPDATE
-from isentrope.system.checkpoint_folder import CONTRACT
-from isentrope.system.checkpoint_names import step_of_folder
+from isentrope.system.checkpoint_folder import CONTRACT, step_of_folder
 from isentrope.system.files import (
     files_below,
     fresh_folder,

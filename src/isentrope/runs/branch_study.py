@@ -31,8 +31,7 @@ from isentrope.runs.identity import (
     require_same,
     schedule_has_end,
 )
-from isentrope.system.checkpoint_folder import CONTRACT
-from isentrope.system.checkpoint_names import step_of_folder
+from isentrope.system.checkpoint_folder import CONTRACT, step_of_folder
 from isentrope.system.files import sha256_of_file
 from isentrope.training.run_files import RunFiles
 

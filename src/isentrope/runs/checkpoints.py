@@ -16,7 +16,7 @@ from isentrope.models.layouts import foreign_layout
 from isentrope.models.sharding import shard_base
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring_batches import tokens_in
-from isentrope.system.checkpoint_names import step_name, step_of_folder
+from isentrope.system.checkpoint_folder import step_name, step_of_folder
 from isentrope.system.memory import free_memory, require_device
 from isentrope.system.processes import all_ranks, world_size
 from isentrope.trainers.as_trained import AsTrained

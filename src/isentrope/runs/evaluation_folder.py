@@ -29,6 +29,7 @@ from isentrope.nouns.saved import Absent
 from isentrope.results.result import ResultsError, decode, encode
 from isentrope.results.verbs import RECORDS
 from isentrope.runs.identity import require_same_origin
+from isentrope.system.checkpoint_folder import require_own_name
 from isentrope.system.errors import FileError
 from isentrope.system.file_contents import csv, parquet
 from isentrope.system.files import (
@@ -42,7 +43,6 @@ from isentrope.system.files import (
 from isentrope.system.formatting import known
 from isentrope.system.manifest import verify
 from isentrope.system.reading import read_json, read_table
-from isentrope.system.stated_steps import require_own_name
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,6 @@ class StepFolder:
         digests = [self._digest(decoding, number, sha256_of_file(path)) for path in paths]
         if len(paths) != 1 or paths[0].stem.rpartition("_")[2] != digests[0]:
             raise FileError(
-                self._chunks,
                 f"{self._chunks} does not have the chunk {number} ({decoding}) that was written: "
                 f"remove its files {decoding}_{number:06d}_*, and the same command makes it again.",
             )

@@ -174,10 +174,9 @@ def require_writable(folder: str | Path, key: str) -> None:
     """
     there = _nearest(Path(folder))
     if not there.is_dir():
-        raise FileError(folder, f"{there} is a file, not a directory: choose another {key}.")
+        raise FileError(f"{there} is a file, not a directory: choose another {key}.")
     if not os.access(there, os.W_OK | os.X_OK):
         raise FileError(
-            folder,
             f"Nothing can be written into {there}: choose another {key}, or change the "
             "permissions.",
         )
@@ -202,7 +201,6 @@ def require_disk(folder: Path, model: Any, saved: Iterable[int], cure: str) -> N
     free = shutil.disk_usage(_nearest(folder)).free
     if needed > free:
         raise FileError(
-            folder,
             f"What is to be saved takes about {needed / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are "
             f"free in {folder}: {cure}.",
         )

@@ -103,7 +103,6 @@ def require_of_run(run: Path, what: Path, checkpoint: str, made_from: Digests) -
     recorded = made_from.get("contract")
     if contract.is_file() and recorded is not None and recorded != _of_files([contract]):
         raise FileError(
-            what,
             f"{what} is of another checkpoint than {contract.parent}, whose {CONTRACT} differs: "
             "move it to its own run.",
         )

@@ -210,7 +210,6 @@ def files_below(folder: Path) -> list[Path]:
             found.append(path)
         elif path.is_symlink():
             raise FileError(
-                path,
                 f"{path} is a link to a directory, which no folder of isentrope holds: put the "
                 "directory itself there, or remove the link.",
             )
@@ -254,7 +253,7 @@ def require_regular(path: Path) -> None:
         FileError: If it is there and no file or folder.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise FileError(path, f"{path} is a device, a pipe or a socket: put a file in its place.")
+        raise FileError(f"{path} is a device, a pipe or a socket: put a file in its place.")
 
 
 def sha256_of_file(path: Path) -> str:
@@ -276,7 +275,6 @@ def _require_inside(folder: Path) -> None:
         return
     if not folder.resolve().is_relative_to(run.resolve()):
         raise FileError(
-            folder,
             f"{folder} leads to {folder.resolve()}, out of {run}: remove the link, or let the "
             "whole run folder be one.",
         )

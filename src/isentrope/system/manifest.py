@@ -105,7 +105,6 @@ def verify(folder: str | Path) -> str | None:
         name = file.relative_to(folder).as_posix()
         if name not in listed:
             raise FileError(
-                file,
                 f"{file} was added after {folder} was written: move it elsewhere, or read the "
                 "folder as it is with --no-verify (verify=False in Python).",
             )
@@ -138,16 +137,16 @@ def _require_made_elsewhere(folder: Path) -> None:
     """Refuse a folder of ours whose manifest was removed."""
     path = folder / MANIFEST
     if (folder / MARKER).exists() and not path.exists():
-        raise FileError(path, f"{path} is missing, which was written ({MARKER} says so): {_CURE}.")
+        raise FileError(f"{path} is missing, which was written ({MARKER} says so): {_CURE}.")
 
 
 def _require_unchanged(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
     path = folder / name
     if not path.is_file():
-        raise FileError(path, f"{path} is missing, which {MANIFEST} lists: {_CURE}.")
+        raise FileError(f"{path} is missing, which {MANIFEST} lists: {_CURE}.")
     if path.stat().st_size != entry["size"] or file_digest(path) != entry["sha256"]:
         how = _line_ends(path, entry["sha256"])
-        raise FileError(path, f"{path} was changed after it was written{how}: {_CURE}.")
+        raise FileError(f"{path} was changed after it was written{how}: {_CURE}.")
 
 
 def _line_ends(path: Path, written: str | None = None) -> str:
@@ -187,7 +186,6 @@ def _listed(path: Path) -> dict[str, dict[str, Any]]:
         return read_once(path, _parsed)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(
-            path,
             f"{path} is damaged{_line_ends(path)}, or is not a manifest of isentrope, so the "
             f"folder cannot be verified: {_CURE}.",
         ) from error

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from isentrope.system.checkpoint_names import step_of_folder
+from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.errors import FileError
 from isentrope.system.files import MARKER
 
@@ -38,7 +38,6 @@ def require_apart(out: str | Path, inputs: Iterable[str | Path] = ()) -> None:
             refused = refused or folder
     if refused is not None:
         raise FileError(
-            out,
             f"Nothing may be written into {out}, which is {_where(here, refused)}: that is read, "
             "and would be another one afterwards. Choose another folder (--out).",
         )

@@ -8,6 +8,7 @@ verified before it is opened.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,6 @@ from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.file_contents import TableSchema
 from isentrope.system.files import require_regular
 from isentrope.system.manifest import verify_file
-from isentrope.system.strict_json import parse_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,17 +29,6 @@ LARGEST_TEXT = 256 * 2**20
 _MOST_VALUES = 2 * 10**8
 """Of a column."""
 _LONGEST_REASON = 300
-_KINDS = {"an object": dict, "a list": list}
-
-
-class UnreadableError(FileError):
-    """A file whose content is not what it should be."""
-
-    def __init__(self, path: str | Path, why: str, cure: str = CURE) -> None:
-        super().__init__(path, f"{path} cannot be read: {why}. {cure}")
-
-    def __reduce__(self) -> tuple[type[FileError], tuple[Path, str]]:
-        return FileError, (self.path, str(self))
 
 
 @contextmanager
@@ -57,7 +46,7 @@ def reading(path: str | Path, cure: str = CURE) -> Iterator[Path]:
 
     Raises:
         FileNotFoundError: If a file is missing.
-        UnreadableError: For every other failure.
+        FileError: For every other failure.
         IsentropeError: As it is.
         ImportError: As it is.
     """
@@ -76,7 +65,7 @@ def reading(path: str | Path, cure: str = CURE) -> Iterator[Path]:
     except Exception as error:
         if type(error).__name__ == "OutOfMemoryError":  # of torch: the file is not at fault
             raise
-        raise UnreadableError(path, reason(error), cure) from error
+        raise FileError(f"{path} cannot be read: {reason(error)}. {cure}") from error
 
 
 def reason(error: BaseException) -> str:
@@ -109,38 +98,35 @@ def read_text(path: str | Path, cure: str = CURE) -> str:
         The text.
 
     Raises:
-        UnreadableError: If it is too large, or no text.
+        ValueError: If it is too large, or no text.
     """
     with reading(path, cure) as file:
         if (size := file.stat().st_size) > LARGEST_TEXT:
-            raise UnreadableError(
-                file, f"it has {size} bytes, more than any file of its kind", cure
-            )
+            raise ValueError(f"it has {size} bytes, more than any file of its kind")
         return file.read_bytes().decode()
 
 
-def read_json(
-    path: str | Path, cure: str = CURE, *, kind: str = "an object", finite: bool = True
-) -> Any:
+def read_json(path: str | Path, cure: str = CURE, *, kind: type = dict, finite: bool = True) -> Any:
     """The content of a JSON file.
 
     Args:
         path: The file.
         cure: What to do if it cannot be read, a sentence.
-        kind: What it must hold, "an object" or "a list".
+        kind: What it must hold, an object (dict) or a list.
         finite: Whether NaN and infinity are refused.
 
     Returns:
         The content.
 
     Raises:
-        UnreadableError: If it is not such JSON.
+        ValueError: If it is not such JSON.
     """
     text = read_text(path, cure)
     with reading(path, cure):
         content = parse_json(text, finite=finite)
-        if not isinstance(content, _KINDS[kind]):
-            raise UnreadableError(path, f"it should hold {kind}, and holds {_shown(content)}", cure)
+        if not isinstance(content, kind):
+            words = "a list" if kind is list else "an object"
+            raise ValueError(f"it should hold {words}, and holds {text[:40]}")
         return content
 
 
@@ -160,7 +146,7 @@ def read_json_lines(path: str | Path, cure: str = CURE) -> list[tuple[int, Any]]
                 rows.append((number, parse_json(line)))
             except (ValueError, RecursionError) as error:
                 raise FileError(
-                    path, f"{path}, line {number} cannot be read: {reason(error)}. {cure}"
+                    f"{path}, line {number} cannot be read: {reason(error)}. {cure}"
                 ) from error
     return rows
 
@@ -184,7 +170,7 @@ def require_types(path: str | Path, content: Any, types: Any, cure: str = CURE) 
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"])) or "its content"
-        raise FileError(path, f"{path}: {key} is wrong ({first['msg']}). {cure}") from error
+        raise FileError(f"{path}: {key} is wrong ({first['msg']}). {cure}") from error
 
 
 def read_tensors(
@@ -204,7 +190,7 @@ def read_tensors(
         Tensor by name.
 
     Raises:
-        UnreadableError: If it is damaged, or has others.
+        ValueError: If it is damaged, or has others.
     """
     from safetensors.torch import load_file
 
@@ -213,9 +199,7 @@ def read_tensors(
         for name, shape in (shapes or {}).items():
             found = tuple(tensors[name].shape) if name in tensors else None
             if found != tuple(shape):
-                raise UnreadableError(
-                    file, f"its tensor {name!r} has shape {found}, not {shape}", cure
-                )
+                raise ValueError(f"its tensor {name!r} has shape {found}, not {shape}")
         return tensors
 
 
@@ -266,22 +250,25 @@ def read_schema(path: str | Path) -> Any:
 
 
 def read_arrow(path: str | Path, cure: str = CURE) -> Any:
-    """A parquet file as an arrow table."""
+    """A parquet file as an arrow table.
+
+    Returns:
+        The table.
+
+    Raises:
+        ValueError: If a column takes much more memory than the file: repeated values are packed.
+    """
     import pyarrow.parquet as pq
 
     with reading(path, cure) as file:
-        _require_readable(pq.read_metadata(file))
+        metadata = pq.read_metadata(file)
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        for k in range(metadata.num_columns):
+            if (values := sum(group.column(k).num_values for group in groups)) > _MOST_VALUES:
+                raise ValueError(f"a column has {values} values, more than any table of its kind")
         table = pq.read_table(file)
         table.validate(full=True)
         return table
-
-
-def _require_readable(metadata: Any) -> None:
-    """Refuse columns that take much more memory than the file: repeated values are packed."""
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    for k in range(metadata.num_columns):
-        if (values := sum(group.column(k).num_values for group in groups)) > _MOST_VALUES:
-            raise ValueError(f"a column has {values} values, more than any table of its kind")
 
 
 def read_table(
@@ -303,15 +290,46 @@ def read_table(
         The table.
 
     Raises:
-        UnreadableError: If it is damaged, or a column is missing, unknown or of another type.
+        ValueError: If it is damaged, or a column is missing, unknown or of another type.
     """
     with reading(path, cure) as file:
         table = read_arrow(file, cure)
         if fault := schema.fault(table.rename_columns([*map(today, table.column_names)])):
-            raise UnreadableError(file, fault, cure)
+            raise ValueError(fault)
         return table.to_pandas().rename(columns=today)
 
 
-def _shown(content: Any) -> str:
-    text = json.dumps(content)
-    return text if len(text) <= 40 else f"{text[:40]} …"
+def parse_json(text: str, *, finite: bool = True) -> Any:
+    """Parse JSON in which no key is given twice.
+
+    Args:
+        text: JSON.
+        finite: Whether NaN and infinity are refused.
+
+    Returns:
+        The content.
+
+    Raises:
+        ValueError: If it is not that.
+    """
+    number = _finite if finite else float
+    content = json.loads(text, object_pairs_hook=_once, parse_constant=number, parse_float=number)
+    if "\\u" in text:
+        json.dumps(content, ensure_ascii=False).encode()  # refuses half of a surrogate pair
+    return content
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise ValueError(f"the key {twice!r} is given twice")
+    return content
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value

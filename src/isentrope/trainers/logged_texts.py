@@ -120,13 +120,11 @@ def _of_verl(policy: Policy, path: str | Path, task: Task) -> pd.DataFrame:
     known = {_decode(policy, p.token_ids): p for p in as_prompts(policy, task.prompts)}
     if unknown := {*table["prompt"]} - known.keys():
         raise FileError(
-            path,
             f"{path}: no prompt of its task (batch_config.dataset_name or U_dataset_name, and the "
             f"split), in the checkpoint's chat template, has the text {min(unknown)!r}. {cure}",
         )
     if (sizes := table["prompt"].value_counts()).nunique() > 1:
         raise FileError(
-            path,
             f"{path}: prompts have {sizes.min()} to {sizes.max()} responses, so some are in the "
             "batch twice, and which responses are one group is not known.",
         )

@@ -18,8 +18,7 @@ from pydantic import Field
 from isentrope.nouns.rollouts import saved_length
 from isentrope.recording.contract import read_contract
 from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
-from isentrope.system.reading import read_arrow, read_json, read_schema, read_text
-from isentrope.system.strict_json import parse_json
+from isentrope.system.reading import parse_json, read_arrow, read_json, read_schema, read_text
 from isentrope.trainers.arguments import TRAINING_ARGS, SavedArguments, read_training_arguments
 from isentrope.trainers.fields import FIELDS
 from isentrope.trainers.step import TrainerStep, Use

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from isentrope.system.reading import UnreadableError, read_text, reading
+from isentrope.system.reading import read_text, reading
 from isentrope.trainers.arguments import SavedArguments
 
 VERL_SETTINGS = "verl.yaml"
@@ -61,7 +61,7 @@ def read_verl_settings(path: Path) -> SavedArguments:
         The settings as arguments of a trainer.
 
     Raises:
-        UnreadableError: If they are not those of a run, or a value of them refers to another.
+        ValueError: If they are not those of a run, or a value of them refers to another.
     """
     cure = "Give .hydra/config.yaml of the run, with values in place of references (${...})."
     text, found = read_text(path, cure), dict[str, Any]()
@@ -71,7 +71,7 @@ def read_verl_settings(path: Path) -> SavedArguments:
         others = [*_values(content, _USUAL)]
         for place, name, value in _values(content, _NAMES):
             if isinstance(value, str) and "${" in value:
-                raise UnreadableError(path, f"{place} is {value}", cure)
+                raise ValueError(f"{place} is {value}")
             found[name] = found.get(name) if value is None else value
     odd = [f"{place}={x}" for place, usual, x in others if str(x) not in (usual, "None")]
     sizes = found.pop("ppo_mini_batch_size"), found.pop("train_batch_size")

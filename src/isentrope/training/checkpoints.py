@@ -20,8 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import TrainerCallback
 
-from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
-from isentrope.system.checkpoint_names import step_name
+from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder, step_name
 from isentrope.system.files import fresh_folder, publish_folder
 from isentrope.system.processes import barrier, rank
 from isentrope.system.reading import read_json, read_tensors, reading

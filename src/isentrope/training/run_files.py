@@ -15,11 +15,10 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from isentrope.system.checkpoint_names import step_name, step_of_folder, written_step
+from isentrope.system.checkpoint_folder import step_name, step_of_folder, written_step
 from isentrope.system.file_contents import finite
 from isentrope.system.files import append_line, remove_folder, write_bytes
-from isentrope.system.reading import reading
-from isentrope.system.strict_json import parse_json
+from isentrope.system.reading import parse_json, reading
 
 log = logging.getLogger("isentrope")
 

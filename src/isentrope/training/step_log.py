@@ -14,7 +14,7 @@ from isentrope.nouns.vectors import Vector
 from isentrope.recording.next_update import write_next_update
 from isentrope.recording.token_record import TokenRecord, off_policy_warning, policy_ratio
 from isentrope.sampling.batches import UpdateBatchReport
-from isentrope.system.checkpoint_names import step_name
+from isentrope.system.checkpoint_folder import step_name
 from isentrope.system.files import write_file
 from isentrope.system.processes import rank
 from isentrope.training.run_files import RunFiles

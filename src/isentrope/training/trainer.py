@@ -22,7 +22,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from isentrope.control.run_control import RunControl
 from isentrope.recording.contract import hyper_parameters, optimizer_names, write_contract
 from isentrope.recording.token_record import TokenRecorder
-from isentrope.system.stated_steps import require_own_states
+from isentrope.system.checkpoint_folder import require_own_states
 from isentrope.training.batch_trainer import BatchTrainer, RunOptions
 from isentrope.training.checkpoints import SaveStart, WholeCheckpoints, restore_state, write_state
 from isentrope.training.run_files import RunFiles

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from isentrope.models.layouts import foreign_file
 from isentrope.nouns.vectors import is_sharded, sharded_like
 from isentrope.policy.language_model import Policy
+from isentrope.system.checkpoint_folder import require_own_states
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.heap import mapped_blocks
 from isentrope.system.manifest import verify
 from isentrope.system.reading import read_json, read_torch, reading
-from isentrope.system.stated_steps import require_own_states
 from isentrope.update.optimizer_rules import choose_rule, state_keys
 from isentrope.update.parameter_names import PARTLY_FROZEN, SIDECAR, Names, names_of_states
 from isentrope.update.saved_state import (
@@ -131,7 +131,7 @@ def load_optimizer_state(
         except IsentropeError:
             raise
         except ValueError as error:
-            raise FileError(file, f"{file}: {error}") from error
+            raise FileError(f"{file}: {error}") from error
 
 
 def _by_name(
@@ -237,11 +237,11 @@ def _require_own_step(checkpoint: Path, states: Mapping[str, Mapping[str, Any] |
 
 def read_names(sidecar: Path) -> Names:
     """The names of an optimizer's parameters, from parameter_names.json."""
-    names = read_json(sidecar, kind="a list")
+    names = read_json(sidecar, kind=list)
     flat = [x for part in names for x in (part if isinstance(part, list) else [part])]
     if not all(isinstance(name, str) for name in flat):
         raise FileError(
-            sidecar, f"{sidecar} must be a list of parameter names, or one list per param group."
+            f"{sidecar} must be a list of parameter names, or one list per param group."
         )
     return names
 

@@ -37,7 +37,7 @@ from isentrope.policy.own_logits import truncated_entropies
 from isentrope.policy.scoring import score
 from isentrope.results.attributions import EntropyRecord
 from isentrope.results.results import EntropiesResult
-from isentrope.system.checkpoint_names import step_of_folder
+from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.progress import progress
 from isentrope.system.reading import read_json
 from isentrope.verbs.precision_stages import at_precision

@@ -35,7 +35,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import read_next_update
 from isentrope.results.attributions import MomentumRecord, PastPart, PastStep
 from isentrope.runs.checkpoints import Checkpoint
-from isentrope.system.checkpoint_names import step_of_folder
+from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.errors import IsentropeError
 from isentrope.system.formatting import listed
 from isentrope.system.progress import progress

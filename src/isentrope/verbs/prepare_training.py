@@ -31,7 +31,7 @@ from isentrope.runs.origin import training_origin
 from isentrope.sampling.batches import Groups
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.sampling.tasks.task import Task
-from isentrope.system.checkpoint_names import step_of_folder
+from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.files import sha256
 from isentrope.system.processes import all_ranks, world_size
 from isentrope.system.progress import progress

@@ -31,7 +31,7 @@ from isentrope.recording.next_update import (
 )
 from isentrope.runs.checkpoints import Checkpoint, Subject
 from isentrope.runs.study import require_inputs
-from isentrope.system.checkpoint_names import step_of_folder
+from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.manifest import verification
 from isentrope.system.processes import all_ranks, join_processes
 from isentrope.system.progress import progress

@@ -36,7 +36,7 @@ from isentrope.runs.identity import (
 )
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.origin import training_origin
-from isentrope.system.checkpoint_names import step_of_folder
+from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
 from isentrope.system.memory import is_lack_of_memory

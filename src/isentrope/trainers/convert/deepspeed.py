@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.system.reading import UnreadableError, read_text, read_torch_as_data
+from isentrope.system.reading import read_text, read_torch_as_data
 from isentrope.trainers.convert.gathered import (
     Gathered,
     Shapes,
@@ -125,7 +125,7 @@ def _step(folder: Path) -> Path:
         return folder
     name = read_text(latest).strip()
     if name != Path(name).name:
-        raise UnreadableError(latest, "it should hold the name of a folder beside it")
+        raise ValueError(f"{latest} should hold the name of a folder beside it: restore the file.")
     return folder / name
 
 

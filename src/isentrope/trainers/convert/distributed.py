@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from isentrope.system.inert import Inert, Loaded, load_pickle, load_torch
-from isentrope.system.reading import UnreadableError, read_torch, reading
+from isentrope.system.reading import read_torch, reading
 from isentrope.trainers.convert.gathered import Gathered, State
 
 METADATA = ".metadata"
@@ -96,15 +96,15 @@ def require_inert(folder: Path) -> None:
     """Refuse a DCP folder of which torch, which unpickles it freely, would run code.
 
     Raises:
-        UnreadableError: Naming what it would call.
+        ValueError: Naming what it would call.
     """
-    with reading(folder / METADATA) as path:
+    with reading(folder / METADATA):
         saved = _Saved(folder)
         named = set(saved.classes)
         for name, entry in saved.entries.items():
             named |= saved.loaded(name, None).classes if entry.name == _BYTES else set()
         if unknown := sorted(named - _OF_DCP):
-            raise UnreadableError(path, f"it names {'.'.join(unknown[0])}, which could run code")
+            raise ValueError(f"it names {'.'.join(unknown[0])}, which could run code")
 
 
 def _content(folder: Path) -> Any:
