@@ -25,8 +25,8 @@ from isentrope.control.gradients import (
 )
 from isentrope.control.own_rollouts import LEAST_PROMPTS
 from isentrope.control.requirements import BudgetOptions
+from isentrope.estimators.functional import Units
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply
 from isentrope.probe.coming_step import ComingStep, coming_step
 from isentrope.sampling.streams import generator_of

@@ -7,7 +7,8 @@ import torch
 
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.importance import diagnose
-from isentrope.estimators.price import PriceStatistics, price_of_step
+from isentrope.estimators.price import price_of_step, price_statistics
+from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.oracle import enumerate_policy
 from isentrope.oracle.richardson import derivatives
@@ -41,8 +42,9 @@ def statistics(exact, mask, functional="per_sequence"):
     """F_c, ηδF_c, ΔF_c, ηδJ_c, −ηδF_c, ΔJ of a class, without sampling noise."""
     policy, E = exact.policy, exact.rollouts
     after = score(policy, E, policy.parameters_along(cases.direction(policy), ETA))
-    of = PriceStatistics(all_responses(exact, functional), ETA, rewards_of(E), after)
-    return of(exact.probabilities() / exact.n_prompts, mask).tolist()
+    sample, omega = all_responses(exact, functional), exact.probabilities() / exact.n_prompts
+    reward = RewardMean.of(sample, rewards_of(E))
+    return price_statistics(omega, mask, sample, ETA, reward, after).tolist()
 
 
 def before(exact, length):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.estimators.identities import RoundingFloor, rounding_floor
+from isentrope.estimators.identities import rounding_floor
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.vectors import norm
 from isentrope.policy.scoring import score
@@ -19,9 +19,10 @@ def norms_only(precision):
     return ise.Policy(model, precision=precision, eos_token_id=0, pad_token_id=0)
 
 
-def floor_of(policy, batch, v):
+def floor_of(policy, batch, v, first_order=math.inf):
+    """Of so large a first order, the smallest η is that of the parameters."""
     sample = score_batch(policy, batch)
-    return rounding_floor(policy, batch, v, sample)
+    return rounding_floor(policy, batch, v, sample, first_order)
 
 
 def test_rounding_of_the_parameters_counts_as_well_as_that_of_the_scores():
@@ -31,7 +32,7 @@ def test_rounding_of_the_parameters_counts_as_well_as_that_of_the_scores():
     batch = batch.with_columns(sampler_logprobs=None)
     v = {n: -g.sign() for n, g in ise.entropy_gradient(long, batch).items()}
     sample = score_batch(long, batch)
-    smallest = floor_of(short, batch, v).parameter_eta
+    smallest = floor_of(short, batch, v).smallest_eta
 
     def change(policy, eta):
         moved = {n: p.double() for n, p in policy.parameters_along(v, eta).items()}
@@ -52,7 +53,7 @@ def test_from_the_smallest_eta_on_the_rounded_step_is_the_step_to_one_percent(pr
     policy = cases.policy("llama", precision=precision)
     v = cases.direction(policy)
     v = {n: x * 10.0**-k for k, (n, x) in enumerate(v.items())}  # of unlike sizes
-    smallest = floor_of(policy, cases.ragged(), v).parameter_eta
+    smallest = floor_of(policy, cases.ragged(), v).smallest_eta
 
     def lost(eta):
         moved = policy.parameters_along(v, eta)
@@ -70,13 +71,20 @@ def test_a_step_that_moves_zeros_alone_is_rounded_nowhere():
     name = next(iter(v))
     policy.theta[name].zero_()
     v[name] += 1.0
-    assert floor_of(policy, cases.ragged(), v).parameter_eta == 0
+    floor = floor_of(policy, cases.ragged(), v, 1.0)
+    assert floor.smallest_eta == 3 * floor.entropy_change
 
 
 def test_the_smallest_eta_is_three_floors_of_the_first_order_or_that_of_the_parameters():
-    floor = RoundingFloor(log_weight=0.0, entropy_change=2.0, eta=1.0, parameter_eta=0.25)
-    assert [floor.smallest_eta(x) for x in (4.0, -4.0, 600.0)] == [1.5, 1.5, 0.25]
-    assert floor.smallest_eta(0.0) == math.inf
+    policy, batch = cases.policy("llama", precision="float32"), cases.ragged()
+    v = cases.direction(policy)
+    floor = floor_of(policy, batch, v)
+    slope = 3 * floor.entropy_change / floor.smallest_eta  # at which both are equal
+    for first_order, factor in ((slope / 8, 8), (-slope / 8, 8), (8 * slope, 1)):
+        smallest = floor_of(policy, batch, v, first_order).smallest_eta
+        assert smallest == pytest.approx(factor * floor.smallest_eta)
+    assert floor_of(policy, batch, v, 0.0).smallest_eta == math.inf
+    assert floor_of(policy, batch, v, None).smallest_eta is None
 
 
 def test_a_direction_of_zeros_is_refused():

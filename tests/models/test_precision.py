@@ -117,9 +117,9 @@ def test_rounding_floor_is_below_its_bound_and_above_zero(precision, limit):
     batch, policy = exact.sample(64, 0), cases.policy("llama", precision=precision)
     v = cases.direction(policy)
     sample = score_batch(policy, batch)
-    floor = rounding_floor(policy, batch, v, sample)
+    floor = rounding_floor(policy, batch, v, sample, 0.1)
     assert 0 < floor.log_weight < limit
-    assert 0 < floor.smallest_eta(0.1) < 1e-2
+    assert 0 < floor.smallest_eta < 1e-2
 
 
 def test_float32_scores_are_float64_scores_to_float32_rounding():

@@ -35,9 +35,9 @@ def test_change_over_first_order_is_one_down_to_1e_8(toy, functional):
         assert point.change.value / (point.eta * sweep.first_order.value) == pytest.approx(
             1, abs=1e-3
         )
-    floor = rounding_floor(policy, batch, v, sweep.sample)
+    floor = rounding_floor(policy, batch, v, sweep.sample, sweep.first_order.value)
     assert floor.log_weight < 1e-10
-    assert floor.smallest_eta(sweep.first_order.value) < 1e-8
+    assert floor.smallest_eta < 1e-8
 
 
 def test_remainder_falls_eightfold_and_reverse_equals_forward(toy):

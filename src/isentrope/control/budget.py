@@ -36,9 +36,9 @@ from isentrope.control.requirements import (
     require_correctable,
     require_long_parameters,
 )
+from isentrope.estimators.functional import Units
 from isentrope.estimators.positions import named_positions
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector, multiply
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep, coming_step

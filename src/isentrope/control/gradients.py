@@ -32,10 +32,9 @@ import torch
 from torch import Tensor
 
 from isentrope.estimators.entropy import cotangents_of_arrays
-from isentrope.estimators.functional import Functional, Functionals, infinitesimal_jackknife
+from isentrope.estimators.functional import Functional, Functionals, Units, infinitesimal_jackknife
 from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply, zeros
 from isentrope.policy.gradient import Weights, weighted_gradients
 from isentrope.policy.language_model import Policy

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from isentrope.nouns.units import Units
+from isentrope.estimators.functional import Units
 
 RIDGE = 0.01
 """Penalty on standardised features, relative to the total weight of the tokens."""

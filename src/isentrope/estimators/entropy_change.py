@@ -9,7 +9,7 @@ errors (T11) are joint. δH₁ is per unit η, δH₂ per unit η².
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import count
 from typing import Any
 
 from torch import Tensor
@@ -228,59 +228,55 @@ def change_of_sample(
     still = result.influences.abs().amax(1, keepdim=True) <= rounding
     still[:CHANGES] = False  # F itself and its derivatives
     result = replace(result, influences=result.influences.masked_fill(still, 0.0))
-    base = sample.trust.withholding(_ONE_UNIT if result.n_units < 2 else f.withheld)
+    base = sample.trust.without_interval(_ONE_UNIT if result.n_units < 2 else f.withheld)
 
-    def options(trust: Trust) -> dict[str, Any]:
-        return {"confidence": confidence, **trust.options(f.method)}
+    def options(unit: str = f.unit, trust: Trust = base) -> dict[str, Any]:
+        return {"unit": unit, "confidence": confidence, **trust.options(f.method)}
 
-    def estimate(row: int, unit: str = f.unit, trust: Trust = base) -> Estimate:
-        return result.estimate(row, unit=unit, **options(trust))
-
-    def point(k: int, eta: float, trusts: tuple[Trust, Trust]) -> Point:
-        """ΔH, and its residual where there are two orders, at the k-th learning rate."""
-        change, trust = CHANGES + 2 * k, trusts[0].or_worse(base)
-        of_residual = trusts[1].or_worse(trust)
-        if not math.isfinite(float(result.standard_errors[change])):
+    points: list[Point] = []
+    pairs = zip(shifted_of(sample, moved), divergences or [None] * len(etas), strict=True)
+    for row, eta, (shifted, divergence) in zip(count(CHANGES, 2), etas, pairs, strict=False):
+        trust, of_residual = trust_of_change(f, shifted[0], divergence)
+        trust = trust.or_worse(base)
+        of_residual = of_residual.or_worse(trust)
+        if not math.isfinite(float(result.standard_errors[row])):
             trust, of_residual = trust.without_interval(), of_residual.without_interval()
-        moved = estimate(change, trust=trust)
-        if order < 2:
-            return Point(eta, moved, None, trust)
-        return Point(eta, moved, estimate(change + 1, trust=of_residual), trust, of_residual)
-
-    ratios = [log_ratios for log_ratios, _ in shifted_of(sample, moved)]
-    trusts = map(partial(trust_of_change, f), ratios, divergences or [None] * len(etas))
-    found = EntropyChange(
-        entropy=estimate(0),
-        first_order=None,
-        pathwise=None,
-        second_order=None,
-        linear_range=None,
-        points=[point(k, *pair) for k, pair in enumerate(zip(etas, trusts, strict=True))],
+        change, residual = result.estimate(row, **options(trust=trust)), None
+        if order == 2:
+            residual = result.estimate(row + 1, **options(trust=of_residual))
+        points.append(Point(eta, change, residual, trust, of_residual if residual else None))
+    second = reach = None
+    if order == 2:
+        second = result.estimate(3, order=2, **options(f"{f.unit} per η²"))
+        reach = ratio_of(result, 1, 3, name=f"δ{f.symbol}₂", **options("η"))
+    return EntropyChange(
+        entropy=result.estimate(0, **options()),
+        first_order=result.estimate(1, **options(f"{f.unit} per η")) if order else None,
+        pathwise=result.estimate(2, **options(f"{f.unit} per η")) if order else None,
+        second_order=second,
+        linear_range=reach,
+        points=points,
         functional=f.functional,
         method=f.method,
         sample=sample,
         influences=_influences(result.influences, etas, order),
     )
-    if order:
-        per_eta = f"{f.unit} per η"
-        found = replace(found, first_order=estimate(1, per_eta), pathwise=estimate(2, per_eta))
-    if order == 2:
-        reach = ratio_of(result, 1, 3, name=f"δ{f.symbol}₂", unit="η", **options(base))
-        second = result.estimate(3, unit=f"{f.unit} per η²", order=2, **options(base))
-        found = replace(found, second_order=second, linear_range=reach)
-    return found
+
+
+_ORDERS = ((), ("first_order", "pathwise"), ("first_order", "pathwise", "second_order"))
+_SWEPT = (
+    ("delta_h",),
+    ("delta_h", "first_order"),
+    ("delta_h", "residual", "first_order", "second_order"),
+)
+"""Numbers with an influence, by the orders that are known: at θ, and at a learning rate."""
 
 
 def _influences(rows: Tensor, etas: Sequence[float], order: int) -> dict[str, Tensor]:
-    orders = {"first_order": rows[1], "pathwise": rows[2]} if order else {}
-    orders |= {"second_order": rows[3]} if order == 2 else {}
-    found = dict(orders)
+    found = dict(zip(_ORDERS[order], rows[1:CHANGES], strict=False))
     for k, eta in enumerate(etas):
-        change = CHANGES + 2 * k
-        row = {"delta_h": rows[change]}
-        if order == 2:
-            row["residual"] = rows[change + 1]
-        powers = {"first_order": eta, "second_order": eta * eta}
-        row |= {name: powers[name] * x for name, x in orders.items() if name in powers}
-        found |= {f"sweep[{eta:g}].{name}": x for name, x in row.items()}
+        change, residual = rows[CHANGES + 2 * k : CHANGES + 2 * k + 2]
+        at = {"delta_h": change, "residual": residual}
+        at |= {"first_order": eta * rows[1], "second_order": eta * eta * rows[3]}
+        found |= {f"sweep[{eta:g}].{name}": at[name] for name in _SWEPT[order]}
     return found

@@ -33,6 +33,7 @@ prompt draws: responses of one group are not independent of each other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -42,7 +43,6 @@ from torch import Tensor
 
 from isentrope.nouns.differences import derivatives_at_zero
 from isentrope.nouns.estimate import ROUNDING, Estimate, Functional
-from isentrope.nouns.units import Units
 
 Method = Literal["sequence", "prefix", "doubly-robust", "surprisal"]
 
@@ -166,14 +166,57 @@ def along(
     """
 
     def path(series: tuple[Tensor, ...], e: Tensor) -> Tensor:
-        if len(series) == 1:
-            return series[0]
-        slope = series[1] if len(series) == 2 else series[1] + series[2] * (e / 2)
-        return series[0] + slope * e
+        value = series[0]
+        for k, derivative in enumerate(series[1:], 1):
+            value = value + derivative * (e**k / k)  # k! = k for both
+        return value
 
     return derivatives_at_zero(
         lambda e: functional(omega, path(log_ratios, e), path(entropies, e)), 2
     )
+
+
+@dataclass(frozen=True)
+class Units:
+    """The independent units behind samples, such as prompt draws, in the order of their labels.
+
+    Attributes:
+        place: (n,) int64, the unit of each sample, numbered from 0.
+        count: P, their number.
+    """
+
+    place: Tensor
+    count: int
+
+    @classmethod
+    def of(cls, labels: Tensor) -> Units:
+        """Number the units.
+
+        Args:
+            labels: (n,) equal for the samples of a unit.
+
+        Returns:
+            The units.
+        """
+        units, place = labels.unique(return_inverse=True)
+        return cls(place, len(units))
+
+    @property
+    def sizes(self) -> Tensor:
+        """(P,) int64, the samples of each unit."""
+        return self.place.bincount(minlength=self.count)
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Sums over the samples of each unit.
+
+        Args:
+            values: (..., n).
+
+        Returns:
+            (..., P) float64.
+        """
+        zeros = torch.zeros(*values.shape[:-1], self.count, dtype=torch.float64)
+        return zeros.index_add_(-1, self.place, values.double())
 
 
 @dataclass(frozen=True)
@@ -192,16 +235,14 @@ class Jackknifed:
 
     @property
     def covariance(self) -> Tensor:
-        """(m, m) joint covariance of the statistics."""
-        scale = self.n_units / max(self.n_units - 1, 1)
+        """(m, m) joint covariance of the statistics; NaN with a single unit."""
+        scale = self.n_units / (self.n_units - 1) if self.n_units > 1 else math.nan
         return scale * self.influences @ self.influences.T
 
     @property
     def standard_errors(self) -> Tensor:
         """(m,) standard errors; NaN with a single unit."""
-        if self.n_units < 2:
-            return torch.full_like(self.values, float("nan"))
-        return self.covariance.diagonal().clamp_min(0).sqrt()
+        return self.covariance.diagonal().sqrt()
 
     def estimate(self, row: int, **options: Any) -> Estimate:
         """One of the statistics with its interval.

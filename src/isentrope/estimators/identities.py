@@ -45,6 +45,7 @@ from torch import Tensor
 
 from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.estimators.sample import ScoredBatch
+from isentrope.estimators.sampler_match import root_mean_square
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm
 from isentrope.policy.language_model import Policy
@@ -72,32 +73,22 @@ class RoundingFloor:
     Attributes:
         log_weight: Root mean square noise of a sequence's log-weight, nats per sequence.
         entropy_change: Noise of ΔH, in the unit of the functional.
-        eta: The probing step's η.
-        parameter_eta: Smallest η, to a factor of 2, from which on rounding the parameters θ + ηv
-            changes v by at most 1 %.
+        smallest_eta: Smallest η at which |ηδH₁| is at least three floors, and rounding the
+            parameters θ + ηv changes v by at most 1 % (to a factor of 2); infinite if δH₁ is 0,
+            None where it is not known.
     """
 
     log_weight: float
     entropy_change: float
-    eta: float
-    parameter_eta: float
-
-    def smallest_eta(self, first_order: float) -> float:
-        """Smallest η at which |ηδH₁| is at least three floors, and θ + ηv the step.
-
-        Args:
-            first_order: δH₁ per unit η.
-
-        Returns:
-            η; infinite if δH₁ is 0.
-        """
-        if not first_order:
-            return math.inf
-        return max(3 * self.entropy_change / abs(first_order), self.parameter_eta)
+    smallest_eta: float | None
 
 
 def rounding_floor(
-    policy: Policy, rollouts: Rollouts, direction: Vector, sample: ScoredBatch
+    policy: Policy,
+    rollouts: Rollouts,
+    direction: Vector,
+    sample: ScoredBatch,
+    first_order: float | None = None,
 ) -> RoundingFloor:
     """Measure the floor by four evaluations near θ, on the E-batch in use.
 
@@ -106,6 +97,7 @@ def rounding_floor(
         rollouts: The E-batch.
         direction: v.
         sample: The same E-batch scored at θ.
+        first_order: δH₁ per unit η, where it is known.
 
     Returns:
         The floor.
@@ -118,30 +110,28 @@ def rounding_floor(
             "The direction is zero: there is no step whose rounding could be measured."
         )
     eta = RELATIVE_STEP * norm(policy.theta) / norm(direction)
-    near = [
-        (weight, score(policy, rollouts, policy.parameters_along(direction, k * eta)))
-        for k, weight in DIFFERENCE.items()
-    ]
-    at_theta = -sum(DIFFERENCE.values())
-    f = sample.functional
-    base = sample.series[0]
+    scores = [(-sum(DIFFERENCE.values()), sample.series[0])]
+    for k, weight in DIFFERENCE.items():
+        moved = score(policy, rollouts, policy.parameters_along(direction, k * eta))
+        scores.append((weight, moved))
 
     def difference(omega: Tensor) -> Tensor:
-        here = at_theta * f(omega, sample.log_ratios, sample.entropies)
-        there = (
-            weight * f(omega, s.logprobs - sample.sampler_logprobs, s.entropies)
-            for weight, s in near
-        )
-        return sum(there, here)[None]
+        values = [
+            weight * sample.functional(omega, s.logprobs - sample.sampler_logprobs, s.entropies)
+            for weight, s in scores
+        ]
+        return torch.stack(values).sum(0, keepdim=True)
 
     result = infinitesimal_jackknife(difference, sample.prompt_index)
-    spread = float((result.values[0].square() + result.standard_errors[0].square()).sqrt())
-    gaps = sum((w * s.logprobs for w, s in near), at_theta * base.logprobs).sum(1)
+    change = math.hypot(float(result.values[0]), float(result.standard_errors[0])) / NOISE
+    gaps = torch.stack([weight * s.logprobs for weight, s in scores]).sum((0, 2))
+    smallest = first_order and max(
+        3 * change / abs(first_order), _parameter_eta(policy.theta, direction)
+    )
     return RoundingFloor(
-        log_weight=float(gaps.square().mean().sqrt()) / NOISE,
-        entropy_change=spread / NOISE,
-        eta=eta,
-        parameter_eta=_parameter_eta(policy.theta, direction),
+        log_weight=root_mean_square(gaps) / NOISE,
+        entropy_change=change,
+        smallest_eta=math.inf if smallest == 0 else smallest,
     )
 
 

@@ -37,8 +37,14 @@ Verdict = Literal["trust", "smooth", "resample"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 """From good to bad."""
 
-Reason = Literal["uneven", "carriers", "unknown", "collapsed", "mean"]
-"""The rule that decided a verdict."""
+_INDICATIVE = "the value is indicative only, and has no interval."
+_FRESH = 'draw fresh responses from the policy itself (for ΔH, method "resampled").'
+UNEVEN = f"The importance weights are too uneven here: {_INDICATIVE}"
+FEW_CARRIERS = f"Too few responses carry the variance of the importance weights: {_INDICATIVE}"
+UNKNOWN = f"The error of the importance weights is not known here: {_INDICATIVE}"
+COLLAPSED = f"The importance weights have collapsed here: {_FRESH}"
+MEAN = f"The mean of the importance weights is not 1 here, as it should be: {_FRESH}"
+"""By the rule that decided a verdict."""
 
 COLLAPSED_ESS = 0.5
 """ESS/n below which fresh responses are as accurate as the weights (docs/results/coverage.md)."""
@@ -76,20 +82,6 @@ WITHOUT_CHI_SQUARE = Rule(0.98)
 """Of every ΔH where χ² is not known; ESS/n is then that of the batch."""
 
 
-def rule_of(functional: str, method: str) -> Rule:
-    """What the interval of a ΔH requires of the weights.
-
-    Args:
-        functional: "per_token" or "per_sequence".
-        method: "prefix", "sequence", "doubly-robust" or "surprisal".
-
-    Returns:
-        The rule.
-    """
-    per_token_prefix = (functional, method) == ("per_token", "prefix")
-    return PER_TOKEN_PREFIX if per_token_prefix else OTHERWISE
-
-
 @dataclass(frozen=True)
 class Trust:
     """Diagnostics of one set of prefix weights.
@@ -107,8 +99,7 @@ class Trust:
         bound: Largest acceptable k̂ for this n, min(1 − 1/log10 n, 0.7) (Vehtari et al., PSIS).
         verdict: "trust", "smooth" or "resample".
         notes: Warnings that hold for every verdict.
-        reason: The rule that decided a verdict other than "trust".
-        withheld: Why there is no interval where it is not for the weights; else empty.
+        reason: Why the verdict is not "trust", or there is no interval; else empty.
     """
 
     ess: float
@@ -120,15 +111,12 @@ class Trust:
     bound: float
     verdict: Verdict
     notes: tuple[str, ...] = ()
-    reason: Reason | None = None
-    withheld: str = ""
+    reason: str = ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings for a number computed with these weights: of the verdict, and of k̂."""
-        if self.withheld:
-            return (self.withheld, *self.notes)
-        return (*((_WARNINGS[self.reason],) if self.reason else ()), *self.notes)
+        return (self.reason, *self.notes) if self.reason else self.notes
 
     @property
     def caveats(self) -> Caveats:
@@ -164,22 +152,18 @@ class Trust:
         )
         return replace(self, carriers=carriers, verdict=verdict, reason=reason)
 
-    def withholding(self, reason: str) -> Trust:
-        """The same, without an interval for a reason that is not the weights; "" for none."""
-        return self.without_interval(reason) if reason else self
-
-    def without_interval(self, reason: str = "") -> Trust:
+    def without_interval(self, reason: str = UNKNOWN) -> Trust:
         """The same, at best "smooth".
 
         Args:
-            reason: Why, where it is not because the second moment of the weights is not known.
+            reason: Why; empty for no reason, which changes nothing.
 
         Returns:
             A copy; this one where it has no interval already.
         """
-        if self.verdict != "trust":
+        if self.verdict != "trust" or not reason:
             return self
-        return replace(self, verdict="smooth", reason="unknown", withheld=reason)
+        return replace(self, verdict="smooth", reason=reason)
 
     def or_worse(self, other: Trust) -> Trust:
         """The one with the worse verdict, where a number uses both sets of weights.
@@ -195,17 +179,6 @@ class Trust:
         return worse if worse.notes == notes else replace(worse, notes=notes)
 
 
-_INDICATIVE = "the value is indicative only, and has no interval."
-_FRESH = 'draw fresh responses from the policy itself (for ΔH, method "resampled").'
-_WARNINGS: dict[Reason, str] = {
-    "uneven": f"The importance weights are too uneven here: {_INDICATIVE}",
-    "carriers": f"Too few responses carry the variance of the importance weights: {_INDICATIVE}",
-    "unknown": f"The error of the importance weights is not known here: {_INDICATIVE}",
-    "collapsed": f"The importance weights have collapsed here: {_FRESH}",
-    "mean": f"The mean of the importance weights is not 1 here, as it should be: {_FRESH}",
-}
-"""By the rule that decided."""
-
 _HEAVY = (
     "k̂ of the weights is beyond its bound: a few responses weigh much more than the rest; compare "
     'with method "resampled".'
@@ -216,7 +189,7 @@ def diagnose(
     log_ratios: Tensor,
     tokens: Tensor,
     moments: Tensor | None = None,
-    rule: Rule | None = None,
+    rule: Rule = OTHERWISE,
     *,
     notes: tuple[str, ...] = (),
 ) -> Trust:
@@ -227,8 +200,7 @@ def diagnose(
         tokens: (n, t) mask or token counts.
         moments: (n, t, 2) χ² and κ of each token, or (n, t, 1) χ² alone; None where they are
             not known, and the effective sample size of the batch is used instead.
-        rule: What an interval requires; by default that of a ΔH per sequence, or
-            `WITHOUT_CHI_SQUARE`.
+        rule: What an interval requires where they are known; else `WITHOUT_CHI_SQUARE`.
         notes: Warnings to add.
 
     Returns:
@@ -248,10 +220,10 @@ def diagnose(
         ratio, carriers = integrated(after - log_ratios, moments)
     weights = whole.exp()
     spread = float(weights.std(correction=min(1, n - 1)) / math.sqrt(n))
-    verdict, reason = _verdict(ratio, carriers, rule or OTHERWISE)
+    verdict, reason = _verdict(ratio, carriers, rule)
     off = not abs(float(weights.mean()) - 1) <= MEAN_WEIGHT_TOLERANCE + 5 * spread  # or overflow
     if off and verdict != "resample":
-        verdict, reason = "resample", "mean"
+        verdict, reason = "resample", MEAN
     return Trust(
         ess=float(by_position @ share),
         ess_by_position=by_position,
@@ -266,13 +238,13 @@ def diagnose(
     )
 
 
-def _verdict(ess_ratio: float, carriers: float, rule: Rule) -> tuple[Verdict, Reason | None]:
-    """The verdict, and the rule that decided it."""
+def _verdict(ess_ratio: float, carriers: float, rule: Rule) -> tuple[Verdict, str]:
+    """The verdict, and why it is not "trust"."""
     if not ess_ratio >= COLLAPSED_ESS:
-        return "resample", "collapsed"
+        return "resample", COLLAPSED
     if not ess_ratio >= rule.ess:
-        return "smooth", "uneven"
-    return ("smooth", "carriers") if carriers < rule.carriers else ("trust", None)
+        return "smooth", UNEVEN
+    return ("smooth", FEW_CARRIERS) if carriers < rule.carriers else ("trust", "")
 
 
 def integrated(log_before: Tensor, moments: Tensor) -> tuple[float, float]:

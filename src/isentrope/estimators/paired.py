@@ -28,14 +28,13 @@ from torch import Tensor
 
 from isentrope.estimators.functional import (
     EstimatorOptions,
-    Functionals,
     Jackknifed,
     infinitesimal_jackknife,
 )
 from isentrope.estimators.importance import Trust, Verdict
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import RewardMean
-from isentrope.estimators.sample import ScoredBatch, score_batch, trust_of_change
+from isentrope.estimators.sample import score_batch, trust_of_change
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -79,15 +78,6 @@ class PairedChanges:
     verdicts: dict[str, Verdict]
 
 
-@dataclass(frozen=True)
-class _Moved:
-    """E at θ + ηv: log-ratios to the sampler, entropies, and diagnostics of each functional."""
-
-    log_ratios: Tensor
-    entropies: Tensor
-    trusts: tuple[Trust, ...]
-
-
 class PairedSteps:
     """Steps that are compared on one E-batch.
 
@@ -119,7 +109,8 @@ class PairedSteps:
         self._functionals = [self._sample.functional]
         if E.rewards is not None:
             self._functionals.append(RewardMean.of(self._sample, E.rewards))
-        self._moved: dict[str, _Moved] = {}
+        self._moved: dict[str, tuple[Tensor, Tensor]] = {}  # log-ratios and H after each step
+        self._trusts: dict[str, list[Trust]] = {}  # of each functional
 
     def add(self, name: str, direction: Vector) -> None:
         """Score E after a step; the direction is not kept.
@@ -137,12 +128,13 @@ class PairedSteps:
         if moved is None:
             raise NotFiniteError(f"The scores after the step {name!r} are not finite.")
         scores, divergence = moved
-        log_ratios, base = scores.logprobs - sample.sampler_logprobs, sample.trust
-        trusts = (
-            trust_of_change(f, log_ratios, divergence)[0].withholding(f.withheld).or_worse(base)
-            for f in self._functionals
-        )
-        self._moved[name] = _Moved(log_ratios, scores.entropies, tuple(trusts))
+        log_ratios = scores.logprobs - sample.sampler_logprobs
+        self._moved[name] = log_ratios, scores.entropies
+        trusts = [trust_of_change(f, log_ratios, divergence)[0] for f in self._functionals]
+        self._trusts[name] = [
+            trust.without_interval(f.withheld).or_worse(sample.trust)
+            for f, trust in zip(self._functionals, trusts, strict=True)
+        ]
 
     def changes(self, pairs: Sequence[Pair] = ()) -> PairedChanges:
         """All changes, and differences between some of them, from one jackknife.
@@ -153,42 +145,43 @@ class PairedSteps:
         Returns:
             Changes and differences; without interval where the weights cannot be trusted.
         """
-        one = self._moved
         result = infinitesimal_jackknife(
             lambda omega: self._statistics(omega, pairs), self._sample.prompt_index
         )
-        alone = {name: self._change(result, k, one[name]) for k, name in enumerate(one)}
-        compared = {
-            (name, others): self._change(result, k, one[name], *(one[other] for other in others))
-            for k, (name, others) in enumerate(pairs, len(one))
-        }
-        for k, pair in enumerate(pairs, len(one)):
-            if len(pair[1]) == 1:
-                plain, gained = pair[1][0], compared[pair]
-                both = k, list(one).index(plain)
-                found = price(result, both, alone[plain], gained, self._confidence)
-                compared[pair] = replace(gained, price=found)
-        return PairedChanges(alone, compared, {n: x.trusts[0].verdict for n, x in one.items()})
+        names, several = [*self._moved], self._functionals
 
-    def _change(self, result: Jackknifed, k: int, *made_of: _Moved) -> Change:
-        """The k-th ΔH and ΔJ, and the weights that they are made with."""
-        several = self._functionals
+        def change(k: int, made_of: Sequence[str]) -> Change:
+            """The k-th ΔH and ΔJ, of steps whose weights they are made with."""
+            estimates: list[Estimate] = []
+            for i, f in enumerate(several):
+                trust = reduce(Trust.or_worse, (self._trusts[name][i] for name in made_of))
+                options = {
+                    "unit": f.unit,
+                    "confidence": self._confidence,
+                    **trust.options(f.method),
+                }
+                estimates.append(result.estimate(len(several) * k + i, **options))
+            return Change(*estimates)
 
-        def estimate(i: int, f: Functionals) -> Estimate:
-            options = reduce(Trust.or_worse, (x.trusts[i] for x in made_of)).options(f.method)
-            row = len(several) * k + i
-            return result.estimate(row, unit=f.unit, confidence=self._confidence, **options)
-
-        return Change(*(estimate(i, f) for i, f in enumerate(several)))
+        alone = {name: change(k, [name]) for k, name in enumerate(names)}
+        compared: dict[Pair, Change] = {}
+        for k, (name, others) in enumerate(pairs, len(names)):
+            gained = change(k, [name, *others])
+            if len(others) == 1:
+                rows, plain = (k, names.index(others[0])), alone[others[0]]
+                found = price(result, rows, plain, gained, self._confidence)
+                gained = replace(gained, price=found)
+            compared[name, others] = gained
+        return PairedChanges(alone, compared, {n: x[0].verdict for n, x in self._trusts.items()})
 
     def _statistics(self, omega: Tensor, pairs: Sequence[Pair]) -> Tensor:
         """ΔH, with rewards ΔJ after it, of every step, then of every pair, flat."""
 
-        def values(of: ScoredBatch | _Moved) -> Tensor:
-            return torch.stack([f(omega, of.log_ratios, of.entropies) for f in self._functionals])
+        def values(log_ratios: Tensor, entropies: Tensor) -> Tensor:
+            return torch.stack([f(omega, log_ratios, entropies) for f in self._functionals])
 
-        base = values(self._sample)
-        alone = {name: values(one) - base for name, one in self._moved.items()}
+        base = values(self._sample.log_ratios, self._sample.entropies)
+        alone = {name: values(*moved) - base for name, moved in self._moved.items()}
         compared = [
             alone[name] - torch.stack([alone[other] for other in others]).mean(0)
             for name, others in pairs

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from isentrope.estimators.functional import Units
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.units import Units
 from isentrope.system.errors import IsentropeError
 
 HIGH = 0.8

@@ -17,20 +17,18 @@ a ratio (Fieller).
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import along, infinitesimal_jackknife
+from isentrope.estimators.functional import Units, along, infinitesimal_jackknife
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import REWARD, RewardMean
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.nouns.saved import Absent
-from isentrope.nouns.units import Units
 from isentrope.policy.token_statistics import Scores
 
 PRICED = ("prefix", "sequence")
@@ -141,51 +139,53 @@ def price_of_step(
             shape than E's tokens.
     """
     masks = _masks(sample, classes)
-    read = PriceStatistics(sample, eta, rewards, after and after[0])
+    unit, method, base = sample.functional.unit, sample.functional.method, sample.trust
+    reward = None if rewards is None else RewardMean.of(sample, rewards)
     result = infinitesimal_jackknife(
-        lambda omega: torch.cat([read(omega, mask) for mask in masks.values()]),
+        lambda omega: torch.cat(
+            [
+                price_statistics(omega, mask, sample, eta, reward, after and after[0])
+                for mask in masks.values()
+            ]
+        ),
         sample.prompt_index,
     )
-    withheld = "" if read.reward is None else read.reward.withheld
-    of_reward = sample.trust.without_interval(withheld) if withheld else sample.trust
-    moved = sample.trust if after is None else after[1].or_worse(sample.trust)
-    trusts = [sample.trust, sample.trust, moved, of_reward, sample.trust]
-    trusts.append(of_reward if withheld else moved)
-    method = sample.functional.method
+    moved = base if after is None else after[1].or_worse(base)
+    withheld = "" if reward is None else reward.withheld
+    of_reward = base.without_interval(withheld)
+    trusts = (base, base, moved, of_reward, base, of_reward if withheld else moved)
 
-    def options(mask: Tensor) -> list[dict[str, Any]]:
+    def options(row: int, mask: Tensor) -> dict[str, Any]:
         alone = _ONE_PROMPT if Units.of(sample.prompt_index[mask.any(1)]).count < 2 else ""
-        every = [trust.withholding(alone).options(method) for trust in trusts]
-        return [{"confidence": confidence, **each} for each in every]
-
-    known = {"change": after is not None, "reward": rewards is not None}
+        trust = trusts[row].without_interval(alone)
+        return {"confidence": confidence, **trust.options(method)}
 
     def spent(at: int, mask: Tensor) -> Spent:
         """What happens at a class, of which the statistics begin at a row."""
-        unit, ratio = sample.functional.unit, partial(ratio_of, result, name="δH₁", sign="any")
-        of = options(mask)
-        entropy, first_order, change, reward = (
-            result.estimate(at + k, unit=unit_of, **of[k])
-            for k, unit_of in enumerate((unit, unit, unit, REWARD))
-        )
+
+        def estimate(row: int, unit: str = unit) -> Estimate:
+            return result.estimate(at + row, unit=unit, **options(row, mask))
+
+        def ratio(row: int, bottom: int, unit: str) -> Estimate:
+            of: dict[str, Any] = {"name": "δH₁", "sign": "any", "unit": unit, **options(row, mask)}
+            return ratio_of(result, at + row, bottom, **of)
+
         whole = Estimate.exact(1.0, result.n_units, unit=NET_SHARE, method="definition")
         for_a_nat = f"{REWARD} per {unit.replace('nats', 'nat')}"
         return Spent(
-            tokens=float(mask.sum() / sample.series[0].mask.sum()),
-            entropy=entropy,
-            first_order=first_order,
-            share=ratio(at + 1, 1, unit=NET_SHARE, **of[1]) if at else whole,
-            change=change if known["change"] else None,
-            reward=reward if known["reward"] else None,
-            reward_for_a_nat=ratio(at + 3, at + 4, unit=for_a_nat, **of[3])
-            if known["reward"]
-            else None,
+            tokens=float(mask.sum() / masks[""].sum()),
+            entropy=estimate(0),
+            first_order=estimate(1),
+            share=ratio(1, 1, NET_SHARE) if at else whole,
+            change=estimate(2) if after else None,
+            reward=estimate(3, REWARD) if reward else None,
+            reward_for_a_nat=ratio(3, at + 4, for_a_nat) if reward else None,
         )
 
     parts = {name: spent(place * ROWS, x) for place, (name, x) in enumerate(masks.items())}
-    change = (
-        result.estimate(5, unit=REWARD, **options(masks[""])[5]) if all(known.values()) else None
-    )
+    change = None
+    if after and reward:
+        change = result.estimate(5, unit=REWARD, **options(5, masks[""]))
     return Price(parts.pop(""), parts, change)
 
 
@@ -205,46 +205,36 @@ def _masks(sample: ScoredBatch, classes: Mapping[str, Tensor]) -> dict[str, Tens
     return {"": tokens} | {name: mask & tokens for name, mask in classes.items()}
 
 
-@dataclass(frozen=True)
-class PriceStatistics:
-    """The statistics of a class of positions as a function of the samples' weights.
+def price_statistics(
+    omega: Tensor,
+    mask: Tensor,
+    sample: ScoredBatch,
+    eta: float,
+    reward: RewardMean | None,
+    after: Scores | None,
+) -> Tensor:
+    """F_c, ηδF_c, ΔF_c, ηδJ_c, −ηδF_c and ΔJ of a class of positions.
 
-    Attributes:
+    Args:
+        omega: (n,) sample weights.
+        mask: (n, t) whether a token stands at a position of the class.
         sample: E at θ, with its first derivative along v.
         eta: η.
-        rewards: (n,) the reward of each response, or None.
+        reward: J of the batch, or None.
         after: Scores at θ + ηv, or None.
+
+    Returns:
+        (`ROWS`,), 0 for what is not known.
     """
-
-    sample: ScoredBatch
-    eta: float
-    rewards: Tensor | None
-    after: Scores | None
-
-    @property
-    def reward(self) -> RewardMean | None:
-        """J of the batch."""
-        return None if self.rewards is None else RewardMean.of(self.sample, self.rewards)
-
-    def __call__(self, omega: Tensor, mask: Tensor) -> Tensor:
-        """F_c, ηδF_c, ΔF_c, ηδJ_c, −ηδF_c and ΔJ.
-
-        Args:
-            omega: (n,) sample weights.
-            mask: (n, t) whether a token stands at a position of the class.
-
-        Returns:
-            (`ROWS`,), 0 for what is not known.
-        """
-        f, sample, eta, reward = self.sample.functional, self.sample, self.eta, self.reward
-        r, h = sample.log_ratio_series[:2], tuple(x * mask for x in sample.entropy_series[:2])
-        value, slope, _ = along(f, omega, r, h)
-        change = earned = total = value * 0
+    f = sample.functional
+    r, h = sample.log_ratio_series[:2], tuple(x * mask for x in sample.entropy_series[:2])
+    value, slope, _ = along(f, omega, r, h)
+    change = earned = total = value * 0
+    if reward is not None:
+        earned = along(reward, omega, (r[0], r[1] * mask), h[:1])[1]
+    if after is not None:
+        moved = after.logprobs - sample.sampler_logprobs
+        change = f(omega, moved, after.entropies * mask) - value
         if reward is not None:
-            earned = along(reward, omega, (r[0], r[1] * mask), h[:1])[1]
-        if self.after is not None:
-            moved = self.after.logprobs - sample.sampler_logprobs
-            change = f(omega, moved, self.after.entropies * mask) - value
-            if reward is not None:
-                total = reward(omega, moved, h[0]) - reward(omega, r[0], h[0])
-        return torch.stack([value, eta * slope, change, eta * earned, -eta * slope, total])
+            total = reward(omega, moved, h[0]) - reward(omega, r[0], h[0])
+    return torch.stack([value, eta * slope, change, eta * earned, -eta * slope, total])

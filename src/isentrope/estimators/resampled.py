@@ -32,11 +32,11 @@ from isentrope.estimators.functional import (
     Functional,
     Functionals,
     Jackknifed,
+    Units,
     infinitesimal_jackknife,
 )
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score

@@ -18,18 +18,17 @@ best rate at that B, and not that of a step without noise (T8).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
 from isentrope.estimators.entropy_change import EntropyChange, Point, change_of_sample
-from isentrope.estimators.functional import Functionals, stable_exp
+from isentrope.estimators.functional import Functionals, Units, stable_exp
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.tail import bounded_mean
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
-from isentrope.nouns.units import Units
 
 REWARD = "reward"
 """Unit of J."""
@@ -169,7 +168,7 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
         reward=reward,
         first_order=found.first_order,
         second_order=found.second_order,
-        top=_half(reach) if reach is not None and why is None else None,
+        top=None if why or reach is None else _half(reach),
         no_top=why,
         points=found.points,
         influences={
@@ -198,24 +197,14 @@ def _why_no_top(change: EntropyChange) -> str | None:
         )
     if not first.ci_low > 0:
         return "The interval of δJ₁ does not lie above zero: E does not show that the step earns."
-    bent = _beyond_second_order(change.points, second.value, reach.value / 2)
-    return (
-        None
-        if bent is None
-        else (
-            f"At η = {bent:.3g} ΔJ differs from its second order by more than {THIRD_ORDER:.0%} of "
-            "that order, so a parabola does not say where reward is highest."
-        )
-    )
-
-
-def _beyond_second_order(points: Sequence[Point], second: float, top: float) -> float | None:
-    """The first rate up to the top whose residual is surely no small part of the second order."""
-    for point in sorted(points, key=lambda point: abs(point.eta)):
-        allowed = THIRD_ORDER * abs(second) * point.eta**2
-        residual = point.residual
-        if abs(point.eta) > top or residual is None:
+    for point in sorted(change.points, key=lambda point: abs(point.eta)):
+        residual, allowed = point.residual, THIRD_ORDER * abs(second.value) * point.eta**2
+        if residual is None or abs(point.eta) > reach.value / 2:
             continue
         if residual.ci_low > allowed or residual.ci_high < -allowed:
-            return point.eta
+            return (
+                f"At η = {point.eta:.3g} ΔJ differs from its second order by more than "
+                f"{THIRD_ORDER:.0%} of that order, so a parabola does not say where reward is "
+                "highest."
+            )
     return None

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.functional import Functional, Functionals, Method, along
-from isentrope.estimators.importance import Trust, diagnose, rule_of
+from isentrope.estimators.importance import OTHERWISE, PER_TOKEN_PREFIX, Trust, diagnose
 from isentrope.estimators.sampler_match import (
     TOLERANCE,
     SamplerMatch,
@@ -58,15 +58,13 @@ class ScoredBatch:
     @property
     def trust(self) -> Trust:
         """Diagnostics of the weights at θ, policy over sampler."""
-        f, mask = self.functional, self.series[0].mask
-        match = self.match
+        match, moments = self.match, self.jumps
         if match is None:
-            gap = root_mean_square(self.log_ratios[mask])
+            gap = root_mean_square(self.log_ratios[self.series[0].mask])
             match = SamplerMatch(gap, None, gap <= TOLERANCE)
-        same = torch.zeros(*mask.shape, 2, dtype=torch.float64) if match.agrees else None
-        moments = same if self.jumps is None else self.jumps
-        rule = rule_of(f.functional, f.method)
-        trust = diagnose(self.log_ratios, f.tokens, moments, rule, notes=match.warnings)
+        if moments is None and match.agrees:
+            moments = torch.zeros(*self.entropies.shape, 2, dtype=torch.float64)
+        trust = _judge(self.functional, self.log_ratios, moments, match.warnings)
         return trust if moments is not None else trust.without_interval()
 
     @property
@@ -138,9 +136,8 @@ def score_batch(
     kept = series[0].logprobs
     if rollouts.sampler_logprobs is not None:
         kept = rollouts.padded("sampler_logprobs")
-    of_surprisal = kept if method == "surprisal" else None
     return ScoredBatch(
-        Functionals(functional, method, tokens, baseline, of_surprisal),
+        Functionals(functional, method, tokens, baseline, kept if method == "surprisal" else None),
         kept,
         series,
         rollouts.prompt_index,
@@ -166,13 +163,18 @@ def trust_of_change(
     Returns:
         Diagnostics for ΔH(η), and for ΔH − ηδH₁ − η²δH₂.
     """
-    if divergence is None:
-        trust = diagnose(log_ratios, f.tokens)
-        return trust, trust.without_interval()
-    trust = diagnose(log_ratios, f.tokens, divergence.jumps, rule_of(f.functional, f.method))
-    if divergence.remainder is None:
+    trust = _judge(f, log_ratios, divergence and divergence.jumps)
+    if divergence is None or divergence.remainder is None:
         return trust, trust.without_interval()
     return trust, trust.for_residual(log_ratios, divergence.remainder)
+
+
+def _judge(
+    f: Functionals, log_ratios: Tensor, moments: Tensor | None, notes: tuple[str, ...] = ()
+) -> Trust:
+    per_token_prefix = (f.functional, f.method) == ("per_token", "prefix")
+    rule = PER_TOKEN_PREFIX if per_token_prefix else OTHERWISE
+    return diagnose(log_ratios, f.tokens, moments, rule, notes=notes)
 
 
 def shifted_of(sample: ScoredBatch, moved: Sequence[Scores | None]) -> list[tuple[Tensor, Tensor]]:
@@ -202,16 +204,13 @@ def statistics_of_sample(
     Returns:
         Maps ω to (F, δH₁, pathwise, δH₂, then ΔH and residual for each η).
     """
-    f, order = sample.functional, len(sample.series) - 1
+    f, r, h = sample.functional, sample.log_ratio_series, sample.entropy_series
     shifted = shifted_of(sample, moved)
-    fixed = (sample.log_ratios,)
-    one_path = sample.entropy_series[:2]
 
     def statistics(omega: Tensor) -> Tensor:
-        if order:
-            value, first, second = along(f, omega, sample.log_ratio_series, sample.entropy_series)
-            half = second / 2
-            pathwise = along(f, omega, fixed, one_path)[1]
+        if len(h) > 1:
+            value, first, second = along(f, omega, r, h)
+            half, pathwise = second / 2, along(f, omega, r[:1], h[:2])[1]
         else:
             value = f(omega, sample.log_ratios, sample.entropies)
             first = pathwise = half = torch.zeros_like(value)

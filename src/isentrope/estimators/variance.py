@@ -28,13 +28,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Jackknifed, Method, infinitesimal_jackknife
-from isentrope.estimators.importance import Trust
+from isentrope.estimators.functional import Jackknifed, Method, Units, infinitesimal_jackknife
 from isentrope.estimators.ratio import noise_over_square
 from isentrope.estimators.sample import CHANGES, ScoredBatch, statistics_of_sample, trust_of_change
 from isentrope.nouns.estimate import ROUNDING, Estimate
 from isentrope.nouns.saved import Absent
-from isentrope.nouns.units import Units
 from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
 
@@ -145,29 +143,23 @@ def variance_study(
         )
 
     whole = {m: find(s, units.place, every) for m, s in samples.items()}
-    grouped = len(every) > units.count
-    alone = {m: find(s, every, every) for m, s in samples.items()} if grouped else {}
-    trusts: dict[Method, Trust] = {}  # of ΔH
-    for m, s in samples.items():
-        log_ratios = moved.logprobs - s.sampler_logprobs
-        trusts[m] = trust_of_change(s.functional, log_ratios, divergence)[0].or_worse(s.trust)
-
-    def method(m: Method, quantity: str, row: int) -> MethodVariance:
-        j, trust = whole[m], trusts[m] if quantity == "delta_h" else samples[m].trust
-        options = {"unit": samples[m].functional.unit, **trust.options(m)}
-        estimate = j.estimate(row, confidence=confidence, **options)
-        own, x = j.influences[row], estimate.value + estimate.n * j.influences[row]
-        return MethodVariance(
-            estimate,
-            _ratio(own, whole[REFERENCE].influences[row], confidence),
-            _needed(x, wanted, confidence, trust.verdict == "trust"),
-            _design_effect(j, alone[m], row, units, confidence) if alone else None,
-        )
-
-    methods = {
-        quantity: {m: method(m, quantity, row) for m in samples}
-        for quantity, row in QUANTITIES.items()
-    }
+    methods: dict[str, dict[str, MethodVariance]] = {quantity: {} for quantity in QUANTITIES}
+    for m, sample in samples.items():
+        f, j, base = sample.functional, whole[m], sample.trust
+        alone = find(sample, every, every) if len(every) > units.count else None
+        log_ratios = moved.logprobs - sample.sampler_logprobs
+        of_change = trust_of_change(f, log_ratios, divergence)[0].or_worse(base)
+        for quantity, row in QUANTITIES.items():
+            trust, own = of_change if row == CHANGES else base, j.influences[row]
+            options = {"unit": f.unit, "confidence": confidence, **trust.options(m)}
+            estimate = j.estimate(row, **options)
+            x = estimate.value + estimate.n * own
+            methods[quantity][m] = MethodVariance(
+                estimate,
+                _ratio(own, whole[REFERENCE].influences[row], confidence),
+                _needed(x, wanted, confidence, trust.verdict == "trust"),
+                _design_effect(j, alone, row, units, confidence) if alone else None,
+            )
     sizes: list[SizedError] = []
     size = units.count
     while size >= 4 and (size == units.count or units.count // size <= 4 * LEAST_BATCHES):

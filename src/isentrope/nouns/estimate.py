@@ -53,19 +53,17 @@ def participation(amounts: ArrayLike) -> float:
     return float(a.sum()) ** 2 / squares if squares > 0 else float(len(a))
 
 
-def freedom_of_units(influences: ArrayLike, at_most: int | None = None) -> float:
+def freedom_of_units(influences: ArrayLike) -> float:
     """Degrees of freedom of an error over units, such as prompts, from their participation.
 
     Args:
         influences: (n,) of the units, less their mean.
-        at_most: Largest n, where the influences are of fewer independent units.
 
     Returns:
         Between 1 and n − 1.
     """
     squares = np.square(np.asarray(influences, dtype=np.float64))
-    n = min(len(squares), at_most or len(squares))
-    return min(max(participation(squares) - 1, 1.0), n - 1.0)
+    return min(max(participation(squares) - 1, 1.0), len(squares) - 1.0)
 
 
 def freedom_of_groups(influences: ArrayLike) -> float:
@@ -119,8 +117,7 @@ def within_bounds(value: float, low: float, high: float, unit: str | None) -> tu
         Both ends; NaN stays NaN.
     """
     least, most = BOUNDS.get(unit or "", (-math.inf, math.inf))
-    least, most = min(least, value), max(most, value)
-    low, high = (least if x < least else most if x > most else x for x in (low, high))
+    low, high = (min(max(x, min(least, value)), max(most, value)) for x in (low, high))
     return low, high
 
 
@@ -161,10 +158,6 @@ class Caveats:
 
 COLUMNS = {"value": "", "se": "_se", "ci_low": "_ci_low", "ci_high": "_ci_high"}
 """Fields of an estimate in a table, and how the columns of a quantity with a name end."""
-
-
-def _columns_of(name: str) -> dict[str, str]:
-    return {field: name + end if name else field for field, end in COLUMNS.items()}
 
 
 @dataclass(frozen=True)
@@ -231,12 +224,12 @@ class Estimate:
             The estimate with its interval.
         """
         df = n - 1 if degrees_of_freedom is None else degrees_of_freedom
-        nothing = se <= ROUNDING * abs(value)
-        bounded = caveats.trusted and df > 0 and math.isfinite(se) and not nothing
-        half = t_quantile(df, confidence) * se if bounded else math.nan
-        warnings = (*caveats.warnings, NO_SPREAD) if nothing else caveats.warnings
-        ends, of_weights = (value - half, value + half), (caveats.ess, caveats.khat)
-        freedom = None if nothing else df  # that of rounding has no meaning
+        half, warnings, freedom = math.nan, caveats.warnings, df
+        if se <= ROUNDING * abs(value):
+            warnings, freedom = (*warnings, NO_SPREAD), None  # that of rounding has no meaning
+        elif caveats.trusted and df > 0 and math.isfinite(se):
+            half = t_quantile(df, confidence) * se
+        of_weights, ends = (caveats.ess, caveats.khat), (value - half, value + half)
         return cls(value, se, *ends, n, unit, method, *of_weights, warnings, freedom)
 
     @classmethod
@@ -270,7 +263,7 @@ class Estimate:
         n = min(n, at_most or n)
         if se > 0 and carriers < min(HANDFUL, n / 6):
             caveats = replace(caveats, warnings=(*caveats.warnings, _CARRIED.format(carriers)))
-        freedom = min(max(freedom_of_units(influences, n) / order, 1.0), n - 1.0)
+        freedom = min(max((carriers - 1) / order, 1.0), n - 1.0)
         return cls.from_standard_error(
             value, se, n, caveats=caveats, degrees_of_freedom=freedom, **options
         )
@@ -321,7 +314,9 @@ class Estimate:
         Returns:
             Number by column; value, se, ci_low and ci_high without a name.
         """
-        return {column: getattr(self, key) for key, column in _columns_of(name).items()}
+        return {
+            name + end if name else field: getattr(self, field) for field, end in COLUMNS.items()
+        }
 
     @classmethod
     def of_columns(
@@ -339,8 +334,7 @@ class Estimate:
         Returns:
             What `columns` was made of, as far as the columns say it.
         """
-        ends = (row[column] for column in _columns_of(name).values())
-        return cls(*ends, n=n, unit=unit, method=method)
+        return cls(*(row[name + end] for end in COLUMNS.values()), n=n, unit=unit, method=method)
 
     def to_dict(self) -> dict[str, object]:
         """All fields, ready for JSON."""

@@ -35,6 +35,9 @@ TYPES = {
 }
 """Every column, and what it holds."""
 
+OF_TOKENS = ("response_mask", *(n for n, kind in TYPES.items() if kind == _NUMBERS))
+"""Columns with one entry per token; the mask first, because the others are 0 where it is False."""
+
 _ROUNDING = 1e-3
 """By which a log-probability may exceed 0, and an entropy be below it."""
 _BOUNDS = {
@@ -67,14 +70,12 @@ def read_rollout_columns(path: str | Path, cure: str) -> tuple[dict[str, Any], d
             f"{path} is not a rollouts file: missing {sorted(missing)}, unknown {sorted(unknown)}.",
         )
     with reading(path, cure):
-        return {n: _values(n, table.column(n)) for n in table.column_names}, (
-            table.schema.metadata or {}
-        )
+        columns = {name: _values(name, table.column(name)) for name in table.column_names}
+    return columns, table.schema.metadata or {}
 
 
-def _values(name: str, column: Any) -> list[Any]:
+def _values(name: str, given: Any) -> list[Any]:
     kind: Any = TYPES[name]
-    given = column
     try:
         column = given.cast(kind)
     except pa.ArrowException as error:
@@ -105,13 +106,11 @@ def token_ids(values: Tensor | Sequence[int], what: str) -> Tensor:
         ValueError: If they are anything else.
     """
     ids = torch.as_tensor(values, device="cpu")
-    if ids.ndim != 1 or ids.numel() == 0 or ids.is_floating_point():
+    if ids.ndim != 1 or not len(ids) or ids.is_floating_point() or int(ids.min()) < 0:
         raise ValueError(
-            f"{what} must be a non-empty 1-D tensor of token ids, got shape {tuple(ids.shape)} "
-            f"and dtype {ids.dtype}."
+            f"{what} must be a non-empty 1-D tensor of token ids, 0 or more: got shape "
+            f"{tuple(ids.shape)}, {ids.dtype}, the smallest {ids.unique()[:1].tolist()}."
         )
-    if int(ids.min()) < 0:
-        raise ValueError(f"{what} has the token id {int(ids.min())}: ids are 0 or more.")
     return ids.to(torch.int64)
 
 
@@ -161,41 +160,16 @@ def of_tokens(name: str, column: Sequence[Any], responses: Sequence[Tensor]) -> 
         ValueError: If a list is not as long as its response, or the policy drew none of a
             response's tokens.
     """
-    is_mask = name == "response_mask"
-    tensors: list[Tensor] = []
-    for i, (values, response) in enumerate(zip(column, responses, strict=True)):
-        x = torch.as_tensor(values, dtype=torch.bool if is_mask else torch.float64, device="cpu")
+    dtype = torch.bool if name == "response_mask" else torch.float64
+    tensors = [torch.as_tensor(values, dtype=dtype, device="cpu") for values in column]
+    for i, (x, response) in enumerate(zip(tensors, responses, strict=True)):
         if x.shape != response.shape:
             raise ValueError(
                 f"{name}[{i}] has {len(x)} values for a response of {len(response)} tokens."
             )
-        if is_mask and not bool(x.any()):
+        if dtype == torch.bool and not bool(x.any()):
             raise ValueError(
                 f"response_mask[{i}] is False throughout: the policy drew none of its tokens, "
                 "so the response is no sample of it. Omit the response."
             )
-        tensors.append(x)
     return tensors
-
-
-def numbers(name: str, column: Any, n: int) -> Tensor:
-    """A column with one number per sequence.
-
-    Args:
-        name: Of the column.
-        column: n finite numbers.
-        n: How many sequences there are.
-
-    Returns:
-        (n,) float64.
-
-    Raises:
-        ValueError: If they are anything else.
-    """
-    tensor = torch.as_tensor(column, dtype=torch.float64, device="cpu")
-    if tensor.shape != (n,) or not bool(tensor.isfinite().all()):
-        raise ValueError(
-            f"{name} must be {n} finite numbers, got {tuple(tensor.shape)} "
-            f"with {int((~tensor.isfinite()).sum())} not finite."
-        )
-    return tensor

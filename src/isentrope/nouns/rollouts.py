@@ -9,11 +9,11 @@ ends in EOS, and that EOS is a token like any other: it has a log-probability an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from isentrope.nouns.rollout_columns import (
+    OF_TOKENS,
     TYPES,
-    numbers,
     of_tokens,
     prompt_of_each,
     read_rollout_columns,
@@ -35,8 +35,9 @@ from isentrope.system.reading import read_schema, reading
 
 PerToken = Literal["sampler_logprobs", "sampler_entropies", "token_weights", "entropy_weights"]
 """Columns with one number per token."""
-_PER_TOKEN: tuple[str, ...] = get_args(PerToken)
-_PER_SEQUENCE = ("rewards", "advantages")
+_OPTIONAL = tuple(TYPES)[3:]
+_LENGTH = b"max_new_tokens"
+_CURE = "Restore the file, or draw the batch again."
 
 
 @dataclass
@@ -97,19 +98,22 @@ class Rollouts:
                 f"prompt_index has shape {tuple(self.prompt_index.shape)} for {n} responses."
             )
         self.prompt_ids = prompt_of_each(self.prompt_ids, self.prompt_index)
-        for name in _LISTS:
+        for name in _OPTIONAL:
             if (column := getattr(self, name)) is not None and len(column) != n:
                 raise ValueError(f"{name} has {len(column)} entries for {n} responses.")
-        for name in ("response_mask", *_PER_TOKEN):
+        for name in OF_TOKENS:
             if (column := getattr(self, name)) is not None:
                 tensors = of_tokens(name, column, self.response_ids)
                 if self.response_mask is not None and name != "response_mask":
                     pairs = zip(tensors, self.response_mask, strict=True)
                     tensors = [x.masked_fill(~own, 0) for x, own in pairs]  # 0 where not drawn
                 setattr(self, name, tensors)
-        for name in _PER_SEQUENCE:
+        for name in ("rewards", "advantages"):
             if (column := getattr(self, name)) is not None:
-                setattr(self, name, numbers(name, column, n))
+                numbers = torch.as_tensor(column, dtype=torch.float64, device="cpu")
+                if numbers.shape != (n,) or not bool(numbers.isfinite().all()):
+                    raise ValueError(f"{name} must be {n} finite numbers, got {numbers}.")
+                setattr(self, name, numbers)
 
     def __len__(self) -> int:
         return len(self.response_ids)
@@ -207,15 +211,12 @@ class Rollouts:
         """
         if (index := torch.as_tensor(indices)).dtype == torch.bool:
             raise ValueError("select takes positions, not a mask: give mask.nonzero()[:, 0].")
-        index = index.to(torch.int64)
-
-        def pick(column: Any) -> Any:
-            if column is None or isinstance(column, Tensor):
-                return column if column is None else column[index]
-            return [column[int(i)] for i in index]
-
-        columns = {name: pick(getattr(self, name)) for name in _COLUMNS}
-        return Rollouts(**columns, max_new_tokens=self.max_new_tokens)
+        rows = index.tolist()
+        picked: dict[str, Any] = {
+            name: x[rows] if isinstance(x, Tensor) else [x[i] for i in rows]
+            for name, x in self._columns.items()
+        }
+        return Rollouts(**picked, max_new_tokens=self.max_new_tokens)
 
     def with_columns(self, **columns: Any) -> Rollouts:
         """A copy in which the named columns are replaced."""
@@ -230,8 +231,12 @@ class Rollouts:
         Returns:
             The path written.
         """
-        columns = {name: x for name in _COLUMNS if (x := getattr(self, name)) is not None}
-        written = pa.table({name: _plain(column) for name, column in columns.items()})
+        written = pa.table(
+            {
+                name: [x.tolist() if isinstance(x, Tensor) else x for x in column]
+                for name, column in self._columns.items()
+            }
+        )
         if self.max_new_tokens is not None:
             written = written.replace_schema_metadata({_LENGTH: str(self.max_new_tokens)})
         return write_file(Path(path), lambda partial: pq.write_table(written, partial))
@@ -251,28 +256,22 @@ class Rollouts:
         """
         columns, metadata = read_rollout_columns(path, _CURE)
         with reading(path, _CURE):
-            limit = int(metadata[_LENGTH]) if _LENGTH in metadata else None
-            return cls(**columns, max_new_tokens=limit)
+            return cls(**columns, max_new_tokens=_length(metadata))
 
-
-_COLUMNS = tuple(TYPES)
-_OTHERS = ("prompt_ids", "response_ids", "prompt_index", *_PER_SEQUENCE)
-_LISTS = tuple(name for name in TYPES if name not in _OTHERS)
-_LENGTH = b"max_new_tokens"
+    @property
+    def _columns(self) -> dict[str, Any]:
+        """The columns that there are."""
+        return {name: x for name in TYPES if (x := getattr(self, name)) is not None}
 
 
 def saved_length(path: str | Path) -> int | None:
     """Where the sampler cut the responses of a parquet file; None where it does not say."""
     with reading(path, _CURE):
-        metadata = read_schema(path).metadata or {}
-        return int(metadata[_LENGTH]) if _LENGTH in metadata else None
+        return _length(read_schema(path).metadata or {})
 
 
-_CURE = "Restore the file, or draw the batch again."
-
-
-def _plain(column: Any) -> list[Any]:
-    return [x.tolist() if isinstance(x, Tensor) else x for x in column]
+def _length(metadata: Mapping[bytes, bytes]) -> int | None:
+    return int(metadata[_LENGTH]) if _LENGTH in metadata else None
 
 
 def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
@@ -287,31 +286,25 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
     Returns:
         All sequences, with `prompt_index` renumbered.
     """
-    columns: dict[str, Any] = {name: [] for name in _COLUMNS}
-    offset = 0
-    for part in _completed(parts):
-        places = part.prompt_index.unique(return_inverse=True)[1]
-        columns["prompt_index"].extend((places + offset).tolist())
-        offset += part.n_prompts
-        for name in _COLUMNS:
-            if name != "prompt_index" and getattr(part, name) is not None:
-                columns[name].extend(getattr(part, name))
-    n = len(columns["response_ids"])
-    kept: dict[str, Any] = {name: c if len(c) == n else None for name, c in columns.items()}
+    joined: dict[str, Any] = {}
+    for name in TYPES:
+        columns: list[Any] = [getattr(part, name) for part in parts]
+        if any(column is not None for column in columns):
+            pairs = zip(parts, columns, strict=True)
+            columns = [_missing(part, name) if x is None else x for part, x in pairs]
+        if not any(column is None for column in columns):
+            joined[name] = list(chain.from_iterable(columns))
+    draws = [part.prompt_index.unique(return_inverse=True)[1] for part in parts]
+    offsets = accumulate((part.n_prompts for part in parts[:-1]), initial=0)
+    joined["prompt_index"] = torch.cat([x + k for x, k in zip(draws, offsets, strict=True)])
     limits = {part.max_new_tokens for part in parts}
-    return Rollouts(**kept, max_new_tokens=limits.pop() if len(limits) == 1 else None)
+    return Rollouts(**joined, max_new_tokens=limits.pop() if len(limits) == 1 else None)
 
 
-def _completed(parts: Sequence[Rollouts]) -> Iterator[Rollouts]:
-    """The parts with the columns that a part may lack: masks, and entropy weights of 0."""
-    masked = any(part.response_mask is not None for part in parts)
-    weighted = any(part.entropy_weights is not None for part in parts)
-    for part in parts:
-        added: dict[str, list[Tensor]] = {}
-        if masked and part.response_mask is None:
-            added["response_mask"] = [
-                x.new_ones(len(x), dtype=torch.bool) for x in part.response_ids
-            ]
-        if weighted and part.entropy_weights is None and part.token_weights is not None:
-            added["entropy_weights"] = [torch.zeros_like(x) for x in part.token_weights]
-        yield part.with_columns(**added) if added else part
+def _missing(part: Rollouts, name: str) -> list[Tensor] | None:
+    """What a column is where other parts alone have it."""
+    if name == "response_mask":
+        return [torch.ones_like(x, dtype=torch.bool) for x in part.response_ids]
+    if name == "entropy_weights" and part.token_weights is not None:
+        return [torch.zeros_like(x) for x in part.token_weights]
+    return None

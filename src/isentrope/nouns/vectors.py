@@ -30,9 +30,8 @@ def read_numbers(scalars: Iterable[Tensor]) -> list[float]:
 
 def first_false(flags: Mapping[str, Tensor]) -> str | None:
     """The first name whose scalar is zero, all read at once; None where there is none."""
-    return next(
-        (n for n, x in zip(flags, read_numbers(flags.values()), strict=True) if not x), None
-    )
+    numbers = read_numbers(flags.values())
+    return next((name for name, x in zip(flags, numbers, strict=True) if not x), None)
 
 
 def is_sharded(tensor: object) -> bool:
@@ -85,9 +84,9 @@ def sharded_like(whole: Tensor, like: Tensor) -> Tensor:
     """
     if not isinstance(like, DTensor):
         return whole.to(like.device)
-    size, own = like.device_mesh.size(), like.device_mesh.get_local_rank()
-    parts = whole.chunk(size)
-    part = parts[own] if own < len(parts) else whole[:0]
+    mesh = like.device_mesh
+    rows = -(-len(whole) // mesh.size())
+    part = whole[rows * mesh.get_local_rank() :][:rows]
     return with_part(part.to(like.device, copy=True).contiguous(), like)
 
 
@@ -170,10 +169,8 @@ def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     require_same_names(a, b)
     products: Vector = {}
     for name, x in a.items():
-        here, there = local_part(x), local_part(b[name])
-        products[name] = torch.dot(
-            here.double().flatten(), there.double().flatten().to(here.device)
-        )
+        here, there = (local_part(y).double().flatten() for y in (x, b[name]))
+        products[name] = torch.dot(here, there.to(here.device))
     return math.fsum(total(products, a))
 
 

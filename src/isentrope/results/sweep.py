@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import FiniteFloat
 
+from isentrope.estimators.identities import RoundingFloor
 from isentrope.estimators.reward_change import RewardOrders
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.result import also_as
@@ -105,21 +106,6 @@ class LinearRange(Estimate):
     rate_over_range: float | None = None
 
 
-@dataclass(frozen=True)
-class FloorOfStep:
-    """What rounding alone does.
-
-    Attributes:
-        log_weight: To the logarithm of a weight, nats per sequence.
-        entropy_change: To ΔH.
-        smallest_eta: The learning rate from which ΔH is at least three times that.
-    """
-
-    log_weight: float
-    entropy_change: float
-    smallest_eta: float | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Checks:
     """Whether the instrument is sound; None where an identity was not tested.
@@ -140,7 +126,7 @@ class Checks:
     martingale_z: float | None
     martingale_p: float | None = None
     martingale_verdict: str | None = None
-    rounding_floor: FloorOfStep
+    rounding_floor: RoundingFloor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.policy.scoring import score_along
 from isentrope.policy.token_statistics import Scores
-from isentrope.results.sweep import Checks, FloorOfStep
+from isentrope.results.sweep import Checks
 from isentrope.system.progress import part_of, progress
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.price import price_at_checkpoint
@@ -246,10 +246,10 @@ def _checks(ready: Prepared, change: EntropyChange) -> Checks:
         adjusted_p = None if of is None else adjusted(p, tested)
         verdict = identities_verdict(p)
         found |= {f"{name}_z": of, f"{name}_p": adjusted_p, f"{name}_verdict": verdict}
-    floor = rounding_floor(ready.policy, ready.E, ready.step.direction, sample)
-    smallest = floor.smallest_eta(first.value) if first else None
-    floors = FloorOfStep(floor.log_weight, floor.entropy_change, smallest)
-    return Checks(**found, rounding_floor=floors)
+    floor = rounding_floor(
+        ready.policy, ready.E, ready.step.direction, sample, first and first.value
+    )
+    return Checks(**found, rounding_floor=floor)
 
 
 def entropies_of(change: EntropyChange, confidence: float) -> dict[str, Estimate]:

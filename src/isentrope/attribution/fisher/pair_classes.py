@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import PromptPairs, delete_one, shared_identities
+from isentrope.estimators.functional import Units
 from isentrope.nouns.estimate import Estimate
-from isentrope.nouns.units import Units
 
 UNIT = "nats per sequence per η"
 

@@ -22,8 +22,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from isentrope.estimators.functional import Units
 from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_groups
-from isentrope.nouns.units import Units
 
 Kind = Literal["rows", "columns", "both"]
 

@@ -24,14 +24,13 @@ from isentrope.attribution.gradients.closure import require_agreement
 from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.attribution.gradients.storage_plan import Where
 from isentrope.estimators.entropy import cotangents
-from isentrope.estimators.functional import Functionals, infinitesimal_jackknife
+from isentrope.estimators.functional import Functionals, Units, infinitesimal_jackknife
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_groups
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply
 from isentrope.policy.gradient import Weights, weighted_gradients
 from isentrope.policy.language_model import Policy
@@ -170,7 +169,7 @@ def gradients_by_group(
             _require_both_modes(policy, some, cut[0], direction, held[0][0])
     found: list[GradientGroups] = []
     for parts, sample, of in zip(held, samples, weights, strict=True):
-        f, trust = sample.functional, sample.trust.withholding(sample.functional.withheld)
+        f, trust = sample.functional, sample.trust.without_interval(sample.functional.withheld)
         unit, prompts = f"{f.unit} per η", batch.n_prompts
         found.append(GradientGroups(parts, group, unit, prompts, *of, trust=trust))
     if ratio is not None:

@@ -22,11 +22,10 @@ from isentrope.attribution.gradients.groups import ratio_terms
 from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
 from isentrope.attribution.influence.influence import InfluenceOptions
 from isentrope.estimators.entropy import cotangents
-from isentrope.estimators.functional import UNITS
+from isentrope.estimators.functional import UNITS, Units
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.units import Units
 from isentrope.policy.language_model import Policy
 from isentrope.update.step import Step
 

@@ -39,9 +39,9 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from isentrope.attribution.noise.scale import require_units
+from isentrope.estimators.functional import Units
 from isentrope.estimators.ratio import noise_over_square
 from isentrope.nouns.estimate import Estimate
-from isentrope.nouns.units import Units
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum
+from isentrope.estimators.functional import Units
 from isentrope.estimators.ratio import fieller
 from isentrope.estimators.tail import (
     degrees_of_freedom_of_sums,
@@ -47,7 +48,6 @@ from isentrope.estimators.tail import (
 )
 from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_units, t_quantile
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.units import Units
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.update.objective import entropy_weights as of_entropies
