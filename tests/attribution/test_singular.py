@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.attribution.fisher.null_spectra import singular_spectrum
+from isentrope.attribution.fisher.block import (
+    block_truncations,
+    deletions,
+    over_deletions,
+    singular_spectrum,
+)
 from isentrope.attribution.fisher.pair_classes import kernel_form
-from isentrope.attribution.fisher.prompt_pairs import deletions, over_deletions
 from isentrope.attribution.fisher.spectrum import kernel_spectrum
 from isentrope.attribution.fisher.square import SquareKernel
-from isentrope.attribution.fisher.truncation import block_truncations
 from tests.attribution.test_pair_classes import naive, numbers
 
 

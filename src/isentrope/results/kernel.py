@@ -2,38 +2,14 @@
 
 from dataclasses import dataclass
 
+from isentrope.attribution.fisher.block import SingularValues
 from isentrope.attribution.fisher.clusters import Clustering
-from isentrope.attribution.fisher.null_spectra import SingularValues
 from isentrope.attribution.fisher.pair_classes import PairClass
-from isentrope.attribution.fisher.spectrum import Eigenvalues
+from isentrope.attribution.fisher.spectrum import Spectrum
 from isentrope.attribution.fisher.structure import Relation
 from isentrope.attribution.fisher.truncation import Prediction
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpectrumRecord(Eigenvalues):
-    """Eigenvalues of a block, and the responses behind them.
-
-    Attributes:
-        leading_carriers: Responses that make up half of the first eigenvector.
-        norm_outliers: Responses whose norm stands out.
-    """
-
-    leading_carriers: tuple[int, ...]
-    norm_outliers: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairClassRecord(PairClass):
-    """Pairs of one class, and their part of δH₁.
-
-    Attributes:
-        falls_as: How the fraction falls with n responses of B prompts in U, or with D prompts of E.
-    """
-
-    falls_as: str
 
 
 @dataclass(frozen=True)
@@ -47,34 +23,6 @@ class KernelFormRecord:
 
     kernel: Estimate
     forward_mode: Estimate
-
-
-@dataclass(frozen=True)
-class ClusterRecord:
-    """Responses of U that move those of E alike.
-
-    Attributes:
-        members: Their number.
-        reward: Their mean reward.
-        weight: The sum of their weights in the step.
-        delta_h: What they do to the entropy of E, in the kernel form.
-    """
-
-    members: int
-    reward: float
-    weight: float
-    delta_h: Estimate
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClustersRecord(Clustering):
-    """Responses grouped by their cosines.
-
-    Attributes:
-        parts: What each cluster is and does, of a block of two batches.
-    """
-
-    parts: Absent[tuple[ClusterRecord, ...]] = None
 
 
 @dataclass(frozen=True)
@@ -116,12 +64,12 @@ class BlockRecord:
     sketch: Absent[SketchRecord] = None
     structure: Absent[dict[str, Relation]] = None
     same_less_other_prompt: Absent[dict[str, Estimate]] = None
-    spectrum: Absent[SpectrumRecord] = None
+    spectrum: Absent[Spectrum] = None
     block_model: Absent[dict[str, Estimate | None]] = None
-    clusters: Absent[ClustersRecord] = None
+    clusters: Absent[Clustering] = None
     singular: Absent[SingularValues] = None
     delta_h: Absent[KernelFormRecord] = None
-    pair_classes: Absent[dict[str, PairClassRecord]] = None
+    pair_classes: Absent[dict[str, PairClass]] = None
     predictions: Absent[dict[str, Prediction]] = None
 
     @property

@@ -6,6 +6,7 @@ that move the rows alike, and truncations.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,27 +15,21 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.clusters import Clustering, cluster_sequences
+from isentrope.attribution.fisher.block import block_truncations, singular_spectrum
+from isentrope.attribution.fisher.clusters import Clustering, ClusterPart, cluster_sequences
 from isentrope.attribution.fisher.kernel import fisher_kernel
-from isentrope.attribution.fisher.null_spectra import singular_spectrum
 from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pair_classes
-from isentrope.attribution.fisher.spectrum import Eigenvalues
 from isentrope.attribution.fisher.square import SquareKernel, block_model, block_model_table
-from isentrope.attribution.fisher.truncation import Prediction, block_truncations, truncations
+from isentrope.attribution.fisher.truncation import Prediction, truncations
 from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.functional import EstimatorOptions
-from isentrope.nouns.saved import fields_of
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
 from isentrope.results.kernel import (
     BlockRecord,
-    ClusterRecord,
-    ClustersRecord,
     KernelFormRecord,
-    PairClassRecord,
     SketchRecord,
-    SpectrumRecord,
 )
 from isentrope.verbs.influence import fresh_responses
 from isentrope.verbs.prepare import Prepared
@@ -145,20 +140,13 @@ class Block:
 
     def _spectrum(self) -> dict[str, Any]:
         K = self.K
-        spectrum = K.spectrum(seed=self._seed)
         fitted = block_model(K.square, rank=min(self._ready.kernel.rank, len(K.rows)))
         self.tables["block_model"] = block_model_table(fitted)
-        fields: dict[str, Any] = {
+        return {
             "block_model": fitted,
-            "spectrum": SpectrumRecord(
-                **fields_of(Eigenvalues, spectrum),
-                leading_carriers=tuple(spectrum.carriers(0)),
-                norm_outliers=tuple(spectrum.norm_outliers()),
-            ),
+            "spectrum": K.spectrum(seed=self._seed),
+            "clusters": self._clusters(K.square, len(K.rows) - len(K.zero_rows)),
         }
-        if clusters := self._clusters(K.square, len(K.rows) - len(K.zero_rows)):
-            fields["clusters"] = ClustersRecord(**fields_of(Clustering, clusters))
-        return fields
 
     def _pairs(self) -> dict[str, Any]:
         """What pairs with the responses of U do to entropy."""
@@ -178,8 +166,7 @@ class Block:
             laws: dict[str, str] = dict(zip(CLASSES, LAWS[kind], strict=True))
             classes = pair_classes(K.matrix, self._logprobs, x, *K.identities, own)
             fields["pair_classes"] = {
-                name: PairClassRecord(**vars(part), falls_as=laws[name])
-                for name, part in classes.items()
+                name: replace(part, falls_as=laws[name]) for name, part in classes.items()
             }
         return fields
 
@@ -196,8 +183,7 @@ class Block:
         fields["predictions"] = block_truncations(K.matrix, S, x, *K.identities)
         gram = SquareKernel.of(K.matrix.T @ K.matrix, K.identities[1], rounding=K.rounding)
         if clusters := self._clusters(gram, int((K.matrix != 0).any(0).sum())):
-            parts = tuple(self._parts(clusters, x))
-            fields["clusters"] = ClustersRecord(**fields_of(Clustering, clusters), parts=parts)
+            fields["clusters"] = replace(clusters, parts=tuple(self._parts(clusters, x)))
         return fields
 
     def _clusters(self, gram: SquareKernel, most: int) -> Clustering | None:
@@ -206,7 +192,7 @@ class Block:
         count = min(ready.kernel.clusters or ready.U.n_prompts, most)
         return None if count < 3 else cluster_sequences(gram, count=count)
 
-    def _parts(self, clusters: Clustering, x: Tensor) -> Iterator[ClusterRecord]:
+    def _parts(self, clusters: Clustering, x: Tensor) -> Iterator[ClusterPart]:
         """What the columns of each cluster are rewarded with, and what they do."""
         K = self.K
         reward = torch.tensor(K.columns["reward"].to_numpy(dtype=float))
@@ -216,7 +202,7 @@ class Block:
                 K.matrix[:, here], self._logprobs, x[here], self._rows.prompt_index
             )
             mean = float(reward[here].mean())
-            yield ClusterRecord(int(here.sum()), mean, float(x[here].sum()), change)
+            yield ClusterPart(int(here.sum()), mean, float(x[here].sum()), change)
 
 
 def sequence_weights(ready: Prepared) -> Tensor | None:

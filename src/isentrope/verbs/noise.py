@@ -81,11 +81,7 @@ def _supervised(ready: Prepared) -> dict[str, Estimate]:
     options = {"confidence": ready.estimator.confidence, "gradients": ready.gradients}
     change = supervised_loss_change(policy, E, U, **options)
     simple, curved = supervised_noise_scale(policy, E, U, **options)
-    names = ("loss", "first_order", "second_order", "squared_kernel", "curvature")
-    return {name: getattr(change, name) for name in names} | {
-        "b_simple": simple.b_simple,
-        "b_noise": curved.b_simple,
-    }
+    return change | {"b_simple": simple.b_simple, "b_noise": curved.b_simple}
 
 
 def _demonstrations(policy: Policy, task: Task, n: int, seed: int) -> Rollouts:

@@ -23,7 +23,24 @@ from torch import Tensor
 from isentrope.attribution.fisher.prompt_pairs import cosines, delete_one
 from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.nouns.estimate import Estimate
-from isentrope.nouns.saved import Numbers
+from isentrope.nouns.saved import Absent, Numbers
+
+
+@dataclass(frozen=True)
+class ClusterPart:
+    """Responses of U that move those of E alike.
+
+    Attributes:
+        members: Their number.
+        reward: Their mean reward.
+        weight: The sum of their weights in the step.
+        delta_h: What they do to the entropy of E, in the kernel form.
+    """
+
+    members: int
+    reward: float
+    weight: float
+    delta_h: Estimate
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,7 @@ class Clustering:
             this matrix, not a sampled number.
         prompt_agreement: Adjusted Rand index of clusters and prompts. Its error is the jackknife
             over prompts with the clusters held.
+        parts: What each cluster is and does, of the columns of a block of two batches.
     """
 
     labels: Numbers = field(repr=False)
@@ -46,6 +64,7 @@ class Clustering:
     count: int
     cophenetic_correlation: float
     prompt_agreement: Estimate
+    parts: Absent[tuple[ClusterPart, ...]] = None
 
 
 def cluster_sequences(kernel: SquareKernel, *, count: int) -> Clustering:
@@ -70,13 +89,16 @@ def cluster_sequences(kernel: SquareKernel, *, count: int) -> Clustering:
     first_met = {c: k for k, c in enumerate(dict.fromkeys(assignment[leaves].tolist()))}
     labels = torch.full((len(kernel),), -1)
     labels[defined] = torch.tensor([first_met[c] for c in assignment.tolist()])
-    zero = (diagonal <= 0).nonzero().flatten()
+    zero, members, draws = (diagonal <= 0).nonzero().flatten(), labels[defined], prompts[defined]
+    kept = [torch.ones_like(draws, dtype=torch.bool), *(draws != p for p in draws.unique())]
+    indices = [adjusted_rand_index(members[k], draws[k]) for k in kept]
+    agreement = torch.tensor(indices, dtype=torch.float64)
     return Clustering(
         labels,
         torch.cat([defined[torch.from_numpy(leaves).long()], zero]),
         len(first_met),
         float(cophenet(tree, flat)[0]),
-        _prompt_agreement(labels[defined], prompts[defined]),
+        delete_one(agreement[0], agreement[1:], len(kept) - 1, "adjusted Rand index"),
     )
 
 
@@ -98,11 +120,3 @@ def adjusted_rand_index(first: Tensor, second: Tensor) -> float:
     expected = a * b / (len(first) * (len(first) - 1) / 2)
     highest = (a + b) / 2
     return 1.0 if highest == expected else (together - expected) / (highest - expected)
-
-
-def _prompt_agreement(labels: Tensor, prompts: Tensor) -> Estimate:
-    units = prompts.unique()
-    indices = [adjusted_rand_index(labels, prompts)]
-    indices += [adjusted_rand_index(labels[k], prompts[k]) for k in (prompts != p for p in units)]
-    values = torch.tensor(indices, dtype=torch.float64)
-    return delete_one(values[0], values[1:], len(units), "adjusted Rand index")

@@ -46,12 +46,14 @@ class PairClass:
         fraction: f_c, their share of all pairs.
         per_pair: m_c, what δH₁ would be if all pairs were of this class.
         contribution: f_c m_c; over all classes they sum to δH₁.
+        falls_as: How f_c falls with n responses of B prompts in U, or with D prompts of E.
     """
 
     pairs: int
     fraction: float
     per_pair: Estimate
     contribution: Estimate
+    falls_as: str = ""
 
 
 def kernel_form(matrix: Tensor, logprobs: Tensor, x: Tensor, row_prompt: Tensor) -> Estimate:
@@ -105,8 +107,8 @@ def pair_classes(
             continue
         means = pairs.means(-S[:, None] * kx, mask) + S_bar * pairs.means(kx, mask)
         fraction = int(mask.sum()) / mask.numel()
-        estimates = (pairs.estimate(scale * means, mask, UNIT) for scale in (1.0, fraction))
-        found[name] = PairClass(int(mask.sum()), fraction, *estimates)
+        per_pair, part = (pairs.estimate(f * means, mask, UNIT) for f in (1.0, fraction))
+        found[name] = PairClass(int(mask.sum()), fraction, per_pair, part)
     return found
 
 

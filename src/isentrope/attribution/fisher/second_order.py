@@ -32,8 +32,6 @@ example's gradient, and the Hessian H of L taken as its K₁² part E_t[∂S ∂
 so that B_simple and B_noise are (T8) of these two Gram matrices, with examples as units.
 """
 
-from dataclasses import dataclass, field
-
 import torch
 from torch import Tensor
 
@@ -57,27 +55,6 @@ from isentrope.policy.scoring_batches import smaller_where_memory_is_short
 UNIT = "nats per example"
 
 
-@dataclass(frozen=True)
-class LossChange:
-    """What an SGD step on U does to the loss on E.
-
-    Attributes:
-        loss: L at θ.
-        first_order: δL₁ per unit η.
-        second_order: δL₂ per unit η², the sum of the next two.
-        squared_kernel: Its K₁² term.
-        curvature: Its curvature term −½ E[∂_v²π/π].
-        kernel: (n_E, n_U) K₁.
-    """
-
-    loss: Estimate
-    first_order: Estimate
-    second_order: Estimate
-    squared_kernel: Estimate
-    curvature: Estimate
-    kernel: Tensor = field(repr=False)
-
-
 def supervised_loss_change(
     policy: Policy,
     E: Rollouts,
@@ -85,8 +62,8 @@ def supervised_loss_change(
     *,
     confidence: float = 0.95,
     gradients: GradientOptions = GradientOptions(),
-) -> LossChange:
-    """The change of a supervised loss by an SGD step, predicted from K₁.
+) -> dict[str, Estimate]:
+    """The change of a supervised loss by an SGD step on U, predicted from K₁.
 
     Args:
         policy: The policy.
@@ -96,22 +73,29 @@ def supervised_loss_change(
         gradients: How gradients are computed, and those of the smaller side held.
 
     Returns:
-        The change.
+        "loss", L at θ; "first_order", δL₁ per unit η; "second_order", δL₂ per unit η², the sum of
+        "squared_kernel", its K₁² term, and "curvature", its term −½ E[∂_v²π/π].
     """
     kernel = gram(policy, score_sums(E), score_sums(U).as_trained(), gradients=gradients)
     v = weighted_gradient(policy, U, score_sums(U).logprob_weights / len(U))  # −∂L_U
     s, _, second = (x.logprobs.sum(1) for x in score_along(policy, E, v, 2))
-    slope = kernel.mean(1)  # ∂_vS of each sequence of E
+    slope = kernel.mean(1)  # (n_E,) ∂_vS of each sequence of E
     squared, curved = slope.square() / 2, -(second + slope.square()) / 2
-    columns = torch.stack([-s, -slope, squared + curved, squared, curved])  # (5, n_E)
+    first, second_unit = f"{UNIT} per η", f"{UNIT} per η²"
+    numbers = {  # (n_E,) each
+        "loss": (-s, UNIT),
+        "first_order": (-slope, first),
+        "second_order": (squared + curved, second_unit),
+        "squared_kernel": (squared, second_unit),
+        "curvature": (curved, second_unit),
+    }
+    columns = torch.stack([x for x, _ in numbers.values()])
     jackknife = infinitesimal_jackknife(lambda omega: columns @ omega / omega.sum(), E.prompt_index)
-    units = (UNIT, f"{UNIT} per η", *[f"{UNIT} per η²"] * 3)
-    method = "mean over demonstrations"
-    estimates = (
-        jackknife.estimate(k, unit=unit, method=method, confidence=confidence)
-        for k, unit in enumerate(units)
-    )
-    return LossChange(*estimates, kernel=kernel)
+    options = {"method": "mean over demonstrations", "confidence": confidence}
+    return {
+        name: jackknife.estimate(k, unit=unit, **options)
+        for k, (name, (_, unit)) in enumerate(numbers.items())
+    }
 
 
 def supervised_noise_scale(
@@ -196,7 +180,29 @@ def second_order_kernel(
     SequenceGradients(policy, gradients.backend).visit(score_sums(U).as_trained(), held.add)
     held.share(policy.ranks)
     rows = {name: held.block(name) for name in policy.names}
-    return -(products + _hessian_products(policy, E, weights * centred, rows))
+    coefficients = weights * centred  # of Σ_t coefficients_t S_t, whose Hessian is 𝓗
+    theta = {n: p.requires_grad_() for n, p in policy.theta.items()}
+    leaves = list(theta.values())
+    out = torch.zeros(len(U), len(U), dtype=torch.float64, device=policy.device)
+    for batch in micro_batches(E, policy.max_tokens, policy.ranks, padding=policy.padding):
+        here = batch.to(policy.device)
+        scores = derivative_of_scores(policy.model)
+        with torch.enable_grad(), policy.precision.active(), scores:
+            s, _ = policy.packed_scores(here, theta)
+            of_tokens = coefficients[batch.sequences][batch.rows].to(s)
+            slope = torch.autograd.grad(
+                of_tokens @ s, leaves, create_graph=True, materialize_grads=True
+            )
+            for j in range(len(U)):
+                vector = [rows[n][j].view_as(p) for n, p in theta.items()]
+                curved = torch.autograd.grad(
+                    slope, leaves, vector, retain_graph=True, materialize_grads=True
+                )
+                if batch.counted:
+                    for name, x in zip(theta, curved, strict=True):
+                        out[:, j] += (rows[name] @ x.flatten()).double()
+    policy.ranks.sum([out])
+    return -(products + out.cpu())
 
 
 def second_order_change(
@@ -228,32 +234,3 @@ def second_order_change(
         method="surprisal",
         confidence=confidence,
     )
-
-
-def _hessian_products(
-    policy: Policy, E: Rollouts, coefficients: Tensor, gradients: Vector
-) -> Tensor:
-    """(n_U, n_U) ∂S(t_i)ᵀ 𝓗 ∂S(t_j), 𝓗 the Hessian of Σ_t coefficients_t S_t."""
-    n = len(next(iter(gradients.values())))
-    theta = {n: p.requires_grad_() for n, p in policy.theta.items()}
-    leaves = list(theta.values())
-    out = torch.zeros(n, n, dtype=torch.float64, device=policy.device)
-    for batch in micro_batches(E, policy.max_tokens, policy.ranks, padding=policy.padding):
-        here = batch.to(policy.device)
-        scores = derivative_of_scores(policy.model)
-        with torch.enable_grad(), policy.precision.active(), scores:
-            s, _ = policy.packed_scores(here, theta)
-            weights = coefficients[batch.sequences][batch.rows].to(s)
-            slope = torch.autograd.grad(
-                weights @ s, leaves, create_graph=True, materialize_grads=True
-            )
-            for j in range(n):
-                vector = [gradients[n][j].view_as(p) for n, p in theta.items()]
-                curved = torch.autograd.grad(
-                    slope, leaves, vector, retain_graph=True, materialize_grads=True
-                )
-                if batch.counted:
-                    for name, x in zip(theta, curved, strict=True):
-                        out[:, j] += (gradients[name] @ x.flatten()).double()
-    policy.ranks.sum([out])
-    return out.cpu()

@@ -123,17 +123,14 @@ def kernel_structure(kernel: SquareKernel, right: Tensor | None = None) -> Kerne
     """
     masks = dict(kernel.masks)
     if right is not None:
-        row, wrong = right[:, None], ~right
+        wrong = ~right
         kinds = {
-            "right/right": row & right,
-            "right/wrong": row & wrong,
-            "wrong/wrong": wrong[:, None] & wrong,
+            "right/right": torch.outer(right, right),
+            "right/wrong": torch.outer(right, wrong),
+            "wrong/wrong": torch.outer(wrong, wrong),
         }
-        masks |= {
-            f"{name} {kind}": masks[name] & mask
-            for name in ("same_prompt", "cross_prompt")
-            for kind, mask in kinds.items()
-        }
+        for name in ("same_prompt", "cross_prompt"):
+            masks |= {f"{name} {kind}": masks[name] & mask for kind, mask in kinds.items()}
     return _structure(kernel.matrix, kernel.pairs, masks, (kernel.diagonal, kernel.diagonal))
 
 
@@ -166,42 +163,35 @@ def _structure(
     masks: Mapping[str, Tensor],
     norms: tuple[Tensor, Tensor] | None,
 ) -> KernelStructure:
-    cosine, defined = None, torch.ones_like(pairs.same)
+    cosine, defined = matrix, torch.zeros_like(pairs.same)
     warnings = [f"{name}: no such pair." for name, mask in masks.items() if not bool(mask.any())]
     if norms is not None:
         rows, columns = norms
         cosine = cosines(matrix, rows, columns)
-        defined = (rows > 0)[:, None] & (columns > 0)[None]
+        defined = (rows > 0)[:, None] & (columns > 0)
         if zeros := max(int((x <= 0).sum()) for x in norms):
             warnings.append(
                 f"{zeros} sequences have a zero score vector (K_ii = 0), hence no cosine: they "
                 "are omitted from all cosines and kept in means and spreads."
             )
     relations: dict[str, Relation] = {}
-    statistics: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
+    statistics: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}  # (1 + P,) and (n, m) its pairs
     for name, mask in masks.items():
-        if bool(mask.any()):
-            found = statistics[name] = _statistics(matrix, cosine, pairs, mask, mask & defined)
-            estimates = {
-                q: pairs.estimate(*found[q], unit) for q, unit in _UNITS.items() if q in found
-            }
-            relations[name] = Relation(int(mask.sum()), **estimates)
-    one, two = (statistics.get(name, {}) for name in ("same_prompt", "cross_prompt"))
+        found = statistics[name] = {}
+        if not bool(mask.any()):
+            continue
+        mean, square = pairs.means(matrix, mask), pairs.means(matrix.square(), mask)
+        found["mean"] = mean, mask
+        found["spread"] = (square - mean.square()).clamp_min(0).sqrt(), mask
+        if bool((known := mask & defined).any()):
+            found["mean_cosine"] = pairs.means(cosine, known), known
+            found["rms_cosine"] = pairs.means(cosine.square(), known).clamp_min(0).sqrt(), known
+        estimates = {q: pairs.estimate(*x, _UNITS[q]) for q, x in found.items()}
+        relations[name] = Relation(int(mask.sum()), **estimates)
+    one, two = statistics["same_prompt"], statistics["cross_prompt"]
     differences = {
         q: pairs.estimate(one[q][0] - two[q][0], one[q][1] | two[q][1], unit)
         for q, unit in _OF_DIFFERENCES.items()
         if q in one and q in two
     }
     return KernelStructure(relations, tuple(warnings), differences)
-
-
-def _statistics(
-    matrix: Tensor, cosine: Tensor | None, pairs: PromptPairs, mask: Tensor, known: Tensor
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """(1 + P,) of a relation by quantity, whole and without each prompt, and its (n, m) pairs."""
-    mean, square = pairs.means(matrix, mask), pairs.means(matrix.square(), mask)
-    found = {"mean": (mean, mask), "spread": ((square - mean.square()).clamp_min(0).sqrt(), mask)}
-    if cosine is not None and bool(known.any()):
-        found["mean_cosine"] = pairs.means(cosine, known), known
-        found["rms_cosine"] = pairs.means(cosine.square(), known).clamp_min(0).sqrt(), known
-    return found

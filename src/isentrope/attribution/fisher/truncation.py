@@ -22,16 +22,6 @@ the mean over the responses that are left, and sums are scaled back to the size 
 In 600 simulated batches of 30 prompts nominal 95 % intervals of the sums covered 92 to 95 %, those
 of ratios and correlations 95 to 99 %.
 
-A rectangular block, such as E × U, is truncated likewise:
-
-    δH_j = x_j Σ_i e_i K_ij,     e_i = −(S_i − S̄)/n_E,     K replaced by
-
-    same_prompt     entries within a prompt, where rows and columns share prompts
-    rank r          the r leading singular triplets, K V_r V_rᵀ
-    full            K
-
-The prediction of each response of U by a truncation is compared with that of the full block. Errors
-are those of deleting groups of prompts (`deletions`). S̄ is the mean over the rows that are left.
 """
 
 import math
@@ -42,14 +32,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.pair_classes import UNIT
-from isentrope.attribution.fisher.prompt_pairs import (
-    Deletion,
-    delete_one,
-    deletions,
-    estimate_table,
-    over_deletions,
-)
+from isentrope.attribution.fisher.prompt_pairs import delete_one, estimate_table
 from isentrope.attribution.fisher.square import SquareKernel, oversample, ritz_pairs
 from isentrope.attribution.ranks import tied
 from isentrope.nouns.estimate import Estimate
@@ -210,64 +193,3 @@ def _correlation(statistic: Tensor, errors: Errors) -> Estimate:
         return plain
     z = errors(statistic[0].atanh(), statistic[1:].atanh(), "z")
     return replace(plain, ci_low=math.tanh(z.ci_low), ci_high=math.tanh(z.ci_high))
-
-
-def block_truncations(
-    matrix: Tensor,
-    logprobs: Tensor,
-    x: Tensor,
-    row_prompt: Tensor,
-    column_prompt: Tensor,
-    ranks: Sequence[int] = RANKS,
-) -> dict[str, Prediction]:
-    """Compare each truncation of a block with the full double sum.
-
-    Args:
-        matrix: (n, m) K of E with U.
-        logprobs: (n,) S of the rows, nats.
-        x: (m,) w_j A_j, the weight of each response in the step.
-        row_prompt: (n,) int64 prompt of each row.
-        column_prompt: (m,) int64 prompt of each column, numbered as in `row_prompt`.
-        ranks: Numbers of leading triplets.
-
-    Returns:
-        "same_prompt", where a prompt is shared, "rank 1", ..., and "full" at last.
-    """
-    ranks = [r for r in ranks if r <= min(matrix.shape)]
-    same = row_prompt[:, None] == column_prompt
-    shared = bool(same.any())
-    names = [*(["same_prompt"] if shared else []), *(f"rank {r}" for r in ranks), "full"]
-    _, vectors = torch.linalg.eigh(matrix.T @ matrix)
-    start = vectors.flip(1)[:, : oversample(max(ranks, default=0))]
-    whole = _influences_of_block(matrix, logprobs, x, same if shared else None, start, ranks)
-    removed = deletions(row_prompt, column_prompt)
-
-    def left(d: Deletion) -> Tensor:
-        rest, kept = matrix[d.rows][:, d.columns], same[d.rows][:, d.columns] if shared else None
-        # leading right singular vectors, close to those that are known
-        basis, _ = torch.linalg.qr(rest.T @ (rest @ start[d.columns]))
-        rotation = torch.linalg.svd(rest @ basis, full_matrices=False)[2]
-        vectors = basis @ rotation.T  # (m, r)
-        return _influences_of_block(rest, logprobs[d.rows], x[d.columns], kept, vectors, ranks)
-
-    def errors(value: Tensor, deleted: Tensor, unit: str) -> Estimate:
-        return over_deletions(float(value), deleted.tolist(), removed, unit)
-
-    return predictions(names, whole, map(left, removed), errors, UNIT)
-
-
-def _influences_of_block(
-    matrix: Tensor,
-    S: Tensor,
-    x: Tensor,
-    same: Tensor | None,
-    vectors: Tensor,
-    ranks: Sequence[int],
-) -> Tensor:
-    """(rows, m) δH_j of every truncation, the full one last; `same` None: no same_prompt row."""
-    e = -(S - S.mean()) / len(S)
-    full = e @ matrix
-    along = (full @ vectors)[:, None] * vectors.T  # (r, m)
-    rows = [] if same is None else [e @ (matrix * same)]
-    rows += [along[:r].sum(0) for r in ranks]
-    return torch.stack([*rows, full]) * x

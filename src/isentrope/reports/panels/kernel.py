@@ -16,11 +16,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
+from isentrope.attribution.fisher.clusters import ClusterPart
 from isentrope.attribution.fisher.kernel import DIAGONALS, SIDE
+from isentrope.attribution.fisher.spectrum import Spectrum
 from isentrope.reports.drawing import APART, MEASURED, TOGETHER, by_sign, chart, dashed, points
 from isentrope.reports.panel import Panel, number, with_interval
 from isentrope.reports.read_run import Measurement, Reading
-from isentrope.results.kernel import BlockRecord, ClusterRecord, SpectrumRecord
+from isentrope.results.kernel import BlockRecord
 from isentrope.results.results import KernelResult
 from isentrope.system.reading import read_table, read_tensors
 
@@ -86,7 +88,7 @@ def moved_panels(reading: Reading) -> Iterator[Panel]:
         yield _clusters(kernel, clusters.parts)
 
 
-def _clusters(kernel: Measurement[KernelResult], parts: tuple[ClusterRecord, ...]) -> Panel:
+def _clusters(kernel: Measurement[KernelResult], parts: tuple[ClusterPart, ...]) -> Panel:
     changes, rewards = [part.delta_h for part in parts], [part.reward for part in parts]
     marks = [
         points([x], [change], by_sign(change.value), ms=3 + 2 * part.members**0.5, capsize=0)
@@ -166,7 +168,7 @@ def _picture(cosines: np.ndarray, columns: str, rows: str) -> Figure:
     return figure
 
 
-def _spectrum(kernel: Measurement[KernelResult], spectrum: SpectrumRecord) -> Panel:
+def _spectrum(kernel: Measurement[KernelResult], spectrum: Spectrum) -> Panel:
     """Eigenvalues by rank; those above the largest of random matrices are counted."""
     values = spectrum.eigenvalues.numpy()
     ranks, top = np.arange(1, len(values) + 1), max(values.max(), 1e-300)

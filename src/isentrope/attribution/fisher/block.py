@@ -1,0 +1,236 @@
+"""A rectangular block of the kernel, such as E × U: singular values, and what truncations predict.
+
+    K = Σ_k σ_k a_k b_kᵀ,     effective rank = (Σ_k σ_k)² / Σ_k σ_k²                        (T7)
+
+Of a batch with itself σ_k are the eigenvalues, and the effective rank is that of `spectrum`. It
+depends on how many rows and columns there are, so it is compared with random directions of the
+observed norms in d_eff dimensions, 1/d_eff the mean square cosine of responses to different
+prompts.
+
+    δH_j = x_j Σ_i e_i K_ij,     e_i = −(S_i − S̄)/n_E,     K replaced by
+
+    same_prompt     entries within a prompt, where rows and columns share prompts
+    rank r          the r leading singular triplets, K V_r V_rᵀ
+    full            K
+
+The prediction of each response of U by a truncation is compared with that of the full block. S̄ is
+the mean over the rows that are left.
+
+Errors delete the prompts of both sides, by groups:
+
+    SE² = Σ_kinds (G_k − 1)/G_k Σ_{g of kind k} (θ̂_(g) − θ̄_k)²
+
+A prompt of the rows alone, of the columns alone, or of both is of another kind: without a prompt of
+the rows, or of the columns, a block has another shape, and a statistic that depends on it has
+another mean. At most `most` groups of prompts are deleted per kind, for statistics that take a
+singular value decomposition each.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isentrope.attribution.fisher.pair_classes import UNIT
+from isentrope.attribution.fisher.prompt_pairs import PromptPairs, above_rounding, fitted_dimension
+from isentrope.attribution.fisher.spectrum import DRAWS, TOP, Null, simulated_null
+from isentrope.attribution.fisher.square import oversample
+from isentrope.attribution.fisher.truncation import RANKS, Prediction, predictions
+from isentrope.nouns.estimate import Estimate, freedom_of_groups
+from isentrope.nouns.saved import Numbers
+
+Kind = Literal["rows", "columns", "both"]
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """What is left of a block without some prompts.
+
+    Attributes:
+        rows: (n,) bool, the rows that are left.
+        columns: (m,) bool, the columns that are left.
+        kind: Where those prompts were.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    kind: Kind
+
+
+def deletions(row_prompt: Tensor, column_prompt: Tensor, most: int = 32) -> list[Deletion]:
+    """The blocks without each group of prompts in turn.
+
+    Args:
+        row_prompt: (n,) int64 prompt of each row.
+        column_prompt: (m,) int64 prompt of each column, numbered as in `row_prompt`.
+        most: Largest number of groups of a kind.
+
+    Returns:
+        One per group.
+    """
+    in_rows, in_columns = set(row_prompt.tolist()), set(column_prompt.tolist())
+    kinds: dict[Kind, list[int]] = {
+        "rows": sorted(in_rows - in_columns),
+        "columns": sorted(in_columns - in_rows),
+        "both": sorted(in_rows & in_columns),
+    }
+    return [
+        Deletion(~torch.isin(row_prompt, group), ~torch.isin(column_prompt, group), kind)
+        for kind, units in kinds.items()
+        if units
+        for group in torch.tensor(units).tensor_split(min(most, len(units)))
+    ]
+
+
+def over_deletions(
+    value: float, deleted: Iterable[float], removed: Sequence[Deletion], unit: str
+) -> Estimate:
+    """A statistic with the error that its deletions give.
+
+    Args:
+        value: Of the whole block.
+        deleted: Without each group.
+        removed: Those groups, as `deletions` made them.
+        unit: Of the statistic.
+
+    Returns:
+        The estimate; no interval where a side has one prompt only. Degrees of freedom are those
+        of the kind with the largest part of the error, fewer where another kind has fewer groups.
+    """
+    values = torch.tensor(list(deleted), dtype=torch.float64)
+    parts, counts = [], []
+    for kind in dict.fromkeys(d.kind for d in removed):
+        here = values[torch.tensor([d.kind == kind for d in removed])]
+        counts.append(len(here))
+        around_mean = here - here.mean()
+        variance = (1 - 1 / len(here)) * float(around_mean.square().sum())
+        parts.append((variance, freedom_of_groups(around_mean)))
+    n, variance = min(counts), sum(v for v, _ in parts)
+    return Estimate.from_standard_error(
+        value,
+        variance**0.5 if n > 1 else float("nan"),
+        n,
+        unit=unit,
+        method="jackknife over groups of prompts",
+        degrees_of_freedom=min(n - 1.0, max(parts)[1]),
+    )
+
+
+@dataclass(frozen=True)
+class SingularValues:
+    """Singular values of a block.
+
+    Attributes:
+        values: (min(n, m),) descending, in the unit of K; 0 where one is rounding.
+        effective_rank: At these numbers of prompts and responses.
+        shares: By k, the share of the k leading values in their sum.
+        fitted_dimension: d_eff; None without diagonals.
+        null: Random directions of the observed norms; None without diagonals.
+    """
+
+    values: Numbers
+    effective_rank: Estimate
+    shares: dict[int, Estimate]
+    fitted_dimension: Estimate | None
+    null: Null | None
+
+
+def singular_spectrum(
+    matrix: Tensor,
+    row_prompt: Tensor,
+    column_prompt: Tensor,
+    diagonals: tuple[Tensor, Tensor] | None = None,
+    *,
+    seed: int = 0,
+) -> SingularValues:
+    """Singular values, effective rank and the null.
+
+    Args:
+        matrix: (n, m) K of one batch with another, not zero.
+        row_prompt: (n,) int64 prompt of each row.
+        column_prompt: (m,) int64 prompt of each column, numbered as in `row_prompt`.
+        diagonals: (n,) K_ii of the rows and (m,) K_jj of the columns, for the null.
+        seed: Of the simulation.
+
+    Returns:
+        The spectrum.
+    """
+    removed, values = deletions(row_prompt, column_prompt), torch.linalg.svdvals(matrix)
+    top = [k for k in TOP if k <= len(values)]
+    left = [_of(torch.linalg.svdvals(matrix[d.rows][:, d.columns]), top) for d in removed]
+    units = ["responses", *["share"] * len(top)]
+    by_statistic = zip(_of(values, top), zip(*left, strict=True), units, strict=True)
+    rank, *shares = (over_deletions(x, deleted, removed, u) for x, deleted, u in by_statistic)
+    fitted, null = None, None
+    if diagonals is not None:
+        fitted = fitted_dimension(matrix, PromptPairs(row_prompt, column_prompt), diagonals)
+        if math.isfinite(fitted.value):
+            rng = np.random.default_rng(seed)
+            null = simulated_null(diagonals, values, fitted.value, DRAWS, rng)
+    by_k = dict(zip(top, shares, strict=True))
+    values = above_rounding(values, max(matrix.shape))
+    return SingularValues(values, rank, by_k, fitted, null)
+
+
+def _of(values: Tensor, top: Sequence[int]) -> list[float]:
+    """Effective rank, and the shares of the leading values; NaN of no values but zeros."""
+    total = values.sum()
+    shares = [values[:k].sum() / total for k in top]
+    return [float(x) for x in (total.square() / values.square().sum(), *shares)]
+
+
+def block_truncations(
+    matrix: Tensor,
+    logprobs: Tensor,
+    x: Tensor,
+    row_prompt: Tensor,
+    column_prompt: Tensor,
+    ranks: Sequence[int] = RANKS,
+) -> dict[str, Prediction]:
+    """Compare each truncation of a block with the full double sum.
+
+    Args:
+        matrix: (n, m) K of E with U.
+        logprobs: (n,) S of the rows, nats.
+        x: (m,) w_j A_j, the weight of each response in the step.
+        row_prompt: (n,) int64 prompt of each row.
+        column_prompt: (m,) int64 prompt of each column, numbered as in `row_prompt`.
+        ranks: Numbers of leading triplets.
+
+    Returns:
+        "same_prompt", where a prompt is shared, "rank 1", ..., and "full" at last.
+    """
+    ranks = [r for r in ranks if r <= min(matrix.shape)]
+    same = row_prompt[:, None] == column_prompt
+    shared = ["same_prompt"] if bool(same.any()) else []
+    _, vectors = torch.linalg.eigh(matrix.T @ matrix)
+    start = vectors.flip(1)[:, : oversample(max(ranks, default=0))]
+    removed = deletions(row_prompt, column_prompt)
+
+    def influences(rows: Tensor, columns: Tensor, vectors: Tensor) -> Tensor:
+        """(rows, m) δH_j of every truncation of what is left, by its right singular vectors."""
+        S, block = logprobs[rows], matrix[rows][:, columns]
+        e = -(S - S.mean()) / len(S)
+        full = e @ block
+        along = (full @ vectors)[:, None] * vectors.T  # (r, m)
+        within = [e @ (block * same[rows][:, columns])] if shared else []
+        return torch.stack([*within, *(along[:r].sum(0) for r in ranks), full]) * x[columns]
+
+    def left(d: Deletion) -> Tensor:
+        block = matrix[d.rows][:, d.columns]
+        # leading right singular vectors, close to those that are known
+        basis, _ = torch.linalg.qr(block.T @ (block @ start[d.columns]))
+        rotation = torch.linalg.svd(block @ basis, full_matrices=False)[2]
+        return influences(d.rows, d.columns, basis @ rotation.T)
+
+    def errors(value: Tensor, deleted: Tensor, unit: str) -> Estimate:
+        return over_deletions(float(value), deleted.tolist(), removed, unit)
+
+    names = [*shared, *(f"rank {r}" for r in ranks), "full"]
+    rows, columns = (torch.ones(n, dtype=torch.bool) for n in matrix.shape)
+    whole = influences(rows, columns, start)
+    return predictions(names, whole, map(left, removed), errors, UNIT)
