@@ -7,7 +7,6 @@
     python -m benchmarks.plan --case long --planned
                                                  plans alone, beside what was measured before
     python -m benchmarks.plan --case toy --kept  the verbs with free memory kept in the heap
-    python -m benchmarks.plan --training toy     short trainings by the recipes, the table below it
 
 Each verb runs in a process of its own on random weights. Its peak is the largest resident memory
 of that process, less that of a process that has imported the same modules and done nothing. Seconds
@@ -28,7 +27,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -79,33 +77,6 @@ class Case:
             f"E {self.E} responses of {tokens}, U {n}, one as long and the others of {self.others}"
         )
 
-
-TRAINING = {
-    "toy": {
-        "sft": ("sft_toy.yaml", []),
-        "train": (
-            "train_toy.yaml",
-            ["model.path={folder}/sft/model", "training.steps=12", "training.save_every=12"],
-        ),
-    },
-    "smollm2": {
-        "sft": (
-            "sft_toy.yaml",
-            [
-                "model.path=~/.cache/isentrope/smollm2",
-                "data.dataset_options={{digits: 1}}",
-                "fine_tuning.steps=4",
-                "fine_tuning.batch_size=16",
-                "fine_tuning.warmup_steps=1",
-            ],
-        ),
-        "train": (
-            "train_smollm2_sentence.yaml",
-            ["training.steps=3", "training.save_every=3"],
-        ),
-    },
-}
-"""By model and verb: the recipe, and what is changed in it; the toy's `train` begins with `sft`."""
 
 PROMPT = 16
 VERBS = ("measure", "influence", "kernel", "noise")
@@ -270,22 +241,12 @@ def run(verb: str, file: str, kept: bool) -> None:
     from isentrope.config.io import load_config
     from isentrope.results.verbs import VERBS as MEASURING
     from isentrope.system import heap
-    from isentrope.verbs.kinds import load_any
     from isentrope.verbs.loop import run_verb
 
     torch.set_num_threads(1)
     if kept:
         heap._glibc = lambda: None
-    if verb in MEASURING:
-        work = partial(run_verb, MEASURING[verb], load_config(json.loads(Path(file).read_text())))
-    else:
-        import trl.trainer.grpo_trainer  # noqa: F401
-        import trl.trainer.sft_trainer  # noqa: F401
-
-        from isentrope.verbs import prepare_training  # noqa: F401
-
-        module = import_module(f"isentrope.verbs.{verb}")
-        work = partial(getattr(module, verb), load_any(file))
+    work = partial(run_verb, MEASURING[verb], load_config(json.loads(Path(file).read_text())))
     before, start = peak(), time.process_time()
     work()
     print(json.dumps({"bytes": peak() - before, "seconds": time.process_time() - start}))
@@ -360,32 +321,6 @@ def rows_of(name: str, verbs: Iterable[str], folder: Path, planned: bool) -> dic
     return lines
 
 
-def training_rows(name: str, folder: Path) -> list[str]:
-    """Lines of short trainings: planned, and run."""
-    from isentrope.verbs.kinds import load_any
-
-    lines = []
-    for verb, (recipe, changes) in TRAINING[name].items():
-        changes = [x.format(folder=folder) for x in changes]
-        changes += ["output.log_level=WARNING", f"output.directory={folder / verb}"]
-        config = load_any(ROOT / "configs" / recipe, changes).model_dump(mode="json")
-        expected = alone("--plan", verb, config, folder)
-        lines.append(line(name, verb, expected, alone("--run", verb, config, folder)))
-        print(lines[-1], flush=True)
-    return lines
-
-
-def with_training(lines: list[str], before: str) -> str:
-    """The page with these lines in the table of trainings, in place of those of the same model."""
-    head, title, rest = before.partition("## Training")
-    blocks = rest.split("\n\n")
-    table = next(k for k, block in enumerate(blocks) if block.startswith("|"))
-    own = {x.split(" | ")[0] for x in lines}
-    kept = [x for x in blocks[table].splitlines() if x.split(" | ")[0] not in own]
-    blocks[table] = "\n".join([*kept, *lines])
-    return head + title + "\n\n".join(blocks)
-
-
 def kept_in_the_heap(name: str, verbs: Iterable[str]) -> None:
     """Print the peak of verbs with and without memory given back, in folders of their own."""
     for verb in verbs:
@@ -419,7 +354,6 @@ def main() -> None:
     parser.add_argument("--verbs", nargs="+", help="of the case; all by default")
     parser.add_argument("--folder", type=Path, help="that is kept, for another verb of the case")
     parser.add_argument("--planned", action="store_true", help="nothing is measured again")
-    parser.add_argument("--training", choices=TRAINING)
     parser.add_argument("--kept", action="store_true", help="with and without memory given back")
     chosen = parser.parse_args()
     if chosen.run:
@@ -427,11 +361,6 @@ def main() -> None:
         return
     if chosen.plan:
         plan(*chosen.plan)
-        return
-    if chosen.training:
-        with tempfile.TemporaryDirectory() as place:
-            lines = training_rows(chosen.training, Path(place))
-        PAGE.write_text(with_training(lines, PAGE.read_text()))
         return
     for name in [chosen.case] if chosen.case else list(CASES):
         verbs = chosen.verbs or CASES[name].verbs

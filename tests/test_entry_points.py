@@ -66,7 +66,6 @@ LISTED = {
     "system/heap.py": {"psutil.Process"},  # which starts none
     "verbs/train.py": {"trainer.train"},
     "verbs/sft.py": {"trainer.train"},
-    "verbs/dry_training.py": {"trainer.train"},  # which reads no checkpoint
 }
 """A call that is new here needs a hostile file there."""
 

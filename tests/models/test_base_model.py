@@ -5,7 +5,7 @@ import pytest
 from isentrope.models import base_model
 from isentrope.models.base_model import adapter_base, causal_lm
 from isentrope.models.checkpoint import load_tokenizer
-from isentrope.planning.plan import shapes_of
+from isentrope.planning.plan import meta_model
 from isentrope.system.errors import FileError
 from isentrope.trainers.convert.gathered import described_model
 from tests import cases
@@ -96,7 +96,7 @@ def test_a_kernel_of_the_hub_is_never_fetched(tmp_path, monkeypatch, key):
     monkeypatch.setattr(
         "transformers.modeling_utils.lazy_import_flash_attention", lambda *a, **_: fetched.append(a)
     )
-    for read in (causal_lm, described_model, shapes_of):
+    for read in (causal_lm, described_model, meta_model):
         with pytest.raises(FileError, match="names the kernel 'kernels-community/mine'"):
             read(tmp_path)
     assert not fetched

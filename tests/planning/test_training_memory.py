@@ -12,8 +12,7 @@ from isentrope.config.train import TrainConfig
 from isentrope.planning.gauge import Alive
 from isentrope.planning.training_memory import TILE, cache_bytes, held_in_training, pass_bytes
 from isentrope.training.models import load_trainable
-from isentrope.verbs.dry_training import untrained, weights_of
-from isentrope.verbs.plan import plan
+from isentrope.verbs.plan import plan, untrained
 from tests import cases
 
 QWEN = {
@@ -42,8 +41,7 @@ def section(path, **more):
 
 
 def test_the_recipe_has_the_parameters_of_qwen_and_of_its_adapter(qwen):
-    model, present = untrained(section(qwen, lora_rank=64, lora_alpha=128))
-    assert not present
+    model = untrained(section(qwen, lora_rank=64, lora_alpha=128))
     assert {p.device.type for p in model.parameters()} == {"meta"}
     d, inner, heads, layers = 1536, 8960, (12 + 2 * 2) * 128, 28
     biases_and_norms = heads + 2 * d
@@ -61,20 +59,19 @@ def test_shapes_are_those_of_the_model_that_is_trained(tmp_path):
     cases.model("qwen2").save_pretrained(tmp_path)
     for rank in (0, 2):
         expected, _ = load_trainable_of(tmp_path, rank)
-        found, present = untrained(section(tmp_path, lora_rank=rank))
-        assert present
+        found = untrained(section(tmp_path, lora_rank=rank))
         assert held_in_training(found) == held_in_training(expected)
 
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_reference_is_a_copy_of_what_is_trained(tmp_path, rank):
     trainer = trainer_with_beta(tmp_path, rank)
-    policy, _ = untrained(section(tmp_path, lora_rank=rank))
+    policy = untrained(section(tmp_path, lora_rank=rank))
     without, held = held_in_training(policy), held_in_training(policy, reference=True)
-    alive = sum(x.nbytes for x in weights_of(trainer))
-    buffers = sum(x.nbytes for x in weights_of(trainer) if not isinstance(x, torch.nn.Parameter))
+    models = filter(None, (trainer.model, trainer.ref_model))
+    alive = sum(p.nbytes for model in models for p in model.parameters())
     assert held.keys() - without.keys() == {"reference"}
-    assert held["weights"] + held["reference"] == alive - buffers
+    assert held["weights"] + held["reference"] == alive
 
 
 def trainer_with_beta(folder, rank):
@@ -109,7 +106,7 @@ def test_a_pass_without_weights_takes_at_least_what_one_with_weights_takes(tmp_p
         decoder(input_ids=ids, use_cache=False)[0].sum().backward()
     measured = alive.peak - before - held_in_training(real)["gradients"]
     tile = 3 * 4 * 8 * 64 * real.config.vocab_size
-    found = pass_bytes(untrained(section(tmp_path, lora_rank=2))[0], 8, 64, False) - tile
+    found = pass_bytes(untrained(section(tmp_path, lora_rank=2)), 8, 64, False) - tile
     assert measured <= found < 2 * measured  # whose attention keeps all scores
 
 
@@ -127,7 +124,7 @@ def test_products_in_bfloat16_keep_copies_of_weights(tmp_path):
         return alive.peak - before
 
     def planned(*how):
-        return pass_bytes(untrained(section(tmp_path, lora_rank=2))[0], 1, 1, *how)
+        return pass_bytes(untrained(section(tmp_path, lora_rank=2)), 1, 1, *how)
 
     without = planned(False)
     assert planned(False, True) - without == held_in_training(real)["weights"] / 2
@@ -140,7 +137,7 @@ def test_checkpointing_holds_less_of_deeper_models(tmp_path):
     cases.model("qwen2", num_hidden_layers=6).save_pretrained(tmp_path)
 
     def size(checkpointing):
-        return pass_bytes(untrained(section(tmp_path, lora_rank=2))[0], 8, 64, checkpointing)
+        return pass_bytes(untrained(section(tmp_path, lora_rank=2)), 8, 64, checkpointing)
 
     assert size(True) < size(False) / 2
 
@@ -156,12 +153,13 @@ def test_tiles_of_logits_are_those_of_trl():
     assert TILE == (TOKEN_CHUNK_SIZE, _CHUNKED_LOGPROB_CHUNK_SIZE)
 
 
-def test_a_model_without_weights_is_planned_by_its_shapes(qwen, tmp_path):
+def test_a_training_is_planned_by_its_shapes(qwen, tmp_path):
     file = tmp_path / "train.yaml"
     small = "training: {micro_batch: 1, group_size: 2}\nsampling: {max_new_tokens: 20}\n"
     file.write_text(f"model: {{path: {qwen}}}\n{small}trainer: {{gradient_checkpointing: true}}\n")
     train, measure, influence = plan(str(file), memory="40GB")
-    assert train.not_run == "the weights are not on this machine"
+    assert train.not_run.startswith("Memory is by shapes alone")
+    assert f"`isentrope train {file} --set training.steps=2 --out NEW`" in train.not_run
     assert [stage.name for stage in train.stages] == ["sampling", "update"]
     assert train.seconds is None
     assert train.fits
@@ -172,3 +170,26 @@ def test_a_model_without_weights_is_planned_by_its_shapes(qwen, tmp_path):
     assert not short.fits
     assert "held whatever is read at a time" in short.cure
     assert "gradient_checkpointing" in short.cure
+
+
+def test_a_fine_tuning_is_planned_by_its_shapes(tmp_path):
+    file = tmp_path / "sft.yaml"
+    tuning = {"steps": 50, "batch_size": 8, "micro_batch": 4}
+    sections = {"model": {"path": "toy", "lora_rank": 0}, "fine_tuning": tuning}
+    file.write_text(json.dumps(sections | {"data": {"dataset_name": "addition"}}))
+    (found,) = plan(str(file), memory="64GB")
+    (stage,) = found.stages
+    assert (stage.setting, stage.value) == ("fine_tuning.micro_batch", 4)
+    assert "--set fine_tuning.steps=2" in found.not_run
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_is_not_planned_is_refused_by_name(qwen, tmp_path):
+    file = tmp_path / "train.yaml"
+    file.write_text(f"model: {{path: {qwen}}}\ntraining: {{steps: 9}}\n")
+    with pytest.raises(ValueError, match="is for train, measure, influence, not for sft"):
+        plan(str(file), verbs=["sft"])
+    with pytest.raises(FileNotFoundError, match=r"plan with --set model\.path="):
+        plan(str(file), ["model.path=runs/none/model"])
+    with pytest.raises(ValueError, match=r"model\.shard_base spreads"):
+        plan(str(file), ["model.shard_base=true"])

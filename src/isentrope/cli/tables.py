@@ -241,10 +241,7 @@ def _printed(plans: Sequence[Plan]) -> Printed:
         if plan.seconds is not None:
             yield f"  time    {_time(plan.seconds)}\n"
         if plan.not_run is not None:
-            missing = (
-                "no pass is in it" if not plan.stages else "no time, and memory is by shapes alone"
-            )
-            yield f"  This is not all: {missing}, since {plan.not_run}.\n"
+            yield f"  {plan.not_run}\n"
 
 
 def _time(seconds: float | None) -> str:

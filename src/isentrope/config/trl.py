@@ -31,19 +31,16 @@ def shards_weights(fields: Mapping[str, Any]) -> bool:
 
 
 class PlannedFields(NamedTuple):
-    """What a plan depends on in a `trainer` section: reference, vLLM, recomputation, bf16, uses."""
+    """What a plan depends on in a `trainer` section: reference, recomputation, bf16."""
 
     reference: bool
-    vllm: bool
     checkpointing: bool
     bf16: bool
-    uses: int
 
 
 def planned_fields(fields: Mapping[str, Any]) -> PlannedFields:
     """Read it from the section, by TRL's names and defaults of ours."""
-    flags = (bool(fields.get(x)) for x in ("beta", "use_vllm", "gradient_checkpointing", "bf16"))
-    return PlannedFields(*flags, uses=fields.get("num_iterations", 1))
+    return PlannedFields(*(bool(fields.get(x)) for x in ("beta", "gradient_checkpointing", "bf16")))
 
 
 def require_spreadable(model: ModelConfig, fields: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Bytes of the tensors that are alive while a computation runs, and seconds of its stages."""
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -11,10 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from isentrope.system.progress import Clock
-
-RESIDENT = 1.8
-"""Resident bytes of a process for each byte of arrays that come and go: of 1.5 to 2.2 measured on a
-CPU, where free blocks stay in the heap (docs/results/plan.md)."""
 
 
 class Alive(TorchDispatchMode):
@@ -55,19 +51,6 @@ class Alive(TorchDispatchMode):
                 if isinstance(x, Tensor):
                     self._add(x)
         return out
-
-    def resident(self, of_share: Callable[[float], float]) -> tuple[int, int]:
-        """Bytes that a process takes for what is alive.
-
-        Args:
-            of_share: Bytes alive where a share of a micro-batch is read.
-
-        Returns:
-            Of the whole micro-batch, and of none.
-        """
-        whole, none = of_share(1), of_share(0)
-        kept = RESIDENT if self._device == "cpu" else 1.0
-        return int(none + kept * (whole - none)), int(none)
 
     def _add(self, x: Tensor) -> None:
         storage = x.untyped_storage()

@@ -6,7 +6,7 @@ shapes in the configuration files of a checkpoint: N parameters, d of them train
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,32 +22,12 @@ from isentrope.system.errors import IsentropeError
 from isentrope.system.reading import reading
 
 
-@dataclass(frozen=True)
-class Shapes:
-    """What a checkpoint's configuration files say.
-
-    Attributes:
-        parameters: Parameters of the model, adapter included.
-        trainable: d, those that the optimizer moves.
-        present: Whether the weights' files are on this machine.
-    """
-
-    parameters: int
-    trainable: int
-    present: bool
-
-    @classmethod
-    def of(cls, model: Any, present: bool) -> Shapes:
-        """Count the parameters of a model."""
-        counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
-        return cls(sum(n for n, _ in counts), sum(n for n, moved in counts if moved), present)
-
-
 def meta_model(
     folder: str | Path,
     *,
     base_model: str | Path | None = None,
     allow_hub: bool = False,
+    trainable_patterns: Sequence[str] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Any, bool]:
     """The model of a checkpoint without its weights, on the device meta.
@@ -56,6 +36,7 @@ def meta_model(
         folder: Folder with `config.json`, or with `adapter_config.json`; a name on the model hub.
         base_model: Base of the adapter, where the one its config names is not to be used.
         allow_hub: Whether a base that the adapter's config names may come from the model hub.
+        trainable_patterns: Names (with * and ?) of what moved; None: the adapter, or all weights.
         dtype: Of the weights.
 
     Returns:
@@ -82,31 +63,9 @@ def meta_model(
             adapter.inference_mode = False
             adapter.base_model_name_or_path = model.name_or_path or None  # else peft warns
             model = get_peft_model(model, adapter)
-    return model, has_weights(source)
-
-
-def shapes_of(
-    folder: str | Path,
-    *,
-    base_model: str | Path | None = None,
-    allow_hub: bool = False,
-    trainable_patterns: Sequence[str] | None = None,
-) -> Shapes:
-    """Read the shapes of a checkpoint.
-
-    Args:
-        folder: As `meta_model` takes it.
-        base_model: Likewise.
-        allow_hub: Likewise.
-        trainable_patterns: Names (with * and ?) of what moved; None: the adapter, or all weights.
-
-    Returns:
-        The shapes.
-    """
-    model, present = meta_model(folder, base_model=base_model, allow_hub=allow_hub)
     if trainable_patterns is not None:
         train_only(model, trainable_patterns)
-    return Shapes.of(model, present)
+    return model, has_weights(source)
 
 
 STEP_VECTORS = 5
@@ -116,21 +75,6 @@ moments of Adam, and the gradient."""
 
 class DoesNotFitError(IsentropeError, ValueError):
     """A verb that takes more memory than there is."""
-
-
-def on_line(shares: Sequence[float], found: Sequence[float]) -> Callable[[float], float]:
-    """The straight line through two dry runs, which never falls.
-
-    Args:
-        shares: Of the whole, the smaller first.
-        found: What they took.
-
-    Returns:
-        What a share takes; 1 is the whole.
-    """
-    (less, more), (first, second) = shares, found
-    slope = max(0.0, second - first) / (more - less) if more > less else 0.0
-    return lambda share: max(0.0, second + slope * (share - more))
 
 
 @dataclass(frozen=True)
@@ -165,7 +109,7 @@ class Plan:
         libraries: Bytes of Python and its libraries, or of CUDA, without any model.
         memory: Bytes that there are.
         stages: In the order in which they run; none where nothing is known of them.
-        not_run: Why no stage was run; None where they were.
+        not_run: What is missing where no stage was run, and why; None where they were.
         otherwise: What to change where no smaller micro-batch would fit.
     """
 
@@ -224,7 +168,7 @@ class Plan:
 
 
 def held(
-    shapes: Shapes,
+    model: Any,
     precision: Precision,
     storage: Storage,
     groups: int = 0,
@@ -233,7 +177,7 @@ def held(
     """What is held at once without any pass, where it is most.
 
     Args:
-        shapes: Of the checkpoint.
+        model: The checkpoint's, from `meta_model`.
         precision: Of the measurement.
         storage: How gradients are stored.
         groups: Gradients of error groups that are.
@@ -242,7 +186,9 @@ def held(
     Returns:
         Bytes by what they are.
     """
-    n, d, kind = shapes.parameters, shapes.trainable, precision.runtime_dtype
+    n = sum(p.numel() for p in model.parameters())
+    d = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    kind = precision.runtime_dtype
     size = {"float64": 8, "bfloat16": 2}.get(kind, 4)
     terms = {"weights": 4 * n, f"weights in {kind}": size * n if size != 4 else 0}
     terms["step"] = STEP_VECTORS * 8 * d

@@ -19,7 +19,8 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.models.batching import share_of_limits
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.planning.gauge import Alive, Meter
-from isentrope.planning.plan import Plan, Stage, on_line
+from isentrope.planning.plan import Plan, Stage
+from isentrope.planning.training_memory import cache_bytes
 from isentrope.policy.language_model import Policy
 from isentrope.results.verbs import VERBS
 from isentrope.runs.checkpoints import Subject
@@ -37,8 +38,15 @@ SHARE = 0.05
 PROMPTS_E, PROMPTS_U = 16, 4
 """Prompt draws of a dry run, at least, as far as there are as many: error groups need them."""
 
+PREPARED = "prepared"
+"""What verbs start from, which is run once for all."""
+
 STEPS = 4
 """Steps of decoding that are timed."""
+
+RESIDENT = 1.8
+"""Resident bytes of a process for each byte of arrays that come and go: of 1.5 to 2.2 measured on a
+CPU, where free blocks stay in the heap (docs/results/plan.md)."""
 
 PROMPTS_READ = 256
 """Prompts of a data set that are encoded to know how long they are."""
@@ -151,34 +159,87 @@ def stages_of(
     with loading.stage("load"):
         policy = subject.load(config.checkpoint, config.sampling)
         _load_what_is_late()
+    subject = _Loaded(**vars(subject), policy=policy)
     alive = Alive(policy.device.type, [*policy.model.parameters(), *policy.model.buffers()])
     first = [Stage("load", loading.seconds["load"], alive.now, alive.now)]
     whole, most = batches_of(config, policy), policy.max_tokens
     if drawn := [pair for batch in whole if batch.drawn for pair in batch.lengths]:
         with at_precision(policy, config.precision.sampling):
-            first.append(sampling_stage(policy, alive, config.sampling.batch_size, drawn))
+            first.append(sampling_stage(policy, config.sampling.batch_size, drawn, alive.now))
     tokens, reads = (sum(b.tokens for b in whole), sum(b.largest(most) for b in whole))
-    dry = _DryRun(config, _Loaded(**vars(subject), policy=policy), folder, alive)
-    shares, parts = [], []
+    shares, parts, meters = [], [], list[dict[str, Meter]]()
+    stopped: dict[str, str] = {}
     for of in zip(whole[0].shares(PROMPTS_E), whole[1].shares(PROMPTS_U), strict=True):
         shares.append(sum(b.tokens for b in of) / tokens)
         parts.append(min(1.0, sum(b.largest(most) for b in of) / reads))
-        dry.run([p.verb for p in plans], of, parts[-1])
+        files = {}
+        for name, batch in zip("EU", of, strict=True):
+            files[f"{name}_file"] = str(folder / f"{name}.parquet")
+            batch.sequences(name, policy.vocabulary).save(files[f"{name}_file"])
+        data = config.batch_config.model_copy(update={**files, "allow_overlap": True})
+        small = config.model_copy(update={"batch_config": data})
+        with share_of_limits(parts[-1]), alive:
+            meters.append(_run([p.verb for p in plans], small, subject, alive, stopped))
     largest = max(b.largest(most) for b in whole)
 
-    def stage(name: str, p: Plan) -> Stage:
-        seconds = on_line(shares, [meter.seconds[name] for meter in dry.meters])(1)
-        memory = on_line(parts, [meter.peaks[name] for meter in dry.meters])
-        rows = p.held.get("stored gradients", 0) if name == p.verb else 0  # of which it had fewer
-        peak, fixed = (rows + size for size in alive.resident(memory))
-        return Stage(name, seconds, peak, fixed, value=largest)
+    def stage(name: str, own: str, rows: int = 0) -> Stage:
+        seconds = on_line(shares, [of[own].seconds[name] for of in meters])(1)
+        memory = on_line(parts, [of[own].peaks[name] for of in meters])
+        kept = RESIDENT if policy.device.type == "cpu" else 1.0
+        fixed = rows + memory(0)
+        peak = fixed + kept * (memory(1) - memory(0))
+        return Stage(name, seconds, int(peak), int(fixed), value=largest)
 
+    def stages(p: Plan) -> list[Stage]:
+        rows = p.held.get("stored gradients", 0)  # of which it had fewer
+        names = list(meters[0][p.verb].peaks)
+        return [stage(name, p.verb, rows if name == p.verb else 0) for name in names]
+
+    first.append(stage("update", PREPARED))
     return [
-        replace(p, not_run=dry.stopped[p.verb])
-        if p.verb in dry.stopped
-        else replace(p, stages=(*first, *(stage(n, p) for n in ("update", *dry.names[p.verb]))))
+        replace(p, not_run=stopped[p.verb])
+        if p.verb in stopped
+        else replace(p, stages=(*first, *stages(p)))
         for p in plans
     ]
+
+
+def _run(
+    verbs: Sequence[str],
+    config: MeasureConfig,
+    subject: Subject,
+    alive: Alive,
+    stopped: dict[str, str],
+) -> dict[str, Meter]:
+    """Run verbs on one share; meters of them and of what they start from, each of its own."""
+    meters = {PREPARED: Meter(alive)}
+    ready = prepare_checkpoint(config, subject, meters[PREPARED])
+    for verb in verbs:
+        own = meters[verb] = Meter(alive)
+        own.seconds.update(meters[PREPARED].seconds)  # which some verbs read
+        analyse = load(VERBS[verb].analyse)
+        try:
+            with at_precision(ready.policy, config.precision.measuring), own.stage(verb):
+                analyse(replace(ready, clock=own))
+        except (ValueError, RuntimeError, ArithmeticError) as error:
+            stopped[verb] = f"This is not all: its dry run stopped: {error}"
+        own.seconds[verb] -= sum(own.seconds[name] for name in own.peaks if name != verb)
+    return meters
+
+
+def on_line(shares: Sequence[float], found: Sequence[float]) -> Callable[[float], float]:
+    """The straight line through two dry runs, which never falls.
+
+    Args:
+        shares: Of the whole, the smaller first.
+        found: What they took.
+
+    Returns:
+        What a share takes; 1 is the whole.
+    """
+    (less, more), (first, second) = shares, found
+    slope = max(0.0, second - first) / (more - less) if more > less else 0.0
+    return lambda share: max(0.0, second + slope * (share - more))
 
 
 def _load_what_is_late() -> None:
@@ -190,77 +251,32 @@ def _load_what_is_late() -> None:
     torch.func.jvp(torch.sin, (zero,), (zero,))  # torch compiles rules at the first derivative
 
 
-class _DryRun:
-    """Verbs run on shares of their batches.
-
-    Attributes:
-        meters: Seconds and bytes of each run.
-        names: The stages of each verb.
-        stopped: Why a verb did not end.
-    """
-
-    def __init__(self, config: MeasureConfig, subject: _Loaded, folder: Path, alive: Alive) -> None:
-        self.meters: list[Meter] = []
-        self.names: dict[str, list[str]] = {}
-        self.stopped: dict[str, str] = {}
-        self._config, self._subject, self._folder, self._alive = config, subject, folder, alive
-
-    def run(self, verbs: Sequence[str], batches: tuple[Batch, Batch], part: float) -> None:
-        """Run every verb on these E and U, a part of whole micro-batches."""
-        policy = self._subject.load(None, None)
-        files = {}
-        for name, batch in zip("EU", batches, strict=True):
-            files[f"{name}_file"] = str(self._folder / f"{name}.parquet")
-            batch.sequences(name, policy.vocabulary).save(files[f"{name}_file"])
-        data = self._config.batch_config.model_copy(update={**files, "allow_overlap": True})
-        config = self._config.model_copy(update={"batch_config": data})
-        meter = Meter(self._alive)
-        self.meters.append(meter)
-        with share_of_limits(part), self._alive:
-            ready = prepare_checkpoint(config, self._subject, meter)
-            for verb in verbs:
-                before, analyse = set(meter.seconds), load(VERBS[verb].analyse)
-                try:
-                    with at_precision(policy, config.precision.measuring), meter.stage(verb):
-                        analyse(ready)
-                except (ValueError, RuntimeError, ArithmeticError) as error:
-                    self.stopped[verb] = f"its dry run stopped: {error}"
-                inner = [name for name in meter.seconds if name not in {*before, verb}]
-                meter.seconds[verb] -= sum(meter.seconds[name] for name in inner)
-                self.names[verb] = [*inner, verb]
-
-
 def sampling_stage(
-    policy: Policy, alive: Alive, at_once: int, drawn: list[tuple[int, int]], times: int = 1
+    policy: Policy, at_once: int, drawn: list[tuple[int, int]], weights: int
 ) -> Stage:
     """A few steps of decoding as many sequences as are drawn at a time.
 
     Args:
         policy: At the precision that it samples in.
-        alive: Gauges its device.
         at_once: Sequences that are drawn at a time, at most.
         drawn: (prompt, response) of each sequence, in tokens.
-        times: How often they are drawn.
+        weights: Bytes of the model.
 
     Returns:
-        The stage of all of them.
+        The stage of all of them; its memory is that of the cache, by shapes.
     """
-    at_once, steps = min(at_once, len(drawn)), (1, STEPS)
+    at_once, clock = min(at_once, len(drawn)), Clock()
     prompts = [torch.ones(1, dtype=torch.long)] * at_once
     ends, policy.eos_token_ids = policy.eos_token_ids, ()
-    meter = Meter(alive)
     try:
-        with alive:
-            fixed = alive.now
-            for k in steps:  # what is slow once is in the first
-                uniforms = torch.rand(at_once, k).double()
-                with meter.stage(str(k)):
-                    sample_responses(policy, prompts, uniforms, k, at_once)
+        for steps in (1, STEPS):  # what is slow once is in the first
+            with clock.stage(str(steps)):
+                uniforms = torch.rand(at_once, steps).double()
+                sample_responses(policy, prompts, uniforms, steps, at_once)
     finally:
         policy.eos_token_ids = ends
-    # more tokens leave keys and values in the cache, by the line through one step and four
-    memory = on_line(steps, [meter.peaks[str(k)] for k in steps])
-    peak = int(memory(max(p + r for p, r in drawn)))
-    decoded = times * -(-len(drawn) // at_once) * max(r for _, r in drawn)
-    seconds = meter.seconds[str(STEPS)] * decoded / STEPS
-    return Stage("sampling", seconds, peak, fixed, "sampling.batch_size", at_once)
+    size = next(policy.model.parameters()).element_size()
+    cache = cache_bytes(policy.model.config, at_once, max(p + r for p, r in drawn), size)
+    decoded = -(-len(drawn) // at_once) * max(r for _, r in drawn)
+    seconds = clock.seconds[str(STEPS)] * decoded / STEPS
+    return Stage("sampling", seconds, weights + cache, weights, "sampling.batch_size", at_once)
