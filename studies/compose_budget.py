@@ -19,7 +19,6 @@ from isentrope.control.feedback import Target
 from isentrope.control.gradients import (
     GROUPS_OF_A_HALF,
     ControlSample,
-    HalfReading,
     in_the_loss,
     slope_along,
 )
@@ -122,7 +121,7 @@ def gradients_of_rows(
 
 def read_half(
     model: Policy, sample: ControlSample, coming: ComingStep, trained: int
-) -> HalfReading:
+) -> tuple[Vector, Tensor]:
     """As `isentrope.control.gradients.read_half`, with the gradients of `gradients_of_rows`.
 
     Args:
@@ -151,7 +150,7 @@ def read_half(
     pairs = len(E) * trained
     shared = sum(len(rows) * int(has[rows].sum()) for rows in groups)
     factor = pairs / (pairs - shared) if pairs > shared else 0.0
-    return HalfReading(gradients, before + factor * (at_once - own), before + at_once)
+    return gradients, before + factor * (at_once - own)
 
 
 class PlainBudget(EntropyBudget):
@@ -174,7 +173,7 @@ class PlainBudget(EntropyBudget):
 
     def _read(
         self, step: int, coming: ComingStep, policy: Any, drawn: ControlSample, clip: float
-    ) -> list[HalfReading]:
+    ) -> list[tuple[Vector, Tensor]]:
         """Both halves of `size` responses, chosen as the library chooses them."""
         E = drawn.rollouts
         units, trained = Units.of(E.prompt_index), int(in_the_loss(E).sum())

@@ -61,11 +61,10 @@ def _drawn(
 
 @dataclass(frozen=True)
 class Prediction:
-    """<g_H, v> of one batch: true, with each prompt left out, and plainly."""
+    """<g_H, v> of one batch: true, and with each prompt left out."""
 
     truth: float
     left_out: float
-    plain: float
 
 
 def predictions(exact: ExactPolicy, functional: Functional, n: int) -> Iterator[Prediction]:
@@ -85,9 +84,7 @@ def predictions(exact: ExactPolicy, functional: Functional, n: int) -> Iterator[
             read_half(policy, sample.select(rows), coming, 1.0, len(U))
             for rows in torch.arange(len(U)).tensor_split(2)
         ]
-        sums = [[float(x.sum()) for x in (half.along_v, half.reused)] for half in halves]
-        left_out, plain = torch.tensor(sums).double().mean(0).tolist()
-        yield Prediction(dot(g_H, v), left_out, plain)
+        yield Prediction(dot(g_H, v), sum(float(along_v.sum()) for _, along_v in halves) / 2)
 
 
 def ratio(predicted: Tensor, truth: Tensor) -> tuple[float, float]:

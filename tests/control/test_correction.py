@@ -7,13 +7,7 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.control.averages import GradientMeans
-from isentrope.control.correction import (
-    Asked,
-    Halves,
-    Limits,
-    correct,
-)
+from isentrope.control.correction import Asked, GradientMeans, Limits, correct, effects_of
 from isentrope.control.feedback import Level
 from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
 from isentrope.control.requirements import BudgetOptions
@@ -22,12 +16,11 @@ from isentrope.control.trial import entropy_correction
 FREE = Limits(largest=1e9, range=1e9)
 
 
-def halves(seed=0, groups=4, size=6, noise=0.02, **options):
-    """Groups of two halves around one gradient, as named vectors."""
+def halves(seed=0, groups=4, size=6, noise=0.02):
+    """Groups of two halves around one gradient."""
     rng = np.random.default_rng(seed)
     g = rng.normal(size=size)
-    a, b = (g / groups + noise * rng.normal(size=(groups, size)) for _ in range(2))
-    return Halves(named(a), named(b), **options), a, b
+    return tuple(g / groups + noise * rng.normal(size=(groups, size)) for _ in range(2))
 
 
 def named(x):
@@ -36,10 +29,15 @@ def named(x):
     return {"first": x[..., :2].clone(), "second": x[..., 2:].clone()}
 
 
-def corrected(halves, v, P, eta, entropy, asked):
-    """`correct` for a step that was not computed from the samples."""
-    along_v = slope_along(halves.a, v), slope_along(halves.b, v)
-    return correct(halves, along_v, v, P, eta, entropy, asked)
+def corrected(halves, v, P, eta, entropy, asked, means=None, gains=None):
+    """`correct` for a step that was not computed from the samples, all given as arrays."""
+    groups, v, P = tuple(map(named, halves)), named(v), named(P)
+    means = means or GradientMeans()
+    means.add(groups)
+    along_v = tuple(slope_along(half, v) for half in groups)
+    effects, u = effects_of(groups, means, along_v, P)
+    effects = effects if gains is None else effects.filtered(gains, entropy)
+    return correct(effects, u, v, P, eta, entropy, asked)
 
 
 def flat(x):
@@ -48,15 +46,13 @@ def flat(x):
 
 @pytest.fixture
 def case():
-    found, a, b = halves()
     rng = np.random.default_rng(1)
-    v, P = rng.normal(size=6), rng.uniform(0.5, 2.0, 6)
-    return found, a, b, v, P
+    return *halves(), rng.normal(size=6), rng.uniform(0.5, 2.0, 6)
 
 
 def test_gain_and_weight_are_their_formulas(case):
-    found, a, b, v, P = case
-    made = corrected(found, named(v), named(P), 0.1, 1.0, Asked(tau=0.02, limits=FREE))
+    a, b, v, P = case
+    made = corrected((a, b), v, P, 0.1, 1.0, Asked(tau=0.02, limits=FREE))
     g_a, g_b = a.sum(0), b.sum(0)
     gain = g_a @ (P * g_b)
     table = a @ (P * b).T
@@ -74,23 +70,24 @@ def test_gain_and_weight_are_their_formulas(case):
 
 
 def test_without_noise_the_corrected_step_changes_entropy_by_what_is_asked():
-    found, a, _ = halves(noise=0.0)[0], *halves(noise=0.0)[1:]
-    v, P = named(np.arange(6.0)), named(np.ones(6))
+    a, b = halves(noise=0.0)
+    v, P = np.arange(6.0), np.ones(6)
     for strength, tau in ((1.0, 0.0), (1.0, -0.3), (0.5, 0.0)):
         limits = Limits(strength, 1e9, 1e9)
-        made = corrected(found, v, P, 0.1, 1.0, Asked(tau=tau, limits=limits))
+        made = corrected((a, b), v, P, 0.1, 1.0, Asked(tau=tau, limits=limits))
         g = a.sum(0)
-        left = 0.1 * g @ (flat(v) + flat(made.component))
-        assert left == pytest.approx(tau + (1 - strength) * 0.1 * g @ flat(v))
+        left = 0.1 * g @ (v + flat(made.component))
+        assert left == pytest.approx(tau + (1 - strength) * 0.1 * g @ v)
 
 
 def test_the_past_enters_the_direction_and_its_gain_but_not_what_is_predicted():
-    _, a, b = halves()
+    a, b = halves()
     past_a, past_b = np.arange(6.0), np.arange(6.0)[::-1].copy()
-    found = Halves(named(a), named(b), named(past_a), named(past_b), share=0.25)
-    v, P = np.ones(6), np.linspace(1, 2, 6)
-    made = corrected(found, named(v), named(P), 0.1, 1.0, Asked(limits=FREE))
-    u_a, u_b = (P * (0.25 * x.sum(0) + 0.75 * y) for x, y in ((a, past_a), (b, past_b)))
+    means, v, P = GradientMeans(4), np.ones(6), np.linspace(1, 2, 6)
+    means.add((named(past_a[None]), named(past_b[None])))
+    made = corrected((a, b), v, P, 0.1, 1.0, Asked(limits=FREE), means)
+    share = 0.25 / (1 - 0.75**2)
+    u_a, u_b = (P * (share * x.sum(0) + (1 - share) * y) for x, y in ((a, past_a), (b, past_b)))
     gain = (a.sum(0) @ u_b + b.sum(0) @ u_a) / 2
     np.testing.assert_allclose(flat(made.direction), (u_a + u_b) / 2)
     assert made.numbers["gain"] == pytest.approx(gain)
@@ -103,7 +100,7 @@ def test_the_error_of_the_gain_covers_and_is_not_far_too_large():
     truth, hits, errors, gains = g @ g, 0, [], []
     for _ in range(400):
         a, b = (g / 4 + 0.3 * rng.normal(size=(4, 6)) for _ in range(2))
-        made = corrected(Halves(named(a), named(b)), named(g), named(P), 0.1, 1.0, Asked())
+        made = corrected((a, b), g, P, 0.1, 1.0, Asked())
         gains.append(made.numbers["gain"])
         errors.append(made.numbers["gain_se"])
         hits += abs(gains[-1] - truth) < 2.45 * errors[-1]  # t of 6 degrees of freedom
@@ -113,49 +110,44 @@ def test_the_error_of_the_gain_covers_and_is_not_far_too_large():
 
 
 def test_a_gain_that_is_noise_gives_no_correction(case):
-    _, a, b, v, P = case
-    noise = Halves(named(a - a.mean(0)), named(b - b.mean(0)))
-    made = corrected(noise, named(v), named(P), 0.1, 1.0, Asked())
+    a, b, v, P = case
+    made = corrected((a - a.mean(0), b - b.mean(0)), v, P, 0.1, 1.0, Asked())
     assert (made.reason, made.weight, made.numbers["no_correction"]) == ("no_gain", 0.0, 1.0)
-    opposed = corrected(Halves(named(a), named(-b)), named(v), named(P), 0.1, 1.0, Asked())
+    opposed = corrected((a, -b), v, P, 0.1, 1.0, Asked())
     assert (opposed.reason, opposed.weight) == ("no_gain", 0.0)
 
 
 def test_what_is_not_finite_or_has_no_rate_gives_no_correction(case):
-    found, _, _, v, P = case
+    *found, v, P = case
     broken = v.copy()
     broken[3] = np.nan
-    assert corrected(found, named(broken), named(P), 0.1, 1.0, Asked()).reason == "not_finite"
-    assert corrected(found, named(v), named(P), 0.0, 1.0, Asked()).reason == "no_rate"
+    assert corrected(found, broken, P, 0.1, 1.0, Asked()).reason == "not_finite"
+    assert corrected(found, v, P, 0.0, 1.0, Asked()).reason == "no_rate"
 
 
 def test_both_limits_hold_and_say_which_of_them_acted(case):
-    found, _, _, v, P = case
+    *found, v, P = case
     eta, tau, h = 0.1, 5.0, 1.0
-    small = corrected(
-        found, named(v), named(P), eta, h, Asked(tau=tau, limits=Limits(1.0, 1e9, 0.01))
-    )
+    small = corrected(found, v, P, eta, h, Asked(tau=tau, limits=Limits(1.0, 1e9, 0.01)))
     own = abs(small.numbers["predicted"])
     assert small.reason == "out_of_range"
     assert own > 0.01 * h
     assert eta * small.weight * small.numbers["gain"] == pytest.approx(own + 0.01 * h)
-    short = corrected(
-        found, named(v), named(P), eta, h, Asked(tau=-tau, limits=Limits(1.0, 0.3, 1e9))
-    )
+    short = corrected(found, v, P, eta, h, Asked(tau=-tau, limits=Limits(1.0, 0.3, 1e9)))
     added = flat(short.component)
     assert short.reason == "too_large"
     assert short.weight < 0
     assert math.sqrt((added**2 / P).sum()) == pytest.approx(0.3 * math.sqrt((v**2 / P).sum()))
     assert short.numbers["step_share"] == pytest.approx(0.3)
-    free = corrected(found, named(v), named(P), eta, h, Asked(tau=-tau, limits=FREE))
+    free = corrected(found, v, P, eta, h, Asked(tau=-tau, limits=FREE))
     share = math.sqrt((flat(free.component) ** 2 / P).sum() / (v**2 / P).sum())
     assert free.numbers["step_share"] == pytest.approx(share)
 
 
 def test_a_step_is_cancelled_whole_however_much_it_changes(case):
-    found, _, _, v, P = case
+    *found, v, P = case
     limits = Limits(1.0, 1e9, 1e-6)
-    made = corrected(found, named(100 * v), named(P), 0.1, 1.0, Asked(limits=limits))
+    made = corrected(found, 100 * v, P, 0.1, 1.0, Asked(limits=limits))
     assert abs(made.numbers["predicted"]) > 2
     assert made.reason is None
     left = made.numbers["predicted"] + 0.1 * made.weight * made.numbers["gain"]
@@ -166,7 +158,7 @@ def test_groups_sum_to_the_entropy_gradient(policy):
     double = policy.convert("float64")
     E = ise.sample(double, ["1+1=", "2+3=", "9+9="], 20, 1, max_new_tokens=4, seed=0)
     sample = ControlSample(E)
-    groups = gradient_groups(double, sample, sample.groups(3))
+    groups = gradient_groups(double, sample, 3)
     whole = ise.entropy_gradient(double, E)
     for name, x in groups.items():
         torch.testing.assert_close(x.sum(0), whole[name], rtol=1e-9, atol=1e-12)
@@ -222,10 +214,7 @@ def test_the_gain_that_is_applied_is_that_of_the_direction_where_noise_hides_it(
         means, gains = GradientMeans(8), Level()
         for _ in range(60):
             a, b = (g / 4 + noise / 2 * rng.normal(size=(4, 40)) for _ in range(2))
-            read = means.halves(named(a), named(b))
-            means.add(read)
-            v, P = named(-g), named(np.ones(40))
-            made = corrected(read, v, P, 0.1, 1.0, Asked(limits=FREE, gains=gains))
+            made = corrected((a, b), -g, np.ones(40), 0.1, 1.0, Asked(limits=FREE), means, gains)
             if made.weight:
                 used.append(made.numbers["gain"])
                 true.append(g @ flat(made.direction))
@@ -248,12 +237,12 @@ def test_a_step_that_goes_to_the_goal_by_itself_is_left_alone_up_to_there():
 
 
 def test_a_share_of_strength_goes_that_share_of_the_way_to_the_goal(case):
-    found, a, b, _, P = case
+    a, b, _, P = case
     v = P * (a.sum(0) + b.sum(0))  # raises entropy
     limits = Limits(0.5, 1e9, 1e9)
     slope = float((a.sum(0) + b.sum(0)) @ v) / 2
     goal = 0.1 * slope / 2
-    made = corrected(found, named(v), named(P), 0.1, 1.0, Asked(goal / 9, goal, limits))
+    made = corrected((a, b), v, P, 0.1, 1.0, Asked(goal / 9, goal, limits))
     after = 0.1 * (slope + made.weight * made.numbers["gain"])
     assert after == pytest.approx((0.1 * slope + goal) / 2)
 

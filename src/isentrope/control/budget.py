@@ -25,17 +25,18 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from isentrope.control.averages import GradientMeans
-from isentrope.control.correction import Asked, Correction, Effects, correct, weighed
-from isentrope.control.feedback import Feedback, Gains, Level, Target
-from isentrope.control.gradients import ControlSample, HalfReading, in_the_loss, read_half
-from isentrope.control.kept_state import keep_state
-from isentrope.control.own_rollouts import LEAST_PROMPTS, OwnRollouts
-from isentrope.control.requirements import (
-    BudgetOptions,
-    require_correctable,
-    require_long_parameters,
+from isentrope.control.correction import (
+    Asked,
+    Correction,
+    Effects,
+    GradientMeans,
+    correct,
+    effects_of,
 )
+from isentrope.control.feedback import Feedback, Gains, Level, Target
+from isentrope.control.gradients import ControlSample, in_the_loss, read_half
+from isentrope.control.own_rollouts import LEAST_PROMPTS, OwnRollouts, keep_state
+from isentrope.control.requirements import BudgetOptions, require_correctable
 from isentrope.estimators.functional import Units
 from isentrope.estimators.positions import named_positions
 from isentrope.nouns.rollouts import Rollouts
@@ -63,6 +64,8 @@ _REASONS = {
     "out_of_range": "the change of entropy would leave the linear range",
     "too_large": "it would be larger than the step itself",
 }
+_UNKNOWN = dict.fromkeys(("predicted", "predicted_se", "gain", "gain_se"), 0.0)
+"""Numbers of a step without a prediction."""
 
 
 class EntropyBudget(SavedFields, TrainerCallback):
@@ -143,9 +146,12 @@ class EntropyBudget(SavedFields, TrainerCallback):
         self.component = None  # of the last step: its memory is needed
         with evaluating(model), kept_blocks():
             drawn, clip = self._own.take(), self._own.clip
-            policy = together(
-                lambda: self._live_policy(model, args, kwargs.get("processing_class"))
-            )
+            if self._policy is None or self._policy.model is not model:
+                temperature = setting(None, args, "temperature", "temperature")
+                how = {"temperature": temperature, "precision": "as_is"}
+                tokenizer = kwargs.get("processing_class")
+                self._policy = together(lambda: Policy(model, tokenizer, **how))
+            policy = self._policy
             coming = together(lambda: coming_step(policy, kwargs["optimizer"], "an entropy budget"))
             self._correct_step(step, coming, policy, drawn, clip)
         self.seconds = time.perf_counter() - start
@@ -165,14 +171,14 @@ class EntropyBudget(SavedFields, TrainerCallback):
         self, step: int, coming: ComingStep, policy: Policy, drawn: Rollouts, clip: float
     ) -> None:
         inside = named_positions(drawn, self._options.where, policy.tokenizer)
-        everything = ControlSample(drawn, self._options.functional, inside)
+        E = ControlSample(drawn, self._options.functional, inside)
         nowhere = inside is not None and not bool(inside.any())
         if nowhere and math.isinf(self._level.variance):
             raise IsentropeError(
                 f"No token of the first step stands at {self._options.where!r}: there is no "
                 "entropy to control. Choose another class (control.options.where)."
             )
-        entropy, se = everything.entropy()
+        entropy, se = E.entropy()
         if not nowhere:
             self._level.observe(entropy, se**2)
         level_se = math.sqrt(self._level.variance)
@@ -181,56 +187,57 @@ class EntropyBudget(SavedFields, TrainerCallback):
         rise = self._feedback.scheduled(step)
         tau = self._feedback.output + rise
         goal = self._feedback.latest().get("error", 0.0) + rise
-        asked = Asked(tau, goal, self._options, None if coming.first else self._gain)
-        correction = self._correction(step, coming, policy, everything, clip, asked)
+        unread = {
+            "no_position": nowhere,
+            "not_finite": not coming.components,
+            "few_prompts": drawn.n_prompts < LEAST_PROMPTS,
+        }
+        changes = [self._options.range * self._level.value]  # what a step may do
+        if reason := next((name for name, found in unread.items() if found), None):
+            made = Correction({}, 0.0, None, _UNKNOWN | {"asked": tau}).withdrawn(reason)
+        else:
+            effects, u = self._effects_of(step, coming, policy, E, clip)
+            asked = Asked(tau, goal, self._options)
+            v, P, eta = coming.direction, coming.preconditioner, coming.learning_rate
+            made = correct(effects, u, v, P, eta, self._level.value, asked)
+            made = made.withdrawn("first_step") if coming.first else made
+            known = [eta * effects.slope, eta * made.weight * effects.gain]
+            changes = known if math.isfinite(sum(known)) else changes
+        self._level.variance += sum(x * x for x in changes)
         self._eta = coming.learning_rate
-        self.component = correction.component if correction.weight else None
-        self._let_level_change(correction)
-        if correction.reason is not None:
-            self._warn(step, correction.reason, bool(correction.weight))
-        if correction.reason is not None or correction.numbers["asked"] != tau:
+        self.component = made.component if made.weight else None
+        if made.reason is not None and made.reason not in self._warned and rank() == 0:
+            effect = "reduced the correction" if made.weight else "did not correct the step"
+            words = "Step %d: the entropy budget %s: %s. Later steps are counted in control/%s."
+            log.warning(words, step, effect, _REASONS[made.reason], made.reason)
+            self._warned.add(made.reason)
+        if made.reason is not None or made.numbers["asked"] != tau:
             self._feedback.forget()
         self._latest = {
             **self._feedback.latest(),
             "entropy_se": level_se,
             "entropy_drawn": entropy,
             "entropy_drawn_se": se,
-            **correction.numbers,
-            **({} if correction.reason is None else {correction.reason: 1.0}),
+            **made.numbers,
+            **({} if made.reason is None else {made.reason: 1.0}),
         }
 
-    def _correction(
-        self,
-        step: int,
-        coming: ComingStep,
-        policy: Policy,
-        drawn: ControlSample,
-        clip: float,
-        asked: Asked,
-    ) -> Correction:
-        if drawn.inside is not None and not bool(drawn.inside.any()):
-            return _no_correction("no_position", asked.tau)
-        if not coming.components:
-            return _no_correction("not_finite", asked.tau)
-        if drawn.rollouts.n_prompts < LEAST_PROMPTS:
-            return _no_correction("few_prompts", asked.tau)
-        v, P, rate = coming.direction, coming.preconditioner, coming.learning_rate
+    def _effects_of(
+        self, step: int, coming: ComingStep, policy: Policy, drawn: ControlSample, clip: float
+    ) -> tuple[Effects, Vector]:
+        """What v and u do, and u: read from this step's responses, or as last read."""
         if self._effects is not None and (step - 1) % self._options.every:
-            u = multiply(P, self._means.mean)
-            return weighed(self._effects, u, v, P, rate, self._level.value, asked)
-        halves = self._read(step, coming, policy, drawn, clip)
-        along_v = halves[0].along_v, halves[1].along_v
-        gradients = self._means.halves(*(half.gradients for half in halves))
-        correction = correct(gradients, along_v, v, P, rate, self._level.value, asked)
-        self._means.add(gradients)
-        if coming.first:
-            return correction.withdrawn("first_step")
-        self._effects = correction.effects
-        return correction
+            return self._effects, multiply(coming.preconditioner, self._means.mean)
+        (g_a, along_a), (g_b, along_b) = self._read(step, coming, policy, drawn, clip)
+        self._means.add((g_a, g_b))
+        effects, u = effects_of((g_a, g_b), self._means, (along_a, along_b), coming.preconditioner)
+        if not coming.first:  # whose gain is not that of later steps
+            effects = self._effects = effects.filtered(self._gain, self._level.value)
+        return effects, u
 
     def _read(
         self, step: int, coming: ComingStep, policy: Policy, drawn: ControlSample, clip: float
-    ) -> list[HalfReading]:
+    ) -> list[tuple[Vector, Tensor]]:
         """Both halves of `size` responses, by whole prompts."""
         E, units = drawn.rollouts, Units.of(drawn.rollouts.prompt_index)
         trained = int(in_the_loss(E).sum())
@@ -239,29 +246,6 @@ class EntropyBudget(SavedFields, TrainerCallback):
         halves = order[:wanted].tensor_split(2)
         rows = [torch.isin(units.place, half).nonzero()[:, 0] for half in halves]
         return [read_half(policy, drawn.select(x), coming, clip, trained) for x in rows]
-
-    def _let_level_change(self, correction: Correction) -> None:
-        """Add to the variance of ĥ the squares of what v and λu do, or of what a step may do."""
-        changes = [self._options.range * self._level.value]
-        if (known := correction.effects) is not None:
-            read = [self._eta * known.slope, self._eta * correction.weight * known.gain]
-            changes = read if math.isfinite(sum(read)) else changes
-        self._level.variance += sum(x * x for x in changes)
-
-    def _warn(self, step: int, reason: str, cut: bool) -> None:
-        """Log each reason once."""
-        if reason not in self._warned and rank() == 0:
-            effect = "reduced the correction" if cut else "did not correct the step"
-            words = "Step %d: the entropy budget %s: %s. Later steps are counted in control/%s."
-            log.warning(words, step, effect, _REASONS[reason], reason)
-        self._warned.add(reason)
-
-    def _live_policy(self, model: Any, args: Any, tokenizer: Any) -> Policy:
-        if self._policy is None or self._policy.model is not model:
-            require_long_parameters(model)
-            temperature = setting(None, args, "temperature", "temperature")
-            self._policy = Policy(model, tokenizer, temperature=temperature, precision="as_is")
-        return self._policy
 
     def state_dict(self) -> dict[str, Any]:
         """Feedback, level and what was last read, as plain JSON; the means are in `tensors`."""
@@ -281,9 +265,3 @@ class EntropyBudget(SavedFields, TrainerCallback):
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Resume with saved means."""
         self._means.load(tensors)
-
-
-def _no_correction(reason: str, tau: float) -> Correction:
-    """No correction, where no prediction is possible."""
-    numbers = dict.fromkeys(("predicted", "predicted_se", "gain", "gain_se"), 0.0)
-    return Correction(0.0, {}, None, None, {"asked": tau, **numbers}).withdrawn(reason)

@@ -15,6 +15,14 @@ infinitesimal jackknife over these groups. For the bilinear c the jackknife coun
 the two noises twice, once per sample. This product is estimated from the (K, K) table of
 <g_aj, P g_bk> without its row and column means, and subtracted once.
 
+Over the steps of a run u is made of exponential means of the gradients, one per half, so that the
+noise of the two is independent and products across them are unbiased:
+
+    m_t = (1 − α_t) m_{t−1} + α_t g_t,     α_t = (1/N) / (1 − (1 − 1/N)^t)
+
+With this α_t, m_t is the weighted mean of all g so far with weights (1 − 1/N)^age; N = 1 keeps the
+last g alone.
+
 If there is no correction, or a shorter one, the reason is one of:
 
     not_finite     a number is NaN or infinite
@@ -28,16 +36,63 @@ If there is no correction, or a shorter one, the reason is one of:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from isentrope.control.feedback import LEAST, Level
-from isentrope.control.gradients import slope_along, summed
+from isentrope.control.gradients import slope_along
 from isentrope.control.requirements import Limits
-from isentrope.nouns.vectors import Vector, read_numbers
+from isentrope.nouns.vectors import Vector, multiply, read_numbers
+
+Halves = tuple[Vector, Vector]
+"""Entropy gradients of two independent samples: whole, or (K, ...) by groups of sequences."""
+
+
+class GradientMeans:
+    """The means of both halves over readings.
+
+    Attributes:
+        count: Readings added.
+        halves: m of each half.
+        share: α of the last reading.
+    """
+
+    def __init__(self, window: int = 1) -> None:
+        """Start empty.
+
+        Args:
+            window: N, in readings.
+        """
+        self._decay = 1 - 1 / window
+        self.count, self.share = 0, 1.0
+        self.halves: Halves = {}, {}
+
+    def add(self, groups: Halves) -> None:
+        """Add the gradients of a reading, (K, ...) by groups, whose sum over K is g."""
+        self.count += 1
+        self.share = (1 - self._decay) / (1 - self._decay**self.count)
+        for mean, half in zip(self.halves, groups, strict=True):
+            for n, x in half.items():
+                mean[n] = self.share * x.sum(0) + (1 - self.share) * mean.get(n, 0.0)
+
+    @property
+    def mean(self) -> Vector:
+        """The mean of both halves."""
+        return {n: (x + self.halves[1][n]) / 2 for n, x in self.halves[0].items()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The means, by `half/parameter`."""
+        pairs = zip("ab", self.halves, strict=True)
+        return {f"{half}/{n}": x for half, mean in pairs for n, x in mean.items()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Resume from what `tensors` returned; `count` is set apart."""
+        for name, x in tensors.items():
+            half, _, parameter = name.partition("/")
+            self.halves["ab".index(half)][parameter] = x
 
 
 @dataclass(frozen=True)
@@ -56,24 +111,37 @@ class Effects:
     gain: float
     gain_se: float
 
+    def filtered(self, gains: Level, entropy: float) -> Effects:
+        """The same with the gain of all steps so far.
+
+        Args:
+            gains: The gains of earlier steps, to which this one is added.
+            entropy: h, in the unit of F.
+
+        Returns:
+            Itself where the gain is not finite.
+        """
+        if not math.isfinite(self.gain + self.gain_se):
+            return self
+        gain, se = gains.filtered(self.gain, self.gain_se, max(entropy, LEAST) ** 2)
+        return replace(self, gain=gain, gain_se=se)
+
 
 @dataclass(frozen=True)
 class Correction:
     """λu, with its statistics.
 
     Attributes:
-        weight: λ; 0 where there is no correction.
         direction: u, float64.
+        weight: λ; 0 where there is no correction.
         reason: Why there is no correction, or why it was shortened; None otherwise.
-        effects: What v and u do to entropy; None where that was not read.
         numbers: Flat numbers for a log, by name without a prefix.
     """
 
-    weight: float
     direction: Vector
+    weight: float
     reason: str | None
-    effects: Effects | None
-    numbers: dict[str, float] = field(default_factory=dict)
+    numbers: dict[str, float]
 
     def withdrawn(self, reason: str) -> Correction:
         """The same numbers with no correction, for a reason."""
@@ -87,34 +155,6 @@ class Correction:
 
 
 @dataclass(frozen=True)
-class Halves:
-    """Entropy gradients of two independent samples, by groups of their sequences.
-
-    Attributes:
-        a: (K, ...) by parameter name, float64; the sum over K is g_a.
-        b: The same of the other sample.
-        past_a: Mean of the g_a of earlier steps, or None.
-        past_b: The same of g_b.
-        share: Weight of this step's g in the mean from which u is computed; 1 without a past.
-    """
-
-    a: Vector
-    b: Vector
-    past_a: Vector | None = None
-    past_b: Vector | None = None
-    share: float = 1.0
-
-    def averaged(self, which: str) -> Vector:
-        """The weighted mean of this step's gradient and the past, (...) by name."""
-        current, past = summed(getattr(self, which)), getattr(self, f"past_{which}")
-        if past is None:
-            return current
-        return {
-            n: self.share * x + (1 - self.share) * past[n].to(x.device) for n, x in current.items()
-        }
-
-
-@dataclass(frozen=True)
 class Asked:
     """The request to a correction.
 
@@ -123,13 +163,11 @@ class Asked:
         goal: The change that would meet the target at once; None for τ. A step that by itself
             changes entropy by more than τ towards the goal is left alone up to there.
         limits: Bounds of the correction.
-        gains: The gains of earlier steps, to which this one is added; None for this one alone.
     """
 
     tau: float = 0.0
     goal: float | None = None
     limits: Limits = field(default_factory=Limits)
-    gains: Level | None = None
 
     def of_step(self, predicted: float) -> float:
         """The change that is asked of a step with a predicted change of its own."""
@@ -140,142 +178,37 @@ class Asked:
         return min(max(predicted, low), high)
 
 
-def correct(
-    halves: Halves,
-    along_v: tuple[Tensor, Tensor],
-    v: Vector,
-    preconditioner: Vector,
-    eta: float,
-    entropy: float,
-    asked: Asked,
-) -> Correction:
-    """λ and u from entropy gradients.
+def effects_of(
+    groups: Halves, means: GradientMeans, along_v: tuple[Tensor, Tensor], P: Vector
+) -> tuple[Effects, Vector]:
+    """What v and u do to entropy, with errors that are conditional on the past.
 
     Args:
-        halves: Entropy gradients of two samples.
+        groups: Entropy gradients of a reading, (K, ...) by groups.
+        means: The means after this reading.
         along_v: (K,) <g_a, v> and <g_b, v>, by groups.
-        v: The optimizer's direction.
-        preconditioner: P.
-        eta: η.
-        entropy: h, in the unit of F.
-        asked: The request.
+        P: The preconditioner.
 
     Returns:
-        λ and u.
+        The effects, and u.
     """
-
-    def conditioned(x: Vector) -> Vector:
-        return {n: preconditioner[n] * y for n, y in x.items()}
-
-    u_a, u_b = (conditioned(halves.averaged(which)) for which in ("a", "b"))
-    gain, gain_se = _gain(halves, u_a, u_b, conditioned)
-    if asked.gains is not None and math.isfinite(gain + gain_se):
-        gain, gain_se = asked.gains.filtered(gain, gain_se, max(entropy, LEAST) ** 2)
-    a, b = along_v
-    slope_se = math.sqrt(_variance(a) + _variance(b)) / 2  # of two independent sums over groups
-    effects = Effects(float(a.sum() + b.sum()) / 2, slope_se, gain, gain_se)
-    u = {n: (x + u_b[n]) / 2 for n, x in u_a.items()}
-    return weighed(effects, u, v, preconditioner, eta, entropy, asked)
-
-
-def weighed(
-    effects: Effects,
-    u: Vector,
-    v: Vector,
-    preconditioner: Vector,
-    eta: float,
-    entropy: float,
-    asked: Asked,
-) -> Correction:
-    """λ of a given u.
-
-    Args:
-        effects: What the step and u do to entropy.
-        u: The direction that is added.
-        v: The optimizer's direction.
-        preconditioner: P.
-        eta: η.
-        entropy: h, in the unit of F.
-        asked: The request.
-
-    Returns:
-        λ and u.
-    """
-    limits, slope, gain = asked.limits, effects.slope, effects.gain
-    sizes = _size(v, preconditioner), _size(u, preconditioner)
-    tau = asked.of_step(eta * slope)
-    weight, reason = 0.0, _obstacle(eta, effects, sizes)
-    if reason is None and tau != eta * slope:
-        at_goal = tau != asked.tau
-        exact = (tau / eta - (1.0 if at_goal else limits.strength) * slope) / gain
-        exact *= limits.strength if at_goal else 1.0
-        most = abs(eta * slope) + limits.range * abs(entropy)
-        weight, reason = _cut(exact, most / abs(eta * gain), sizes, limits)
-    numbers = {
-        "predicted": eta * slope,
-        "predicted_se": eta * effects.slope_se,
-        "asked": tau,
-        "gain": gain,
-        "gain_se": effects.gain_se,
-        "lambda": weight,
-        "no_correction": float(weight == 0.0 and reason is not None),
-        "clamped": float(weight != 0.0 and reason is not None),
-        "step_share": abs(weight) * sizes[1] / sizes[0] if weight else 0.0,
-    }
-    return Correction(weight, u, reason, effects, numbers)
-
-
-def _obstacle(eta: float, effects: Effects, sizes: tuple[float, float]) -> str | None:
-    if not all(map(math.isfinite, (eta, *astuple(effects), *sizes))):
-        return "not_finite"
-    if eta == 0:
-        return "no_rate"
-    return None if effects.gain > 2 * effects.gain_se else "no_gain"
-
-
-def _cut(
-    weight: float, in_range: float, sizes: tuple[float, float], limits: Limits
-) -> tuple[float, str | None]:
-    """λ within its bounds, and the name of the bound that was reached, or None."""
-    v_size, u_size = sizes
-    bounds = {
-        "out_of_range": in_range,
-        "too_large": limits.largest * v_size / u_size if u_size else math.inf,
-    }
-    reason = min(bounds, key=lambda name: bounds[name])
-    if abs(weight) <= bounds[reason]:
-        return weight, None
-    return math.copysign(bounds[reason], weight), reason
-
-
-def _gain(
-    halves: Halves, u_a: Vector, u_b: Vector, conditioned: Callable[[Vector], Vector]
-) -> tuple[float, float]:
-    """The gain c and its error, conditional on the past."""
-    across = slope_along(halves.a, u_b), slope_along(halves.b, u_a)
-    gain = float(across[0].sum() + across[1].sum()) / 2
+    u_a, u_b = (multiply(P, mean) for mean in means.halves)
     # a group of a enters <g_a, u_b> and, with its share of the mean, u_a of <g_b, u_a>
-    table = torch.stack(
-        [
-            slope_along(halves.a, conditioned({n: x[k] for n, x in halves.b.items()}))
-            for k in range(len(across[1]))
-        ],
-        dim=1,
-    )  # (K of a, K of b)
-    parts = [
-        (across[0] + halves.share * table.sum(1)) / 2,
-        (across[1] + halves.share * table.sum(0)) / 2,
-    ]
-    by_sample = [_variance(x) for x in parts]
-    product = halves.share**2 * _interaction(table)
-    return gain, math.sqrt(max(sum(by_sample) - product, *by_sample))
-
-
-def _interaction(table: Tensor) -> float:
-    """The variance of the sum over a (K, K) table due to the interaction of rows and columns."""
-    k = len(table)
+    across = slope_along(groups[0], u_b), slope_along(groups[1], u_a)
+    k = len(across[1])
+    of_b = [multiply(P, {n: x[j] for n, x in groups[1].items()}) for j in range(k)]
+    table = torch.stack([slope_along(groups[0], x) for x in of_b], dim=1)  # (K of a, K of b)
+    shares = [(x + means.share * table.sum(1 - i)) / 2 for i, x in enumerate(across)]
+    by_sample = [_variance(x) for x in shares]
     residual = table - table.mean(1, keepdim=True) - table.mean(0) + table.mean()
-    return float(k**2 * (residual**2).sum() / (k - 1) ** 2)
+    product = means.share**2 * float(k**2 * (residual**2).sum() / (k - 1) ** 2)
+    effects = Effects(
+        slope=float(along_v[0].sum() + along_v[1].sum()) / 2,
+        slope_se=math.sqrt(sum(map(_variance, along_v))) / 2,  # of two independent sums
+        gain=float(across[0].sum() + across[1].sum()) / 2,
+        gain_se=math.sqrt(max(sum(by_sample) - product, *by_sample)),
+    )
+    return effects, {n: (x + u_b[n]) / 2 for n, x in u_a.items()}
 
 
 def _variance(parts: Tensor) -> float:
@@ -283,7 +216,59 @@ def _variance(parts: Tensor) -> float:
     return float(len(parts) * parts.var())
 
 
-def _size(x: Vector, preconditioner: Vector) -> float:
-    """√<x, P⁻¹x>, where P is not 0."""
-    pairs = [(y.double(), preconditioner[name]) for name, y in x.items()]
-    return math.sqrt(sum(read_numbers(torch.where(P > 0, y * y / P, 0).sum() for y, P in pairs)))
+def correct(
+    effects: Effects, u: Vector, v: Vector, P: Vector, eta: float, entropy: float, asked: Asked
+) -> Correction:
+    """λ of a given u.
+
+    Args:
+        effects: What the step and u do to entropy.
+        u: The direction that is added.
+        v: The optimizer's direction.
+        P: The preconditioner.
+        eta: η.
+        entropy: h, in the unit of F.
+        asked: The request.
+
+    Returns:
+        λ and u.
+    """
+    limits, predicted, gain = asked.limits, eta * effects.slope, effects.gain
+    v_size, u_size = (
+        math.sqrt(sum(read_numbers(torch.where(P[n] > 0, y * y / P[n], 0).sum() for n, y in x)))
+        for x in (v.items(), u.items())
+    )
+    tau, weight = asked.of_step(predicted), 0.0
+    reason = _obstacle(eta, effects, v_size + u_size)
+    if reason is None and tau != predicted:
+        at_goal = tau != asked.tau
+        weight = (tau / eta - (1.0 if at_goal else limits.strength) * effects.slope) / gain
+        weight *= limits.strength if at_goal else 1.0
+        most = abs(predicted) + limits.range * abs(entropy)
+        bounds = {
+            "out_of_range": most / abs(eta * gain),
+            "too_large": limits.largest * v_size / u_size if u_size else math.inf,
+        }
+        nearest = min(bounds, key=lambda name: bounds[name])
+        if abs(weight) > bounds[nearest]:
+            weight, reason = math.copysign(bounds[nearest], weight), nearest
+    numbers = {
+        "predicted": predicted,
+        "predicted_se": eta * effects.slope_se,
+        "asked": tau,
+        "gain": gain,
+        "gain_se": effects.gain_se,
+        "lambda": weight,
+        "no_correction": float(weight == 0.0 and reason is not None),
+        "clamped": float(weight != 0.0 and reason is not None),
+        "step_share": abs(weight) * u_size / v_size if weight else 0.0,
+    }
+    return Correction(u, weight, reason, numbers)
+
+
+def _obstacle(eta: float, effects: Effects, sizes: float) -> str | None:
+    if not all(map(math.isfinite, (eta, sizes, *astuple(effects)))):
+        return "not_finite"
+    if eta == 0:
+        return "no_rate"
+    return None if effects.gain > 2 * effects.gain_se else "no_gain"

@@ -35,7 +35,7 @@ from isentrope.estimators.entropy import cotangents_of_arrays
 from isentrope.estimators.functional import Functional, Functionals, Units, infinitesimal_jackknife
 from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector, axpy, dot, multiply, zeros
+from isentrope.nouns.vectors import Vector, axpy, dot, multiply
 from isentrope.policy.gradient import Weights, weighted_gradients
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep
@@ -43,6 +43,8 @@ from isentrope.system.processes import all_ranks, rank, together, world_size
 
 GROUPS = 4
 """Groups of prompts per sample of a single correction, over which errors are computed."""
+GROUPS_OF_A_HALF = 2
+"""Groups of prompts per half and step of a run: their errors are filtered over steps."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,10 @@ class ControlSample:
 
     def _arrays(self) -> tuple[Functionals, Tensor, Tensor]:
         """F, (n, t) where its class is, and (n, t) H there."""
-        E = self.rollouts
-        inside = E.mask if self.inside is None else self.inside & E.mask
-        f = Functionals(self.functional, "prefix", E.mask.double())
-        return f, inside, E.padded("sampler_entropies").double() * inside
+        mask = self.rollouts.mask
+        inside = mask if self.inside is None else self.inside & mask
+        f = Functionals(self.functional, "prefix", mask.double())
+        return f, inside, self.rollouts.padded("sampler_entropies") * inside
 
     def entropy(self) -> tuple[float, float]:
         """F and its standard error over prompts, in the unit of F."""
@@ -104,23 +106,20 @@ class ControlSample:
         return [torch.isin(units.place, part).nonzero()[:, 0] for part in parts]
 
 
-def gradient_groups(
-    policy: Policy, sample: ControlSample, groups: Sequence[Tensor] | None = None
-) -> Vector:
+def gradient_groups(policy: Policy, sample: ControlSample, number: int = GROUPS) -> Vector:
     """g_F on a sample, as a sum over groups of its prompts.
 
     Args:
         policy: The policy that drew the sample.
         sample: E.
-        groups: K groups of rows; None for those of the sample.
+        number: K.
 
     Returns:
         (K, ...) by parameter name, float64, in the unit of F per unit of θ.
     """
-    splits = sample.groups(GROUPS) if groups is None else groups
-    weights = sample.cotangents()
+    E, weights = sample.rollouts, [sample.cotangents()]
     with derivative_of_scores(policy.model):
-        parts = [gradients_of_rows(policy, sample.rollouts, rows, [weights])[0] for rows in splits]
+        parts = [gradients_of_rows(policy, E, rows, weights)[0] for rows in sample.groups(number)]
     return {n: torch.stack([part[n] for part in parts]) for n in policy.theta}
 
 
@@ -144,38 +143,14 @@ def gradients_of_rows(
     return weighted_gradients(policy, part, cut)
 
 
-def summed(groups: Vector) -> Vector:
-    """The sum over groups, (...) by name."""
-    return {n: x.sum(0) for n, x in groups.items()}
-
-
 def slope_along(groups: Vector, direction: Vector) -> Tensor:
     """(K,) inner products of each group with a vector."""
     return torch.stack([x.flatten(1) @ direction[n].flatten() for n, x in groups.items()]).sum(0)
 
 
-GROUPS_OF_A_HALF = 2
-"""Groups of prompts per half and step: their errors are filtered over steps."""
-
-
-@dataclass(frozen=True)
-class HalfReading:
-    """One half of E, compared with a step of its own responses.
-
-    Attributes:
-        gradients: (K, ...) g_E by groups of prompts.
-        along_v: (K,) their parts of <g_H, v>, each without its own part of the step.
-        reused: (K,) the same with it, which is biased.
-    """
-
-    gradients: Vector
-    along_v: Tensor
-    reused: Tensor
-
-
 def read_half(
     policy: Policy, sample: ControlSample, coming: ComingStep, clip: float, trained: int
-) -> HalfReading:
+) -> tuple[Vector, Tensor]:
     """Compare a half of E with the coming step; every process must call this.
 
     Args:
@@ -186,48 +161,41 @@ def read_half(
         trained: n_U, responses of the step to prompts that are in the loss.
 
     Returns:
-        Gradients and slopes, the same on every process.
+        (K, ...) g_E by groups of prompts, and (K,) their parts of <g_H, v>, each without its own
+        part of the step; the same on every process.
     """
-    groups = sample.groups(GROUPS_OF_A_HALF)
-    mine = range(rank(), len(groups), world_size())
-    gradients, own = together(lambda: _by_group(policy, sample, groups, coming, clip, mine))
-    all_ranks().sum((*gradients.values(), own))  # each group is on one, and 0 on the others
+    E, groups = sample.rollouts, sample.groups(GROUPS_OF_A_HALF)
+    a, b = sample.cotangents()
+    entropy = a * (len(E) / (len(E) - 1)), b  # the mean that a subtracts holds the response's own
+    d = None if E.entropy_weights is None else E.padded("entropy_weights")
+    loss, has = (E.padded("token_weights"), d), in_the_loss(E)
+
+    def of_this_process() -> tuple[Vector, Tensor]:
+        """(K, ...) g_E^j and (K,) <g_E^j, P g_U^j>, 0 of groups that another one computes."""
+        found = {
+            n: x.new_zeros(len(groups), *x.shape, dtype=torch.float64)
+            for n, x in policy.theta.items()
+        }
+        own = torch.zeros(len(groups), dtype=torch.float64, device=policy.device)
+        with derivative_of_scores(policy.model):
+            for j in range(rank(), len(groups), world_size()):
+                weights = [entropy, loss] if bool(has[groups[j]].any()) else [entropy]
+                of_entropy, *of_loss = gradients_of_rows(policy, E, groups[j], weights)
+                for n, x in of_entropy.items():
+                    found[n][j] = x
+                for g in of_loss:
+                    own[j] = clip * dot(of_entropy, multiply(coming.preconditioner, g))
+        return found, own
+
+    gradients, own = together(of_this_process)
+    all_ranks().sum((*gradients.values(), own))
     parts = coming.components
     before = slope_along(gradients, axpy(1.0, parts["momentum"], parts["decay"]))
     at_once = slope_along(gradients, parts["gradient"])
-    has = in_the_loss(sample.rollouts)
-    pairs = len(has) * trained  # n_E n_U, and those of them within a group
+    pairs = len(E) * trained  # n_E n_U, and those of them within a group
     shared = sum(len(rows) * int(has[rows].sum()) for rows in groups)
     factor = pairs / (pairs - shared) if pairs > shared else 0.0
-    return HalfReading(gradients, before + factor * (at_once - own), before + at_once)
-
-
-def _by_group(
-    policy: Policy,
-    sample: ControlSample,
-    groups: Sequence[Tensor],
-    coming: ComingStep,
-    clip: float,
-    mine: range,
-) -> tuple[Vector, Tensor]:
-    """(K, ...) g_E^j and (K,) <g_E^j, P g_U^j>, 0 of groups that another process computes."""
-    E = sample.rollouts
-    a, b = sample.cotangents()
-    entropy = a * (len(E) / (len(E) - 1)), b  # the mean that a subtracts holds the response's own
-    c = E.padded("token_weights")
-    d = None if E.entropy_weights is None else E.padded("entropy_weights")
-    in_loss = in_the_loss(E)
-    gradients = {n: x.expand(len(groups), *x.shape).clone() for n, x in zeros(policy.theta).items()}
-    own = torch.zeros(len(groups), dtype=torch.float64, device=policy.device)
-    with derivative_of_scores(policy.model):
-        for j in mine:
-            weights = [entropy, (c, d)] if bool(in_loss[groups[j]].any()) else [entropy]
-            found = gradients_of_rows(policy, E, groups[j], weights)
-            for n, x in found[0].items():
-                gradients[n][j] = x
-            if len(found) > 1:
-                own[j] = clip * dot(found[0], multiply(coming.preconditioner, found[1]))
-    return gradients, own
+    return gradients, before + factor * (at_once - own)
 
 
 def in_the_loss(E: Rollouts) -> Tensor:

@@ -1,22 +1,40 @@
-"""The responses that a TRL trainer drew for the coming step, with their weights in its loss.
+"""What an entropy budget reads of its trainer, and what it keeps in the trainer's checkpoints.
+
+The responses that a TRL trainer drew for the coming step have weights in its loss,
 
     c_ik = −∂loss/∂s_ik,     d_ik = −∂loss/∂H_ik
 
-come from the trainer's own backward passes, so they hold for every loss of TRL. Groups without an
-advantage that the trainer redrew (`training.update_batches`) belong to what was drawn, with weights
-of 0: without them E would be filtered.
+that come from the trainer's own backward passes, so they hold for every loss of TRL. Groups without
+an advantage that the trainer redrew (`training.update_batches`) belong to what was drawn, with
+weights of 0: without them E would be filtered.
+
+checkpoint-N/entropy_budget.json           state_dict() of the budget
+checkpoint-N/entropy_budget.safetensors    tensors()
+
+Both are written with the optimizer's state, and read with it where the trainer resumes.
 """
 
+import json
+import logging
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.recording.token_record import TokenRecorder
-from isentrope.system.processes import all_ranks
+from isentrope.system.files import write_bytes
+from isentrope.system.processes import all_ranks, rank
+from isentrope.system.reading import read_json, read_tensors, reading
 from isentrope.trainers.fields import EVERY_RESPONSE
+
+log = logging.getLogger("isentrope")
+
+LEAST_PROMPTS = 4
+"""Prompts of a step: two halves of two groups."""
 
 
 class OwnRollouts:
@@ -46,7 +64,13 @@ class OwnRollouts:
         def watched(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
             found = scores(*args, **kwargs)
             if found[0].requires_grad:
-                self._watch(found[0], found[1])
+                if "tool_mask" in self._inputs:
+                    raise ValueError(
+                        "An entropy budget needs responses that the policy alone wrote: train "
+                        "without tools and environments."
+                    )
+                self._recorder.watch(found[0], found[1])
+                self._pieces.append((self._rows("prompt"), self._rows("completion")))
             return found
 
         def norm_before_clipping(*args: Any, **kwargs: Any) -> Any:
@@ -58,20 +82,9 @@ class OwnRollouts:
         trainer._get_per_token_logps_and_entropies = watched
         trainer._get_grad_norm = norm_before_clipping
 
-    def _watch(self, logprobs: Tensor, entropies: Tensor) -> None:
-        inputs = self._inputs
-        if "tool_mask" in inputs:
-            raise ValueError(
-                "An entropy budget needs responses that the policy alone wrote: train without "
-                "tools and environments."
-            )
-        self._recorder.watch(logprobs, entropies)
-
-        def rows(name: str) -> list[Tensor]:
-            pairs = zip(inputs[f"{name}_ids"], inputs[f"{name}_mask"], strict=True)
-            return [ids[kept.bool()].cpu() for ids, kept in pairs]
-
-        self._pieces.append((rows("prompt"), rows("completion")))
+    def _rows(self, name: str) -> list[Tensor]:
+        pairs = zip(self._inputs[f"{name}_ids"], self._inputs[f"{name}_mask"], strict=True)
+        return [ids[kept.bool()].cpu() for ids, kept in pairs]
 
     def take(self) -> Rollouts:
         """All responses drawn for the coming step; every process must call this, once per step.
@@ -106,9 +119,9 @@ class OwnRollouts:
     def clip(self) -> float:
         """What the clipping of the gradient of the coming step multiplies it by."""
         limit = self._trainer.args.max_grad_norm
-        if not limit or self._norm is None or self._norm <= limit:
+        if not limit or self._norm is None:
             return 1.0
-        return limit / (self._norm + 1e-6)  # as torch.nn.utils.clip_grad_norm_
+        return min(1.0, limit / (self._norm + 1e-6))  # as torch.nn.utils.clip_grad_norm_
 
 
 def _require_own_rollouts(trainer: Any) -> None:
@@ -144,5 +157,37 @@ def _require_own_rollouts(trainer: Any) -> None:
         )
 
 
-LEAST_PROMPTS = 4
-"""Prompts of a step: two halves of two groups."""
+def keep_state(trainer: Any, control: Any) -> None:
+    """Save a control with each checkpoint that holds an optimizer, and resume it from there.
+
+    Args:
+        trainer: A transformers Trainer, whose checkpoints do not know of the control.
+        control: Has state_dict, tensors, load_state_dict and load_tensors.
+    """
+    save_optimizer = trainer._save_optimizer_and_scheduler
+    load_optimizer = trainer._load_optimizer_and_scheduler
+    name = "entropy_budget.json"
+
+    def save_too(folder: str) -> None:
+        save_optimizer(folder)
+        if rank() == 0:
+            file = Path(folder) / name
+            write_bytes(file, json.dumps(control.state_dict()).encode())
+            write_bytes(file.with_suffix(".safetensors"), save(control.tensors()))
+
+    def load_too(folder: str | None) -> None:
+        load_optimizer(folder)
+        if folder is None:
+            return
+        file = Path(folder) / name
+        if file.is_file():
+            tensors = read_tensors(file.with_suffix(".safetensors"))
+            with reading(file):
+                control.load_state_dict(read_json(file, finite=False))
+                control.load_tensors({n: x.to(trainer.args.device) for n, x in tensors.items()})
+        elif rank() == 0:
+            words = "%s was saved without an entropy budget: this one begins there."
+            log.warning(words, folder)
+
+    trainer._save_optimizer_and_scheduler = save_too
+    trainer._load_optimizer_and_scheduler = load_too

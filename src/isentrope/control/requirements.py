@@ -104,17 +104,8 @@ def require_correctable(trainer: Any) -> None:
             "An entropy budget needs every optimizer step to be taken, and fp16 skips those "
             "whose scaled gradients overflow: set trainer.fp16=false."
         )
-    require_long_parameters(trainer.model)
-
-
-def require_long_parameters(model: Any) -> None:
-    """Refuse trainable parameters that are sharded or too coarse to hold a correction.
-
-    Raises:
-        ValueError: If there is such a parameter; the message names it and its type.
-    """
-    require_whole_model(model)
-    for name, parameter in model.named_parameters():
+    require_whole_model(trainer.model)
+    for name, parameter in trainer.model.named_parameters():
         if parameter.requires_grad and parameter.dtype not in (torch.float32, torch.float64):
             kind = str(parameter.dtype).removeprefix("torch.")
             raise ValueError(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from isentrope.control.base import Rewritten, TokenRule, Tokens, touched
-from isentrope.control.correction import Asked, Correction, Halves, correct
+from isentrope.control.correction import Asked, Correction, GradientMeans, correct, effects_of
 from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -210,10 +210,12 @@ def entropy_correction(
     Returns:
         λ and u.
     """
-    halves = Halves(gradient_groups(policy, E_a), gradient_groups(policy, E_b))
+    groups, means = (gradient_groups(policy, E_a), gradient_groups(policy, E_b)), GradientMeans()
+    means.add(groups)
     (first, one), (second, other) = E_a.entropy(), E_b.entropy()
     entropy = (first + second) / 2
     level = {"entropy": entropy, "entropy_se": math.hypot(one, other) / 2}
-    along_v = slope_along(halves.a, direction), slope_along(halves.b, direction)
-    correction = correct(halves, along_v, direction, preconditioner, eta, entropy, asked)
+    along_v = slope_along(groups[0], direction), slope_along(groups[1], direction)
+    effects, u = effects_of(groups, means, along_v, preconditioner)
+    correction = correct(effects, u, direction, preconditioner, eta, entropy, asked)
     return replace(correction, numbers=level | correction.numbers)
