@@ -11,7 +11,7 @@ from isentrope.control.correction import Asked, GradientMeans, Limits, correct, 
 from isentrope.control.feedback import Level
 from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
 from isentrope.control.requirements import BudgetOptions
-from isentrope.control.trial import entropy_correction
+from isentrope.control.trial import entropy_corrections
 
 FREE = Limits(largest=1e9, range=1e9)
 
@@ -179,7 +179,7 @@ def test_on_its_own_samples_the_corrected_step_has_no_first_order(policy):
     v = {n: torch.randn_like(x) for n, x in double.theta.items()}
     P = {n: torch.ones_like(x) for n, x in double.theta.items()}
     sample = ControlSample(E)
-    made = entropy_correction(double, sample, sample, v, P, 1e-3, Asked(limits=FREE))
+    (made,) = entropy_corrections(double, [sample] * 2, [v], P, 1e-3, Asked(limits=FREE))
     whole = {n: x + made.component[n] for n, x in v.items()}
     before, after = (ise.entropy_change(double, E, x, [], order=1).first_order for x in (v, whole))
     assert abs(before.value) > before.se > 0

@@ -13,12 +13,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 from isentrope.control import controls
 from isentrope.control.base import Tokens
 from isentrope.control.feedback import Feedback, Target
-from isentrope.control.measured import (
-    HeldOutSample,
-    kept_mass,
-    preconditioner,
-    token_influence,
-)
+from isentrope.control.measured import HeldOutSample, kept_mass, token_influence
 from isentrope.control.run_control import RunControl
 from isentrope.control.trial import controlled_batch
 from isentrope.policy.gradient import weighted_gradient
@@ -115,7 +110,9 @@ def offline(policy, U, control, optimizer, step, max_grad_norm=None, objective="
         columns["kept_mass"] = kept_mass(policy, U, control.min_p)
     if control.needs == "influence":
         E = HeldOutSample(HELD_OUT, 6, runs.LENGTH, seed=1).draw(policy, step)
-        P = preconditioner(policy, U, tokens.weights, optimizer, max_grad_norm)
+        plain = U.with_columns(token_weights=U.ragged(tokens.weights))
+        how = {"objective": "recorded", "max_grad_norm": max_grad_norm}
+        P = optimizer_step(policy, plain, optimizer, **how).preconditioner
         columns["influence"] = token_influence(policy, E, U, tokens.weights, P)
     tokens = Tokens(**(vars(tokens) | columns))
     return tokens, control.rewrite(tokens, control.strength)

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from isentrope.config.estimator import EstimatorConfig
-from isentrope.control.base import Rewritten, Tokens
+from isentrope.control.base import Rewritten, Tokens, touched
 from isentrope.control.trial import (
     OutOfReachError,
-    on_policy_tokens,
+    controlled_batch,
+    on_policy,
     strength_for,
-    try_tokens,
 )
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.update.objective import OBJECTIVES, sequence_weights, token_weights
@@ -40,36 +40,45 @@ def batch():
     return policy, U, torch.optim.SGD(policy.theta.values(), lr=0.1)
 
 
+def tried(batch, strength, **options):
+    """The step under the control, and what it touched."""
+    policy, U, optimizer = batch
+    tokens = Tokens.of(on_policy(policy, U), "dr_grpo", step=1)
+    made = Damped().rewrite(tokens, strength)
+    step = optimizer_step(
+        policy, controlled_batch(U, made), optimizer, objective="recorded", **options
+    )
+    return step, touched(tokens, made)
+
+
 def test_strength_0_is_the_plain_step(batch):
     policy, U, optimizer = batch
-    tokens = on_policy_tokens(policy, U, "dr_grpo")
-    trial = try_tokens(policy, U, tokens, optimizer, Damped(), 0.0)
+    step, numbers = tried(batch, 0.0)
     plain = optimizer_step(policy, U, optimizer)
     for name, part in plain.direction.items():
-        assert torch.allclose(trial.whole[name], part, rtol=1e-10, atol=1e-14)
-    assert trial.numbers["touched"] == trial.numbers["changed"] == 0
+        assert torch.allclose(step.direction[name], part, rtol=1e-10, atol=1e-14)
+    assert numbers["touched"] == numbers["changed"] == 0
 
 
 def test_a_trial_is_the_step_of_the_rewritten_advantages(batch):
     policy, U, optimizer = batch
-    tokens = on_policy_tokens(policy, U, "dr_grpo")
-    trial = try_tokens(policy, U, tokens, optimizer, Damped(), 0.5, max_grad_norm=0.01)
+    step, numbers = tried(batch, 0.5, max_grad_norm=0.01)
     halved = U.advantages.clamp(max=0) / 2 + U.advantages.clamp(min=0)
     plain = optimizer_step(policy, U.with_columns(advantages=halved), optimizer, max_grad_norm=0.01)
     for name, part in plain.direction.items():
-        assert torch.allclose(trial.whole[name], part, rtol=1e-10, atol=1e-14)
-    assert trial.numbers["touched_negative"] == 1.0
+        assert torch.allclose(step.direction[name], part, rtol=1e-10, atol=1e-14)
+    assert numbers["touched_negative"] == 1.0
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_control_sees_the_weights_of_the_step(batch, objective):
     policy, U, _ = batch
     options = EstimatorConfig(objective=objective, clip=0.3, micro_batch=2).weighting(9)
-    tokens = on_policy_tokens(policy, U, objective, **options)
+    tokens = Tokens.of(on_policy(policy, U), objective, **options, step=1)
     assert torch.equal(tokens.weights, token_weights(U, objective, **options))
 
 
-WEIGHING = (sequence_weights, token_weights, optimizer_step, Tokens.of, on_policy_tokens)
+WEIGHING = (sequence_weights, token_weights, optimizer_step, Tokens.of)
 
 
 @pytest.mark.parametrize("function", [*WEIGHING, ImportanceRatios.weighted])

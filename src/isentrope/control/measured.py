@@ -18,8 +18,8 @@ from isentrope.estimators.entropy import entropy_gradient
 from isentrope.models.batching import MicroBatch
 from isentrope.models.embeddings import DerivativeOfTraining
 from isentrope.nouns.rollouts import Rollouts, concatenate
-from isentrope.nouns.vectors import Vector, multiply, norm
-from isentrope.policy.gradient import score_jvp, weighted_gradient
+from isentrope.nouns.vectors import Vector, multiply
+from isentrope.policy.gradient import score_jvp
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import collect_columns
 from isentrope.policy.scoring_batches import smaller_where_memory_is_short
@@ -28,8 +28,9 @@ from isentrope.probe.scoring import draw_share
 from isentrope.sampling.prompts import PromptLike
 from isentrope.sampling.streams import generator_of
 from isentrope.system.processes import all_ranks, gather
-from isentrope.update.optimizer_state import OptimizerLike, load_optimizer_state
-from isentrope.update.step import clip_factor, follow_rule
+
+_STREAM = 17
+"""Number of the stream of random numbers, different from the probe's."""
 
 
 @contextmanager
@@ -75,34 +76,6 @@ def kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
         return collect_columns(policy, rollouts, packed)[0]
 
 
-def preconditioner(
-    policy: Policy,
-    U: Rollouts,
-    weights: Tensor,
-    optimizer: OptimizerLike,
-    max_grad_norm: float | None,
-) -> Vector:
-    """P of the step that the optimizer would take on a batch.
-
-    Args:
-        policy: The policy at the θ of the step.
-        U: The whole update batch.
-        weights: (n, t) c.
-        optimizer: Its state before the step; it is not changed.
-        max_grad_norm: Norm to which the gradient is clipped; None for no clipping.
-
-    Returns:
-        P by parameter name.
-
-    Raises:
-        ValueError: If the gradient is not finite.
-    """
-    loss_gradient = weighted_gradient(policy, U, -weights)
-    state = load_optimizer_state(policy, optimizer)
-    clip = clip_factor(norm(loss_gradient), max_grad_norm)
-    return follow_rule(policy, state, loss_gradient, clip)[1]
-
-
 def token_influence(policy: Policy, E: Rollouts, U: Rollouts, weights: Tensor, P: Vector) -> Tensor:
     """δH of every token of a batch.
 
@@ -111,7 +84,7 @@ def token_influence(policy: Policy, E: Rollouts, U: Rollouts, weights: Tensor, P
         E: The whole evaluation batch, drawn apart from U.
         U: The whole update batch.
         weights: (n, t) c of U.
-        P: The preconditioner, from `preconditioner`.
+        P: The preconditioner of the step that the optimizer would take on U.
 
     Returns:
         (n, t) float64, per unit of the learning rate.
@@ -132,7 +105,6 @@ class HeldOutSample:
         max_new_tokens: Longest response in tokens.
         seed: Fixes prompts and tokens of every batch, together with the step.
         batch_size: Sequences sampled at a time on this process.
-        stream: Number of the stream of random numbers, different from the probe's.
     """
 
     prompts: Sequence[PromptLike]
@@ -140,7 +112,6 @@ class HeldOutSample:
     max_new_tokens: int
     seed: int
     batch_size: int = 64
-    stream: int = 17
 
     def draw(self, policy: Policy, step: int) -> Rollouts:
         """Draw the batch of a step; every process must call this.
@@ -152,6 +123,6 @@ class HeldOutSample:
         Returns:
             The whole batch, the same on every process.
         """
-        generator = generator_of(self.seed, step, 0, self.stream)
+        generator = generator_of(self.seed, step, 0, _STREAM)
         plan = self.prompts, self.size, self.max_new_tokens, generator, self.batch_size
         return concatenate(gather(draw_share(policy, *plan)))

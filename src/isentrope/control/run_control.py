@@ -20,20 +20,16 @@ from torch import Tensor
 from isentrope.control.base import Rewritten, TokenRule, Tokens, touched
 from isentrope.control.clips import InfluenceClip, KlCov
 from isentrope.control.feedback import Feedback
-from isentrope.control.measured import (
-    HeldOutSample,
-    kept_mass,
-    preconditioner,
-    shared_passes,
-    token_influence,
-)
+from isentrope.control.measured import HeldOutSample, kept_mass, shared_passes, token_influence
 from isentrope.control.surprisal import LpReg
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.recording.observing import evaluating
 from isentrope.system.processes import world_size
 from isentrope.system.saved_fields import SavedFields
+from isentrope.update.objective import RECORDED
 from isentrope.update.optimizer_state import OptimizerLike
+from isentrope.update.step import optimizer_step
 
 ENTROPY_WEIGHTS, SEQUENCE_WEIGHTS = "entropy_weights", "sequence_weights"
 PLAIN_ADVANTAGES = "plain_advantages"
@@ -120,31 +116,26 @@ class RunControl(SavedFields):
         Returns:
             The input of the control, and the rewritten batch.
         """
-        start = time.perf_counter()
-        tokens = self._tokens(policy, rollouts, step, optimizer)
+        start, rule = time.perf_counter(), self.rule
+        tokens = self._plain(rollouts, step=step)
+        with evaluating(policy.model):
+            if isinstance(rule, LpReg):
+                with shared_passes(policy):
+                    tokens = replace(tokens, kept_mass=kept_mass(policy, rollouts, rule.min_p))
+            if isinstance(rule, InfluenceClip):
+                assert self._held_out is not None
+                E, c = self._held_out.draw(policy, step), tokens.weights
+                self.own_tokens = int(E.lengths.sum())
+                plain = rollouts.with_columns(token_weights=rollouts.ragged(c))
+                how = {"objective": RECORDED, "max_grad_norm": self._max_grad_norm}
+                with shared_passes(policy):
+                    P = optimizer_step(policy, plain, optimizer, **how).preconditioner
+                    influence = token_influence(policy, E, rollouts, c, P)
+                tokens = replace(tokens, influence=influence)
         self.observe(step, entropy)
         rewritten = self.rewrite_tokens(tokens)
         self._seconds += time.perf_counter() - start
         return tokens, rewritten
-
-    def _tokens(
-        self, policy: Policy, rollouts: Rollouts, step: int, optimizer: OptimizerLike
-    ) -> Tokens:
-        tokens, control = self._plain(rollouts, step=step), self.rule
-        if isinstance(control, LpReg):
-            with evaluating(policy.model), shared_passes(policy):
-                mass = kept_mass(policy, rollouts, control.min_p)
-            tokens = replace(tokens, kept_mass=mass)
-        if isinstance(control, InfluenceClip):
-            assert self._held_out is not None
-            with evaluating(policy.model):
-                E, c = self._held_out.draw(policy, step), tokens.weights
-                self.own_tokens = int(E.lengths.sum())
-                with shared_passes(policy):
-                    P = preconditioner(policy, rollouts, c, optimizer, self._max_grad_norm)
-                    effect = token_influence(policy, E, rollouts, c, P)
-            tokens = replace(tokens, influence=effect)
-        return tokens
 
     def rewrite_tokens(self, tokens: Tokens) -> Rewritten:
         """Rewrite the weights of a step's batch: c' and d."""

@@ -10,19 +10,17 @@ the effect of the control once momentum has adapted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from isentrope.control.base import Rewritten, TokenRule, Tokens, touched
+from isentrope.control.base import Rewritten
 from isentrope.control.correction import Asked, Correction, GradientMeans, correct, effects_of
 from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.update.objective import RECORDED
-from isentrope.update.optimizer_state import OptimizerLike
-from isentrope.update.step import Step, optimizer_step
+from isentrope.update.step import Step
 
 HALVINGS = 30
 """Largest number of halvings in the search for a strength."""
@@ -30,36 +28,12 @@ CLOSE = 0.01
 """Distance from the target change at which the search ends, relative to that change."""
 
 
-def on_policy_tokens(
-    policy: Policy,
-    U: Rollouts,
-    objective: str,
-    max_response_length: int | None = None,
-    *,
-    clip_high: float | None = None,
-    micro_batch: int | None = None,
-    seed: int = 0,
-) -> Tokens:
-    """The input of a control for the update batch at θ, where every ratio is 1.
-
-    Args:
-        policy: The policy at θ.
-        U: The update batch, with rewards and advantages.
-        objective: The plain objective, one of `update.objective.OBJECTIVES`.
-        max_response_length: L of "dr_grpo".
-        clip_high: ε_high of "cispo".
-        micro_batch: Responses per backward pass of "bnpo".
-        seed: Seed of the random numbers of a control.
-
-    Returns:
-        The batch, with the policy's own log-probabilities and entropies.
-    """
+def on_policy(policy: Policy, U: Rollouts) -> Rollouts:
+    """The update batch with the policy's own log-probabilities and entropies: every ratio is 1."""
     scores = score(policy, U)
-    scored = U.with_columns(
+    return U.with_columns(
         sampler_logprobs=U.ragged(scores.logprobs), sampler_entropies=U.ragged(scores.entropies)
     )
-    options = {"clip_high": clip_high, "micro_batch": micro_batch}
-    return Tokens.of(scored, objective, max_response_length, step=1, seed=seed, **options)
 
 
 def controlled_batch(U: Rollouts, rewritten: Rewritten) -> Rollouts:
@@ -95,44 +69,6 @@ class Trial:
         return cls(step.direction, step.components["gradient"], numbers)
 
 
-def try_tokens(
-    policy: Policy,
-    U: Rollouts,
-    tokens: Tokens,
-    optimizer: OptimizerLike,
-    control: TokenRule,
-    strength: float,
-    *,
-    max_grad_norm: float | None = None,
-    micro_batch: int | None = None,
-) -> Trial:
-    """The step that the optimizer would take on a batch under a token control.
-
-    Args:
-        policy: The policy at θ.
-        U: The update batch.
-        tokens: The same batch, from `on_policy_tokens`.
-        optimizer: State before the step.
-        control: The control.
-        strength: Its strength.
-        max_grad_norm: Norm to which the gradient is clipped; None for no clipping.
-        micro_batch: Responses per backward pass in 16 bits; None for one pass.
-
-    Returns:
-        The step, with statistics of the control.
-    """
-    rewritten = control.rewrite(tokens, strength)
-    step = optimizer_step(
-        policy,
-        controlled_batch(U, rewritten),
-        optimizer,
-        objective=RECORDED,
-        max_grad_norm=max_grad_norm,
-        micro_batch=micro_batch,
-    )
-    return Trial.of(step, touched(tokens, rewritten))
-
-
 class OutOfReachError(ValueError):
     """No strength within the bounds changes entropy by the target amount."""
 
@@ -155,11 +91,8 @@ def strength_for(
         OutOfReachError: If no strength between the bounds gives the change; the message has the
             range of changes that they give.
     """
-    zero = 0.0, change(0.0)
-    ends = []
-    for end in (largest, smallest):
-        if end == 0:
-            continue
+    zero, ends = (0.0, change(0.0)), list[tuple[float, float]]()
+    for end in (x for x in (largest, smallest) if x):
         ends.append((end, change(end)))
         if min(zero[1], ends[-1][1]) <= target <= max(zero[1], ends[-1][1]):
             break
@@ -169,53 +102,51 @@ def strength_for(
             f"No strength between {smallest:.4g} and {largest:.4g} changes entropy by {target:.3g} "
             f"in one step: it gives {min(changes):.3g} to {max(changes):.3g}."
         )
-    (low, at_low), (high, at_high) = zero, ends[-1]  # which enclose the target
+    below, above = sorted((zero, ends[-1]), key=lambda tried: tried[1])  # which enclose the target
     # a target of 0 has no relative distance: the scale is then the range of changes
-    close = CLOSE * max(abs(target), CLOSE * abs(at_high - at_low))
-    best = min(zero, ends[-1], key=lambda one: abs(one[1] - target))
+    close = CLOSE * max(abs(target), CLOSE * (above[1] - below[1]))
+
+    def distance(tried: tuple[float, float]) -> float:
+        return abs(tried[1] - target)
+
     for _ in range(HALVINGS):
-        if abs(best[1] - target) <= close:
+        if min(map(distance, (below, above))) <= close:
             break
-        middle = (low + high) / 2
-        at = change(middle)
-        if abs(at - target) < abs(best[1] - target):
-            best = middle, at
-        if (at < target) == (at_low < at_high):
-            low = middle
-        else:
-            high = middle
-    return best
+        middle = (below[0] + above[0]) / 2
+        tried = middle, change(middle)
+        below, above = (tried, above) if tried[1] < target else (below, tried)
+    return min(below, above, key=distance)
 
 
-def entropy_correction(
+def entropy_corrections(
     policy: Policy,
-    E_a: ControlSample,
-    E_b: ControlSample,
-    direction: Vector,
-    preconditioner: Vector,
+    samples: Sequence[ControlSample],
+    directions: Sequence[Vector],
+    P: Vector,
     eta: float,
     asked: Asked,
-) -> Correction:
-    """The correction of a step from two independent samples of E; the model does not change.
+) -> list[Correction]:
+    """The corrections of steps from two independent samples of E; the model does not change.
 
     Args:
         policy: The policy at θ.
-        E_a: A sample of it, drawn apart from the batch of the step.
-        E_b: Another one, independent of the first.
-        direction: v.
-        preconditioner: P, diagonal.
-        eta: Learning rate η of the step.
+        samples: Two samples of it, drawn apart from the batch of the steps and from each other.
+        directions: v of each step.
+        P: The preconditioner of all, diagonal.
+        eta: Learning rate η.
         asked: The request.
 
     Returns:
-        λ and u.
+        λ and u of each step.
     """
-    groups, means = (gradient_groups(policy, E_a), gradient_groups(policy, E_b)), GradientMeans()
-    means.add(groups)
-    (first, one), (second, other) = E_a.entropy(), E_b.entropy()
-    entropy = (first + second) / 2
+    g_a, g_b = (gradient_groups(policy, E) for E in samples)
+    means = GradientMeans()
+    means.add((g_a, g_b))
+    (first, one), (second, other) = (E.entropy() for E in samples)
+    entropy, made = (first + second) / 2, list[Correction]()
     level = {"entropy": entropy, "entropy_se": math.hypot(one, other) / 2}
-    along_v = slope_along(groups[0], direction), slope_along(groups[1], direction)
-    effects, u = effects_of(groups, means, along_v, preconditioner)
-    correction = correct(effects, u, direction, preconditioner, eta, entropy, asked)
-    return replace(correction, numbers=level | correction.numbers)
+    for v in directions:
+        effects, u = effects_of((g_a, g_b), means, (slope_along(g_a, v), slope_along(g_b, v)), P)
+        correction = correct(effects, u, v, P, eta, entropy, asked)
+        made.append(replace(correction, numbers=level | correction.numbers))
+    return made

@@ -12,27 +12,27 @@ from typing import Any
 import numpy as np
 import torch
 
-from isentrope.control.base import Tokens
+from isentrope.control.base import Tokens, touched
 from isentrope.control.controls import FIELDS, STEP, TOKEN, build
-from isentrope.control.correction import Asked, Correction
+from isentrope.control.correction import Asked
 from isentrope.control.gradients import ControlSample
 from isentrope.control.measured import kept_mass, token_influence
 from isentrope.control.requirements import BudgetOptions
 from isentrope.control.trial import (
     Trial,
-    entropy_correction,
-    on_policy_tokens,
+    controlled_batch,
+    entropy_corrections,
+    on_policy,
     strength_for,
-    try_tokens,
 )
 from isentrope.estimators.entropy import entropy_gradient
 from isentrope.estimators.positions import named_positions
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, dot, norm
 from isentrope.results.attributions import Attempt
-from isentrope.update.objective import OBJECTIVES
+from isentrope.update.objective import OBJECTIVES, RECORDED
 from isentrope.update.optimizer_state import load_optimizer_state
-from isentrope.update.step import follow_rule
+from isentrope.update.step import follow_rule, optimizer_step
 from isentrope.verbs.batches import prompts_of
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import Prepared
@@ -151,11 +151,11 @@ class TrialSteps:
 
     def _tokens(self, needs: set[str | None]) -> Tokens:
         ready, sampler = self._ready, self._ready.sampler
-        tokens = on_policy_tokens(
-            ready.policy,
-            ready.U,
+        tokens = Tokens.of(
+            on_policy(ready.policy, ready.U),
             ready.estimator.objective,
             **ready.estimator.weighting(sampler.longest(ready.U)),
+            step=1,
             seed=sampler.data.seeds["control"],
         )
         if "kept_mass" in needs:
@@ -180,17 +180,18 @@ class TrialSteps:
         ready, built = self._ready, self._build(control, strength)
         if control in STEP:
             return self._corrected(built)
+        tokens = tokens or self.tokens
+        rewritten = built.rewrite(tokens, strength)
         with at_precision(ready.policy, ready.updating):
-            return try_tokens(
+            step = optimizer_step(
                 ready.policy,
-                ready.U,
-                tokens or self.tokens,
+                controlled_batch(ready.U, rewritten),
                 ready.subject.optimizer,
-                built,
-                strength,
+                objective=RECORDED,
                 max_grad_norm=ready.estimator.max_grad_norm,
                 micro_batch=ready.estimator.micro_batch,
             )
+        return Trial.of(step, touched(tokens, rewritten))
 
     def mask(self, share: float, draw: int) -> Trial:
         """The step under a random mask."""
@@ -202,19 +203,16 @@ class TrialSteps:
         ready, own, step = self._ready, self.own, self.plain
         inside = named_positions(own, options.where, ready.policy.tokenizer)
         sample = ControlSample(own, options.functional, inside)
-        first, second = map(sample.select, torch.arange(len(own)).tensor_split(2))
-
-        def corrected(v: Vector) -> tuple[Vector, Correction]:
-            of_step = v, step.preconditioner, ready.rate, Asked(limits=options)
-            found = entropy_correction(ready.policy, first, second, *of_step)
-            return axpy(1.0, found.component, v), found
-
-        whole, of_step = corrected(step.direction)
-        gradient, of_gradient = corrected(step.components["gradient"])
-        both = zip(PARTS, (of_step.reason, of_gradient.reason), strict=True)
-        reasons = {part: reason for part, reason in both if reason}
-        numbers = dict(of_step.numbers), dict(of_gradient.numbers)
-        return Trial(whole, gradient, *numbers, reasons=reasons)
+        halves = [sample.select(rows) for rows in torch.arange(len(own)).tensor_split(2)]
+        parts = step.direction, step.components["gradient"]
+        found = entropy_corrections(
+            *(ready.policy, halves, parts, step.preconditioner, ready.rate, Asked(limits=options))
+        )
+        whole, gradient = (axpy(1.0, x.component, v) for x, v in zip(found, parts, strict=True))
+        of_step, of_gradient = found
+        both = zip(PARTS, found, strict=True)
+        reasons = {part: of_part.reason for part, of_part in both if of_part.reason}
+        return Trial(whole, gradient, of_step.numbers, of_gradient.numbers, reasons)
 
 
 def largest_strength(control: str, default: float) -> float:
