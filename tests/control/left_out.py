@@ -78,7 +78,7 @@ def predictions(exact: ExactPolicy, functional: Functional, n: int) -> Iterator[
         (of_loss,) = gradients_of_rows(policy, U, torch.arange(len(U)), [weights])
         v = multiply(P, of_loss)
         parts = {"momentum": none, "decay": none, "gradient": v}
-        coming = ComingStep(parts, P, 1.0, {n: -x for n, x in of_loss.items()})
+        coming = ComingStep(parts, P, 1.0)
         sample = ControlSample(U, functional)
         halves = [
             read_half(policy, sample.select(rows), coming, 1.0, len(U))

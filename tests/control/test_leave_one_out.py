@@ -38,7 +38,7 @@ def test_it_is_the_sum_over_pairs_of_different_groups():
         total = axpy(1.0, g, total)
     clip = 0.3
     parts = {"momentum": m, "decay": decay, "gradient": multiply(P, axpy(clip - 1, total, total))}
-    coming = ComingStep(parts, P, 1.0, total)
+    coming = ComingStep(parts, P, 1.0)
     _, along_v = read_half(policy, sample, coming, clip, trained=8 * len(has))
     groups = sample.groups(2)
     a, b = sample.cotangents()

@@ -10,7 +10,7 @@ import torch
 
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.probe.alarm import Alarm, holding
+from isentrope.probe.alarm import Alarm, share_holding
 from isentrope.probe.callback import EntropyProbe
 from isentrope.verbs.train import resume, train
 from tests.tiny_checkpoint import as_made_elsewhere
@@ -87,10 +87,10 @@ def test_false_alarms_of_both_kinds_are_no_more_than_stated():
 
 
 def test_the_share_of_tokens_that_hold_the_entropy():
-    assert holding(torch.tensor([1.0, 0, 0, 0]), 0.9) == 0.25
-    assert holding(torch.ones(10), 0.9) == 0.9
-    assert holding(torch.zeros(4), 0.9) == 1.0
-    assert holding(torch.tensor([5.0, 4.0, 1.0, 0.0]), 0.9) == 0.5
+    assert share_holding(torch.tensor([1.0, 0, 0, 0]), 0.9) == 0.25
+    assert share_holding(torch.ones(10), 0.9) == 0.9
+    assert share_holding(torch.zeros(4), 0.9) == 1.0
+    assert share_holding(torch.tensor([5.0, 4.0, 1.0, 0.0]), 0.9) == 0.5
 
 
 def test_a_saved_alarm_goes_on_as_if_it_had_not_stopped():

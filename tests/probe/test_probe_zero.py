@@ -81,14 +81,14 @@ def test_the_step_is_whole_and_the_model_is_where_it_began(dtype):
         zero.step(gradient)
         ended = {p: p.detach().clone() for p in trained}
         with step.at_start() as optimizer:
-            for p, copy in copies.items():
-                assert torch.equal(p, begun[p])
-                assert torch.equal(optimizer.gradients[p], gradient[p])
-                for key, x in same.state[copy].items():
-                    torch.testing.assert_close(optimizer.state[p][key], x)
             named = {n: model.get_parameter(n) for n in policy.names}
+            for n, p in named.items():
+                assert torch.equal(p, begun[p])
+                assert torch.equal(optimizer.gradient[n], gradient[p])
+                for key, x in same.state[copies[p]].items():
+                    torch.testing.assert_close(optimizer.optimizer["state"][n][key], x)
             v = {n: (ended[p].double() - begun[p]) / RATE for n, p in named.items()}
-            half = {"gradient": {n: x / 2 for n, x in v.items()}}
+            half = {n: x / 2 for n, x in v.items()}
             rest = step.rounding(policy, half, RATE)
             assert bool(rest) == (dtype == torch.bfloat16)
             for n, x in rest.items():

@@ -122,6 +122,6 @@ def test_a_torch_optimizer_has_the_defaults_of_the_command_line(policy, U):
 
 def test_the_probe_refuses_another_temperature_than_the_trainers():
     args = trl.GRPOConfig(output_dir="unused", temperature=0.7, use_cpu=True, bf16=False)
-    assert setting(None, args, "temperature", "temperature") == 0.7
+    assert setting(args, "temperature", "temperature") == 0.7
     with pytest.raises(ValueError, match=r"temperature is 1\.0, and the trainer's is 0\.7"):
-        setting(1.0, args, "temperature", "temperature")
+        setting(args, "temperature", "temperature", 1.0)

@@ -125,7 +125,7 @@ class EntropyBudget(SavedFields, TrainerCallback):
         """
         require_correctable(trainer)
         require_unfiltered(trainer)
-        setting(None, trainer.args, "temperature", "temperature")
+        setting(trainer.args, "temperature", "temperature")
         self._own = OwnRollouts(trainer)
         if checkpoints:
             keep_state(trainer, self)
@@ -147,7 +147,7 @@ class EntropyBudget(SavedFields, TrainerCallback):
         with evaluating(model), kept_blocks():
             drawn, clip = self._own.take(), self._own.clip
             if self._policy is None or self._policy.model is not model:
-                temperature = setting(None, args, "temperature", "temperature")
+                temperature = setting(args, "temperature", "temperature")
                 how = {"temperature": temperature, "precision": "as_is"}
                 tokenizer = kwargs.get("processing_class")
                 self._policy = together(lambda: Policy(model, tokenizer, **how))

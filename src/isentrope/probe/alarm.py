@@ -106,9 +106,9 @@ class Alarm(SavedFields, TrainerCallback):
 
     def _rate_of(self, reading: Mapping[str, float]) -> tuple[float, float] | None:
         """(r, its error) of a reading that can be trusted."""
-        change, se = (reading.get(f"probe/change{end}", math.nan) for end in ("", "_se"))
-        entropy = reading.get(self._entropy, math.nan)
-        usable = all(map(math.isfinite, (change, se, entropy))) and se > 0 and entropy > 0
+        names = "probe/change", "probe/change_se", self._entropy
+        change, se, entropy = (reading.get(name, math.nan) for name in names)
+        usable = math.isfinite(change) and math.inf > se > 0 and math.inf > entropy > 0
         if not usable or not reading.get("probe/trust"):
             return None
         return change / entropy, se / entropy
@@ -146,10 +146,16 @@ class Alarm(SavedFields, TrainerCallback):
             return None
         self._told = mean < 0  # the sentence gives the half-life
         self._latest["alarm/raised"] = 1.0
+        holding = ""
+        if (entropies := self.batch_entropies()) is not None:
+            holding = (
+                f" In the last batch {100 * share_holding(torch.cat(list(entropies))):.2g} % of "
+                f"the tokens hold {100 * ENTROPY_SHARE:.0f} % of the entropy."
+            )
         return (
             f"Entropy alarm at step {step}: entropy changes by {100 * mean:+.2g} % per step (95 % "
             f"interval {100 * low:+.2g} to {100 * high:+.2g}){faster}.{_left(*lives.values())}"
-            f"{self._holding()} Candidates: a control of entropy (the section control), or other "
+            f"{holding} Candidates: a control of entropy (the section control), or other "
             "settings of the one that is on, a lower training.learning_rate, or a stop here."
         )
 
@@ -168,17 +174,8 @@ class Alarm(SavedFields, TrainerCallback):
             return ""
         return f" from step {readings[place][0]} on, before by {100 * before:+.2g} % (p = {p:.1g})"
 
-    def _holding(self) -> str:
-        entropies = self.batch_entropies()
-        if entropies is None:
-            return ""
-        return (
-            f" In the last batch {100 * holding(torch.cat(list(entropies)), ENTROPY_SHARE):.2g} % "
-            f"of the tokens hold {100 * ENTROPY_SHARE:.0f} % of the entropy."
-        )
 
-
-def holding(entropies: Tensor, share: float) -> float:
+def share_holding(entropies: Tensor, share: float = ENTROPY_SHARE) -> float:
     """The smallest share of tokens that holds a share of the entropy.
 
     Args:
@@ -203,13 +200,13 @@ def weighted_mean(readings: Sequence[Sequence[float]]) -> tuple[float, float]:
     Returns:
         m and SE.
     """
-    weights = [1 / se**2 for *_, se in readings]
-    total, n = sum(weights), len(readings)
-    mean = sum(w * rate for w, (_, rate, _) in zip(weights, readings, strict=True)) / total
+    _, x, se = torch.tensor(readings, dtype=torch.float64).unbind(1)
+    w, n = se**-2, len(x)
+    mean = (w @ x) / w.sum()
     if n == 1:
-        return mean, math.inf
-    spread = sum(w * (x - mean) ** 2 for w, (_, x, _) in zip(weights, readings, strict=True))
-    return mean, math.sqrt(max(1.0, spread / (n - 1)) / total)
+        return float(mean), math.inf
+    spread = float(w @ (x - mean) ** 2)
+    return float(mean), math.sqrt(max(1.0, spread / (n - 1)) / float(w.sum()))
 
 
 def _half_life(rate: float) -> float:

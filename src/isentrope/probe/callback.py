@@ -125,8 +125,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
         require_whole_parameters(trainer)
         require_unfiltered(trainer)
         require_known_optimizer(trainer)
-        self.options.temperature_of(trainer.args)
-        self.options.length_of(trainer.args)
+        self.options.sampling(trainer.args)
         if self._record:
             require_recordable(trainer)
             self._recorder = StepRecorder(trainer)
@@ -171,38 +170,36 @@ class EntropyProbe(SavedFields, TrainerCallback):
         """Look ahead along the step that is about to be taken."""
         self._latest, self._before = {}, None
         model, optimizer = bare_model(kwargs["model"]), kwargs["optimizer"]
+        tokenizer, step = kwargs.get("processing_class"), state.global_step + 1
         if self._recorder is not None:
-            self._recorder.look(model, kwargs.get("processing_class"), optimizer)
+            self._recorder.look(model, tokenizer, optimizer)
         if not self._due(state.global_step):
             return
-        step = state.global_step + 1
-        length = self.options.length_of(args)
+        options = self.options
         zero_step, self._zero_step = self._zero_step, None
         at_start = zero_step.at_start() if zero_step else nullcontext(optimizer)
         with evaluating(model), at_start as optimizer:
-            live = partial(self._live_policy, args, model, kwargs.get("processing_class"))
+            temperature, length = options.sampling(args)
+            live = partial(self._live_policy, temperature, model, tokenizer)
             policy = on_every_process(is_spread(model), live)
-            how = optimizer, self._control, self.options.preconditioning, zero_step
+            how = optimizer, self._control, options.preconditioning
             components, eta = together(lambda: moving_parts(policy, *how))
             if not components:
                 log.warning("Step %d moves nothing, or no finite way is known: skipped.", step)
                 return
             if self.kept is not None:
                 self._latest = self.kept.predict(step, components, eta)
-            if not self._reads(state.global_step):
+            if state.global_step % self._every:
                 return
-            E = self._draw(policy, step, 0, length)
-            if (reward := self.options.reward) is not None:
-                drawn = E
-                E = together(lambda: with_rewards(drawn, reward))
-            estimator = EstimatorOptions(self.options.functional, self.options.method)
-            asked = self.options.second_order, eta, self.options.position_pattern, estimator
+            drawn = self._draw(policy, step, 0, length)
+            E = together(lambda: with_rewards(drawn, options.reward) if options.reward else drawn)
+            estimator = EstimatorOptions(options.functional, options.method)
+            asked = options.second_order, eta, options.position_pattern, estimator
             before = look_ahead(policy, E, components, *asked)
             if self.kept is not None:
-                gradient = gradient_of_reading(policy, before)
-                self.kept.renew(step, gradient, components, eta)
+                self.kept.renew(step, gradient_of_reading(policy, before), components, eta)
             other = None
-            if self.options.fresh:
+            if options.fresh:
                 apart = self._draw(policy, step, 1, length)
                 other = look_ahead(policy, apart, components, False, eta, None, estimator)
         self._before = before, other, eta
@@ -216,14 +213,13 @@ class EntropyProbe(SavedFields, TrainerCallback):
                 self._record, self._recorder = False, None
         if self._before is None or self._policy is None:
             return
-        before, other, eta = self._before
-        step, self._before = state.global_step + 1, None
-        with evaluating(self._policy.model):
-            after = look_back(self._policy, before)
-            apart = look_back(self._policy, other) if other else None
-        reading = read(step, eta, before, after)
-        if other and apart:
-            reading = replace(reading, fresh=read(step, eta, other, apart).change)
+        *samples, eta = self._before
+        step, policy, self._before = state.global_step + 1, self._policy, None
+        with evaluating(policy.model):
+            pairs = [(x, look_back(policy, x)) for x in samples if x]
+        reading, *fresh = (read(step, eta, *pair) for pair in pairs)
+        if fresh:
+            reading = replace(reading, fresh=fresh[0].change)
         self.history.append(reading)
         self._latest |= reading.to_dict()
         means = {"first_order": self._first_order, "change": self._change}
@@ -233,11 +229,8 @@ class EntropyProbe(SavedFields, TrainerCallback):
                 mean.update(estimate.value, estimate.se)
                 self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
 
-    def _reads(self, step: int) -> bool:
-        return step % self._every == 0
-
     def _due(self, step: int) -> bool:
-        return self._reads(step) or (self.kept is not None and self.kept.due(step))
+        return step % self._every == 0 or (self.kept is not None and self.kept.due(step))
 
     def switch_off(self, step: int, error: Exception) -> None:
         """Log once why there are no more readings; training continues unchanged."""
@@ -250,10 +243,9 @@ class EntropyProbe(SavedFields, TrainerCallback):
             log.warning(words, step, cause)
         log.debug("raised here:", exc_info=error)
 
-    def _live_policy(self, args: Any, model: Any, tokenizer: Any) -> Policy:
+    def _live_policy(self, temperature: float, model: Any, tokenizer: Any) -> Policy:
         if self._policy is None or self._policy.model is not model:
             require_whole_model(model)
-            temperature = self.options.temperature_of(args)
             self._policy = Policy(model, tokenizer, temperature=temperature, precision="as_is")
             if self._policy.sharded:
                 self._policy.ranks = all_ranks()

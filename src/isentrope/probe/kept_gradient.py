@@ -130,8 +130,7 @@ class KeptGradient(SavedFields):
         """
         if not self._gradient:
             return {}
-        kept = {n: x.to(next(iter(components.values()))[n]) for n, x in self._gradient.items()}
-        parts = {name: eta * dot(kept, part) for name, part in components.items()}
+        parts = {name: eta * dot(part, self._gradient) for name, part in components.items()}
         return {
             "probe/kept_first_order": sum(parts.values()),
             "probe/kept_first_order_se": math.sqrt(self._squares.value),
@@ -149,10 +148,8 @@ class KeptGradient(SavedFields):
             eta: Its learning rate.
         """
         if self._gradient:
-            old = {n: x.to(gradient[n]) for n, x in self._gradient.items()}
-            change = {n: x - old[n] for n, x in gradient.items()}
-            error = eta * sum(dot(change, part) for part in components.values())
-            self._squares.update(error**2, 0.0)
+            changes = (dot(v, gradient) - dot(v, self._gradient) for v in components.values())
+            self._squares.update((eta * sum(changes)) ** 2, 0.0)
         self._gradient, self._step = gradient, step
 
     def tensors(self) -> dict[str, Tensor]:

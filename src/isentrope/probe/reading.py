@@ -7,6 +7,7 @@ their errors are joint (T11).
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from isentrope.estimators.importance import Trust
 from isentrope.estimators.price import Price, price_of_step
 from isentrope.estimators.ratio import Sign, ratio_of
 from isentrope.estimators.reward_change import reward_change
-from isentrope.estimators.sample import trust_of_change
+from isentrope.estimators.sample import statistics_of_sample, trust_of_change
 from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.scoring import ScoredBefore
@@ -90,12 +91,7 @@ class ProbeReading:
         return flat | (self.price.to_dict() if self.price else {})
 
 
-def read(
-    step: int,
-    eta: float,
-    before: ScoredBefore,
-    after: Scores,
-) -> ProbeReading:
+def read(step: int, eta: float, before: ScoredBefore, after: Scores) -> ProbeReading:
     """Make a reading from the scores before and after a step.
 
     Args:
@@ -109,10 +105,9 @@ def read(
     """
     sample = before.sample
     f, base = sample.functional, sample.trust
+    statistics = partial(_statistics, eta=eta, before=before, after=after)
+    result = infinitesimal_jackknife(statistics, sample.prompt_index)
     log_ratios = after.logprobs - sample.sampler_logprobs
-    result = infinitesimal_jackknife(
-        lambda omega: _statistics(omega, eta, before, after), sample.prompt_index
-    )
     trust, of_residual = trust_of_change(f, log_ratios, before.divergence)
     trust, of_residual = trust.or_worse(base), of_residual.or_worse(trust).or_worse(base)
 
@@ -146,23 +141,19 @@ def read(
 
 
 def _price(
-    before: ScoredBefore,
-    eta: float,
-    after: Scores,
-    trust: Trust,
-    momentum: Estimate,
+    before: ScoredBefore, eta: float, after: Scores, trust: Trust, momentum: Estimate
 ) -> Price | None:
     """What the step spends and earns, and where the parabola of J has its top; None without J."""
     sample, rewards = before.sample, before.rewards
     if rewards is None:
         return None
     price = price_of_step(sample, eta, before.classes, rewards, after=(after, trust))
-    price = replace(price, momentum=momentum)
-    if len(sample.series) < 3:
-        return price
-    of_entropy = change_of_sample(sample, [eta], [after], [before.divergence])
-    of_entropy = replace(of_entropy, moved=[(after, before.divergence)])
-    return replace(price, top=reward_change(of_entropy, rewards).top)
+    top = None
+    if len(sample.series) > 2:
+        of_entropy = change_of_sample(sample, [eta], [after], [before.divergence])
+        of_entropy = replace(of_entropy, moved=[(after, before.divergence)])
+        top = reward_change(of_entropy, rewards).top
+    return replace(price, momentum=momentum, top=top)
 
 
 def _statistics(omega: Tensor, eta: float, before: ScoredBefore, after: Scores) -> Tensor:
@@ -170,19 +161,13 @@ def _statistics(omega: Tensor, eta: float, before: ScoredBefore, after: Scores) 
     sample, slopes = before.sample, before.slopes
     f, r, h = sample.functional, sample.log_ratios, sample.entropies
     both = [Functionals(name, f.method, f.tokens) for name in ("per_token", "per_sequence")]
-    value = f(omega, r, h)
-    zero = value * 0
+    _, first, _, half, change, residual = statistics_of_sample(sample, [eta], [after])(omega)
     parts = [
-        eta * along(f, omega, (r, slopes[c].logprobs), (h, slopes[c].entropies))[1]
+        along(f, omega, (r, slopes[c].logprobs), (h, slopes[c].entropies))[1]
         if c in slopes
-        else zero
+        else first * 0
         for c in COMPONENTS
     ]
-    first, second = torch.stack(parts).sum(0), zero
-    if len(sample.series) > 2:
-        curvature = along(f, omega, sample.log_ratio_series, sample.entropy_series)[2]
-        second = eta * eta * curvature / 2
-    change = f(omega, after.logprobs - sample.sampler_logprobs, after.entropies) - value
+    rows = eta * first, eta * eta * half, change, residual, change - residual
     each = [one(omega, r, h) for one in both]
-    predicted = first + second
-    return torch.stack([*each, first, second, change, change - predicted, predicted, *parts])
+    return torch.stack([*each, *rows, *(eta * part for part in parts)])

@@ -136,14 +136,14 @@ def require_recordable(trainer: Any) -> None:
         )
 
 
-def setting(chosen: Any, args: Any, field: str, name: str) -> Any:
+def setting(args: Any, field: str, option: str, chosen: Any = None) -> Any:
     """A setting of the probe, by default from the trainer's arguments.
 
     Args:
-        chosen: The probe's own, or None.
         args: The trainer's arguments.
         field: Its name there.
-        name: Its name as an argument of `EntropyProbe`.
+        option: Its name as an option of `EntropyProbe`.
+        chosen: The probe's own, or None.
 
     Returns:
         The value.
@@ -152,7 +152,7 @@ def setting(chosen: Any, args: Any, field: str, name: str) -> Any:
         ValueError: If neither has it, or the temperatures differ.
     """
     trained = getattr(args, field, None)
-    if name == "temperature" and chosen is not None and trained not in (None, chosen):
+    if option == "temperature" and chosen is not None and trained not in (None, chosen):
         raise ValueError(
             f"EntropyProbe's temperature is {chosen}, and the trainer's is {trained}: the probe "
             "would read another policy than the one that is trained. Omit temperature."
@@ -160,7 +160,7 @@ def setting(chosen: Any, args: Any, field: str, name: str) -> Any:
     value = trained if chosen is None else chosen
     if value is None:
         raise ValueError(
-            f"The trainer's arguments have no {field}: give EntropyProbe its {name} yourself."
+            f"The trainer's arguments have no {field}: give EntropyProbe its {option} yourself."
         )
     return value
 
@@ -215,10 +215,8 @@ class ProbeOptions:
     reward: Task | RewardFunction | None = None
     position_pattern: str | None = None
 
-    def temperature_of(self, args: Any) -> float:
-        """The temperature of a trainer's arguments, or the one given for a trainer without."""
-        return setting(self.temperature, args, "temperature", "temperature")
-
-    def length_of(self, args: Any) -> int:
-        """The longest response likewise."""
-        return setting(self.max_new_tokens, args, "max_completion_length", "max_new_tokens")
+    def sampling(self, args: Any) -> tuple[float, int]:
+        """Temperature and longest response: those given, or of a trainer's arguments."""
+        temperature = setting(args, "temperature", "temperature", self.temperature)
+        length = setting(args, "max_completion_length", "max_new_tokens", self.max_new_tokens)
+        return temperature, length

@@ -9,19 +9,19 @@ after the step     scores at θ' = θ + ηv, on the same samples
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from isentrope.attribution.gradients.closure import require_agreement
 from isentrope.estimators.functional import EstimatorOptions, Functionals
 from isentrope.estimators.positions import matches, position_classes
 from isentrope.estimators.sample import ScoredBatch
-from isentrope.estimators.sampler_match import SamplerMatch, root_mean_square, tolerance_of
+from isentrope.estimators.sampler_match import match_sampler
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector
-from isentrope.policy.chi_square import Divergence, RowSampler, score_moved
+from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along, score_along_each
 from isentrope.policy.short_steps import require_short_steps
@@ -42,21 +42,16 @@ class ScoredBefore:
         slopes: Derivatives of the scores by component of v, those that are not zero.
         divergence: How far θ + ηv moves each distribution.
         rewards: (n,) of the whole mini-batch; None where it has none.
-        after: Where a pattern has just matched, (T,) of each response, by pattern.
+        classes: (n, t) positions by class, with rewards; an E of one response per prompt has no
+            solved prompts.
     """
 
     mine: Rollouts
     sample: ScoredBatch
     slopes: dict[str, Scores]
     divergence: Divergence
-    rewards: Tensor | None = None
-    after: Mapping[str, Sequence[Tensor]] = field(default_factory=dict[str, Sequence[Tensor]])
-
-    @property
-    def classes(self) -> dict[str, Tensor]:
-        """(n, t) positions by class; an E of one response per prompt has no solved prompts."""
-        base = self.sample.series[0]
-        return position_classes(base.mask, base.entropies, after=self.after)
+    rewards: Tensor | None
+    classes: dict[str, Tensor]
 
 
 def own_rows(policy: Policy, size: int) -> Tensor:
@@ -141,33 +136,43 @@ def look_ahead(
     }
 
     def scored() -> list[Scores]:
-        parts = [*score_along_each(policy, mine, list(components.values()))]
-        if second_order:
-            parts += score_along(policy, mine, v, 2)[1:]
-        policy.require_own_logits(mine, parts[0])
-        first = sum_of_scores(parts[1 : 1 + len(components)])
-        series = [parts[0], first, *parts[2 + len(components) :]]
-        return parts + _moments(policy, mine, v, eta, series)
+        """Scores at θ, slopes by component, χ², κ, ρ_2 and ρ_4 at θ + ηv, ∂²_v if wanted."""
+        base, *slopes = score_along_each(policy, mine, list(components.values()))
+        policy.require_own_logits(mine, base)
+        second = score_along(policy, mine, v, 2)[2:] if second_order else ()
+        series = [base, sum_of_scores(slopes), *second]
+        (found,) = score_moved(policy, mine, v, [eta], remainder=True)
+        require_short_steps(policy, mine, v, series, [eta], [found and found[0]])
+        if found is None:  # nowhere finite
+            jumps = torch.zeros(*base.mask.shape, 2).double()
+            jumps[base.mask] = torch.inf
+            moments = [jumps, jumps]
+        else:
+            moments = [found[1].jumps, cast(Tensor, found[1].remainder)]
+        pairs = [Scores(*x.unbind(2), base.mask) for x in moments]
+        return [base, *slopes, *pairs, *second]
 
     base, *rest = _joined(policy, on_every_process(policy.sharded, scored))
-    slopes, rest = rest[: len(components)], rest[len(components) :]
-    along_v, moments = rest[: 2 * second_order], rest[2 * second_order :]
-    if along_v:
-        _require_sum(policy, slopes, along_v[0])
+    count = len(components)
+    slopes, moments, second = rest[:count], rest[count : count + 2], rest[count + 2 :]
     whole = mine if policy.sharded else concatenate(gather(mine))
-    sampler = whole.padded("sampler_logprobs")
-    difference = root_mean_square((base.logprobs - sampler)[base.mask])
-    agrees = difference <= tolerance_of(policy)
-    match = SamplerMatch(difference, RowSampler(policy.temperature) if agrees else None, agrees)
-    f = Functionals(estimator.functional, estimator.method, base.mask.double())
-    series = (base, sum_of_scores(slopes), *along_v[1:])
+    classes = dict[str, Tensor]()
+    if whole.rewards is not None:
+        after = matches(whole.response_ids, pattern, policy.tokenizer)
+        classes = position_classes(base.mask, base.entropies, after=after)
     return ScoredBefore(
         mine=mine,
-        sample=ScoredBatch(f, sampler, series, torch.arange(len(whole)), match),
+        sample=ScoredBatch(
+            Functionals(estimator.functional, estimator.method, base.mask.double()),
+            whole.padded("sampler_logprobs"),
+            (base, sum_of_scores(slopes), *second),
+            torch.arange(len(whole)),
+            match_sampler(policy, whole, base),
+        ),
         slopes=dict(zip(components, slopes, strict=True)),
         divergence=Divergence(*(torch.stack((x.logprobs, x.entropies), 2) for x in moments)),
         rewards=whole.rewards,
-        after=matches(whole.response_ids, pattern, policy.tokenizer),
+        classes=classes,
     )
 
 
@@ -175,35 +180,6 @@ def sum_of_scores(parts: Sequence[Scores]) -> Scores:
     """Scores added up, token by token."""
     s = torch.stack([x.logprobs for x in parts]).sum(0)
     return Scores(s, torch.stack([x.entropies for x in parts]).sum(0), parts[0].mask)
-
-
-def _moments(
-    policy: Policy, mine: Rollouts, v: Vector, eta: float, series: Sequence[Scores]
-) -> list[Scores]:
-    """(χ², κ) and (ρ_2, ρ_4) at θ + ηv in the shape of scores; infinite where it has none."""
-    (result,) = score_moved(policy, mine, v, [eta], remainder=True)
-    require_short_steps(policy, mine, v, series, [eta], [result and result[0]])
-    if result is None:
-        mask = mine.mask
-        nowhere = torch.full(mask.shape, torch.inf, dtype=torch.float64) * mask
-        return [Scores(nowhere, nowhere, mask)] * 2
-    scores, moved = result
-    assert moved.remainder is not None
-    return [Scores(x[..., 0], x[..., 1], scores.mask) for x in (moved.jumps, moved.remainder)]
-
-
-def _require_sum(policy: Policy, parts: list[Scores], whole: Scores) -> None:
-    """The slopes along the components sum to the slope along the step, token by token."""
-    for name in ("logprobs", "entropies"):
-        slopes = torch.stack([getattr(part, name) for part in parts])
-        gap, total = slopes.sum(0) - getattr(whole, name), getattr(whole, name)
-        require_agreement(
-            policy,
-            f"The slopes of the {name} along the parts of the step, and along their sum,",
-            float(total.norm() + gap.norm()),
-            float(total.norm()),
-            float(slopes.abs().sum(0).norm()),
-        )
 
 
 def look_back(policy: Policy, before: ScoredBefore) -> Scores:
