@@ -42,33 +42,19 @@ from isentrope.update.parameter_names import SIDECAR
 from isentrope.update.saved_state import require_plausible
 
 
-def _digest(text: str) -> str:
-    if len(text) != 64 or not set(text) <= set("0123456789abcdef") or not text.strip("0"):
-        raise ValueError("it is not a SHA-256 digest")
-    return text
-
-
-def _objective(text: str) -> str:
-    if text not in (known := (*OBJECTIVES, RECORDED, SFT)):
-        raise ValueError(f"{text!r} is none of {', '.join(known)}")
-    return text
-
-
-def _origin(text: str) -> str:
-    return text if text == "none" or text.startswith("unknown") else _digest(text)
-
-
 def _group(group: dict[str, Any]) -> dict[str, Any]:
     require_plausible({**group, "params": []}, "param group")
     return group
 
 
 Positive = Annotated[int, Field(ge=1, le=2**31)]
-Digest = Annotated[str, AfterValidator(_digest)]
+_SHA256 = r"(?!0+$)[0-9a-f]{64}"
+Digest = Annotated[str, Field(pattern=rf"^{_SHA256}\Z")]
+Origin = Annotated[str, Field(pattern=rf"^(none|unknown.*|{_SHA256})\Z")]
 Group = Annotated[dict[str, Any], AfterValidator(_group)]
 Word = Annotated[str, Field(pattern=r"^\w+$")]
 Name = Annotated[str, Field(min_length=1)]
-AnyObjective = Annotated[str, AfterValidator(_objective)]
+AnyObjective = Annotated[str, Field(pattern=rf"^({'|'.join((*OBJECTIVES, RECORDED, SFT))})\Z")]
 
 _NOT_ALWAYS = {
     *("plain_objective", "advantages", "control", "eos_token_ids", "config", "made_from", "parent")
@@ -86,7 +72,7 @@ _TWICE = {
 class Contract(BaseModel):
     """The settings of a contract; those of older versions, and those of other tools, have fewer."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, regex_engine="python-re")
 
     schema_: Annotated[int, Field(alias="schema", ge=1, le=1)] = 1
     objective: AnyObjective = "recorded"
@@ -114,7 +100,7 @@ class Contract(BaseModel):
     dataset_sha256: Digest = ""
     environment: dict[Name, Name | PositiveInt] = {}
     config: dict[str, dict[str, Any]] = {}
-    made_from: dict[Name, Annotated[str, AfterValidator(_origin)]] = {}
+    made_from: dict[Name, Origin] = {}
     parent: dict[str, Any] = {}
     step: NonNegativeInt = 0
     learning_rate_next: NonNegativeFloat = 0.0

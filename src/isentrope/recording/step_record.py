@@ -13,11 +13,11 @@ checkpoint-N/next_update/update.json         step, rate, norms, temperature, rep
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from functools import wraps
+from collections.abc import Iterator
+from functools import partial, wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,9 +41,6 @@ from isentrope.sampling.prompts import name_prompts
 from isentrope.system.processes import gather, rank, together, world_size
 
 log = logging.getLogger("isentrope")
-T = TypeVar("T")
-_Inputs = tuple[Iterator[Any], Iterator[Any]]
-"""Of the rows of a micro-batch: where the response starts, and the advantage."""
 
 
 class StepRecorder:
@@ -57,19 +54,20 @@ class StepRecorder:
         self.trainer = trainer
         self._pieces: list[ForwardPass] = []
         self._rows: list[TrainedSequence] = []
-        self._inputs: _Inputs | None = None  # what passes have not taken of it yet
+        self._inputs: Any = None
+        self._rest: tuple[Iterator[Any], Iterator[Any]] | None = None  # not taken of them yet
         self._hook: Any = None
         self._checkpoint: Path | None = None
         self._record: tuple[Rollouts, dict[str, Any]] | None = None
         self._failure: Exception | None = None
-        plain: Callable[..., Any] = self.trainer.compute_loss
+        plain = trainer.compute_loss
 
         @wraps(plain)
         def compute_loss(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            self._inputs = self._without_raising(lambda: _layout(inputs)) if self._hook else None
+            self._inputs, self._rest = inputs if self._hook else None, None
             return plain(model, inputs, *args, **kwargs)
 
-        self.trainer.compute_loss = compute_loss
+        trainer.compute_loss = compute_loss
 
     def begin(self, model: Any, step: int) -> None:
         """Start to record if the step starts from a checkpoint without a record."""
@@ -84,31 +82,26 @@ class StepRecorder:
         """Stop recording, and drop what was recorded."""
         if self._hook is not None:
             self._hook.remove()
-        self._hook = self._checkpoint = self._inputs = self._record = self._failure = None
+        self._hook = self._checkpoint = self._record = self._failure = None
+        self._inputs = self._rest = None
         self._pieces, self._rows = [], []
 
-    def _without_raising(self, work: Callable[[], T]) -> T | None:
-        """Store errors inside the trainer's own calls for `look`, which may raise."""
+    def _watch(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        """Record a pass; an error inside the trainer's own calls waits until they are over."""
         try:
-            return work()
+            self._see(args, kwargs, output[0])
         except Exception as error:
             self._failure = error
-            return None
 
-    def _watch(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
-        self._without_raising(lambda: self._see(args, kwargs, output))
-
-    def _see(self, args: Any, kwargs: Any, output: Any) -> None:
-        hidden = output[0]
-        if not (torch.is_grad_enabled() and hidden.requires_grad):
-            return
+    def _see(self, args: Any, kwargs: Any, hidden: Tensor) -> None:
         ids = kwargs.get("input_ids", args[0] if args else None)
-        if ids is None:
+        if ids is None or not (torch.is_grad_enabled() and hidden.requires_grad):
             return
         mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
         if not isinstance(mask, Tensor) or mask.shape != ids.shape:
             mask = torch.ones_like(ids)
-        parts = [list(islice(rest, len(ids))) for rest in self._inputs or ((), ())]
+        self._rest = self._rest or _layout(self._inputs or {})
+        parts = [list(islice(rest, len(ids))) for rest in self._rest]
         starts, advantages = (part if len(part) == len(ids) else None for part in parts)
         piece = ForwardPass(ids.detach(), mask.bool(), starts, advantages, hidden.detach())
         hidden.register_hook(lambda gradient: setattr(piece, "gradient", gradient.detach()))
@@ -118,17 +111,16 @@ class StepRecorder:
         """Compute the weights of a micro-batch; call it at its θ after every backward pass."""
         if self._hook is None:
             return
-        together(self._raise_failure)
         pieces, self._pieces = self._pieces, []
-        head = head_of(_causal_lm(model))
-        temperature = _temperature(self.trainer.args)
-        with evaluating(model):
-            rows = together(lambda: [sequences_of(p, head, temperature) for p in pieces])
-        self._rows += [row for part in rows for row in part]
+        head, temperature = head_of(_causal_lm(model)), _temperature(self.trainer.args)
 
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+        def sequences() -> list[TrainedSequence]:
+            if self._failure is not None:
+                raise self._failure
+            return [row for piece in pieces for row in sequences_of(piece, head, temperature)]
+
+        with evaluating(model):
+            self._rows += together(sequences)
 
     def look(self, model: Any, tokenizer: Any, optimizer: Any) -> None:
         """Assemble the record before the optimizer takes the step; every process calls this.
@@ -147,13 +139,13 @@ class StepRecorder:
             options = {"temperature": _temperature(args), "precision": precision_of(args)}
             policy = together(lambda: Policy(model, tokenizer, **options))
             max_norm, tolerance = args.max_grad_norm or None, replay_tolerance(policy)
-            mine = together(lambda: _rollouts(self._rows, entropy_term=False))
-            error, size = replay_error(policy, mine, max_norm)
-            if error > tolerance:
-                both = together(lambda: _rollouts(self._rows, entropy_term=True))
-                with_term, its_size = replay_error(policy, both, max_norm)
-                if with_term < error:
-                    mine, error, size = both, with_term, its_size
+            tried: list[tuple[float, float, Rollouts | None]] = []
+            for entropy_term in (False, True):
+                mine = together(partial(_rollouts, self._rows, entropy_term))
+                tried.append((*replay_error(policy, mine, max_norm), mine))
+                if tried[-1][0] <= tolerance:
+                    break
+            error, size, mine = min(tried, key=lambda one: one[0])
         rate = float(optimizer.param_groups[0]["lr"])
         update = {
             "step": step,
@@ -216,7 +208,7 @@ def _temperature(args: Any) -> float:
     return 1.0 if temperature is None else float(temperature)
 
 
-def _layout(inputs: Any) -> _Inputs:
+def _layout(inputs: Any) -> tuple[Iterator[Any], Iterator[Any]]:
     """Where the responses of a micro-batch start in padded rows, and advantages; no rows if not."""
     prompts, labels = inputs.get("prompt_ids"), inputs.get("labels")
     starts = []
@@ -235,22 +227,20 @@ def _rollouts(rows: list[TrainedSequence], entropy_term: bool) -> Rollouts | Non
     kept = [row for row in rows if row.start < len(row.ids)]
     if not kept:
         return None
-    prompts = [row.ids[: row.start] for row in kept]
+
+    def weights(k: int) -> list[Tensor]:
+        """The values of each response, as shares of the mean over processes."""
+        return [row.weights[k, row.start :] / world_size() for row in kept]
+
     advantages = [row.advantage for row in kept]
     return Rollouts(
-        prompt_ids=[torch.tensor(p) for p in prompts],
-        response_ids=[torch.tensor(row.ids[row.start :]) for row in kept],
+        prompt_ids=[row.ids[: row.start] for row in kept],
+        response_ids=[row.ids[row.start :] for row in kept],
         prompt_index=torch.arange(len(kept)),  # those of all processes are numbered together
         advantages=None if None in advantages else torch.tensor(advantages, dtype=torch.float64),
-        token_weights=_responses(kept, [r.both[0] if entropy_term else r.weights for r in kept]),
-        entropy_weights=_responses(kept, [r.both[1] for r in kept]) if entropy_term else None,
+        token_weights=weights(1 if entropy_term else 0),
+        entropy_weights=weights(2) if entropy_term else None,
     )
-
-
-def _responses(rows: list[TrainedSequence], values: list[list[float]]) -> list[Tensor]:
-    """The values of each response, as shares of the mean over processes."""
-    pairs = zip(rows, values, strict=True)
-    return [torch.tensor(x[r.start :], dtype=torch.float64) / world_size() for r, x in pairs]
 
 
 def _joined(shares: list[Rollouts], policy: Policy) -> Rollouts:

@@ -59,15 +59,14 @@ class TrainedSequence:
     Attributes:
         ids: Its tokens.
         start: Where its response starts.
-        weights: c of every token for a loss without entropy term; 0 in the prompt.
-        both: c and d of every token for a loss with one; 0 in the prompt.
+        weights: (3, T) c of every token for a loss without entropy term, then c and d for one with
+            it; 0 in the prompt.
         advantage: Its advantage, where the trainer has one per sequence.
     """
 
-    ids: list[int]
+    ids: Tensor
     start: int
-    weights: list[float]
-    both: tuple[list[float], list[float]]
+    weights: Tensor
     advantage: float | None
 
 
@@ -90,19 +89,18 @@ def sequences_of(piece: ForwardPass, head: Any, temperature: float) -> list[Trai
             following = rows[part], columns[part] + 1
             gradients = _grad_hidden(piece.hidden[at], head, piece.ids[following], temperature)
             solved[:, *following] = _solve(piece.gradient[at].double(), *gradients)
-    weights = []
-    for i in range(len(piece.ids)):
+    found = []
+    for i, ids in enumerate(piece.ids):
         places = piece.mask[i].nonzero()[:, 0]
         if len(places) == 0:
             continue
-        c, *both = solved[:, i, places].tolist()
-        start = len(c) if piece.starts is None else int((places < piece.starts[i]).sum())
-        first = next((k for k, x in enumerate(c) if x), len(c))
+        weights = solved[:, i, places].cpu()
+        start = len(places) if piece.starts is None else int((places < piece.starts[i]).sum())
+        first = next(iter(weights[0].nonzero()[:, 0].tolist()), len(places))
         advantage = None if piece.advantages is None else piece.advantages[i]
-        ids = piece.ids[i, places].tolist()
         start = max(1, min(start, first))
-        weights.append(TrainedSequence(ids, start, c, (both[0], both[1]), advantage))
-    return weights
+        found.append(TrainedSequence(ids[places].cpu(), start, weights, advantage))
+    return found
 
 
 def _solve(gradient: Tensor, of_s: Tensor, of_entropy: Tensor) -> Tensor:
@@ -137,11 +135,12 @@ def _grad_hidden(
         logits = head(h)
     at = logits.detach().double()
     one = torch.ones(len(targets), dtype=torch.float64, device=at.device)
-    of_s = logit_gradient(at, targets, one, None, temperature)
-    of_entropy = logit_gradient(at, targets, torch.zeros_like(one), one, temperature)
-    (s,) = torch.autograd.grad(logits, h, of_s.to(logits.dtype), retain_graph=True)
-    (entropy,) = torch.autograd.grad(logits, h, of_entropy.to(logits.dtype))
-    return s.double(), entropy.double()
+
+    def pulled_back(*weights: Tensor | None) -> Tensor:
+        gradient = logit_gradient(at, targets, *weights, temperature).to(logits.dtype)
+        return torch.autograd.grad(logits, h, gradient, retain_graph=True)[0].double()
+
+    return pulled_back(one, None), pulled_back(0 * one, one)
 
 
 OFF_POLICY = 1e-3
