@@ -10,7 +10,7 @@ concatenates the parts of a process.
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from isentrope.system.reading import read_text, read_torch_as_data
 from isentrope.trainers.convert.gathered import (
     Gathered,
     Shapes,
-    Split,
     State,
     is_vector,
     of_parameters,
@@ -58,21 +57,17 @@ def read_deepspeed(folder: Path) -> Gathered | None:
         raise FileNotFoundError(
             f"{folder} has {len(saved)} *_optim_states.pt of {count}: copy those of all processes."
         )
-    third = "fp32_flat_groups" in saved[0]
-    states = [s["optimizer_state_dict" if third else "base_optimizer_state"] for s in saved]
-    groups = _groups(states[0])
-    weights, vectors = (_third_stage if third else _first_stages)(saved, models, states)
-    moments: dict[str, dict[str, Any]] = {}
-    for shapes, parts, of_parts, split in vectors:
-        weights |= split(parts, shapes)
-        moments |= of_parameters(of_parts, shapes, split)
+    settings, groups = _settings(saved[0]), models[0]["param_shapes"]
+    weights, moments = (_third_stage if "fp32_flat_groups" in saved[0] else _first_stages)(
+        saved, models
+    )
     for name, of in models[0].get("shared_params", {}).items():
         weights[name] = weights[of]
     optimizer = {
         "state": moments,
         "param_groups": [
             {**group, "params": list(shapes)}
-            for group, shapes in zip(groups, models[0]["param_shapes"], strict=True)
+            for group, shapes in zip(settings, groups, strict=True)
         ],
     }
     config = models[0].get("ds_config")
@@ -82,40 +77,41 @@ def read_deepspeed(folder: Path) -> Gathered | None:
     return Gathered("DeepSpeed ZeRO", weights, optimizer, training=training)
 
 
-Vector = tuple[Shapes, Sequence[Tensor], Sequence[State], Split]
-"""Shapes by name, weights and optimizer states of each process, and how they are cut."""
-Content = tuple[dict[str, Tensor], list[Vector]]
-"""Weights that no optimizer holds, and flat vectors."""
+Content = tuple[dict[str, Tensor], dict[str, dict[str, Any]]]
+"""Weights, and what the optimizer remembers of each parameter."""
 
 
-def _first_stages(saved: Sequence[Any], models: Sequence[Any], states: Sequence[Any]) -> Content:
+def _first_stages(saved: Sequence[Any], models: Sequence[Any]) -> Content:
     """Stages 1 and 2: one vector per param group, cut across processes."""
     paddings = saved[0].get("param_alignment_paddings")
-    vectors: list[Vector] = []
+    weights = {n: x for n, x in models[0]["module"].items() if isinstance(x, Tensor)}
+    moments: dict[str, dict[str, Any]] = {}
     for k, shapes in enumerate(models[0]["param_shapes"]):
         split = partial(split_flat, behind=paddings[k] if paddings else None)
-        parts = [s["single_partition_of_fp32_groups"][k] for s in saved]
-        vectors.append((shapes, parts, [_states(state, [k])[0] for state in states], split))
-    return {n: x for n, x in models[0]["module"].items() if isinstance(x, Tensor)}, vectors
+        weights |= split([s["single_partition_of_fp32_groups"][k] for s in saved], shapes)
+        states = [_states(s["base_optimizer_state"], k)[0] for s in saved]
+        moments |= of_parameters(states, shapes, split)
+    return weights, moments
 
 
-def _third_stage(saved: Sequence[Any], models: Sequence[Any], states: Sequence[Any]) -> Content:
+def _third_stage(saved: Sequence[Any], models: Sequence[Any]) -> Content:
     """Stage 3: all parameters in one row per process, which DeepSpeed keeps in several vectors."""
-    frozen: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for name, shape in (models[0].get("frozen_param_shapes") or {}).items():
         parts = [model["frozen_param_fragments"][name] for model in models]
-        frozen |= _split_third(parts, {name: shape})
+        weights |= _split_third(parts, {name: shape})
     shapes = {name: shape for group in models[0]["param_shapes"] for name, shape in group.items()}
-    rows = [
-        {
-            key: torch.cat([v[key] for v in vectors]) if is_vector(first) else first
-            for key, first in vectors[0].items()
-        }
-        for state in states
-        for vectors in [_states(state, range(len(state["param_groups"])))]
-    ]
-    whole = [torch.cat([*s["fp32_flat_groups"]]) for s in saved]
-    return frozen, [(shapes, whole, rows, _split_third)]
+    rows: list[State] = []
+    for state in (s["optimizer_state_dict"] for s in saved):
+        vectors = [v for k in range(len(state["param_groups"])) for v in _states(state, k)]
+        rows.append(
+            {
+                key: torch.cat([v[key] for v in vectors]) if is_vector(first) else first
+                for key, first in vectors[0].items()
+            }
+        )
+    weights |= _split_third([torch.cat([*s["fp32_flat_groups"]]) for s in saved], shapes)
+    return weights, of_parameters(rows, shapes, _split_third)
 
 
 def _step(folder: Path) -> Path:
@@ -135,8 +131,9 @@ def _ordered(folder: Path, kind: str) -> list[Path]:
     return sorted(files, key=lambda f: [int(n) for n in re.findall(r"\d+", f.name)])
 
 
-def _groups(state: Any) -> list[dict[str, Any]]:
+def _settings(saved: Any) -> list[dict[str, Any]]:
     """Settings of the param groups, without what only DeepSpeed knows."""
+    state = saved.get("optimizer_state_dict", saved.get("base_optimizer_state"))
     if isinstance(state, list):  # elastic checkpoints keep states alone
         raise ValueError(
             "The checkpoint was written with elastic_checkpoint, which keeps no settings of the "
@@ -145,10 +142,9 @@ def _groups(state: Any) -> list[dict[str, Any]]:
     return [{k: v for k, v in group.items() if k != "params"} for group in state["param_groups"]]
 
 
-def _states(state: Any, groups: Iterable[int]) -> list[State]:
-    """What the optimizer remembers of each flat vector of some groups."""
-    numbers = [n for k in groups for n in state["param_groups"][k]["params"]]
-    return [state["state"].get(n, {}) for n in numbers]
+def _states(state: Any, group: int) -> list[State]:
+    """What the optimizer remembers of each flat vector of a group."""
+    return [state["state"].get(n, {}) for n in state["param_groups"][group]["params"]]
 
 
 def _split_third(parts: Sequence[Tensor], shapes: Shapes) -> dict[str, Tensor]:

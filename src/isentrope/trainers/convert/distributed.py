@@ -22,16 +22,12 @@ from isentrope.trainers.convert.gathered import Gathered, State
 METADATA = ".metadata"
 _BYTES = "BytesStorageMetadata"
 _OF_DCP = {
-    *[
-        ("torch.distributed.checkpoint.metadata", name)
-        for name in (
-            *("Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", _BYTES),
-            *("TensorStorageMetadata", "ChunkStorageMetadata", "_MEM_FORMAT_ENCODING"),
-        )
-    ],
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    ("torch.serialization", "_get_layout"),
-    *[(module, "PosixPath") for module in ("pathlib", "pathlib._local")],
+    "torch.distributed.checkpoint.metadata": "Metadata MetadataIndex StorageMeta TensorProperties "
+    f"{_BYTES} TensorStorageMetadata ChunkStorageMetadata _MEM_FORMAT_ENCODING",
+    "torch.distributed.checkpoint.filesystem": "_StorageInfo",
+    "torch.serialization": "_get_layout",
+    "pathlib": "PosixPath",
+    "pathlib._local": "PosixPath",
 }
 """What torch itself writes into .metadata."""
 FSDP_WEIGHTS, FSDP_OPTIMIZER = "pytorch_model_fsdp", "optimizer"
@@ -50,16 +46,10 @@ def read_dcp(folder: Path) -> Gathered | None:
 
     Returns:
         Both, wherever in its content they are; None of any other folder.
-
-    Raises:
-        ValueError: If it does not hold one model.
     """
     if not is_dcp(folder):
         return None
-    content = _content(folder)
-    return Gathered(
-        "torch.distributed.checkpoint", _weights(content, folder), _optimizer(content, folder)
-    )
+    return _gathered("torch.distributed.checkpoint", _content(folder), folder)
 
 
 def read_fsdp(folder: Path) -> Gathered | None:
@@ -70,26 +60,28 @@ def read_fsdp(folder: Path) -> Gathered | None:
 
     Returns:
         Both, no optimizer where none was saved; None of any other folder.
-
-    Raises:
-        ValueError: If it does not hold one model.
     """
     if not any(folder.glob(f"{FSDP_WEIGHTS}*")):
         return None
-    weights = _part(folder, FSDP_WEIGHTS)
-    if weights is None:
-        raise ValueError(f"{folder} holds no weights of FSDP.")
-    optimizer = _part(folder, FSDP_OPTIMIZER)
-    found = None if optimizer is None else _optimizer(optimizer, folder)
-    return Gathered("FSDP of accelerate or transformers", _weights(weights, folder), found)
+    parts: dict[str, Any] = {}
+    for name in (FSDP_WEIGHTS, FSDP_OPTIMIZER):
+        if is_dcp(folder / f"{name}_0"):
+            parts[name] = _content(folder / f"{name}_0")
+        elif (file := folder / f"{name}.bin").exists():
+            parts[name] = read_torch(file)
+    return _gathered("FSDP of accelerate or transformers", parts, folder)
 
 
-def _part(folder: Path, name: str) -> Any:
-    """The content of a dcp folder NAME_0 or of the file NAME.bin; None if neither is there."""
-    if is_dcp(folder / f"{name}_0"):
-        return _content(folder / f"{name}_0")
-    file = folder / f"{name}.bin"
-    return read_torch(file) if file.exists() else None
+def _gathered(layout: str, content: Any, folder: Path) -> Gathered:
+    """The one model and the optimizer, if any, of what was saved."""
+    found = [*_parts(content)]
+    weights, optimizers = ([x for x in found if of(x)] for of in (_is_weights, _is_optimizer))
+    if len(weights) != 1 or len(optimizers) > 1:
+        raise ValueError(
+            f"{folder} holds {len(weights)} sets of weights by name and {len(optimizers)} "
+            "optimizers, not those of one model."
+        )
+    return Gathered(layout, weights[0], optimizers[0] if optimizers else None)
 
 
 def require_inert(folder: Path) -> None:
@@ -103,17 +95,22 @@ def require_inert(folder: Path) -> None:
         named = set(saved.classes)
         for name, entry in saved.entries.items():
             named |= saved.loaded(name, None).classes if entry.name == _BYTES else set()
-        if unknown := sorted(named - _OF_DCP):
-            raise ValueError(f"it names {'.'.join(unknown[0])}, which could run code")
+        for module, name in sorted(named):
+            if name not in _OF_DCP.get(module, "").split():
+                raise ValueError(f"it names {module}.{name}, which could run code")
 
 
 def _content(folder: Path) -> Any:
-    """What was saved, whole."""
+    """What was saved, whole: mappings and lists of values by their paths."""
     with reading(folder / METADATA):
-        saved = _Saved(folder)
-        return _nested(
-            {saved.paths.get(n, (n,)): saved.value(n, entry) for n, entry in saved.entries.items()}
-        )
+        saved, root = _Saved(folder), _Node()
+        for name, entry in saved.entries.items():
+            *path, last = saved.paths.get(name, (name,))
+            here = root
+            for key in path:
+                here = here.setdefault(key, _Node())
+            here[last] = saved.value(name, entry)
+        return root.plain()
 
 
 class _Saved:
@@ -179,38 +176,11 @@ class _Saved:
 class _Node(dict[Any, Any]):
     """A mapping or a list of the saved content, by key or index."""
 
-
-def _nested(values: Mapping[tuple[Any, ...], Any]) -> Any:
-    """Mappings and lists of values by their paths; a number in a path is an index."""
-    root = _Node()
-    for path, value in values.items():
-        here = root
-        for key in path[:-1]:
-            here = here.setdefault(key, _Node())
-        here[path[-1]] = value
-    return _plain(root)
-
-
-def _plain(node: Any) -> Any:
-    if not isinstance(node, _Node):
-        return node
-    plain = {key: _plain(value) for key, value in node.items()}
-    is_list = bool(plain) and all(isinstance(key, int) for key in plain)
-    return [plain[i] for i in range(len(plain))] if is_list else plain
-
-
-def _weights(content: Any, folder: Path) -> Mapping[str, Tensor]:
-    found = [part for part in _parts(content) if _is_weights(part)]
-    if len(found) != 1:
-        raise ValueError(f"{folder} holds {len(found)} sets of weights by name, not those of one.")
-    return found[0]
-
-
-def _optimizer(content: Any, folder: Path) -> State | None:
-    found = [part for part in _parts(content) if _is_optimizer(part)]
-    if len(found) > 1:
-        raise ValueError(f"{folder} holds the states of {len(found)} optimizers, not of one.")
-    return found[0] if found else None
+    def plain(self) -> Any:
+        """Mappings and lists; where all keys are numbers they are indices."""
+        plain = {key: x.plain() if isinstance(x, _Node) else x for key, x in self.items()}
+        is_list = bool(plain) and all(isinstance(key, int) for key in plain)
+        return [plain[i] for i in range(len(plain))] if is_list else plain
 
 
 def _parts(content: Any) -> Iterator[State]:

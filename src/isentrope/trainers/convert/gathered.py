@@ -39,34 +39,6 @@ class Gathered:
     training: State = field(default_factory=dict)
 
 
-def by_name(optimizer: State, names: list[str]) -> dict[str, Any]:
-    """A state_dict by position as one by name.
-
-    Args:
-        optimizer: A state_dict of torch; its numbers count the parameters from 0.
-        names: Name of each parameter.
-
-    Returns:
-        The same with names in place of numbers.
-
-    Raises:
-        ValueError: If the numbers are not those of the names.
-    """
-    numbers = [n for group in optimizer["param_groups"] for n in group["params"]]
-    if sorted(numbers) != list(range(len(names))):
-        raise ValueError(
-            f"The optimizer counts {len(numbers)} parameters and the model has {len(names)}: they "
-            "are of different checkpoints, or part of the model is frozen and left out."
-        )
-    return {
-        "state": {names[n]: state for n, state in optimizer["state"].items()},
-        "param_groups": [
-            {**group, "params": [names[n] for n in group["params"]]}
-            for group in optimizer["param_groups"]
-        ],
-    }
-
-
 Shapes = Mapping[str, torch.Size]
 
 
@@ -89,9 +61,8 @@ def split_flat(
     """
     vector = torch.cat([part.flatten() for part in parts])
     sizes = [math.prod(shape) for shape in shapes.values()]
-    padded = [
-        size + padding for size, padding in zip(sizes, behind or [0] * len(sizes), strict=True)
-    ]
+    gaps = behind or [0] * len(sizes)
+    padded = [size + gap for size, gap in zip(sizes, gaps, strict=True)]
     if not 0 <= vector.numel() - sum(padded) <= 2 * len(parts):
         raise ValueError(
             f"A flat vector has {vector.numel()} numbers and the parameters of its group "
@@ -99,8 +70,8 @@ def split_flat(
         )
     pieces = vector[: sum(padded)].split(padded)
     return {
-        name: piece[:size].view(tuple(shape)).clone()
-        for (name, shape), size, piece in zip(shapes.items(), sizes, pieces, strict=True)
+        name: piece[: math.prod(shape)].view(tuple(shape)).clone()
+        for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
     }
 
 

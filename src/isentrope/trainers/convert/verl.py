@@ -22,7 +22,6 @@ from isentrope.system.reading import read_json, read_torch
 from isentrope.trainers.convert.gathered import (
     Gathered,
     State,
-    by_name,
     described_model,
     of_parameters,
 )
@@ -86,15 +85,21 @@ def _named(optimizer: State, names: list[str]) -> dict[str, Any]:
     # a frozen base has no state, and with save_lora_only its weights are not saved
     state, (group,) = optimizer["state"], optimizer["param_groups"]
     trained, adapter = sorted(state), _of_adapter(names)
-    if not trained or not adapter:
-        return by_name(optimizer, names)
-    if len(trained) != len(adapter):  # other modules were trained too
-        if len(group["params"]) != len(names):
-            return by_name(optimizer, names)
-        adapter = [names[n] for n in trained]
-    numbered = {k: state[n] for k, n in enumerate(trained)}
-    kept = {**group, "params": list(range(len(trained)))}
-    return by_name({"state": numbered, "param_groups": [kept]}, adapter)
+    if trained and len(trained) == len(adapter):
+        named = dict(zip(trained, adapter, strict=True))
+    elif sorted(group["params"]) != list(range(len(names))):
+        raise ValueError(
+            f"The optimizer counts {len(group['params'])} parameters and the model has "
+            f"{len(names)}: they are of different checkpoints, or part of the model is frozen and "
+            "left out."
+        )
+    else:  # of an adapter, other modules were trained too
+        counted = trained if trained and adapter else range(len(names))
+        named = {n: names[n] for n in counted}
+    return {
+        "state": {named[n]: of_parameter for n, of_parameter in state.items()},
+        "param_groups": [{**group, "params": list(named.values())}],
+    }
 
 
 def _of_units(states: Sequence[Any], models: Sequence[State], names: list[str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from huggingface_hub import save_torch_state_dict
 from torch import Tensor
 
 from isentrope.system.files import whole_folder, write_json
@@ -83,19 +84,23 @@ def convert(
     if run_settings is not None:
         read_verl_settings(Path(run_settings))
     gathered = _read(folder)
-    config = _config(folder, gathered, None if model is None else Path(model))
+    places = [gathered.config, folder] if model is None else [Path(model)]
+    known = (x for x in places if x and any((x / n).is_file() for n in ("config.json", ADAPTER)))
+    if (config := next(known, None)) is None:
+        raise FileNotFoundError(
+            f"{model or folder} has no config.json or {ADAPTER}: give --model, the folder of the "
+            "base model that was trained, or of an adapter of the same shape."
+        )
     adapter = (config / ADAPTER).is_file()
     weights = {unwrapped(name): tensor for name, tensor in gathered.weights.items()}
     weights = _adapter_weights(weights, gathered) if adapter else _model_weights(weights, config)
     with whole_folder(out) as here:
-        _save(weights, here, adapter=adapter)
-        for pattern in _KEPT:
-            for file in config.glob(pattern):
-                if file.is_file():
-                    shutil.copy(file, here)
-        for name in _OF_TRAINING:
-            if (folder / name).is_file():
-                shutil.copy(folder / name, here)
+        name = f"{'adapter_' if adapter else ''}model{{suffix}}.safetensors"
+        save_torch_state_dict(weights, here, filename_pattern=name)
+        copied = [file for pattern in _KEPT for file in config.glob(pattern)]
+        for file in (*copied, *(folder / name for name in _OF_TRAINING)):
+            if file.is_file():
+                shutil.copy(file, here)
         if gathered.training and not (here / TRAINING_ARGS).is_file():
             state = here / TRAINER_STATE
             written = read_json(state, finite=False) if state.is_file() else {}
@@ -109,39 +114,23 @@ def convert(
 
 
 def _read(folder: Path) -> Gathered:
-    actor = folder / "actor"
+    """The checkpoint, without objects of other classes."""
     for read in (read_verl, read_fsdp, read_dcp, read_deepspeed):
-        for place in (folder, actor):
+        for place in (folder, folder / "actor"):
             with reading(place, _AGAIN):
-                if place.is_dir() and (gathered := read(place)) is not None:
-                    return _checked(gathered)
+                if not place.is_dir() or (gathered := read(place)) is None:
+                    continue
+                named = gathered.weights.items()
+                if not all(isinstance(n, str) and isinstance(x, Tensor) for n, x in named):
+                    raise ValueError("its weights are not tensors by name")
+                optimizer = without_stand_ins(gathered.optimizer)
+                for group in (optimizer or {}).get("param_groups", ()):
+                    group["params"] = [*map(str, group["params"])]
+                return replace(gathered, optimizer=optimizer)
     raise FileNotFoundError(
         f"{folder} is in no known layout: it needs .metadata (torch.distributed.checkpoint), "
         "pytorch_model_fsdp* (accelerate, transformers), model_world_size_* (verl) or "
         "*_optim_states.pt (DeepSpeed)."
-    )
-
-
-def _checked(gathered: Gathered) -> Gathered:
-    """The same, without objects of other classes; refused where it is no optimizer's state."""
-    if not all(isinstance(n, str) and isinstance(x, Tensor) for n, x in gathered.weights.items()):
-        raise ValueError("its weights are not tensors by name")
-    if (optimizer := gathered.optimizer) is None:
-        return gathered
-    optimizer = without_stand_ins(optimizer)
-    for group in optimizer.get("param_groups", ()):
-        group["params"] = [*map(str, group["params"])]
-    return replace(gathered, optimizer=optimizer)
-
-
-def _config(folder: Path, gathered: Gathered, model: Path | None) -> Path:
-    places = [model] if model is not None else [gathered.config, folder]
-    for place in places:
-        if place is not None and any((place / n).is_file() for n in ("config.json", ADAPTER)):
-            return place
-    raise FileNotFoundError(
-        f"{model or folder} has no config.json or {ADAPTER}: give --model, the folder of the base "
-        "model that was trained, or of an adapter of the same shape."
     )
 
 
@@ -177,14 +166,3 @@ def _model_weights(weights: Mapping[str, Tensor], config: Path) -> dict[str, Ten
                 "give the folder of the model that was trained, or of its adapter, with --model."
             )
     return {name: weights[name] for name in wanted if name in needed}
-
-
-def _save(weights: dict[str, Tensor], folder: Path, *, adapter: bool) -> None:
-    from huggingface_hub import save_torch_state_dict
-    from safetensors.torch import save_file
-
-    weights = {name: tensor.contiguous() for name, tensor in weights.items()}
-    if adapter:
-        save_file(weights, folder / "adapter_model.safetensors", {"format": "pt"})
-    else:
-        save_torch_state_dict(weights, folder)
