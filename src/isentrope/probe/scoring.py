@@ -149,7 +149,7 @@ def look_ahead(
             moments = [jumps, jumps]
         else:
             moments = [found[1].jumps, cast(Tensor, found[1].remainder)]
-        pairs = [Scores(*x.unbind(2), base.mask) for x in moments]
+        pairs = [Scores(x[..., 0], x[..., 1], base.mask) for x in moments]
         return [base, *slopes, *pairs, *second]
 
     base, *rest = _joined(policy, on_every_process(policy.sharded, scored))

@@ -136,8 +136,8 @@ def _grad_hidden(
     at = logits.detach().double()
     one = torch.ones(len(targets), dtype=torch.float64, device=at.device)
 
-    def pulled_back(*weights: Tensor | None) -> Tensor:
-        gradient = logit_gradient(at, targets, *weights, temperature).to(logits.dtype)
+    def pulled_back(a: Tensor, b: Tensor | None) -> Tensor:
+        gradient = logit_gradient(at, targets, a, b, temperature).to(logits.dtype)
         return torch.autograd.grad(logits, h, gradient, retain_graph=True)[0].double()
 
     return pulled_back(one, None), pulled_back(0 * one, one)
