@@ -87,15 +87,11 @@ class AsTrained:
     def warnings(self) -> tuple[str, ...]:
         """Sentences for the result."""
         assumed = [f"{k}={_text(o.value)}" for k, o in self.origins.items() if o.source == ASSUMED]
-        sentence = (
+        sentences = [
             f"ASSUMED, because no file of the checkpoint says it: {', '.join(assumed)}. Where "
             "training had other values, this is not its step: set them."
-        )
-        return (
-            *([sentence] if assumed else []),
-            *allowed(self.obstacles, self.ignored),
-            *self.notes,
-        )
+        ] * bool(assumed)
+        return (*sentences, *allowed(self.obstacles, self.ignored), *self.notes)
 
 
 def settle(
@@ -118,25 +114,29 @@ def settle(
     file = values["batch_config.U_file"]
     batch = batch or batch_in_file(file, computed=values["estimator.advantages"] is not None)
     given = {k for k in given if k in KEYS and (k not in _NULL_IS_UNSET or values[k] is not None)}
-    training, of_control = _training(checkpoint, values, given, batch)
-    objective, missing = _objective(values, training, given, batch)
-    advantages, entropies = batch.advantages, batch.entropy_weights
-    off_policy = values["estimator.off_policy"]
-    use = Use(objective, off_policy, advantages, entropies, values[ROUNDING])
+    own_objective = values[_OBJECTIVE] if _OBJECTIVE in given else None
+    training = read_training_settings(checkpoint, own_objective, drawn=batch.drawn)
+    objective, obstacles = _objective(values, training, given, batch)
+    use = Use(
+        objective,
+        values["estimator.off_policy"],
+        batch.advantages,
+        batch.entropy_weights,
+        values[ROUNDING],
+    )
     sampled = batch.drawn or values["batch_config.E_file"] is None
     acting, assumed = _acting_keys(training, use, batch, given, sampled=sampled)
+    obstacles += of_another_step(file, training, batch)
     origins: dict[str, Origin] = {}
-    obstacles = [*missing, *of_another_step(file, training, batch)]
     for key in KEYS:
-        own, known = values[key], key in acting and key in training.keys
-        trained, source = (training.keys[key], training.sources[key]) if known else (None, "")
+        own, source = values[key], training.sources.get(key) if key in acting else None
+        trained = None if source is None else training.keys[key]
         if key in given:
             origins[key] = Origin(own, "configuration", trained)
-            if known and not _same(own, trained):
-                had, has = (list(x) if isinstance(x, tuple) else x for x in (trained, own))
-                words = f"{key} is {has!r}, training had {had!r} ({source})"
+            if source is not None and not _same(own, trained):
+                words = f"{key} is {_plain(own)!r}, training had {_plain(trained)!r} ({source})"
                 obstacles.append(Obstacle(key, words))
-        elif known:
+        elif source is not None:
             origins[key] = Origin(trained, source, trained)
         elif key in assumed:
             by_rule = key == "estimator.advantages"
@@ -147,7 +147,7 @@ def settle(
         origins=origins,
         obstacles=(*obstacles, *training.obstacles(use)),
         ignored=tuple(values["estimator.ignore_training_settings"]),
-        notes=(*of_control, *training.notes(use)),
+        notes=tuple(training.notes(use)),
         arguments=training.arguments.fields if training.arguments else {},
         advantages=training.keys.get("estimator.advantages"),
     )
@@ -183,28 +183,6 @@ def allowed(obstacles: Iterable[Obstacle], ignored: Iterable[str]) -> list[str]:
         for o in obstacles
         if o.name in names
     ]
-
-
-def _training(
-    checkpoint: Path, values: Mapping[str, Any], given: Collection[str], batch: GivenBatch
-) -> tuple[TrainingSettings, tuple[str, ...]]:
-    """Training's settings, and a sentence where they are those without the run's control.
-
-    A token control acts through the recorded weights of training's own batch. A fresh batch has
-    none, and an objective by name leaves them out.
-
-    Returns:
-        Settings and sentences.
-    """
-    training = read_training_settings(checkpoint)
-    plain = training.uncontrolled
-    without = values[_OBJECTIVE] == plain if _OBJECTIVE in given else batch.drawn
-    if plain is None or not without:
-        return training, ()
-    return read_training_settings(checkpoint, without_control=True), (
-        f"Training ran under a control. The step measured here is that of its objective {plain} "
-        "without the token weights of the control.",
-    )
 
 
 def _objective(
@@ -245,9 +223,7 @@ def _acting_keys(
         "sampling.temperature": True,
         "sampling.max_new_tokens": sampled,
         "estimator.max_grad_norm": True,
-        _OBJECTIVE: not recorded or trained is not None
-        if same
-        else _OBJECTIVE in given and not recorded,
+        _OBJECTIVE: same and trained is not None if recorded else same or _OBJECTIVE in given,
         "batch_config.G": weighted and batch.drawn,
         "estimator.advantages": weighted and same and not use.own_advantages,
         "estimator.max_response_length": same and objective == "dr_grpo",
@@ -265,8 +241,12 @@ def _acting_keys(
     return acting, acting - known - same_step
 
 
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
 def _text(value: Any) -> str:
-    return "null" if value is None else str(list(value) if isinstance(value, tuple) else value)
+    return "null" if value is None else str(_plain(value))
 
 
 def _same(own: Any, trained: Any) -> bool:

@@ -18,10 +18,10 @@ _SET_BY_US = {
     "nothing: every step is logged": "logging_steps logging_strategy logging_first_step",
     "nothing: a loss that is not a number ends the run": "logging_nan_inf_filter",
     "nothing: progress is shown on a terminal": "disable_tqdm",
-    "nothing: runs are not uploaded": (
-        "push_to_hub hub_model_id hub_token hub_strategy hub_private_repo hub_always_push "
-        "hub_revision log_completions_hub_repo"
-    ),
+    "nothing: runs are not uploaded": """
+        push_to_hub hub_model_id hub_token hub_strategy hub_private_repo hub_always_push
+        hub_revision log_completions_hub_repo
+    """,
     "`isentrope evaluate`, which reads the checkpoints": "eval_strategy eval_steps eval_on_start",
     "`isentrope {verb} --resume RUN`": "resume_from_checkpoint",
 }

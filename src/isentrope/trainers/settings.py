@@ -41,25 +41,27 @@ class Obstacle:
 
 def obstacles_of(arguments: SavedArguments, use: Use) -> list[Obstacle]:
     """The parts of training's step that the computed step lacks, one obstacle per refusal."""
-    step, unknown = TrainerStep(arguments, use), []
-    if step.kind == "other" and use.objective != RECORDED:
-        words = f"it was trained with {arguments.kind}, whose loss is not known here"
-        unknown = [Obstacle("trainer", words)]
-    return unknown + [
+    step = TrainerStep(arguments, use)
+    obstacles = [
         Obstacle(name, f"{refusal.words} ({name}={step.get(name)}){refusal.where.remedy(step)}")
         for name, field in FIELDS.items()
         for refusal in field.refusals
         if refusal.obstructs(step, step.get(name))
     ]
+    if step.kind == "other" and use.objective != RECORDED:
+        words = f"it was trained with {arguments.kind}, whose loss is not known here"
+        obstacles.insert(0, Obstacle("trainer", words))
+    return obstacles
 
 
 TRAINER_STATE = "trainer_state.json"
 
+_OBJECTIVE = "estimator.objective"
 _NAMES = {
     "temperature": "sampling.temperature",
     "max_new_tokens": "sampling.max_new_tokens",
     "max_grad_norm": "estimator.max_grad_norm",
-    "objective": "estimator.objective",
+    "objective": _OBJECTIVE,
     "advantages": "estimator.advantages",
     "clip": "estimator.clip",
     "group_size": "batch_config.G",
@@ -79,8 +81,7 @@ class TrainingSettings:
         sources: Name of the file that each key was read from.
         replayable: False if, according to the contract, recorded weights do not replay the step.
         arguments: The trainer's own arguments, or None if the checkpoint does not have them.
-        uncontrolled: The objective without the run's control; None without a control, or if the
-            objective has no name.
+        uncontrolled: The objective without the run's control, where `keys` has that one.
         step: The training step of the checkpoint; None where no file and no name says it.
     """
 
@@ -108,6 +109,12 @@ class TrainingSettings:
             for name, kind in (("bf16", "bfloat16"), ("fp16", "float16"))
             if fields.get(name) and use.rounding != kind
         ]
+        if self.uncontrolled:
+            notes.insert(
+                0,
+                "Training ran under a control. The step measured here is that of its objective "
+                f"{self.uncontrolled} without the token weights of the control.",
+            )
         if use.objective == RECORDED:
             return notes
         if fields.get("use_vllm"):
@@ -115,22 +122,27 @@ class TrainingSettings:
                 "Training sampled with vLLM: its correction for vLLM's log-probabilities is not in "
                 "the step measured here."
             )
-        plain = (name for name, value in fields.items() if value and not name.startswith("_"))
-        if unknown := sorted(name for name in plain if name not in FIELDS):
+        unknown = {n for n, value in fields.items() if value and not n.startswith("_")} - {*FIELDS}
+        if unknown:
             notes.append(
-                f"{TRAINING_ARGS} sets {', '.join(unknown)}, which this version does not know: "
-                "compare one step with training's own if that changes the loss."
+                f"{TRAINING_ARGS} sets {', '.join(sorted(unknown))}, which this version does not "
+                "know: compare one step with training's own if that changes the loss."
             )
         return notes
 
 
-def read_training_settings(checkpoint: Path, *, without_control: bool = False) -> TrainingSettings:
+def read_training_settings(
+    checkpoint: Path, objective: str | None = None, *, drawn: bool = False
+) -> TrainingSettings:
     """Read the training settings of a checkpoint.
+
+    A token control acts through the recorded weights of training's own batch. A fresh batch has
+    none, and an objective by name leaves them out: the objective is then the one without control.
 
     Args:
         checkpoint: Its folder.
-        without_control: Whether to read the objective without the run's control, which the
-            contract must contain.
+        objective: The one that the configuration sets; None where it sets none.
+        drawn: Whether the update batch is drawn here.
 
     Returns:
         The settings; empty if no file contains any.
@@ -139,32 +151,31 @@ def read_training_settings(checkpoint: Path, *, without_control: bool = False) -
     sources: dict[str, str] = {}
 
     def add(settings: Mapping[str, Any], source: str) -> None:
-        for key, value in settings.items():
-            if key not in keys:
-                keys[key], sources[key] = value, source
+        for key in settings.keys() - keys.keys():
+            keys[key], sources[key] = settings[key], source
 
     contract = read_contract(checkpoint) if (checkpoint / CONTRACT).is_file() else {}
-    plain = contract.get("plain_objective")
-    uncontrolled = plain if contract.get("control") and plain in OBJECTIVES else None
-    own = {"objective": uncontrolled} if without_control else {}
-    add(_contract_keys({**contract, **own}), CONTRACT)
-    arguments, objective = None, keys.get("estimator.objective")
-    readers = {TRAINING_ARGS: read_training_arguments, VERL_SETTINGS: read_verl_settings}
-    for name, read in readers.items():
+    plain, arguments = contract.get("plain_objective"), None
+    named = contract.get("control") and plain in OBJECTIVES
+    without = plain if named and (drawn if objective is None else objective == plain) else None
+    add(_contract_keys({**contract, "objective": without} if without else contract), CONTRACT)
+    trained = keys.get(_OBJECTIVE)
+    for name, read in (
+        (TRAINING_ARGS, read_training_arguments),
+        (VERL_SETTINGS, read_verl_settings),
+    ):
         if (path := checkpoint / name).is_file():
             arguments = read(path)
-            add(_argument_keys(arguments, objective), name)
+            add(_argument_keys(arguments, trained), name)
     if (path := checkpoint / TRAINER_STATE).is_file():  # transformers writes NaN into it
         state = read_json(path, "Restore it, or remove it.", finite=False)
         add(_contract_keys(state), TRAINER_STATE)
-    replayable = contract.get("replayable", True)
-    return TrainingSettings(
-        keys, sources, replayable, arguments, uncontrolled, CheckpointFolder(checkpoint).step
-    )
+    replayable, step = contract.get("replayable", True), CheckpointFolder(checkpoint).step
+    return TrainingSettings(keys, sources, replayable, arguments, without, step)
 
 
 def _contract_keys(contract: Mapping[str, Any]) -> dict[str, Any]:
-    keys = {_NAMES[name]: contract[name] for name in _NAMES if name in contract}
+    keys = {key: contract[name] for name, key in _NAMES.items() if name in contract}
     if contract.get("objective") == "dr_grpo" and "max_new_tokens" in contract:
         keys["estimator.max_response_length"] = contract["max_new_tokens"]
     return keys
@@ -175,7 +186,7 @@ def _argument_keys(arguments: SavedArguments, objective: str | None) -> dict[str
     a, trainer = arguments.fields, arguments.trainer
     keys: dict[str, Any] = {"estimator.max_grad_norm": a.get("max_grad_norm") or None}
     if trainer == "sft":
-        return keys | {"estimator.objective": SFT, "sampling.temperature": 1.0}
+        return keys | {_OBJECTIVE: SFT, "sampling.temperature": 1.0}
     if trainer == "other":
         return keys
     loss = objective or ("rloo" if trainer == "rloo" else a.get("loss_type", "grpo"))
@@ -190,7 +201,7 @@ def _argument_keys(arguments: SavedArguments, objective: str | None) -> dict[str
         "estimator.advantages": "rloo" if trainer == "rloo" else scaled,
     }
     if loss in OBJECTIVES:
-        keys["estimator.objective"] = loss
+        keys[_OBJECTIVE] = loss
     if loss == "dr_grpo":
         length = a.get("loss_scale_factor") or a.get("max_completion_length")
         keys["estimator.max_response_length"] = length
@@ -225,11 +236,13 @@ def batch_in_file(file: str | None, *, computed: bool) -> GivenBatch:
         return GivenBatch(drawn=True)
     path = Path(file)
     columns = first_row(path)
-    own = not computed and bool({"advantage", "advantages"} & set(columns))
-    length = saved_length(path) if path.suffix == ".parquet" and columns else None
-    step = columns.get("step")
-    logged = int(step) if isinstance(step, (int, str)) and str(step).isdecimal() else None
-    return GivenBatch(own, "entropy_weights" in columns, length, logged)
+    step = str(columns.get("step"))
+    return GivenBatch(
+        advantages=not computed and not columns.keys().isdisjoint({"advantage", "advantages"}),
+        entropy_weights="entropy_weights" in columns,
+        max_new_tokens=saved_length(path) if path.suffix == ".parquet" and columns else None,
+        step=int(step) if step.isdecimal() else None,
+    )
 
 
 def first_row(path: Path) -> dict[str, Any]:
@@ -238,8 +251,8 @@ def first_row(path: Path) -> dict[str, Any]:
         return {}
     if path.suffix == ".parquet":
         names = read_schema(path).names
-        (step,) = read_arrow(path)["step"][:1].to_pylist() if "step" in names else (None,)
-        return dict.fromkeys(names) | {"step": step}
+        steps = read_arrow(path)["step"].to_pylist() if "step" in names else []
+        return dict.fromkeys(names) | {"step": steps[0] if steps else None}
     try:
         first = parse_json(read_text(path).partition("\n")[0])
     except ValueError:

@@ -18,11 +18,11 @@ from isentrope.trainers.arguments import SavedArguments
 
 VERL_SETTINGS = "verl.yaml"
 _NAMES = {
-    "actor_rollout_ref.actor": (
-        "clip_ratio=epsilon clip_ratio=epsilon_high clip_ratio_low=epsilon "
-        "clip_ratio_high=epsilon_high clip_ratio_c=delta entropy_coeff=entropy_coef "
-        "grad_clip=max_grad_norm loss_agg_mode=loss_type loss_scale_factor ppo_mini_batch_size"
-    ),
+    "actor_rollout_ref.actor": """
+        clip_ratio=epsilon clip_ratio=epsilon_high clip_ratio_low=epsilon
+        clip_ratio_high=epsilon_high clip_ratio_c=delta entropy_coeff=entropy_coef
+        grad_clip=max_grad_norm loss_agg_mode=loss_type loss_scale_factor ppo_mini_batch_size
+    """,
     "actor_rollout_ref.actor.fsdp_config": "dtype=bf16",
     "actor_rollout_ref.rollout": "temperature top_k top_p n=num_generations",
     "data": "max_response_length=max_completion_length train_batch_size",
