@@ -48,7 +48,7 @@ LISTED = {
         *("PeftConfig.from_pretrained", "PeftModel.from_pretrained", "get_tokenizer_config"),
         "kind.from_pretrained",
     },
-    "system/processes.py": {"dist.all_gather_object", "dist.broadcast_object_list"},
+    "system/processes.py": {"dist.all_gather_object"},
     "system/reading.py": {
         *("load_file", "safe_open", "torch.load", "json.loads"),
         *("pq.read_schema", "pq.read_table", "pq.read_metadata"),
@@ -63,7 +63,7 @@ LISTED = {
     "sampling/tasks/python_file.py": {
         *("importlib.util.spec_from_file_location", "spec.loader.exec_module"),
     },
-    "system/heap.py": {"psutil.Process"},  # which starts none
+    "system/memory.py": {"psutil.Process"},  # which starts none
     "verbs/train.py": {"trainer.train"},
     "verbs/sft.py": {"trainer.train"},
 }

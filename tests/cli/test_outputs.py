@@ -58,7 +58,7 @@ def test_other_places_are_taken(folder, place):
 
 def test_above_a_checkpoint_of_another_trainer_is_refused(folder):
     shutil.copytree(folder / "run" / "base", folder / "trl" / "checkpoint-8")
-    with pytest.raises(FileError, match="the folder of"):
+    with pytest.raises(FileError, match="in it or above it"):
         require_apart(folder / "trl", [folder / "trl" / "checkpoint-8"])
     require_apart(folder / "trl" / "measured", [folder / "trl" / "checkpoint-8"])
 

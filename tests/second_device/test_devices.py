@@ -304,7 +304,6 @@ def nccl(monkeypatch):
     for name in ("all_reduce", "all_gather", "broadcast", "reduce_scatter_tensor"):
         monkeypatch.setattr(dist, name, carry)
     monkeypatch.setattr(dist, "all_gather_object", gather)
-    monkeypatch.setattr(dist, "broadcast_object_list", lambda *_, **__: None)
     return Ranks(0, 2)
 
 

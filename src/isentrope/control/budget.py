@@ -47,7 +47,7 @@ from isentrope.probe.requirements import require_unfiltered, setting
 from isentrope.recording.observing import add_to_log, bare_model, evaluating
 from isentrope.sampling.streams import generator_of
 from isentrope.system.errors import IsentropeError
-from isentrope.system.heap import kept_blocks
+from isentrope.system.memory import kept_blocks
 from isentrope.system.processes import rank, together
 from isentrope.system.saved_fields import SavedFields
 

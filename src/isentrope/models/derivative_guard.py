@@ -30,8 +30,7 @@ from isentrope.models.precision import Precision
 from isentrope.models.sharding import Moved, is_spread, layers_at, moved_along
 from isentrope.nouns.differences import Function, Gap, Mode, derivative_gap
 from isentrope.nouns.vectors import Vector, is_sharded, local_part, sharded_like, total
-from isentrope.system.heap import mapped_blocks
-from isentrope.system.memory import free_memory
+from isentrope.system.memory import free_memory, mapped_blocks
 
 log = logging.getLogger("isentrope")
 

@@ -36,7 +36,7 @@ from isentrope.policy.scoring import (
 )
 from isentrope.policy.scoring_batches import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, token_statistics
-from isentrope.system.heap import mapped_blocks
+from isentrope.system.memory import mapped_blocks
 from isentrope.system.processes import Ranks
 
 DIRECTIONS_OF_A_BATCH = 4

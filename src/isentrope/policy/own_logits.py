@@ -18,7 +18,7 @@ from isentrope.models.precision import Precision, RoundingOperations
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.head import Scorer
 from isentrope.policy.token_statistics import LOGITS_HELD, Scores, Softmax
-from isentrope.system.heap import mapped_blocks
+from isentrope.system.memory import mapped_blocks
 
 OWN_LOGITS = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Largest root mean square difference from the model's own scores, nats; 0.3 in shorter types."""

@@ -24,8 +24,7 @@ from isentrope.models.attention import attention_in_blocks
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, require_room
-from isentrope.system.heap import mapped_blocks
-from isentrope.system.memory import give_back, is_lack_of_memory
+from isentrope.system.memory import give_back, is_lack_of_memory, mapped_blocks
 from isentrope.system.progress import Report, silent
 
 log = logging.getLogger("isentrope")

@@ -90,7 +90,7 @@ def written_step(name: str) -> int | None:
         The step; None for any name that `step_name` does not give, such as "step_04".
     """
     step = step_of_folder(name)
-    return step if step is not None and name == step_name(step) else None
+    return step if name == f"step_{step}" else None
 
 
 def step_within(name: str) -> int | None:
@@ -153,7 +153,7 @@ class CheckpointFolder:
 
     def header(self, name: str) -> Header:
         """Types and shapes of the tensors in one safetensors file."""
-        return _once(self.path / name, _headers)
+        return _once(self.path / name, read_tensor_headers)
 
     @property
     def step(self) -> int | None:
@@ -190,10 +190,6 @@ def _content(file: Path) -> Any:
     return read_json(file, CURE, finite=file.name in (CONTRACT, ADAPTER_CONFIG))
 
 
-def _headers(file: Path) -> Header:
-    return read_tensor_headers(file, CURE)
-
-
 def _once(file: Path, read: Callable[[Path], T]) -> T:
     with reading(file, CURE):  # verifies it, which an earlier reader may not have asked for
         return read_once(file, read)
@@ -213,10 +209,8 @@ def require_own_states(checkpoint: Path, taken: float, scheduled: int | None) ->
     Raises:
         FileError: Naming both numbers.
     """
-    here = (
-        CheckpointFolder(checkpoint).step if (checkpoint / "trainer_state.json").is_file() else None
-    )
-    if here is None:
+    here = CheckpointFolder(checkpoint).step
+    if here is None or not (checkpoint / "trainer_state.json").is_file():
         return
     skips, ours = (checkpoint / "scaler.pt").is_file(), (checkpoint / CONTRACT).is_file()
     for what, steps in (("optimizer", taken), ("schedule (scheduler.pt)", scheduled)):
@@ -241,16 +235,15 @@ def require_own_update(folder: Path, update: Mapping[str, Any]) -> None:
     checkpoint = folder.parent
     here, step = CheckpointFolder(checkpoint).step, update.get("step")
     recorded, manifest = update.get(CHECKPOINT), checkpoint / MANIFEST
-    other = None
     if here is not None and step is not None and step != here + 1:
         other = f"records step {step}, and the step from that checkpoint is {here + 1}"
     elif verifying() and recorded and manifest.is_file() and recorded != file_digest(manifest):
         other = "was recorded at a checkpoint of this step with other files"
-    if other is not None:
-        raise FileError(
-            f"{folder} {other}: it is of another run or checkpoint. Restore the folder, or remove "
-            "it.",
-        )
+    else:
+        return
+    raise FileError(
+        f"{folder} {other}: it is of another run or checkpoint. Restore the folder, or remove it."
+    )
 
 
 def require_own_name(folder: Path, stated: str) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from pyarrow import ChunkedArray, Table
+    from pyarrow import Table
 
 
 def parquet(table: Any, compression: Literal["gzip"] | None = None) -> bytes:
@@ -65,8 +66,7 @@ def finite(content: Any) -> Any:
     return content
 
 
-_SAME = {"large_string": "string"}
-_ALSO: dict[str, tuple[str, ...]] = {"double": ("int64", "null")}
+_ALSO = {"double": ("int64",)}
 _INDEX = "__index_level_0__"
 """Row numbers that pandas writes beside joined tables."""
 
@@ -96,26 +96,18 @@ class TableSchema:
         if not table.num_rows:
             return "it has no rows"
         for name in self.columns:
-            if name not in found and name not in self.optional:
+            if name not in (*found, *self.optional):
                 return f"it has no column {name!r}"
         for name in found:
             if found.count(name) > 1:
                 return f"it has two columns {name!r}"
-            if name not in self.columns and name != _INDEX:
+            if (wanted := self.columns.get(name, "int64" if name == _INDEX else None)) is None:
                 return f"it has a column {name!r}, which is none of such a table"
-            if clause := _fault(table.column(name), self.columns.get(name, "int64")):
-                return f"its column {name!r} {clause}"
+            column, plain = table.column(name), wanted.removesuffix("?")
+            optional = wanted in (f"{plain}?", "double")
+            kind = re.sub(r"element: |item: |large_(?=string)", "", str(column.type))
+            if kind not in (plain, *_ALSO.get(wanted, ()), *["null"] * optional):
+                return f"its column {name!r} holds {column.type}, not {plain}"
+            if column.null_count and not optional:
+                return f"its column {name!r} has empty entries"
         return None
-
-
-def _fault(column: ChunkedArray, wanted: str) -> str | None:
-    """What is wrong with a column, as the end of a sentence."""
-    plain, optional = wanted.removesuffix("?"), wanted.endswith("?") or wanted == "double"
-    name = str(column.type)
-    kind = _SAME.get(name, name).replace("element: ", "").replace("item: ", "")
-    known = (plain, *_ALSO.get(wanted, ()), *(("null",) if optional else ()))
-    if kind not in known:
-        return f"holds {name}, not {plain}"
-    if column.null_count and not optional:
-        return "has empty entries"
-    return None

@@ -151,11 +151,8 @@ def publish_folder(complete: Path, target: Path) -> None:
         complete: The folder, on the same file system as its target.
         target: Its name, which is not in use.
     """
-    for folder, _, names in os.walk(complete, topdown=False):
-        for name in names:
-            _sync(Path(folder, name))
-        if Path(folder) != complete:
-            _sync(Path(folder))
+    for path in sorted(complete.rglob("*"), reverse=True):  # what is in a folder before it
+        _sync(path)
     write_manifest(complete)
     os.replace(complete, target)
     _sync(target.parent)

@@ -20,15 +20,11 @@ class Format:
     """One way of writing numbers.
 
     Attributes:
-        typeset: Whether minus signs, infinities and powers of ten are typeset; otherwise they are
-            as Python prints them.
-        error_digits: Significant digits of a standard error.
-        gap: Text between the ends of an interval.
+        typeset: Whether minus signs, infinities and powers of ten are typeset, and errors have two
+            digits; otherwise they are as Python prints them, and errors have one.
     """
 
     typeset: bool
-    error_digits: int
-    gap: str
 
     def number(self, value: float | None, digits: int = 3) -> str:
         """A number in few characters.
@@ -56,7 +52,7 @@ class Format:
         """
         if value is None or math.isnan(value):
             return MISSING
-        return f"{self.number(value)} ± {self.number(se, self.error_digits)}"
+        return f"{self.number(value)} ± {self.number(se, 1 + self.typeset)}"
 
     def interval(self, low: float | None, high: float | None) -> str:
         """An interval.
@@ -71,10 +67,10 @@ class Format:
         low, high = known(low), known(high)
         if low is None and high is None:
             return MISSING
-        minus = "−" if self.typeset else "-"
+        minus, gap = ("−", "\u00a0") if self.typeset else ("-", " ")
         left = f"({minus}∞" if low is None else f"[{self.number(low)}"
         right = "∞)" if high is None else f"{self.number(high)}]"
-        return f"{left},{self.gap}{right}"
+        return f"{left},{gap}{right}"
 
 
 def known(value: float | None) -> float | None:
@@ -82,8 +78,8 @@ def known(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-TERMINAL = Format(typeset=False, error_digits=1, gap=" ")
-PAGE = Format(typeset=True, error_digits=2, gap="\u00a0")
+TERMINAL = Format(typeset=False)
+PAGE = Format(typeset=True)
 
 
 def _typeset(value: float, digits: int) -> str:

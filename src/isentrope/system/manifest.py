@@ -6,7 +6,7 @@ its size and SHA-256, and no other file beside them; inner folders with a manife
 
 A folder that has isentrope.json and no manifest has lost it, and is refused. One that has neither
 was made elsewhere, or by an earlier version, and is read; that it is not verified is said once per
-place, and only at the level of debugging where no file in it is one that isentrope writes.
+place, where one of its files is one that isentrope writes.
 
 A file is hashed once per process: what was read is kept by path, size, times and inode.
 """
@@ -99,11 +99,10 @@ def verify(folder: str | Path) -> str | None:
         _say_unverified(folder)
         return None
     listed = _listed(path)
-    for name in listed:
-        _require_unchanged(folder, name, listed[name])
+    for name, entry in listed.items():
+        _require_unchanged(folder / name, entry)
     for file in files_below(folder):
-        name = file.relative_to(folder).as_posix()
-        if name not in listed:
+        if file.relative_to(folder).as_posix() not in listed:
             raise FileError(
                 f"{file} was added after {folder} was written: move it elsewhere, or read the "
                 "folder as it is with --no-verify (verify=False in Python).",
@@ -126,8 +125,8 @@ def verify_file(path: str | Path) -> None:
     for folder in path.parents[:2]:
         manifest, name = folder / MANIFEST, path.relative_to(folder)
         if _is_ours(manifest):
-            if (entry := _listed(manifest).get(name.as_posix())) is not None:
-                _require_unchanged(folder, name.as_posix(), entry)
+            if entry := _listed(manifest).get(name.as_posix()):
+                _require_unchanged(path, entry)
             return
         if not any(part.startswith(".") for part in name.parts):  # such files are not listed
             _require_made_elsewhere(folder)
@@ -140,8 +139,7 @@ def _require_made_elsewhere(folder: Path) -> None:
         raise FileError(f"{path} is missing, which was written ({MARKER} says so): {_CURE}.")
 
 
-def _require_unchanged(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
-    path = folder / name
+def _require_unchanged(path: Path, entry: Mapping[str, Any]) -> None:
     if not path.is_file():
         raise FileError(f"{path} is missing, which {MANIFEST} lists: {_CURE}.")
     if path.stat().st_size != entry["size"] or file_digest(path) != entry["sha256"]:
@@ -162,7 +160,7 @@ def read_once(path: Path, read: Callable[[Path], T]) -> T:
     """What a function reads of a file; it is called once per process and content."""
     key, entry = (path.resolve(), read), path.stat()
     stamp = entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns, entry.st_ino
-    if key not in _known or _known[key][0] != stamp:
+    if _known.get(key, (None,))[0] != stamp:
         _known[key] = stamp, read(path)
     return _known[key][1]
 
@@ -206,12 +204,10 @@ def _parsed(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _say_unverified(folder: Path) -> None:
-    ours = any((folder / name).is_file() for name in _OURS)
-    place = folder.parent if ours else folder  # an old run has many such folders side by side
-    if place not in _noted:
+    place = folder.parent  # an old run has many such folders side by side
+    if place not in _noted and any((folder / name).is_file() for name in _OURS):
         _noted.add(place)
-        logging.getLogger("isentrope").log(
-            logging.WARNING if ours else logging.DEBUG,
+        logging.getLogger("isentrope").warning(
             "%s has no %s, so its files are not verified: an earlier version or another tool wrote "
             "it, or the manifest was lost. More such folders in %s are not named.",
             *(folder, MANIFEST, place),

@@ -38,18 +38,10 @@ def require_apart(out: str | Path, inputs: Iterable[str | Path] = ()) -> None:
             refused = refused or folder
     if refused is not None:
         raise FileError(
-            f"Nothing may be written into {out}, which is {_where(here, refused)}: that is read, "
-            "and would be another one afterwards. Choose another folder (--out).",
+            f"Nothing may be written into {out}: it is {refused}, in it or above it, and that is "
+            "read, and would be another one afterwards. Choose another folder (--out).",
         )
 
 
 def _real(path: str | Path) -> Path:
-    return Path(
-        os.path.realpath(Path(path).expanduser())
-    )  # which does not fail on a circle of links
-
-
-def _where(here: Path, refused: Path) -> str:
-    if here == refused:
-        return f"{refused} itself"
-    return f"in {refused}" if refused in here.parents else f"the folder of {refused}"
+    return Path(os.path.realpath(Path(path).expanduser()))  # which does not fail on circular links

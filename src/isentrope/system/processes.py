@@ -74,9 +74,7 @@ class Ranks:
         Args:
             tensors: Zero wherever another process has written.
         """
-        if self.size > 1:
-            for tensor in tensors:
-                _sum(tensor.view(torch.uint8))  # of bytes of which one is zero
+        self.sum(tensor.view(torch.uint8) for tensor in tensors)  # of bytes of which one is zero
 
 
 ALONE = Ranks()
@@ -101,10 +99,6 @@ def _joined() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-_ON_GPUS: dict[str, Any] = {"backend": "cpu:gloo,cuda:nccl"}  # a base may stay on the CPU
-_ON_CPUS: dict[str, Any] = {"cpu": True, "backend": "gloo"}
-
-
 def join_processes() -> None:
     """Under torchrun, join the group, by the backend of the device; else nothing.
 
@@ -116,7 +110,9 @@ def join_processes() -> None:
     from accelerate import PartialState
 
     try:
-        PartialState(**(_ON_GPUS if torch.cuda.is_available() else _ON_CPUS))
+        gpu = torch.cuda.is_available()
+        # a base may stay on the CPU
+        PartialState(cpu=not gpu, backend="cpu:gloo,cuda:nccl" if gpu else "gloo")
     except dist.DistError as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise RuntimeError(
@@ -233,16 +229,14 @@ def together(work: Callable[[], T]) -> T:
         OtherProcessError: If it failed on another process only.
     """
     try:
-        result, failure = work(), None
+        result = work()
     except Exception as error:
-        result, failure = None, error
-    failures = gather(None if failure is None else f"{type(failure).__name__}: {failure}")
-    if failure is not None:
-        raise failure
-    for number, sentence in enumerate(failures):
-        if sentence is not None:
+        gather(f"{type(error).__name__}: {error}")
+        raise
+    for number, sentence in enumerate(gather("")):
+        if sentence:
             raise OtherProcessError(f"Process {number} failed: {sentence}")
-    return cast(T, result)
+    return result
 
 
 def from_first(work: Callable[[], T]) -> T:
@@ -260,10 +254,7 @@ def from_first(work: Callable[[], T]) -> T:
     """
     if world_size() == 1:
         return work()
-    result = together(lambda: work() if rank() == 0 else None)
-    everyone = [cast(T, result)]
-    dist.broadcast_object_list(everyone, src=0)
-    return everyone[0]
+    return cast(T, gather(together(lambda: work() if rank() == 0 else None))[0])
 
 
 def barrier() -> None:

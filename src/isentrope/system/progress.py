@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,10 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-WIDE = 120
-"""Columns of a terminal on which bars are long."""
 NUMBERS = 36
-"""Columns for a short bar, the count and the time that is left."""
+"""Columns for a bar, the count and the time that is left."""
 
 
 class Report(Protocol):
@@ -95,7 +92,7 @@ class Progress:
 
         columns = (
             TextColumn("{task.description}"),
-            BarColumn(40 if self.console.width >= WIDE else 10),
+            BarColumn(10),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TimeRemainingColumn(table_column=Column(no_wrap=True)),
         )
@@ -119,12 +116,12 @@ class Progress:
         def words(metrics: dict[str, float]) -> list[str]:
             nonlocal reading
             if "probe/first_order" in metrics:
-                first, error = metrics["probe/first_order"], metrics["probe/first_order_se"]
-                step = int(metrics["step"])
-                reading = f"δH₁ {first:+.1e} ± {error:.0e} (step {step})"
-            parts = [f"reward {metrics['reward']:.3f}", f"entropy {metrics['entropy']:.3f}"]
-            parts += [reading] if reading else []
-            return [*parts, f"{metrics['tokens_per_second']:.0f} tokens/s"]
+                reading = (
+                    "δH₁ {probe/first_order:+.1e} ± {probe/first_order_se:.0e} (step {step:.0f})"
+                ).format(**metrics)
+            parts = "reward {reward:.3f}", "entropy {entropy:.3f}", reading
+            speed = "{tokens_per_second:.0f} tokens/s"
+            return [part.format(**metrics) for part in (*parts, speed) if part]
 
         return self._line(steps, words)
 
@@ -146,12 +143,14 @@ class Progress:
             nonlocal report
             step, parts = int(metrics["step"]), words(metrics)
             if self.console is None:
-                line = _joined(parts, math.inf)
+                line = " · ".join(parts)
                 logging.getLogger("isentrope").info("step %d/%d · %s", step, steps, line)
                 return
             if report is None:
                 report = self._lines.enter_context(self.bar(""))
-            report(step, steps, _joined(parts, self.console.width - NUMBERS))
+            while len(line := " · ".join(parts)) > self.console.width - NUMBERS and parts[1:]:
+                parts.pop()
+            report(step, steps, line)
             if step >= steps:
                 self._lines.close()
 
@@ -164,16 +163,6 @@ _CURRENT = ContextVar[Progress]("progress")
 def progress() -> Progress:
     """That of the innermost block `with Progress(…)`; one without bars where there is none."""
     return _CURRENT.get(Progress())
-
-
-def _joined(parts: list[str], room: float) -> str:
-    """As many of the parts, from the first, as there is room for."""
-    line = parts[0]
-    for part in parts[1:]:
-        if len(longer := f"{line} · {part}") > room:
-            break
-        line = longer
-    return line
 
 
 class Clock:

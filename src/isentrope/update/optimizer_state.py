@@ -21,8 +21,8 @@ from isentrope.nouns.vectors import is_sharded, sharded_like
 from isentrope.policy.language_model import Policy
 from isentrope.system.checkpoint_folder import require_own_states
 from isentrope.system.errors import FileError, IsentropeError
-from isentrope.system.heap import mapped_blocks
 from isentrope.system.manifest import verify
+from isentrope.system.memory import mapped_blocks
 from isentrope.system.reading import read_json, read_torch, reading
 from isentrope.update.optimizer_rules import choose_rule, state_keys
 from isentrope.update.parameter_names import PARTLY_FROZEN, SIDECAR, Names, names_of_states

@@ -25,7 +25,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.system.heap import mapped_blocks
+from isentrope.system.memory import mapped_blocks
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_rules import (
     RULES,

@@ -47,7 +47,7 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import require_derivatives, score_along
-from isentrope.system.heap import mapped_blocks
+from isentrope.system.memory import mapped_blocks
 from isentrope.system.processes import ALONE
 
 Visit = Callable[[str, Tensor, Tensor], object]

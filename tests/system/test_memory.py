@@ -6,8 +6,8 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from isentrope.system import heap
-from isentrope.system.heap import mapped_blocks
+from isentrope.system import memory
+from isentrope.system.memory import mapped_blocks
 
 
 def resident():
@@ -26,7 +26,7 @@ def blocks_of_the_heap():
 
 
 def test_free_blocks_below_the_limit_of_mapped_ones_are_given_back(monkeypatch):
-    monkeypatch.setattr(heap, "SMALL", 0)
+    monkeypatch.setattr(memory, "SMALL", 0)
     torch.empty(31 * SIZE, dtype=torch.uint8)  # freed: blocks as large are of the heap from here on
     with mapped_blocks():
         before = resident()
@@ -46,8 +46,8 @@ def test_free_blocks_below_the_limit_of_mapped_ones_are_given_back(monkeypatch):
 @pytest.mark.parametrize(("small", "calls"), [(2**62, 0), (0, 4)])
 def test_a_small_process_leaves_the_allocator_alone(small, calls, monkeypatch):
     library = Mock()
-    monkeypatch.setattr(heap, "SMALL", small)
-    monkeypatch.setattr(heap, "_glibc", lambda: library)
+    monkeypatch.setattr(memory, "SMALL", small)
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: library)
     with mapped_blocks():
         pass
     assert len(library.mock_calls) == calls
