@@ -1,16 +1,21 @@
 """Chat templates are programs of other people: whatever they do ends in one sentence, soon."""
 
-import json
+import multiprocessing
 import signal
 import time
 
 import pytest
 
 from isentrope.sampling import chat_template
-from isentrope.sampling.chat_template import ChatTemplateError, render_chat
+from isentrope.sampling.chat_template import ChatTemplateError, render_chats
 from isentrope.sampling.tasks.addition import character_tokenizer
 
 USER = [{"role": "user", "content": "1+1="}]
+
+
+def render_chat(tokenizer, messages, template=None):
+    (text,) = render_chats(tokenizer, [(messages, template or {})])
+    return text
 
 
 def with_template(template):
@@ -87,10 +92,13 @@ def test_time_and_memory_are_limited(template, monkeypatch):
 
 def test_a_child_that_nobody_waits_for_ends(monkeypatch):
     monkeypatch.setattr(chat_template, "SECONDS", 1)
-    child = chat_template._child(with_template(ENDLESS))
-    child._pipe.send_bytes(json.dumps([USER, {}]).encode())
-    child._process.join(20)
-    assert child._process.exitcode == -signal.SIGXCPU
+    context = multiprocessing.get_context("fork")
+    pipes = context.Pipe()
+    work = with_template(ENDLESS), [(USER, {})], *pipes
+    child = context.Process(target=chat_template._serve, args=work)
+    child.start()
+    child.join(20)
+    assert child.exitcode == -signal.SIGXCPU
 
 
 def test_texts_of_any_script_may_be_as_long():
@@ -104,21 +112,22 @@ def test_a_value_that_is_not_json_is_refused_in_a_sentence():
         render_chat(with_template("a"), USER, {"tools": [len]})
 
 
-def test_a_child_that_was_ended_is_replaced(monkeypatch):
+def test_a_conversation_that_is_refused_is_named_among_others(monkeypatch):
     monkeypatch.setattr(chat_template, "SECONDS", 1)
     tokenizer = with_template("{% if messages[0].content == 'a' %}" + ENDLESS + "{% endif %}b")
-    for content, ends in (("x", False), ("a", True), ("x", False)):
-        if ends:
-            with pytest.raises(ChatTemplateError, match="seconds"):
-                render_chat(tokenizer, [{"role": "user", "content": content}])
+    for contents, named in (("xx", None), ("xax", "'a'"), ("xx", None)):
+        conversations = [([{"role": "user", "content": c}], {}) for c in contents]
+        if named:
+            with pytest.raises(ChatTemplateError, match=f"{named}.*seconds"):
+                render_chats(tokenizer, conversations)
         else:
-            assert render_chat(tokenizer, [{"role": "user", "content": content}]) == "b"
+            assert render_chats(tokenizer, conversations) == ["b", "b"]
 
 
 def test_many_conversations_cost_little():
     tokenizer = with_template("{{ messages[0].content }}")
-    render_chat(tokenizer, USER)
     begun = time.monotonic()
-    for k in range(1000):
-        assert render_chat(tokenizer, [{"role": "user", "content": str(k)}]) == str(k)
+    texts = [str(k) for k in range(1000)]
+    conversations = [([{"role": "user", "content": text}], {}) for text in texts]
+    assert render_chats(tokenizer, conversations) == texts
     assert time.monotonic() - begun < 10

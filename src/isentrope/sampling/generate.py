@@ -10,14 +10,14 @@ kept beside a token is the one it was drawn with.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 import logging
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple, cast
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
 
 import torch
-from peft import PeftModel
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from torch.nn.utils.rnn import pad_sequence
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from isentrope.models.architecture import refusal_by_name
 from isentrope.models.attention import attention_in_blocks
@@ -70,8 +70,15 @@ def sample(
     generator = torch.Generator().manual_seed(seed)
     draws = torch.randint(len(prompts), (n,), generator=generator)
     chosen = as_prompts(policy, [prompts[int(i)] for i in draws])
-    how = {"max_new_tokens": max_new_tokens, "batch_size": batch_size}
-    return respond(policy, chosen, group_size, generator, **how, progress=progress)
+    return respond(
+        policy,
+        chosen,
+        group_size,
+        generator,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        progress=progress,
+    )
 
 
 def respond(
@@ -238,39 +245,61 @@ def sample_responses(
 def _generate(
     policy: Policy, prompts: list[Tensor], uniforms: Tensor, max_new_tokens: int
 ) -> list[tuple[Tensor, ...]]:
-    """One batch on the CPU, (t,) each: tokens, log-probabilities and entropies of a sequence."""
-    device = policy.device
+    """Draw one batch.
+
+    `generate` fills what a given config leaves open from the model's own (repetition penalty,
+    top-k 50, ...), so the model's own is replaced by one without any filter meanwhile.
+
+    Returns:
+        Tokens, log-probabilities and entropies of each sequence, (t,) on the CPU.
+
+    Raises:
+        RuntimeError: If the model's own `generate` drew other tokens.
+    """
+    device, model = policy.device, policy.causal_lm
     width = max(len(p) for p in prompts)
-    input_ids = torch.full((len(prompts), width), policy.pad_token_id or 0)
-    mask = torch.zeros_like(input_ids)
-    for row, prompt in enumerate(prompts):
-        input_ids[row, width - len(prompt) :] = prompt
-        mask[row, width - len(prompt) :] = 1
+    pad = policy.pad_token_id or 0
+    input_ids = pad_sequence(prompts, True, pad, padding_side="left").to(device)
+    places = torch.tensor([width - len(p) for p in prompts])
+    mask = (torch.arange(width) >= places[:, None]).long().to(device)
     draw = _InverseCdf(uniforms.to(device), width, policy.temperature)
-    blocks = draw.after_prompts  # later each query is alone
-    cuda = [device] if device.type == "cuda" else []
+    own = model.generation_config
     with (
         mapped_blocks(),
-        torch.random.fork_rng(devices=cuda),
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         policy.precision.active(),
         torch.no_grad(),
-        _plain_generation(policy, max_new_tokens) as model,
-        refusal_by_name(policy.causal_lm),
-        blocks,
+        refusal_by_name(model),
+        draw.after_prompts,  # later each query is alone
     ):
-        blocks.enter_context(attention_in_blocks(policy.causal_lm, input_ids.to(device)))
-        out = cast(Any, model).generate(
-            input_ids.to(device),
-            attention_mask=mask.to(device),
-            logits_processor=LogitsProcessorList([draw]),
-            synced_gpus=policy.sharded,  # none ends before all have ended
-        )
+        draw.after_prompts.enter_context(attention_in_blocks(model, input_ids))
+        try:
+            model.generation_config = GenerationConfig(
+                do_sample=True,
+                temperature=1.0,
+                top_k=0,
+                top_p=1.0,
+                max_new_tokens=max_new_tokens,
+                eos_token_id=list(policy.eos_token_ids) or None,
+                pad_token_id=policy.pad_token_id,
+                use_cache=True,
+                disable_compile=True,
+            )
+            out = model.generate(
+                input_ids,
+                attention_mask=mask,
+                logits_processor=LogitsProcessorList([draw]),
+                synced_gpus=policy.sharded,  # none ends before all have ended
+            )
+        finally:
+            model.generation_config = own
     columns = [torch.stack(x, 1).cpu() for x in zip(*draw.drawn, strict=True)]
+    ends = torch.tensor(policy.eos_token_ids, dtype=out.dtype)
     sequences: list[tuple[Tensor, ...]] = []
     for row, tokens in enumerate(out[:, width:].cpu()):
         # Up to and with the first EOS, even where padding is EOS too.
-        ends = torch.isin(tokens, torch.tensor(policy.eos_token_ids, dtype=tokens.dtype)).nonzero()
-        length = int(ends[0]) + 1 if len(ends) else len(tokens)
+        ended = torch.isin(tokens, ends).nonzero()
+        length = int(ended[0]) + 1 if len(ended) else len(tokens)
         sequences.append(tuple(x[row, :length].clone() for x in columns))
         if not torch.equal(tokens[:length], sequences[row][0]):
             raise RuntimeError(
@@ -278,44 +307,6 @@ def _generate(
                 "or another logits processor interfered."
             )
     return sequences
-
-
-@contextmanager
-def _plain_generation(policy: Policy, max_new_tokens: int) -> Generator[PreTrainedModel]:
-    """Put a generation config without any filter in place of the model's own, for a block.
-
-    `generate` fills what a given config leaves open from the model's own (repetition penalty,
-    top-k 50, ...), so the model's own is replaced.
-
-    Yields:
-        The causal LM itself, below any adapter wrapper.
-
-    Raises:
-        RuntimeError: If the configuration was changed inside the block.
-    """
-    outer = policy.model
-    base = outer.get_base_model() if isinstance(outer, PeftModel) else outer
-    model = cast(PreTrainedModel, base)
-    own = model.generation_config
-    plain = GenerationConfig(
-        do_sample=True,
-        temperature=1.0,
-        top_k=0,
-        top_p=1.0,
-        max_new_tokens=max_new_tokens,
-        eos_token_id=list(policy.eos_token_ids) or None,
-        pad_token_id=policy.pad_token_id,
-        use_cache=True,
-        disable_compile=True,
-    )
-    model.generation_config = plain  # pyright: ignore[reportArgumentType]
-    try:
-        yield model
-        used: Any = model.generation_config
-        if used is not plain or (used.top_k, used.top_p, used.temperature) != (0, 1.0, 1.0):
-            raise RuntimeError(f"generate changed its configuration while sampling: {used}.")
-    finally:
-        model.generation_config = own  # pyright: ignore[reportArgumentType]
 
 
 class _InverseCdf(LogitsProcessor):

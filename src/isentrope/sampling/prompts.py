@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.chat_template import render_chat
+from isentrope.sampling.chat_template import render_chats
 from isentrope.system.files import short_digest
 
 _LOG = logging.getLogger("isentrope")
@@ -97,7 +97,18 @@ def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
     if missing:
         for chat in (False, True):
             chosen = [i for i in missing if (named[i].messages is not None) == chat]
-            texts = [_text(policy, named[i]) for i in chosen]
+            some = [named[i] for i in chosen]
+            texts = [prompt.text or "" for prompt in some]
+            if chat and some:
+                if not getattr(policy.tokenizer, "chat_template", None):
+                    raise ValueError(
+                        f"Prompt {some[0].key!r} is a conversation, and the tokenizer has no chat "
+                        "template: give texts, or save the checkpoint with a tokenizer that has "
+                        "one."
+                    )
+                conversations = [(p.messages or (), p.template) for p in some]
+                texts = render_chats(policy.tokenizer, conversations)
+            _require_encodable(policy, some, texts)
             # a chat template has its own special tokens
             ids = policy.tokenizer(texts, add_special_tokens=not chat)["input_ids"] if texts else ()
             for i, token_ids in zip(chosen, ids, strict=True):
@@ -107,31 +118,19 @@ def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
     return named
 
 
-def _text(policy: Policy, prompt: Prompt) -> str:
-    """What is encoded of a prompt, a conversation by its template."""
-    text = prompt.text or ""
-    if prompt.messages is not None:
-        if not getattr(policy.tokenizer, "chat_template", None):
-            raise ValueError(
-                f"Prompt {prompt.key!r} is a conversation, and the tokenizer has no chat template: "
-                "give texts, or save the checkpoint with a tokenizer that has one."
-            )
-        text = render_chat(policy.tokenizer, prompt.messages, prompt.template)
-    _require_encodable(policy, prompt.key, text)
-    return text
-
-
-def _require_encodable(policy: Policy, key: str, text: str) -> None:
-    """Refuse a text that cannot fit the model before it is encoded, which takes much memory."""
+def _require_encodable(policy: Policy, prompts: Sequence[Prompt], texts: Sequence[str]) -> None:
+    """Refuse texts that cannot fit the model before they are encoded, which takes much memory."""
     positions = getattr(policy.model.config, "max_position_embeddings", None)
-    if positions is None or len(text) <= _SHORT * positions:
+    if positions is None or max(map(len, texts), default=0) <= _SHORT * positions:
         return
     longest = max(map(len, policy.tokenizer.get_vocab()))
-    if len(text) > longest * positions:
-        raise ValueError(
-            f"Prompt {key!r} has {len(text)} characters, more than the model's {positions} "
-            f"positions can hold at {longest} characters per token. Omit the prompt."
-        )
+    for prompt, text in zip(prompts, texts, strict=True):
+        if len(text) > longest * positions:
+            raise ValueError(
+                f"Prompt {prompt.key!r} has {len(text)} characters, more than the model's "
+                f"{positions} positions can hold at {longest} characters per token. Omit the "
+                "prompt."
+            )
 
 
 def _warn_of_unknown(tokenizer: Any, prompts: Sequence[Prompt]) -> None:
@@ -216,7 +215,7 @@ def _named(prompt: PromptLike) -> Prompt:
     if isinstance(prompt, str):
         return Prompt(f"text/{_digest(prompt)}", text=prompt)
     if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], Mapping):
-        messages = as_messages(prompt)
+        messages = tuple(map(_message, range(len(prompt)), prompt))
         return Prompt(f"chat/{_digest(json.dumps(messages, sort_keys=True))}", messages=messages)
     try:
         ids = torch.as_tensor(prompt)
@@ -231,26 +230,14 @@ def _named(prompt: PromptLike) -> Prompt:
     return Prompt(f"ids/{_digest(','.join(map(str, values)))}", token_ids=values)
 
 
-def as_messages(messages: Sequence[Any]) -> tuple[Message, ...]:
-    """Refuse a conversation whose messages lack a role or a text.
-
-    Args:
-        messages: Each with "role" and "content".
-
-    Returns:
-        The same messages.
-
-    Raises:
-        ValueError: Naming the first message that is not understood.
-    """
-    for i, message in enumerate(messages):
-        known = isinstance(message, Mapping) and "role" in message and "content" in message
-        if not known or not isinstance(message["content"], str):
-            raise ValueError(
-                f"Message {i} of a conversation needs 'role' and a text in 'content', got "
-                f"{message!r}."
-            )
-    return tuple(dict(message) for message in messages)
+def _message(i: int, message: Any) -> Message:
+    """Refuse one that has no role, or no text."""
+    known = isinstance(message, Mapping) and "role" in message and "content" in message
+    if not known or not isinstance(message["content"], str):
+        raise ValueError(
+            f"Message {i} of a conversation needs 'role' and a text in 'content', got {message!r}."
+        )
+    return dict(cast(Message, message))
 
 
 def _digest(text: str) -> str:
