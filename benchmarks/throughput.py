@@ -31,13 +31,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
 from benchmarks.cost import peak_megabytes, ratio, timed
-from isentrope.models.batching import (
-    PADDING,
-    PADDING_OF_SLOPES,
-    MicroBatch,
-    micro_batches,
-    tokens_read,
-)
+from isentrope.models.batching import MicroBatch, micro_batches, tokens_read
 from isentrope.nouns.vectors import Vector
 from isentrope.policy import scoring
 from isentrope.policy.gradient import score_jvp
@@ -208,16 +202,15 @@ def packing_rows() -> list[str]:
     """The share of padded tokens that is padding, and how many calls of the model there are."""
     case, rows = CASES["GSM8K-like"], []
     for groups, size in ((256, 1), (32, 8)):
-        for what, padding in (("scores", PADDING), ("derivatives", PADDING_OF_SLOPES)):
-            shares, calls = [], []
-            for seed in range(5):
-                U = case.rollouts(groups, size, seed)
-                batches = micro_batches(U, MAX_TOKENS, padding=padding)
-                read = sum(b.input_ids.numel() for b in batches)
-                shares.append(1 - sum(tokens_read(U)) / read)
-                calls.append(len(batches))
-            share, count = statistics.mean(shares), statistics.mean(calls)
-            rows.append(f"| {groups} × {size} | {what} | {share:.1%} | {count:.0f} |")
+        shares, calls = [], []
+        for seed in range(5):
+            U = case.rollouts(groups, size, seed)
+            batches = micro_batches(U, MAX_TOKENS)
+            read = sum(b.input_ids.numel() for b in batches)
+            shares.append(1 - sum(tokens_read(U)) / read)
+            calls.append(len(batches))
+        share, count = statistics.mean(shares), statistics.mean(calls)
+        rows.append(f"| {groups} × {size} | {share:.1%} | {count:.0f} |")
     return rows
 
 
@@ -226,7 +219,7 @@ def compiled_row(name: str, precision: str, order: int, repetitions: int) -> str
     case = CASES[name]
     policy = case.policy(precision)
     U = case.rollouts(2 if case.groups == 4 else case.groups, 8)
-    batches = micro_batches(U, 2048, padding=PADDING_OF_SLOPES if order else PADDING)
+    batches = micro_batches(U, 2048)
     names, (v,) = policy.scorer.inner_names, directions(policy, 1)
     theta = {names[n]: p for n, p in policy.theta.items()}
     along = {names[n]: v[n] for n in policy.theta}

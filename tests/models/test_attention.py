@@ -5,7 +5,7 @@ import torch
 
 from isentrope.models import attention
 from isentrope.policy.gradient import score_jvp, weighted_gradient
-from isentrope.policy.scoring import score_along, score_along_each
+from isentrope.policy.scoring import score_along
 from tests import cases
 
 NAMES = ("qwen2", "gpt_neox")
@@ -70,9 +70,9 @@ def test_at_most_so_many_weights_are_held_at_once(blocks, monkeypatch, direction
     assert max(held) <= most
 
 
-@pytest.mark.parametrize("scoring", [score_jvp, score_along_each])
-def test_directions_of_a_pass_share_the_weights_that_are_held(scoring, blocks, monkeypatch):
-    policy, E = cases.lora_policy("qwen2"), cases.ragged(6, seed=3)
+@pytest.mark.parametrize("make", [cases.lora_policy, cases.policy])
+def test_directions_of_a_pass_share_the_weights_that_are_held(make, blocks, monkeypatch):
+    policy, E = make("qwen2"), cases.ragged(6, seed=3)
     asked = []
     queries = attention._queries
 
@@ -82,5 +82,5 @@ def test_directions_of_a_pass_share_the_weights_that_are_held(scoring, blocks, m
 
     monkeypatch.setattr(attention, "_queries", watched)
     blocks()
-    scoring(policy, E, [direction(policy)] * 3)
+    score_jvp(policy, E, [direction(policy)] * 3)
     assert set(asked) == {3}

@@ -8,10 +8,10 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
 from isentrope.models import attention
+from isentrope.models.attention import PLAIN_CACHE, keeps_plain_cache
 from isentrope.models.batching import micro_batches
-from isentrope.models.shared_prompts import PLAIN_CACHE, keeps_plain_cache
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy import gradient, language_model, scoring
+from isentrope.policy import language_model
 from isentrope.policy.chi_square import score_moved
 from isentrope.policy.gradient import score_jvp, weighted_gradient
 from isentrope.policy.language_model import Policy
@@ -72,8 +72,6 @@ def calls_of(policy: Policy, E: Rollouts) -> list[int]:
 def cheap(monkeypatch):
     """One more call costs as much as two tokens: short prompts are shared too."""
     monkeypatch.setattr(language_model, "PADDING", 2)
-    for module in (scoring, gradient):
-        monkeypatch.setattr(module, "PADDING_OF_SLOPES", 2)
 
 
 def alone(policy: Policy, E: Rollouts, run) -> list:

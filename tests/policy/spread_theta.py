@@ -26,9 +26,9 @@ from isentrope.nouns.vectors import (
     weighted_products,
     whole,
 )
-from isentrope.policy.gradient import weighted_gradient
+from isentrope.policy.gradient import score_jvp, weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score, score_along, score_along_each
+from isentrope.policy.scoring import score, score_along
 from isentrope.system.processes import all_ranks, gather, join_processes, leave
 from isentrope.verbs.precision_stages import at_precision
 
@@ -78,9 +78,7 @@ def compare(one, spread):
     for a, b in zip(score_along(spread, E, sv, 2), score_along(one, E, v, 2), strict=True):
         close(a.logprobs, b.logprobs)
         close(a.entropies, b.entropies)
-    for a, b in zip(
-        score_along_each(spread, E, [su, sv]), score_along_each(one, E, [u, v]), strict=True
-    ):
+    for a, b in zip(score_jvp(spread, E, [su, sv]), score_jvp(one, E, [u, v]), strict=True):
         close(a.entropies, b.entropies)
     moved = score(spread, E, spread.parameters_along(sv, 1e-2))
     close(moved.logprobs, score(one, E, one.parameters_along(v, 1e-2)).logprobs)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from isentrope.nouns.vectors import axpy
-from isentrope.policy import divergence
+from isentrope.policy import token_statistics
 from isentrope.policy.chi_square import RowSampler, divergence_at_theta, score_moved
 from isentrope.policy.scoring import score
 from tests import cases
@@ -32,7 +32,7 @@ def naive(policy, rollouts, v, eta, temperature):
 @pytest.mark.parametrize("temperature", [1.0, 0.8])
 @pytest.mark.parametrize("name", ["qwen2", "llama", "table", "lora"])
 def test_moments_are_sums_over_the_whole_vocabulary(name, temperature, monkeypatch):
-    monkeypatch.setattr(divergence, "LOGITS_HELD", 12)  # two tokens at a time
+    monkeypatch.setattr(token_statistics, "LOGITS_HELD", 24)  # two tokens at a time
     policy = cases.lora_policy("qwen2") if name == "lora" else cases.policy(name, vocab_chunk=2)
     v = cases.direction(policy)
     batch = cases.exact("table").sample(5, 0) if name == "table" else cases.ragged()

@@ -4,7 +4,7 @@ import torch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score, score_along, score_along_each, score_with_features
+from isentrope.policy.scoring import score, score_along, score_with_features
 from isentrope.policy.token_statistics import NotFiniteError
 from tests import cases
 
@@ -88,17 +88,6 @@ def test_derivatives_along_a_direction_are_limits_of_differences(attention):
         return float((there - taylor).norm())
 
     assert remainder(2e-3) / remainder(1e-3) == pytest.approx(8, abs=0.2)
-
-
-def test_derivatives_along_several_directions_are_those_along_each():
-    policy, batch = cases.policy("qwen2"), cases.ragged()
-    directions = [cases.direction(policy, seed) for seed in (1, 2, 3)]
-    base, *slopes = score_along_each(policy, batch, directions)
-    for v, slope in zip(directions, slopes, strict=True):
-        value, expected = score_along(policy, batch, v, 1)
-        torch.testing.assert_close(base.logprobs, value.logprobs, rtol=0, atol=1e-12)
-        torch.testing.assert_close(slope.logprobs, expected.logprobs, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(slope.entropies, expected.entropies, rtol=1e-10, atol=1e-12)
 
 
 def test_features_depend_on_the_prefix_alone():

@@ -9,7 +9,7 @@ from isentrope.estimators.paired import PairedSteps
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.models.derivative_guard import DerivativeError
 from isentrope.policy import chi_square, short_steps
-from isentrope.policy.divergence import divergent_scores
+from isentrope.policy.chi_square import divergent_scores
 from isentrope.policy.scoring import score_along
 from isentrope.policy.short_steps import require_short_steps
 from isentrope.probe.scoring import look_ahead
@@ -48,7 +48,7 @@ def verbs(policy, E, v, eta):
 @pytest.mark.parametrize("eta", RATES)
 @pytest.mark.parametrize("verb", verbs(None, None, None, 0))
 def test_scores_of_a_moved_policy_that_are_not_its_own_are_refused(monkeypatch, verb, eta):
-    monkeypatch.setattr("isentrope.policy.language_model.divergent_scores", scaled(1.01))
+    monkeypatch.setattr("isentrope.policy.chi_square.divergent_scores", scaled(1.01))
     policy = cases.policy("qwen2")
     E, v = drawn(policy), cases.direction(policy)
     with pytest.raises(UnsupportedModelError, match="by two passes differ"):
@@ -62,7 +62,7 @@ def test_a_change_that_is_not_that_of_its_derivatives_is_refused(monkeypatch, ki
     E, v = drawn(policy), cases.direction(policy)
     series = list(score_along(policy, E, v, 1))
     if kind == "another head":
-        monkeypatch.setattr("isentrope.policy.language_model.divergent_scores", scaled(1.5))
+        monkeypatch.setattr("isentrope.policy.chi_square.divergent_scores", scaled(1.5))
         monkeypatch.setattr(chi_square, "_require_scores", lambda *_: None)
     else:
         part = 0.5 if kind == "half the slope" else 0.0

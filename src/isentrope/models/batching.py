@@ -1,7 +1,7 @@
 """Micro-batches: sequences sorted by length, filled to a token budget, padded on the right.
 
 A micro-batch ends too where its padding would cost more than one more micro-batch does. Counted in
-tokens, that is few in a plain pass on a CPU, more with derivatives, and many on an accelerator.
+tokens, that is few on a CPU, and many on an accelerator.
 
 A causal model never looks right, so right padding needs no attention mask and changes nothing.
 Only response tokens that the policy drew are predicted: `rows`, `columns` say where, packed to one
@@ -22,6 +22,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,13 +55,12 @@ def share_of_limits(share: float) -> Generator[None]:
         _SHARE.reset(token)
 
 
-PADDING, PADDING_OF_SLOPES, PADDING_ON_ACCELERATOR = 32, 128, 1024
-"""Padded tokens that cost as much as one more micro-batch: on a CPU in a plain pass and in one with
-derivatives (`benchmarks.kernel`), and elsewhere."""
+PADDING, PADDING_ON_ACCELERATOR = 64, 1024
+"""Padded tokens that cost as much as one more micro-batch, on a CPU (`benchmarks.kernel`) and
+elsewhere."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Sequences of a micro-batch that the model reads at once.
 
     Attributes:
@@ -111,10 +111,9 @@ class MicroBatch:
 
     def place(self, packed: Tensor, out: Tensor) -> None:
         """Write packed values (m, ...) into `out` (n, t, ...) at their sequence and position."""
-        if not self.counted:
-            return
-        where = self.sequences[self.rows].to(out.device), self.positions.to(out.device)
-        out[where] = packed.to(out.device, out.dtype)
+        if self.counted:
+            where = self.sequences[self.rows].to(out.device), self.positions.to(out.device)
+            out[where] = packed.to(out.device, out.dtype)
 
     def pack(self, padded: Tensor) -> Tensor:
         """Read the (m,) values of these tokens from a padded (n, t) array."""

@@ -1,10 +1,16 @@
 """How far a step moves the distribution of every token, over the whole vocabulary (T2).
 
 π' is the policy at θ + ηv, π_s the distribution that the tokens were drawn from. χ²_k
-(`divergence`) is the variance of the next factor of an importance weight with the token integrated
+is the variance of the next factor of an importance weight with the token integrated
 out: it counts the tokens that no response of the batch contains. ρ is the same for what a factor is
 beyond its second order. Both policies are evaluated on one micro-batch: hidden states at θ once,
 those at every θ + ηv beside them.
+
+    χ²_k = Σ_a π_s(a) (e^{d_a} − 1)² = Σ_a π'(a)²/π_s(a) − 1,     d_a = log π'(a) − log π_s(a)
+    κ_k  = Σ_a π_s(a) (e^{d_a} − 1)⁴
+    ρ_km = Σ_a π_s(a) R(d_a)^m,     R(d) = e^d − 1 − d − d²/2,     m = 2, 4
+
+Logits are held for a few tokens at a time, never for all.
 """
 
 import copy
@@ -12,18 +18,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isentrope.models.architecture import UnsupportedModelError, name_of
 from isentrope.models.batching import MicroBatch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, zeros
-from isentrope.policy.divergence import Reference
+from isentrope.policy.head import Scorer
 from isentrope.policy.language_model import Policy
 from isentrope.policy.own_logits import OWN_TOKENS, first_tokens_of, rounding_of
 from isentrope.policy.scoring import collect_columns, score
 from isentrope.policy.scoring_batches import smaller_where_memory_is_short
-from isentrope.policy.token_statistics import NotFiniteError, Scores, require_finite
+from isentrope.policy.token_statistics import (
+    NotFiniteError,
+    Scores,
+    Softmax,
+    logit_chunks,
+    rows_held,
+)
 
 
 @dataclass(frozen=True)
@@ -102,13 +114,18 @@ def score_moved(
     def packed(batch: MicroBatch) -> list[Tensor]:
         # given θ by name, as the moved policy is: the same passes, so equal up to rounding
         hidden = policy.packed_hidden(batch, policy.theta)  # (m, d)
-        reference = Reference(hidden, head, sampler.temperature)
+        others = policy.softmax, hidden, head, sampler.temperature, remainder
         points = (policy.parameters_along(direction, eta) for eta in etas)
-        return [policy.packed_divergence(batch, at, reference, remainder) for at in points]
+        return [policy.at(point, divergent_scores, batch, *others) for point in points]
 
     with torch.no_grad():
         out = collect_columns(policy, rollouts, packed)
-    found = [_unpacked(columns, rollouts.mask, sampler) for columns in out]
+    found: list[tuple[Scores, Divergence] | None] = []
+    for columns in out:
+        scores = Scores(columns[..., 0], columns[..., 1], rollouts.mask)
+        jumps = sampler.farther(columns[..., 2:4], rollouts.mask)
+        moved = scores, Divergence(jumps, columns[..., 4:] if remainder else None)
+        found.append(moved if bool(columns[..., :2].isfinite().all()) else None)
     _require_scores(policy, rollouts, direction, etas, found)
     return found
 
@@ -167,13 +184,78 @@ def divergence_at_theta(policy: Policy, rollouts: Rollouts, sampler: RowSampler)
     return moved[1].jumps
 
 
-def _unpacked(
-    columns: Tensor, mask: Tensor, sampler: RowSampler
-) -> tuple[Scores, Divergence] | None:
-    scores = Scores(columns[..., 0], columns[..., 1], mask)
-    try:
-        require_finite(scores)
-    except NotFiniteError:
-        return None
-    remainder = columns[..., 4:] if columns.shape[-1] > 4 else None
-    return scores, Divergence(sampler.farther(columns[..., 2:4], mask), remainder)
+SERIES_BELOW = 0.03
+"""|d| below which R(d) is taken from its series: e^d − 1 − d − d²/2 would cancel."""
+
+
+def divergent_scores(
+    scorer: Scorer,
+    batch: MicroBatch,
+    softmax: Softmax,
+    drawn_hidden: Tensor,
+    drawn_head: nn.Module,
+    temperature: float,
+    remainder: bool,
+) -> Tensor:
+    """Scores of a micro-batch and how far they are from a reference, a few tokens at a time.
+
+    Args:
+        scorer: The model, at any θ.
+        batch: Micro-batch on the model's device.
+        softmax: Of the logits.
+        drawn_hidden: (m, d) hidden states of the policy that the tokens were drawn from.
+        drawn_head: Its head.
+        temperature: Temperature of the sampler.
+        remainder: Whether to compute ρ too.
+
+    Returns:
+        (m, 4) s, H, χ², κ, or (m, 6) with ρ_2 and ρ_4.
+    """
+    hidden, head = scorer.hidden(batch), scorer.head
+    rows = rows_held(2 * scorer.lm.config.vocab_size)
+
+    def logits(hidden: Tensor, head: nn.Module, temperature: float) -> Tensor:
+        chunks = [x for _, x in logit_chunks(hidden, head, softmax.chunk)]
+        return torch.cat(chunks, 1).to(softmax.dtype) / temperature
+
+    parts: list[Tensor] = []
+    pieces = (torch.split(x, rows) for x in (hidden, drawn_hidden, batch.targets))
+    for moved, drawn, targets in zip(*pieces, strict=True):
+        both = logits(moved, head, softmax.temperature), logits(drawn, drawn_head, temperature)
+        parts.append(divergence(*both, targets, remainder))
+    return torch.cat(parts)
+
+
+def divergence(moved: Tensor, drawn: Tensor, targets: Tensor, remainder: bool) -> Tensor:
+    """Scores under one softmax, and its distance from another one.
+
+    Args:
+        moved: (m, v) logits of π' over its temperature.
+        drawn: (m, v) logits of π_s over its temperature.
+        targets: (m,) int64, the tokens that were drawn.
+        remainder: Whether to compute ρ too.
+
+    Returns:
+        (m, 4) s, H, χ² and κ, or (m, 6) with ρ_2 and ρ_4; not finite where a ratio overflows.
+    """
+    log_q = moved - moved.amax(1, keepdim=True)
+    q = log_q.exp()
+    total = q.sum(1)
+    log_total = total.log()
+    entropy = log_total - (q * log_q).sum(1) / total
+    s = log_q.gather(1, targets[:, None])[:, 0] - log_total
+    log_p = drawn.log_softmax(1)
+    d = log_q.sub_(log_total[:, None]).sub_(log_p)
+    p, jump = log_p.exp_(), d.expm1()
+    columns = [s, entropy, *_moments(p, jump)]
+    if remainder:
+        series = d.pow(3) / 6 * (1 + d / 4 * (1 + d / 5 * (1 + d / 6)))
+        rest = torch.where(d.abs() < SERIES_BELOW, series, jump - d - d.square() / 2)
+        columns += _moments(p, rest)
+    return torch.stack(columns, 1)
+
+
+def _moments(p: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    square = x.square()
+    second = p * square
+    return second.sum(1), second.mul_(square).sum(1)

@@ -14,26 +14,22 @@ layer is differentiated like the rest of the model.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TypeGuard
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from isentrope.models.architecture import refusal_by_name
-from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch, as_trained, micro_batches
+from isentrope.models.batching import MicroBatch, as_trained, micro_batches
 from isentrope.models.requirements import require_no_checkpointing
 from isentrope.models.sharding import layer_gradients
+from isentrope.nouns.forward_mode import FrozenProducts
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, is_sharded, zeros
 from isentrope.policy.head import hidden_gradient, is_frozen_linear
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import (
-    collect,
-    require_derivatives,
-    score_along_each,
-    slopes_along,
-    stack_directions,
-)
+from isentrope.policy.scoring import collect, require_derivatives, score_along
 from isentrope.policy.scoring_batches import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, token_statistics
 from isentrope.system.memory import mapped_blocks
@@ -52,39 +48,53 @@ def score_jvp(
     """Scores at θ, and the first derivative of every log-probability and entropy.
 
     Args:
-        policy: The policy.
+        policy: The policy; where θ is spread over processes it is one pass per direction.
         rollouts: n sequences.
         directions: v_1 … v_m, at least one.
         entropies: Whether the derivatives of entropies are needed; else they may be 0.
 
     Returns:
         Scores, then for each direction scores that hold ∂_v s and ∂_v H, in nats per unit η.
+
+    Raises:
+        ValueError: If a direction is not over exactly θ, or not finite.
     """
-    head = policy.head
-    if policy.spreads_theta or not is_frozen_linear(head):
-        return score_along_each(policy, rollouts, directions)
+    if policy.spreads_theta:
+        pairs = [score_along(policy, rollouts, direction, 1) for direction in directions]
+        return (pairs[0][0], *(slope for _, slope in pairs))
     require_derivatives(policy, rollouts)
-    stacked = stack_directions(policy, directions)
+    rows: dict[str, list[Tensor]] = {n: [] for n in policy.names}
+    for direction in directions:  # not kept while they are stacked
+        policy.require_direction(direction)
+        for n, p in policy.theta.items():
+            rows[n].append(direction[n].to(p.device, p.dtype))
+    stacked = {n: torch.stack(rows.pop(n)) for n in policy.names}
     count = len(next(iter(stacked.values())))
+    head: Any = policy.head
+    by_hand = is_frozen_linear(head)
+    evaluate = policy.packed_hidden if by_hand else policy.packed_scores
 
     def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
-        # (m, d), (directions, m, d)
-        hidden, slopes = slopes_along(
-            policy, lambda theta: policy.packed_hidden(batch, theta, count), stacked
-        )
-        one = hidden.new_ones(len(hidden))
-        with torch.no_grad(), policy.precision.active():
-            of = hidden, head, batch.targets
-            scores = token_statistics(*of, policy.softmax)
-            of_s = (slopes * hidden_gradient(*of, one, None, policy.temperature)).sum(-1)
-            of_entropy = torch.zeros_like(of_s)
-            if entropies:
-                of_entropy = hidden_gradient(*of, 0 * one, one, policy.temperature)
-                of_entropy = (slopes * of_entropy).sum(-1)
-        return (*scores, *(x for pair in zip(of_s, of_entropy, strict=True) for x in pair))
+        def along(direction: Vector) -> Any:
+            function = partial(evaluate, batch, directions=count)
+            return torch.func.jvp(function, (policy.theta,), (direction,))
 
-    share = -(-count // DIRECTIONS_OF_A_BATCH)
-    return collect(policy, rollouts, packed, PADDING_OF_SLOPES, share)
+        # values do not depend on the direction, so vmap computes them once: out_dims None
+        with FrozenProducts():
+            here, slopes = torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
+        if by_hand:  # (m, d), (directions, m, d)
+            one, of = here.new_ones(len(here)), (here, head, batch.targets)
+            with torch.no_grad(), policy.precision.active():
+                of_s = (slopes * hidden_gradient(*of, one, None, policy.temperature)).sum(-1)
+                of_entropy = torch.zeros_like(of_s)
+                if entropies:
+                    of_entropy = hidden_gradient(*of, 0 * one, one, policy.temperature)
+                    of_entropy = (slopes * of_entropy).sum(-1)
+                here, slopes = token_statistics(*of, policy.softmax), (of_s, of_entropy)
+        # s and H, each (m,); ∂s and ∂H, each (directions, m)
+        return (*here, *(x for pair in zip(*slopes, strict=True) for x in pair))
+
+    return collect(policy, rollouts, packed, -(-count // DIRECTIONS_OF_A_BATCH))
 
 
 Weights = tuple[Tensor, Tensor | None]
@@ -152,10 +162,8 @@ def weighted_gradients(
     theta = {n: p.detach() for n, p in parameters.items()}
     totals = [zeros(theta) for _ in weights]
     ranks = policy.ranks if ranks is None else ranks
-    # a backward pass costs as much as forward mode
-    padding = max(policy.padding, PADDING_OF_SLOPES)
     batches = (
-        micro_batches(rollouts, policy.max_tokens, ranks, padding=padding)
+        micro_batches(rollouts, policy.max_tokens, ranks, padding=policy.padding)
         if policy.precision.rounding is None
         else as_trained(rollouts, micro_batch, policy.max_tokens, ranks)
     )
@@ -171,7 +179,7 @@ def weighted_gradients(
             policy.precision.active(forward_mode=False),
             layer_gradients(theta, policy.model) as of_layers,
         ):
-            with policy.precision.mixed():
+            with policy.precision.mixed(policy.device):
                 roots = _roots(policy, here, packed, parameters)
             for k, (total, (root, cotangent)) in enumerate(zip(totals, roots, strict=True)):
                 if not root.requires_grad:
@@ -224,28 +232,24 @@ def _roots(
     policy: Policy, batch: MicroBatch, weights: Sequence[Weights], parameters: Vector
 ) -> list[tuple[Tensor, Tensor | None]]:
     """What is differentiated, and its own gradient where it is not the objective itself."""
-    head = policy.head
-    hidden_alone = is_frozen_linear(head)
-    if hidden_alone or (policy.precision.rounding and _has_weights_alone(head)):
-        hidden = policy.packed_hidden(batch)
-        roots = list[tuple[Tensor, Tensor | None]]()
+    head: Any = policy.head
+    trained = [p for p in head.parameters() if p.requires_grad]
+    rounded = bool(policy.precision.rounding) and not any(map(is_sharded, trained))
+    by_hand = type(head) is nn.Linear and all(rounded and p is head.weight for p in trained)
+    roots: list[tuple[Tensor, Tensor | None]] = []
+    if not by_hand:
+        s, entropy = policy.packed_scores(batch, parameters)
         for a, b in weights:
-            of_weight = None if hidden_alone else torch.zeros_like(head.weight)
-            of = hidden, head, batch.targets, a, b, policy.temperature, of_weight
-            of_hidden = hidden_gradient(*of)
-            if of_weight is None:
-                roots.append((hidden, of_hidden))
-                continue
-            # has these gradients, which are rounded as training's are
-            roots.append(((hidden * of_hidden).sum() + (head.weight * of_weight).sum(), None))
+            of_s = (a * s).sum()
+            roots.append((of_s if b is None else of_s + (b * entropy).sum(), None))
         return roots
-    s, entropy = policy.packed_scores(batch, parameters)
-    sums = [(a * s).sum() if b is None else (a * s).sum() + (b * entropy).sum() for a, b in weights]
-    return [(x, None) for x in sums]
-
-
-def _has_weights_alone(head: nn.Module) -> TypeGuard[nn.Linear]:
-    """Whether an output embedding is a plain linear layer of which the weights are trained."""
-    if type(head) is not nn.Linear or is_sharded(head.weight):
-        return False
-    return not any(p.requires_grad for p in head.parameters() if p is not head.weight)
+    hidden = policy.packed_hidden(batch)
+    for a, b in weights:
+        of_weight = torch.zeros_like(head.weight) if trained else None
+        of = hidden, head, batch.targets, a, b, policy.temperature, of_weight
+        of_hidden = hidden_gradient(*of)
+        if of_weight is None:
+            roots.append((hidden, of_hidden))
+        else:  # has these gradients, which are rounded as training's are
+            roots.append(((hidden * of_hidden).sum() + (head.weight * of_weight).sum(), None))
+    return roots

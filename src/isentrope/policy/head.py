@@ -10,16 +10,17 @@ with ∂s/∂h, the same for every direction. No graph over (tokens × vocabular
 run without its loss: hidden states at response positions, then the head in chunks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from isentrope.models.architecture import decoder_of
+from isentrope.models.architecture import decoder_of, head_of, refusal_by_name
+from isentrope.models.attention import attention_in_blocks, hidden_after_prompt
 from isentrope.models.batching import MicroBatch
-from isentrope.models.embeddings import head_of
-from isentrope.models.shared_prompts import hidden_after_prompt
+from isentrope.models.precision import Precision
 from isentrope.policy.token_statistics import Softmax, rows_held, token_statistics
 
 
@@ -42,6 +43,11 @@ class Scorer(nn.Module):
         self.inner_names = {outer[id(p)]: n for n, p in self.named_parameters()}
 
     @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.parameters()).device
+
+    @property
     def head(self) -> nn.Module:
         """Hidden states in, logits out: the output embedding with the config's scale and cap."""
         return head_of(self.lm)
@@ -54,6 +60,36 @@ class Scorer(nn.Module):
         mask = {} if batch.attention_mask is None else {"attention_mask": batch.attention_mask}
         hidden = decoder(input_ids=batch.input_ids, use_cache=False, **mask)[0]
         return hidden[batch.rows, batch.columns]
+
+    @contextmanager
+    def evaluating(
+        self,
+        precision: Precision,
+        input_ids: Tensor,
+        directions: int = 1,
+        *,
+        forward_mode: bool = True,
+    ) -> Generator[None]:
+        """A block in which the model reads sequences, and is refused where its own code fails.
+
+        Args:
+            precision: Precision in force.
+            input_ids: (b, l) what is read.
+            directions: Directions of a forward-mode pass that this is in.
+            forward_mode: As for `Precision.active`.
+
+        Yields:
+            Nothing.
+        """
+        # the plain kernel holds all attention weights of a layer; the fused ones never do
+        plain = forward_mode or precision.runtime_dtype == "float64"
+        blocks = attention_in_blocks(self.lm, input_ids, directions)
+        with (
+            precision.active(forward_mode=forward_mode),
+            refusal_by_name(self.lm),
+            blocks if plain else nullcontext(),
+        ):
+            yield
 
     def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What a function of this module gives, such as `Scorer.scores` or `Scorer.hidden`."""
@@ -72,20 +108,18 @@ class Scorer(nn.Module):
             batch: Micro-batch on the model's device.
             softmax: Of the logits.
             features: Number of projected hidden-state features to return as well.
-            variances: Whether to return V and F of `token_statistics.Spread` as well.
+            variances: Whether to return V and F of `token_statistics` as well.
 
         Returns:
             s and H, each (m,), then V and F, or (m, features), if requested.
         """
         hidden = self.hidden(batch)
         scores = token_statistics(hidden, self.head, batch.targets, softmax, variances)
-        return (*scores, _project(hidden, features)) if features else scores
-
-
-def _project(hidden: Tensor, features: int) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    matrix = torch.randn(hidden.shape[1], features, generator=generator, dtype=torch.float64)
-    return hidden.double() @ (matrix / hidden.shape[1] ** 0.5).to(hidden.device)
+        if not features:
+            return scores
+        generator = torch.Generator().manual_seed(0)
+        matrix = torch.randn(hidden.shape[1], features, generator=generator, dtype=torch.float64)
+        return (*scores, hidden.double() @ (matrix / hidden.shape[1] ** 0.5).to(hidden.device))
 
 
 def is_frozen_linear(head: nn.Module) -> TypeGuard[nn.Linear]:
@@ -123,18 +157,13 @@ def hidden_gradient(
         for start in range(0, len(hidden), rows):
             here = slice(start, start + rows)
             logits = nn.functional.linear(hidden[here], head.weight, head.bias)
-            if b is None and logits.dtype == head.weight.dtype != torch.bfloat16:
-                average = _softmax(logits, temperature) @ head.weight
-                difference = head.weight[targets[here]] - average
-                gradient[here] = difference * (a[here, None] / temperature).to(difference)
-            else:
-                b_here = None if b is None else b[here]
-                of = logit_gradient(logits, targets[here], a[here], b_here, temperature)
-                gradient[here] = through_embedding(of, logits.dtype, head.weight).to(hidden)
-                if of_weight is not None:  # then training rounds, and logits are of 16 bits
-                    of, read = (x.to(logits.dtype).to(of_weight.dtype) for x in (of, hidden[here]))
-                    with torch.autocast(of.device.type, enabled=False):
-                        of_weight += of.T @ read
+            b_here = None if b is None else b[here]
+            of = logit_gradient(logits, targets[here], a[here], b_here, temperature)
+            gradient[here] = through_embedding(of, logits.dtype, head.weight).to(hidden)
+            if of_weight is not None:  # then training rounds, and logits are of 16 bits
+                of, read = (x.to(logits.dtype).to(of_weight.dtype) for x in (of, hidden[here]))
+                with torch.autocast(of.device.type, enabled=False):
+                    of_weight += of.T @ read
     return gradient
 
 
@@ -154,11 +183,12 @@ def logit_gradient(
         (m, v) at the dtype of the logits, at least float32.
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    log_p = (logits.to(dtype) / temperature).log_softmax(-1)
-    p, pull = log_p.exp(), a[:, None].to(dtype)
+    scaled, pull = logits.to(dtype) / temperature, a[:, None].to(dtype)
     if b is None:
-        gradient = -p * pull
+        gradient = scaled.softmax(-1).mul_(-pull)
     else:
+        log_p = scaled.log_softmax(-1)
+        p = log_p.exp()
         entropy = -(p * log_p).sum(-1, keepdim=True)
         gradient = -p * (pull + b[:, None].to(dtype) * (log_p + entropy))
     return gradient.scatter_add_(1, targets[:, None], pull).div_(temperature)
@@ -182,9 +212,3 @@ def through_embedding(of: Tensor, dtype: torch.dtype, weight: Tensor) -> Tensor:
         return of.to(dtype) @ weight
     with torch.autocast(of.device.type, enabled=False):
         return of.to(dtype).to(weight.dtype) @ weight.to(dtype).to(weight.dtype)
-
-
-def _softmax(logits: Tensor, temperature: float) -> Tensor:
-    """π at the logits' dtype; bfloat16 is added up in float32."""
-    scaled = logits if temperature == 1 else logits / temperature
-    return scaled.softmax(-1, torch.promote_types(logits.dtype, torch.float32)).to(logits.dtype)

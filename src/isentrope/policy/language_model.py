@@ -7,9 +7,7 @@ in both modes. θ is the asserted set of parameters that require a gradient, exa
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager, nullcontext
-from dataclasses import fields
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from isentrope.models.architecture import refusal_by_name
-from isentrope.models.attention import attention_in_blocks
 from isentrope.models.batching import PADDING, PADDING_ON_ACCELERATOR, MicroBatch
-from isentrope.models.checkpoint import LoadOptions, load_checkpoint
+from isentrope.models.checkpoint import load_checkpoint
 from isentrope.models.precision import Precision
 from isentrope.models.quantised import convert_model
 from isentrope.models.requirements import (
@@ -34,7 +30,6 @@ from isentrope.models.requirements import (
 from isentrope.models.sharding import Point, layers_at
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import is_sharded
-from isentrope.policy.divergence import Reference, divergent_scores
 from isentrope.policy.head import Scorer
 from isentrope.policy.own_logits import require_float64, require_own_logits
 from isentrope.policy.theta import Theta
@@ -132,14 +127,13 @@ class Policy(Theta):
 
         Args:
             path: Folder with an adapter or a full model.
-            **options: Fields of `models.checkpoint.LoadOptions`; the rest goes to `Policy`.
+            **options: Those of `models.checkpoint.load_checkpoint`, and of `Policy`.
 
         Returns:
             The policy.
         """
-        named = [field.name for field in fields(LoadOptions) if field.name in options]
-        chosen = LoadOptions(**{name: options.pop(name) for name in named})
-        return cls(*load_checkpoint(path, chosen), **options)
+        own = {n: options.pop(n) for n in cls.__init__.__kwdefaults__ or () if n in options}
+        return cls(*load_checkpoint(path, **options), **own)
 
     @property
     def eos_token_id(self) -> int | None:
@@ -191,13 +185,13 @@ class Policy(Theta):
             params: Trainable parameters to use, θ by default.
             directions: Directions of a forward-mode pass that this is in.
             features: Number k of projected hidden-state coordinates to return as well.
-            variances: Whether to return V and F of `Spread` as well.
+            variances: Whether to return V and F of `token_statistics` as well.
 
         Returns:
             s and H in nats, each (m,); then V and F, each (m,), or the features (m, k).
         """
-        arguments = (Scorer.scores, batch, self.softmax, features, variances)
-        return self._at(params or self.theta, arguments, directions)
+        arguments = (batch, self.softmax, features, variances)
+        return self.at(params or self.theta, Scorer.scores, *arguments, directions=directions)
 
     def packed_hidden(
         self, batch: MicroBatch, params: Point | None = None, directions: int = 1
@@ -214,49 +208,41 @@ class Policy(Theta):
             (m, d).
         """
         if params is not None:
-            return self._at(params, (Scorer.hidden, batch), directions)
-        with self._evaluating(batch, directions, forward_mode=False):
+            return self.at(params, Scorer.hidden, batch, directions=directions)
+        self.require_no_dropout()
+        ids = batch.input_ids
+        with self.scorer.evaluating(self.precision, ids, directions, forward_mode=False):
             return self.scorer.hidden(batch)
 
-    def packed_divergence(
-        self, batch: MicroBatch, params: Point, reference: Reference, remainder: bool
-    ) -> Tensor:
-        """Scores of a micro-batch at other parameters, and how far they are from the sampler.
+    def at(
+        self,
+        params: Point,
+        function: Callable[..., Any],
+        batch: MicroBatch,
+        *arguments: Any,
+        directions: int = 1,
+    ) -> Any:
+        """What a function of the scorer gives of a micro-batch at other parameters.
 
         Args:
-            batch: Micro-batch on the policy's device.
             params: Trainable parameters to use.
-            reference: What the tokens were drawn from.
-            remainder: Whether to compute ρ too.
+            function: Such as `Scorer.scores`.
+            batch: Micro-batch on the policy's device.
+            *arguments: What else the function takes.
+            directions: Directions of a forward-mode pass that this is in.
 
         Returns:
-            (m, 4) s, H, χ² and κ, or (m, 6) with ρ_2 and ρ_4 too.
+            Its result.
         """
-        return self._at(params, (divergent_scores, batch, reference, self.softmax, remainder))
-
-    @contextmanager
-    def _evaluating(self, batch: MicroBatch, count: int, *, forward_mode: bool) -> Generator[None]:
-        """A block in which the model reads a micro-batch."""
         self.require_no_dropout()
-        # the plain kernel holds all attention weights of a layer; the fused ones never do
-        plain = forward_mode or self.precision.runtime_dtype == "float64"
-        blocks = attention_in_blocks(self.causal_lm, batch.input_ids, count)
-        with (
-            self.precision.active(forward_mode=forward_mode),
-            refusal_by_name(self.causal_lm),
-            blocks if plain else nullcontext(),
-        ):
-            yield
-
-    def _at(self, point: Point, arguments: tuple[Any, ...], count: int = 1) -> Any:
-        """What the scorer gives at other parameters, of a function and a micro-batch."""
         names = self.scorer.inner_names
         # layers that are spread are replaced when they are gathered, by `layers_at`
-        whole = {names[n]: p for n, p in point.items() if isinstance(p, Tensor)}
-        whole = {n: p for n, p in whole.items() if not is_sharded(p)}
-        evaluating = self._evaluating(arguments[1], count, forward_mode=True)
-        with evaluating, layers_at(self.model, point):
-            return functional_call(self.scorer, whole, arguments)
+        whole = {
+            names[n]: p for n, p in params.items() if isinstance(p, Tensor) and not is_sharded(p)
+        }
+        evaluating = self.scorer.evaluating(self.precision, batch.input_ids, directions)
+        with evaluating, layers_at(self.model, params):
+            return functional_call(self.scorer, whole, (function, batch, *arguments))
 
     def convert(self, precision: str | Precision) -> Policy:
         """Switch to another precision in place (exact when it is a longer one).

@@ -3,8 +3,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
@@ -12,13 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.models.architecture import UnsupportedModelError, name_of, refusal_by_name
-from isentrope.models.attention import attention_in_blocks
 from isentrope.models.batching import micro_batches
 from isentrope.models.precision import Precision, RoundingOperations
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.head import Scorer
 from isentrope.policy.token_statistics import LOGITS_HELD, Scores, Softmax
-from isentrope.system.memory import mapped_blocks
 
 OWN_LOGITS = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Largest root mean square difference from the model's own scores, nats; 0.3 in shorter types."""
@@ -60,8 +56,8 @@ def require_own_logits(
         m = len(one.response_ids[0])
         drawn = sequences.mask[row][:m]  # what the policy did not draw has no score
         if scores is None:
-            batch = micro_batches(one, 8192)[0].to(device_of(scorer))
-            with _scoring(scorer, precision, batch.input_ids):
+            batch = micro_batches(one, 8192)[0].to(scorer.device)
+            with torch.no_grad(), scorer.evaluating(precision, batch.input_ids):
                 s, entropy = scorer.scores(batch, softmax)
         else:
             s, entropy = scores.logprobs[row][:m], scores.entropies[row][:m]
@@ -105,30 +101,12 @@ def own_logits(scorer: Scorer, one: Rollouts, precision: Precision) -> Tensor:
     """
     lm: Any = scorer.lm
     prompt, response = one.prompt_ids[0], one.response_ids[0]
-    ids = torch.cat((prompt, response))[:-1][None].to(device_of(scorer))
+    ids = torch.cat((prompt, response))[:-1][None].to(scorer.device)
     accepted = signature(lm.forward).parameters
     requested = {"logits_to_keep": len(response), "use_cache": False}
     options = {name: value for name, value in requested.items() if name in accepted}
-    with _scoring(scorer, precision, ids):
+    with torch.no_grad(), scorer.evaluating(precision, ids):
         return lm(input_ids=ids, **options).logits[0, -len(response) :]
-
-
-@contextmanager
-def _scoring(scorer: Scorer, precision: Precision, input_ids: Tensor) -> Generator[None]:
-    """A block in which a sequence is scored."""
-    with (
-        torch.no_grad(),
-        mapped_blocks(),
-        precision.active(),
-        refusal_by_name(scorer.lm),
-        attention_in_blocks(scorer.lm, input_ids),
-    ):
-        yield
-
-
-def device_of(scorer: Scorer) -> torch.device:
-    """Where a model is."""
-    return next(scorer.parameters()).device
 
 
 def random_sequences(scorer: Scorer) -> Rollouts:
@@ -176,7 +154,7 @@ def rounding_operations(scorer: Scorer, precision: Precision) -> list[str]:
     """
     recorder, batch = RoundingOperations(), micro_batches(random_sequences(scorer), 8192)[0]
     with torch.no_grad(), precision.active(), recorder, refusal_by_name(scorer.lm):
-        scorer.scores(batch.to(device_of(scorer)), Softmax(1.0, 8192, torch.float64))
+        scorer.scores(batch.to(scorer.device), Softmax(1.0, 8192, torch.float64))
     return recorder.found
 
 

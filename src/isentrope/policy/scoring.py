@@ -5,19 +5,17 @@ Rollouts are scored in micro-batches. Derivatives along a direction are by forwa
 Whether torch differentiates a policy rightly: compared once per way of taking derivatives.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from isentrope.models import derivative_guard
-from isentrope.models.batching import PADDING_OF_SLOPES, MicroBatch, micro_batches
+from isentrope.models.batching import MicroBatch, micro_batches
 from isentrope.models.sharding import Point
 from isentrope.nouns.differences import Mode
-from isentrope.nouns.forward_mode import FrozenProducts
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.head import Scorer
@@ -141,7 +139,7 @@ def score_along(
         spread = series[0][2:]  # F is a derivative's variance, computed beside the values
         return (*spread, *(x for of in series for x in of[:2]))
 
-    columns = collect(policy, rollouts, packed, PADDING_OF_SLOPES)
+    columns = collect(policy, rollouts, packed)
     if not variances:
         return columns
     spread, here, first, *second = columns
@@ -149,85 +147,11 @@ def score_along(
     return (here, replace(first, variances=spread.entropies), *second)
 
 
-def score_along_each(
-    policy: Policy, rollouts: Rollouts, directions: Iterable[Vector]
-) -> tuple[Scores, ...]:
-    """Scores at θ and their first derivative along each of several directions, in one pass.
-
-    Where θ is spread over processes it is one pass per direction.
-
-    Args:
-        policy: The policy.
-        rollouts: n sequences.
-        directions: v_1 … v_m, at least one.
-
-    Returns:
-        (scores, ∂_v1 scores, …, ∂_vm scores), as `score_along` gives them one at a time.
-    """
-    if policy.spreads_theta:
-        pairs = [score_along(policy, rollouts, direction, 1) for direction in directions]
-        return (pairs[0][0], *(slope for _, slope in pairs))
-    require_derivatives(policy, rollouts)
-    stacked = stack_directions(policy, directions)
-    count = len(next(iter(stacked.values())))
-
-    def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
-        # base: s and H, each (m,); slopes: ∂s and ∂H, each (directions, m)
-        base, slopes = slopes_along(
-            policy, lambda theta: policy.packed_scores(batch, theta, count), stacked
-        )
-        return (*base, *(x for pair in zip(*slopes, strict=True) for x in pair))
-
-    return collect(policy, rollouts, packed, PADDING_OF_SLOPES)
-
-
-def slopes_along(policy: Policy, function: Callable[[Vector], Any], stacked: Vector) -> Any:
-    """A function of θ and its first derivative along each of several directions, in one pass.
-
-    Args:
-        policy: The policy.
-        function: Of the trainable parameters; gives tensors.
-        stacked: The directions, from `stack_directions`.
-
-    Returns:
-        What it gives at θ, and the derivatives, (directions, ...) each.
-    """
-
-    def along(direction: Vector) -> Any:
-        return torch.func.jvp(function, (policy.theta,), (direction,))
-
-    # values do not depend on the direction, so vmap computes them once: out_dims None
-    with FrozenProducts():
-        return torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
-
-
-def stack_directions(policy: Policy, directions: Iterable[Vector]) -> Vector:
-    """Directions by parameter, (directions, *shape), as forward mode takes them.
-
-    Args:
-        policy: The policy.
-        directions: v_1 … v_m, at least one; not kept while they are stacked.
-
-    Returns:
-        One tensor per parameter, of its type and on its device.
-
-    Raises:
-        ValueError: If a direction is not over exactly θ, or not finite.
-    """
-    rows: dict[str, list[Tensor]] = {n: [] for n in policy.names}
-    for direction in directions:
-        policy.require_direction(direction)
-        for n, p in policy.theta.items():
-            rows[n].append(direction[n].to(p.device, p.dtype))
-    return {n: torch.stack(rows.pop(n)) for n in policy.names}
-
-
 @smaller_where_memory_is_short
 def collect(
     policy: Policy,
     rollouts: Rollouts,
     packed_scores: PackedScores,
-    padding: int = 0,
     share: int = 1,
 ) -> tuple[Scores, ...]:
     """Scores of what a function gives of each micro-batch.
@@ -236,7 +160,6 @@ def collect(
         policy: The policy.
         rollouts: n sequences.
         packed_scores: What is computed of a micro-batch.
-        padding: As for `collect_columns`.
         share: As for `collect_columns`.
 
     Returns:
@@ -245,7 +168,7 @@ def collect(
     Raises:
         NotFiniteError: If a score is not finite.
     """
-    out = collect_columns(policy, rollouts, packed_scores, padding, share)
+    out = collect_columns(policy, rollouts, packed_scores, share)
     features = out.pop() if len(out) % 2 else None  # (n, t, k), after pairs of (n, t)
     pairs = zip(out[::2], out[1::2], strict=True)
     scores = tuple(Scores(s, h, rollouts.mask, features) for s, h in pairs)
@@ -258,7 +181,6 @@ def collect_columns(
     policy: Policy,
     rollouts: Rollouts,
     packed_columns: PackedScores,
-    padding: int = 0,
     share: int = 1,
 ) -> list[Tensor]:
     """Run a function over micro-batches and put its outputs in place.
@@ -267,8 +189,6 @@ def collect_columns(
         policy: The policy.
         rollouts: n sequences.
         packed_columns: What is computed of a micro-batch, (m, ...) each.
-        padding: Padded tokens that cost as much as one more micro-batch, if more than
-            `policy.padding`.
         share: How many times fewer tokens a micro-batch has than `policy.max_tokens`.
 
     Returns:
@@ -278,9 +198,8 @@ def collect_columns(
     rollouts.require_positions(getattr(policy.model.config, "max_position_embeddings", None))
     mask = rollouts.mask
     out: list[Tensor] = []
-    padding = max(padding, policy.padding)
     tokens = max(1, policy.max_tokens // share)
-    for batch in scoring_batches(policy, rollouts, tokens, padding):
+    for batch in scoring_batches(policy, rollouts, tokens, policy.padding):
         packed = [x.detach() for x in packed_columns(batch.to(policy.device))]  # each (m, ...)
         out = out or [torch.zeros(*mask.shape, *x.shape[1:], dtype=torch.float64) for x in packed]
         for target, values in zip(out, packed, strict=True):

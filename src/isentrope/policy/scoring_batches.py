@@ -19,6 +19,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import torch
 from torch import nn
 
+from isentrope.models.attention import keeps_plain_cache
 from isentrope.models.batching import (
     MicroBatch,
     Part,
@@ -28,7 +29,6 @@ from isentrope.models.batching import (
     padded,
     tokens_read,
 )
-from isentrope.models.shared_prompts import keeps_plain_cache
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.system.memory import give_back, is_lack_of_memory
@@ -73,12 +73,16 @@ def tried_again(policy: Policy, rollouts: Rollouts, attempt: Callable[[], R]) ->
         MemoryError: Where no smaller micro-batch is possible; of a device it is torch's own error.
         RuntimeError: What else it raises.
     """
+    lengths = tokens_read(rollouts)
+    longest = max(lengths)
     while True:
+        now = min(policy.max_tokens, longest * len(lengths))
+        smaller = max(longest, now // 2)
         try:
             return attempt()
         except (RuntimeError, MemoryError) as error:
-            smaller = _half(policy, rollouts)
-            if not is_lack_of_memory(error) or smaller is None:
+            alone = policy.ranks.size == 1 and now >= 2 * longest
+            if not alone or not is_lack_of_memory(error):
                 raise
             log.warning(
                 "Memory is short: %d tokens per micro-batch from here on instead of %d "
@@ -102,16 +106,6 @@ def tokens_in(memory: int, policy: Policy) -> int:
     layers = [m for n, m in policy.model.named_modules() if "lora_" not in n and m != policy.head]
     kept = sum(m.in_features + m.out_features for m in layers if isinstance(m, nn.Linear))
     return max(1, memory // max(1, 4 * kept))
-
-
-def _half(policy: Policy, rollouts: Rollouts) -> int | None:
-    """Half of what a micro-batch has now; None where it has one sequence, or work is shared."""
-    lengths = tokens_read(rollouts)
-    longest = max(lengths)
-    now = min(policy.max_tokens, longest * len(lengths))
-    if policy.ranks.size > 1 or now < 2 * longest:
-        return None
-    return max(longest, now // 2)
 
 
 GROUPS_OF_A_PROCESS = 4

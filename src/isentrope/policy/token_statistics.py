@@ -25,72 +25,8 @@ from torch import Tensor, nn
 from torch.autograd.forward_ad import unpack_dual
 from torch.utils.checkpoint import checkpoint
 
+from isentrope.models.architecture import ScaledHead
 from isentrope.models.batching import at_once
-from isentrope.models.embeddings import ScaledHead
-
-
-class Spread:
-    """Running second moments of one chunk of the vocabulary after another.
-
-    With w_a = e^{l_a − top} and x_a = l_a − top, as in `scoring`:
-
-    Attributes:
-        square: (m,) Σ_a w_a x_a².
-        slope: (m,) Σ_a w_a ∂_v l_a.
-        slope_square: (m,) Σ_a w_a (∂_v l_a)².
-    """
-
-    def __init__(self, like: Tensor) -> None:
-        """Start at zero.
-
-        Args:
-            like: (m,) any tensor of the arithmetic's dtype and device.
-        """
-        self.square = self.slope = self.slope_square = torch.zeros_like(like)
-
-    def rescale(self, drop: Tensor, weighted: Tensor, total: Tensor) -> None:
-        """Refer the sums to a new `top`.
-
-        Args:
-            drop: (m,) old top − new top.
-            weighted: (m,) Σ_a w_a x_a before the change.
-            total: (m,) Σ_a w_a before the change.
-        """
-        drop, weighted, total = (unpack_dual(x).primal for x in (drop, weighted, total))
-        scale = drop.exp()
-        self.square = scale * (self.square + 2 * drop * weighted + drop.square() * total)
-        self.slope, self.slope_square = scale * self.slope, scale * self.slope_square
-
-    def add(self, logits: Tensor, weights: Tensor, shifted: Tensor) -> None:
-        """Add a chunk.
-
-        Args:
-            logits: (m, c) l, with their tangent where forward mode is at work.
-            weights: (m, c) w.
-            shifted: (m, c) x.
-        """
-        weights, shifted = unpack_dual(weights).primal, unpack_dual(shifted).primal
-        self.square = self.square + (weights * shifted.square()).sum(1)
-        slope = unpack_dual(logits).tangent
-        if slope is not None:
-            self.slope = self.slope + (weights * slope).sum(1)
-            self.slope_square = self.slope_square + (weights * slope.square()).sum(1)
-
-    def variances(self, weighted: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-        """V and F.
-
-        Args:
-            weighted: (m,) Σ_a w_a x_a over the whole vocabulary.
-            total: (m,) Σ_a w_a.
-
-        Returns:
-            V in nats² and F in nats² per unit η², each (m,); F is 0 outside forward mode.
-        """
-        weighted, total = unpack_dual(weighted).primal, unpack_dual(total).primal
-        value = self.square / total - (weighted / total).square()
-        slope = self.slope_square / total - (self.slope / total).square()
-        return value.clamp_min(0), slope.clamp_min(0)
-
 
 LOGITS_HELD = 2**23
 """Largest number of logits held at once, for any number of tokens and any vocabulary."""
@@ -129,7 +65,7 @@ class Scores:
         mask: (n, t) bool, where there is a token.
         features: (n, t, k) float64, hidden state before each token, projected; or None.
         variances: (n, t) float64, variance of `logprobs` over the token drawn, given the prefix
-            (`Spread`); or None where not requested.
+            (V); or None where not requested.
     """
 
     logprobs: Tensor
@@ -193,10 +129,11 @@ def token_statistics(
             module is applied whole.
         targets: (m,) int64.
         softmax: Of the logits.
-        variances: Whether to return V and F of `Spread` as well.
+        variances: Whether to return V and F as well.
 
     Returns:
-        s and H, each (m,), in nats; then V and F if requested.
+        s and H, each (m,), in nats; then V in nats² and F in nats² per unit η², if requested. F is
+        0 outside forward mode.
     """
     rows = rows_held(_columns(head, softmax.chunk))
     parts: list[tuple[Tensor, ...]] = []
@@ -247,23 +184,28 @@ def _statistics(
     # top = max l, total = Σ e^{l−top}, weighted = Σ e^{l−top}(l−top), chosen = l_target: each (m,)
     top = torch.full(targets.shape, -torch.inf, dtype=dtype, device=hidden.device)
     total = weighted = chosen = torch.zeros_like(top)
-    spread = Spread(top) if variances else None
+    moments: list[Tensor] = []  # Σ e^{l−top} of x, x², ∂_v l, (∂_v l)², where x = l − first
+    first = top
     for start, logits in logit_chunks(hidden, head, chunk):
         logits = logits.to(dtype) / temperature  # (m, chunk)
         # detached: the value of `top` cancels, so it needs no derivative
         new_top = torch.maximum(top, logits.detach().amax(1))
         shifted = logits - new_top[:, None]
         weights = shifted.exp()  # (m, chunk), at most 1
-        if start:  # refer the sums so far to the new top: x_a changes by `drop`
-            drop = top - new_top
-            if spread:
-                spread.rescale(drop, weighted, total)
+        drop = top - new_top
+        if variances:
+            here, slope = unpack_dual(logits)
+            first = first if start else new_top
+            x, w = here - first[:, None], unpack_dual(weights).primal
+            slope = torch.zeros_like(x) if slope is None else slope
+            sums = [(w * y).sum(1) for y in (x, x.square(), slope, slope.square())]
+            earlier = [drop.exp() * y for y in moments] if start else [0.0] * len(sums)
+            moments = [a + b for a, b in zip(earlier, sums, strict=True)]
+        if start:  # refer the sums so far to the new top: l_a − top changes by `drop`
             weighted = drop.exp() * (weighted + total * drop)
             total = drop.exp() * total
         total = total + weights.sum(1)
         weighted = weighted + (weights * shifted).sum(1)
-        if spread:
-            spread.add(logits, weights, shifted)
         place = targets - start
         picked = logits.gather(1, place.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
         # only the chunk that holds the target has its logit; the others leave it
@@ -271,4 +213,8 @@ def _statistics(
         top = new_top
     log_total = total.log()
     scores = (chosen - top) - log_total, log_total - weighted / total
-    return (*scores, *spread.variances(weighted, total)) if spread else scores
+    if not variances:
+        return scores
+    x, square, slope, slope_square = (y / unpack_dual(total).primal for y in moments)
+    both = square - x.square(), slope_square - slope.square()
+    return (*scores, *(y.clamp_min(0) for y in both))

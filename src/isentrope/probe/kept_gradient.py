@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from isentrope.estimators.entropy import cotangents
-from isentrope.models.embeddings import derivative_of_scores
+from isentrope.models.architecture import derivative_of_scores
 from isentrope.nouns.vectors import Vector, dot
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy

@@ -22,8 +22,9 @@ from isentrope.estimators.sampler_match import match_sampler
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.chi_square import Divergence, score_moved
+from isentrope.policy.gradient import score_jvp
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score, score_along, score_along_each
+from isentrope.policy.scoring import score, score_along
 from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.guard import on_every_process
@@ -137,7 +138,7 @@ def look_ahead(
 
     def scored() -> list[Scores]:
         """Scores at θ, slopes by component, χ², κ, ρ_2 and ρ_4 at θ + ηv, ∂²_v if wanted."""
-        base, *slopes = score_along_each(policy, mine, list(components.values()))
+        base, *slopes = score_jvp(policy, mine, list(components.values()))
         policy.require_own_logits(mine, base)
         second = score_along(policy, mine, v, 2)[2:] if second_order else ()
         series = [base, sum_of_scores(slopes), *second]
