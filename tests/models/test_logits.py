@@ -20,7 +20,7 @@ DECLARED = {
     "granite": {"logits_scaling": 8.0},
 }
 NOT_A_HEAD = {
-    "models/embeddings.py",
+    "models/architecture.py",
     "models/adapter.py",
     "training/models.py",
     "oracle/tabular.py",

@@ -10,7 +10,7 @@ from isentrope.attribution.gradients.closure import tolerance
 from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
-from isentrope.models.embeddings import DerivativeOfTraining
+from isentrope.models.architecture import DerivativeOfTraining
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score, score_along
 from tests import cases

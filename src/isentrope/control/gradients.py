@@ -33,7 +33,7 @@ from torch import Tensor
 
 from isentrope.estimators.entropy import cotangents_of_arrays
 from isentrope.estimators.functional import Functional, Functionals, Units, infinitesimal_jackknife
-from isentrope.models.embeddings import derivative_of_scores
+from isentrope.models.architecture import derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply
 from isentrope.policy.gradient import Weights, weighted_gradients

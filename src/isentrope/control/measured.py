@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from isentrope.estimators.entropy import entropy_gradient
+from isentrope.models.architecture import DerivativeOfTraining
 from isentrope.models.batching import MicroBatch
-from isentrope.models.embeddings import DerivativeOfTraining
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector, multiply
 from isentrope.policy.gradient import score_jvp

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from isentrope.estimators.functional import Functional, Functionals, Method, infinitesimal_jackknife
 from isentrope.estimators.sample import ScoredBatch, score_batch
-from isentrope.models.embeddings import derivative_of_scores
+from isentrope.models.architecture import derivative_of_scores
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector

@@ -100,8 +100,7 @@ class VllmEngine:
             lora = {"enable_lora": True, "max_lora_rank": rank}
         base = str(checkpoint)
         if adapter:
-            named = adapter.get("base_model_name_or_path")
-            base = adapter_base(checkpoint, named, base_model, allow_hub=allow_hub)
+            base = adapter_base(checkpoint, base_model, allow_hub=allow_hub)
         self._llm = LLM(
             model=base,
             dtype=dtype,

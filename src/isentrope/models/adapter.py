@@ -6,58 +6,85 @@ fnmatch, on the names of `model.named_parameters()`, where * is any text, ? one 
 one of two. "model.layers.*" is every layer, "*norm*" every norm.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from isentrope.nouns.vectors import first_false
-from isentrope.system.checkpoint_folder import ADAPTER, CURE, CheckpointFolder
+from isentrope.system.checkpoint_folder import ADAPTER, ADAPTER_CONFIG, CURE, CheckpointFolder
 from isentrope.system.errors import FileError
-from isentrope.system.reading import read_tensors
+from isentrope.system.reading import read_tensors, reading
 
-PROMPT_LEARNING = (
-    "PROMPT_TUNING",
-    "PREFIX_TUNING",
-    "P_TUNING",
-    "MULTITASK_PROMPT_TUNING",
-    "CPT",
-    "CARTRIDGE",
-    "ADAPTION_PROMPT",
-)
-"""Kinds of PEFT whose tensors are virtual tokens, not a change of the model's layers."""
+_TYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
 
 
-def require_tunable(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse an adapter of virtual tokens.
+def read_adapter(folder: Path) -> Any:
+    """The PEFT configuration of an adapter.
 
     Args:
         folder: The adapter's folder.
-        settings: Its adapter_config.json.
+
+    Returns:
+        It.
 
     Raises:
-        ValueError: Naming the kind of adapter.
+        FileError: If it cannot be read.
+        ValueError: If it is an adapter of virtual tokens, naming its kind.
     """
-    kind = str(settings.get("peft_type"))
-    if kind in PROMPT_LEARNING:
+    from peft import PeftConfig
+
+    with reading(folder / ADAPTER_CONFIG):
+        config: Any = PeftConfig.from_pretrained(str(folder))
+    if config.is_prompt_learning or config.is_adaption_prompt:
         raise ValueError(
-            f"The adapter in {folder} is {kind}: its virtual tokens are added to every prompt, and "
-            "sequences are scored here by their own tokens alone. Adapters that change layers "
-            "(LoRA and its variants, IA3, VeRA, OFT, trainable tokens) are measured."
+            f"The adapter in {folder} is {config.peft_type.value}: its virtual tokens are added to "
+            "every prompt, and sequences are scored here by their own tokens alone. Adapters that "
+            "change layers (LoRA and its variants, IA3, VeRA, OFT, trainable tokens) are measured."
         )
+    return config
 
 
-def fit_vocabulary(model: Any, folder: Path) -> None:
+def with_adapter(model: Any, folder: Path) -> Any:
+    """A base model with the adapter of a folder, trainable.
+
+    Args:
+        model: The base model, which is changed.
+        folder: The adapter's folder.
+
+    Returns:
+        The PEFT model.
+
+    Raises:
+        FileError: If the adapter cannot be read, or does not fit the model.
+        ValueError: If it is one of virtual tokens, or its tensors do not all arrive in the model.
+    """
+    from peft import PeftModel
+
+    read_adapter(folder)
+    _fit_vocabulary(model, folder)
+    with reading(folder):
+        adapted = PeftModel.from_pretrained(
+            model, folder, is_trainable=True, torch_device=str(model.device)
+        )
+    if missing := adapter_mismatch(adapted, folder):
+        raise ValueError(f"The adapter in {folder} did not load: {missing}")
+    return adapted
+
+
+def _fit_vocabulary(model: Any, folder: Path) -> None:
     """Give the base as many rows as the embeddings that are saved with its adapter have.
 
     Every row comes from the adapter's file afterwards, so none is invented.
-
-    Args:
-        model: The base model.
-        folder: The adapter's folder.
 
     Raises:
         FileError: If a tensor of the adapter is of a type that holds no weights.
@@ -69,11 +96,10 @@ def fit_vocabulary(model: Any, folder: Path) -> None:
             raise FileError(
                 f"{folder / ADAPTER}: {key!r} is of type {kind}, which holds no weights. {CURE}",
             )
-    modules = dict(model.named_modules())
     ends = [model.get_input_embeddings(), model.get_output_embeddings()]
-    names = [next((n for n, m in modules.items() if m is end), None) for end in ends]
-    saved = {plain_tensor(key): shape[0] for key, (_, shape) in headers.items() if shape}
-    rows = [saved.get(f"{name}.weight") for name in names]
+    name_of = {module: name for name, module in model.named_modules()}
+    saved = {_plain_tensor(key): shape[0] for key, (_, shape) in headers.items() if shape}
+    rows = [saved.get(f"{name_of.get(end)}.weight") for end in ends]
     sizes = {size for size in rows if size is not None}
     here = ends[0].weight.shape[0]
     if sizes <= {here}:
@@ -88,7 +114,7 @@ def fit_vocabulary(model: Any, folder: Path) -> None:
     model.resize_token_embeddings(sizes.pop(), mean_resizing=False)
 
 
-def plain_tensor(key: str) -> str:
+def _plain_tensor(key: str) -> str:
     """A tensor's name on disk without what PEFT adds to it."""
     return key.removeprefix("base_model.model.").replace(".base_layer.", ".")
 
@@ -107,7 +133,7 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
         None if every tensor on disk is in the model with equal values, and the model's adapter has
         no other; else a sentence.
     """
-    from peft import get_peft_model_state_dict  # pyright: ignore[reportUnknownVariableType]
+    from peft import get_peft_model_state_dict
 
     stored = read_tensors(Path(folder) / ADAPTER, CURE)
     adapters: Any = getattr(model, "peft_config", {})
@@ -118,37 +144,23 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
         )
     name = "default" if "default" in adapters else next(iter(adapters))
     loaded = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
-    here = model.state_dict()
+    own = model.state_dict()
     for key in stored.keys() - loaded.keys():  # of the base, wherever PEFT has wrapped them
         module, _, tensor = key.rpartition(".")
-        places = (key, f"{module}.base_layer.{tensor}", f"{module}.original_module.{tensor}")
-        if place := next((p for p in places if p in here), None):
-            loaded[key] = here[place]
+        for place in (key, f"{module}.base_layer.{tensor}", f"{module}.original_module.{tensor}"):
+            if place in own:
+                loaded[key] = own[place]
     if other := sorted(stored.keys() ^ loaded.keys()):
         return (
             f"{len(other)} tensors are on disk or in the model's adapter alone, the first is "
             f"{other[0]!r}: the file is incomplete, or the base model or the adapter's settings "
             "differ."
         )
-    if key := first_false({key: _equal(loaded[key], tensor) for key, tensor in stored.items()}):
-        return f"Tensor {key!r} differs from the one on disk: reload the checkpoint."
+    for key, tensor in stored.items():  # in the type of the file
+        here = loaded[key].to(tensor)
+        if here.shape != tensor.shape or not torch.allclose(here, tensor, 0, 0, equal_nan=True):
+            return f"Tensor {key!r} differs from the one on disk: reload the checkpoint."
     return None
-
-
-def _equal(loaded: Tensor, stored: Tensor) -> Tensor:
-    """Whether two tensors are the same in the type of the second one, NaN included."""
-    if loaded.shape != stored.shape:
-        return torch.zeros((), device=loaded.device)
-    here, there = loaded.to(stored.dtype), stored.to(loaded.device)
-    return here.isclose(there, rtol=0, atol=0, equal_nan=True).all()
-
-
-_TYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-}
 
 
 def stored_types(folder: str | Path, names: Iterable[str]) -> dict[str, torch.dtype]:
@@ -165,32 +177,36 @@ def stored_types(folder: str | Path, names: Iterable[str]) -> dict[str, torch.dt
     headers = CheckpointFolder(Path(folder)).headers
     adapter = Path(folder) / ADAPTER
     chosen = [headers[adapter]] if adapter in headers else headers.values()
-    stored = {
-        plain_tensor(key): _TYPES[kind]
-        for header in chosen
-        for key, (kind, _) in header.items()
-        if kind in _TYPES
-    }
-    only = set(stored.values())
+    tensors = [(key, kind) for header in chosen for key, (kind, _) in header.items()]
+    stored = {_plain_tensor(key): _TYPES[kind] for key, kind in tensors if kind in _TYPES}
+    only = next(iter(stored.values())) if len(set(stored.values())) == 1 else None
     types: dict[str, torch.dtype] = {}
     for name in names:
-        parts = plain_tensor(name).split(".")  # PEFT's files leave two of them out
+        parts = _plain_tensor(name).split(".")  # PEFT's files leave two of them out
         on_disk = ".".join(p for p in parts if p not in ("default", "modules_to_save"))
-        kind = stored.get(on_disk) or (next(iter(only)) if len(only) == 1 else None)
-        if kind is not None:
+        if kind := stored.get(on_disk, only):
             types[name] = kind
     return types
 
 
-def base_type(source: str | Path) -> torch.dtype:
+def mapped_type(path: str | Path, source: str | Path) -> torch.dtype:
     """The type in which a base can be mapped from its files.
 
     Args:
+        path: Folder of a whole model, or of an adapter.
         source: Folder of the model, or its name on the hub, whose files are not looked at.
 
     Returns:
-        bfloat16 where all tensors have that type, else float32; float16 overflows in a pass.
+        bfloat16 where all tensors have that type, and an adapter keeps all weights of its base;
+        else float32. float16 overflows in a pass.
     """
+    folder = CheckpointFolder(Path(path))
+    if folder.is_adapter:
+        begun = folder.adapter.get("init_lora_weights", True)
+        plain = isinstance(begun, bool) or begun in ("gaussian", "orthogonal")
+        tensors = folder.header(ADAPTER) if plain and (folder.path / ADAPTER).exists() else [""]
+        if not all("lora_" in name for name in tensors):
+            return torch.float32
     headers = CheckpointFolder(Path(source)).headers.values()
     kinds = {kind for header in headers for kind, _ in header.values()}
     return torch.bfloat16 if kinds == {"BF16"} else torch.float32
@@ -207,15 +223,16 @@ def train_only(model: nn.Module, patterns: Sequence[str]) -> None:
     Raises:
         ValueError: Naming the first pattern that fits nothing.
     """
-    open_names = [name for name, p in model.named_parameters() if p.requires_grad]
+    opened = [name for name, p in model.named_parameters() if p.requires_grad]
+    chosen: set[str] = set()
     for pattern in patterns:
-        if any(fnmatchcase(name, pattern) for name in open_names):
-            continue
-        raise ValueError(
-            f"The pattern {pattern!r} of checkpoint.trainable fits no parameter (under an adapter, "
-            f"none of its own): the parameters have names such as {open_names[0]!r} and "
-            f"{open_names[-1]!r} (* stands for any text)."
-        )
+        fitting = [name for name in opened if fnmatchcase(name, pattern)]
+        if not fitting:
+            raise ValueError(
+                f"The pattern {pattern!r} of checkpoint.trainable fits no parameter (under an "
+                f"adapter, none of its own): the parameters have names such as {opened[0]!r} and "
+                f"{opened[-1]!r} (* stands for any text)."
+            )
+        chosen.update(fitting)
     for name, parameter in model.named_parameters():
-        keep = parameter.requires_grad and any(fnmatchcase(name, p) for p in patterns)
-        parameter.requires_grad_(keep)
+        parameter.requires_grad_(name in chosen)

@@ -1,20 +1,53 @@
-"""Refuses models whose own code fails here by name; runs experts as plain matrix products.
+"""What architectures do of their own: at both ends, in experts, and in code that fails here.
 
 isentrope evaluates a model in a precision of its choice and differentiates it in forward mode.
 Model code that cannot do one of the two fails inside the model; the refusal names the architecture
 and the function.
+
+What a model does to the logits of its output embedding: a scale and a soft cap of its config.
+
+    l = f(W h + b),     f(x) = c tanh(x / c)   or   f(x) = m x
+
+Both are declared by the configuration (Gemma caps, Cohere multiplies, Granite divides). They become
+part of the head, a module that is differentiated like every other. What a model does beyond that
+is found by comparing with its own logits (`policy.own_logits`).
+
+The padding row of an embedding: which of two derivatives is meant.
+
+torch gives the row `padding_idx` of nn.Embedding no gradient where it is looked up, in reverse mode
+only. So there are two derivatives wherever the padding token is an input, as it is in any chat
+whose padding is its end of turn, and the row moves, as it does under a tied output embedding:
+
+    of the scores       ∂s, ∂H: what a change of the parameters does. E is differentiated so.
+    of training         the gradients of a step on U: the lookup of the row contributes nothing.
+
+Reverse mode takes the second, forward mode the first, unless one of these blocks says otherwise.
 """
 
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from isentrope.system.memory import is_lack_of_memory
+
+CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+"""Settings of a configuration that cap logits."""
+
+FACTORS = ("logit_scale", "lm_head_multiplier")
+"""Settings that multiply logits."""
+
+DIVISOR = "logits_scaling"
+"""The setting that divides logits, except in models of `MULTIPLYING`, where it multiplies."""
+
+MULTIPLYING = ("hyperclovax",)
+"""Model types that multiply by what others divide by."""
 
 EAGER = "eager"
 _TORCH, _ISENTROPE = Path(torch.__file__).parent, Path(__file__).parents[1]
@@ -46,37 +79,24 @@ def refusal_by_name(lm: Any) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        if is_lack_of_memory(error) or (isinstance(error, ValueError) and _is_ours(error)):
+        frames = traceback.walk_tb(error.__traceback__)
+        codes = [(frame.f_code, Path(frame.f_code.co_filename)) for frame, _ in frames]
+        raised_in = codes[-1][1]
+        ours = raised_in.is_relative_to(_ISENTROPE) and raised_in.name != "precision.py"
+        if is_lack_of_memory(error) or (isinstance(error, ValueError) and ours):
             raise
+        place = "its output embedding, or its backward pass,"
+        for code, file in codes:  # the innermost function of the model's own code
+            if not file.is_relative_to(_TORCH) and not file.is_relative_to(_ISENTROPE):
+                place = f"{code.co_qualname} in {file.name}"
         first_line = (str(error).strip() or "no message").splitlines()[0]
         raise UnsupportedModelError(
-            f"isentrope does not support {name_of(lm)} as it is loaded: {_place(error)} fails with "
+            f"isentrope does not support {name_of(lm)} as it is loaded: {place} fails with "
             f"{type(error).__name__} ({first_line.rstrip('.')}), and every operation must run in "
             "the chosen precision and have derivatives (torch.func.jvp and backward). Where that "
             "is a custom kernel, load the model without it (attn_implementation='eager', "
             "experts_implementation='eager')."
         ) from error
-
-
-def _codes(error: Exception) -> list[CodeType]:
-    """The functions that an error came through, outermost first."""
-    return [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-
-
-def _is_ours(error: Exception) -> bool:
-    """Whether isentrope itself raised it, with a message of its own."""
-    raised_in = Path(_codes(error)[-1].co_filename)
-    return raised_in.is_relative_to(_ISENTROPE) and raised_in.name != "precision.py"
-
-
-def _place(error: Exception) -> str:
-    """The innermost function of the model's own code that an error came through."""
-    files = [(code, Path(code.co_filename)) for code in _codes(error)]
-    own = [(c, f) for c, f in files if not any(f.is_relative_to(p) for p in (_TORCH, _ISENTROPE))]
-    if not own:
-        return "its output embedding, or its backward pass,"
-    code, file = own[-1]
-    return f"{code.co_qualname} in {file.name}"
 
 
 def decoder_of(lm: Any) -> Any:
@@ -110,3 +130,85 @@ def use_eager_experts(lm: Any) -> dict[str, str | None]:
     with refusal_by_name(lm):
         lm.set_experts_implementation(EAGER)
     return before
+
+
+class ScaledHead(nn.Module):
+    """An output embedding, its logits multiplied and then capped.
+
+    Attributes:
+        embedding: The output embedding.
+        factor: m.
+        cap: c, or None for no cap.
+    """
+
+    def __init__(self, embedding: nn.Module, factor: float, cap: float | None) -> None:
+        super().__init__()
+        self.embedding, self.factor, self.cap = embedding, factor, cap
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the output embedding."""
+        weight: Any = self.embedding.weight
+        return weight.shape[0]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(m, v) logits of (m, d) hidden states."""
+        logits = self.embedding(hidden) * self.factor
+        return logits if self.cap is None else (logits / self.cap).tanh() * self.cap
+
+
+def head_of(lm: Any) -> nn.Module:
+    """The head of a causal LM: its output embedding, with the scale and the cap of its config.
+
+    Args:
+        lm: The causal LM.
+
+    Returns:
+        The output embedding itself where the configuration declares neither.
+    """
+    embedding, config = lm.get_output_embeddings(), lm.config
+    factor = 1.0
+    for name in (*FACTORS, DIVISOR):
+        if value := getattr(config, name, None):
+            divides = name == DIVISOR and config.model_type not in MULTIPLYING
+            factor *= 1 / value if divides else value
+    cap = next((c for name in CAPS if (c := getattr(config, name, None))), None)
+    return embedding if factor == 1.0 and cap is None else ScaledHead(embedding, factor, cap)
+
+
+@contextmanager
+def derivative_of_scores(model: nn.Module) -> Generator[None]:
+    """In this block reverse mode too differentiates by the padding rows.
+
+    Args:
+        model: The model; its embeddings are as before after the block.
+
+    Yields:
+        Nothing.
+    """
+    embeddings = [x for x in model.modules() if isinstance(x, nn.Embedding)]
+    padded = {x: x.padding_idx for x in embeddings}
+    try:
+        for module in padded:
+            module.padding_idx = None
+        yield
+    finally:
+        for module, row in padded.items():
+            module.padding_idx = row
+
+
+class DerivativeOfTraining(TorchFunctionMode):
+    """In this block forward mode too omits the lookup of padding rows."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        return _constant_row(out, *args, **(kwargs or {})) if func is F.embedding else out
+
+
+def _constant_row(
+    out: Tensor, input: Tensor, weight: Tensor, padding_idx: int | None = None, *_: Any, **__: Any
+) -> Tensor:
+    """What a lookup gives, without a derivative where it is the padding row."""
+    if padding_idx is None:
+        return out
+    return torch.where((input == padding_idx % len(weight))[..., None], out.detach(), out)

@@ -1,4 +1,4 @@
-"""Attention of long sequences, a few queries at a time.
+"""Attention of long sequences, a few queries at a time, and of prompts that are read once.
 
     y_i = Σ_j softmax_j(q_i·k_j/√d) v_j
 
@@ -9,12 +9,20 @@ own, so blocks of queries give the same numbers to rounding. Backward passes com
 The last queries come first. They see the most keys, so what their block leaves in the heap has room
 for the later ones. What is left of it after a block is given back: the allocator finds no room in
 blocks of one size, and forward mode along eight directions took 6 GB for 16,384 tokens (`heap`).
+
+A prompt that several sequences begin with is read once, and its keys and values serve them all. A
+causal model's keys and values of a prompt do not depend on what follows. So the hidden states of
+the responses are those of whole sequences to rounding, and so are their derivatives, in both modes.
+That holds for full attention with a plain cache, in the architectures of `PLAIN_CACHE`, and not
+where angles depend on the length that is read (dynamic and LongRoPE scaling).
 """
 
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,8 +30,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
-from isentrope.models.batching import at_once
+from isentrope.models.batching import MicroBatch, at_once
 
 WEIGHTS_HELD = 2**25
 """Attention weights of a layer that are held at once, at least those of one query."""
@@ -51,15 +61,11 @@ def attention_in_blocks(model: Any, input_ids: Tensor, directions: int = 1) -> G
     """
     sequences, length = input_ids.shape
     heads = getattr(model.config, "num_attention_heads", None) or 1
-    if sequences * heads * length * length <= _held(input_ids.device):
+    cpu = input_ids.device.type == "cpu"
+    held = at_once(min(WEIGHTS_OF_CPU, WEIGHTS_HELD) if cpu else WEIGHTS_HELD)
+    long = sequences * heads * length * length > held
+    with _InBlocks(directions) if long else nullcontext():
         yield
-        return
-    with _InBlocks(directions):
-        yield
-
-
-def _held(device: torch.device) -> int:
-    return at_once(min(WEIGHTS_OF_CPU, WEIGHTS_HELD) if device.type == "cpu" else WEIGHTS_HELD)
 
 
 def _queries(query: Tensor, keys: int, directions: int) -> int:
@@ -113,14 +119,86 @@ def _attention(
             q, k[..., :seen, :], v[..., :seen, :], mask, dropout_p, **options
         )
 
-    parts: list[Tensor] = []
     # a backward pass cannot hold them all
     many = query.shape[:-1].numel() * keys > at_once(WEIGHTS_HELD)
-    again = many and torch.is_grad_enabled() and query.requires_grad
-    for start in reversed(range(0, queries, rows)):
-        q = query[..., start : start + rows, :]
-        if again:
-            parts.append(checkpoint(block, start, q, key, value, use_reentrant=False))
-        else:
-            parts.append(block(start, q, key, value))
+    run: Callable[..., Tensor] = block
+    if many and torch.is_grad_enabled() and query.requires_grad:
+        run = partial(checkpoint, block, use_reentrant=False)
+    starts = reversed(range(0, queries, rows))
+    parts = [run(start, query[..., start : start + rows, :], key, value) for start in starts]
     return torch.cat(parts[::-1], -2)
+
+
+PLAIN_CACHE = frozenset(
+    (
+        *("arcee", "cohere", "ernie4_5", "gemma", "glm", "glm4", "gpt2", "gpt_neox"),
+        *("granite", "helium", "llama", "mistral", "mixtral", "nemotron", "olmo", "olmo2"),
+        *("phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss"),
+        *("smollm3", "stablelm", "starcoder2"),
+    )
+)
+"""Model types of transformers whose scores and derivatives are compared, shared and not."""
+
+_FIXED_ANGLES = ("default", "linear", "llama3", "yarn")
+
+
+def keeps_plain_cache(model: Any) -> bool:
+    """Whether a prompt's keys and values serve all that follows it.
+
+    Args:
+        model: The causal LM, or a PEFT model around one.
+
+    Returns:
+        True for the architectures of `PLAIN_CACHE` in transformers' own code with full attention
+        in every layer, fixed rotary angles and, if any, LoRA adapters. False for a quantised model,
+        whose rounding may depend on what is read together, and while checkpointing acts, which
+        leaves no cache.
+    """
+    adapters = getattr(model, "peft_config", {})
+    lm = model.get_base_model() if adapters else model
+    config: Any = lm.config
+    angles: Any = getattr(config, "rope_parameters", None) or {}
+    return (
+        getattr(config, "model_type", None) in PLAIN_CACHE
+        and type(lm).__module__.startswith("transformers.models.")
+        and config._attn_implementation in ("sdpa", "eager")
+        and all(type(layer) is DynamicLayer for layer in DynamicCache(config=config).layers)
+        and angles.get("rope_type", "by layer" if angles else "default") in _FIXED_ANGLES
+        and all(adapter.peft_type == "LORA" for adapter in adapters.values())
+        and not getattr(lm, "is_quantized", False)
+        and not (lm.training and any(getattr(m, "gradient_checkpointing", 0) for m in lm.modules()))
+    )
+
+
+def hidden_after_prompt(decoder: Any, batch: MicroBatch) -> Tensor:
+    """The hidden states that predict a micro-batch's tokens; the prompt runs once.
+
+    Args:
+        decoder: The part of the causal LM that makes hidden states.
+        batch: Its sequences begin with `batch.prompt` equal tokens.
+
+    Returns:
+        (m, d).
+
+    Raises:
+        RuntimeError: If the model left the cache empty.
+    """
+    shared: Any = DynamicCache()
+    found: list[Tensor] = []
+    decoder(input_ids=batch.input_ids[:1, : batch.prompt], past_key_values=shared, use_cache=True)
+    if shared.get_seq_length() != batch.prompt:
+        raise RuntimeError("The model leaves no keys and values of a prompt in the cache.")
+    for part in batch.parts:
+        rows = part.stop - part.start
+        kept = [
+            (layer.keys.expand(rows, -1, -1, -1), layer.values.expand(rows, -1, -1, -1))
+            for layer in shared.layers
+        ]
+        hidden = decoder(
+            input_ids=batch.input_ids[part.start : part.stop, batch.prompt : part.length],
+            past_key_values=DynamicCache(kept),
+            use_cache=True,
+        )[0]
+        here = (batch.rows >= part.start) & (batch.rows < part.stop)
+        found.append(hidden[batch.rows[here] - part.start, batch.columns[here] - batch.prompt])
+    return torch.cat(found)

@@ -7,7 +7,6 @@ a configuration is loaded.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-import os
 import re
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
@@ -22,13 +21,7 @@ from isentrope.system.reading import reading
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
-def adapter_base(
-    folder: Path,
-    named: str | None,
-    chosen: str | Path | None = None,
-    *,
-    allow_hub: bool = False,
-) -> str:
+def adapter_base(folder: Path, chosen: str | Path | None = None, *, allow_hub: bool = False) -> str:
     """The source of an adapter's base model.
 
     A checkpoint of a run has its base in the run's folder, if its contract says so, wherever the
@@ -36,9 +29,8 @@ def adapter_base(
 
     Args:
         folder: The adapter's folder.
-        named: `base_model_name_or_path` of its configuration.
         chosen: `checkpoint.base_model`, which wins.
-        allow_hub: Whether `named` may be a name on the model hub.
+        allow_hub: Whether the one that its configuration names may be on the model hub.
 
     Returns:
         A folder that is there, or a name on the model hub.
@@ -49,15 +41,15 @@ def adapter_base(
     """
     if chosen is None and (own := _of_run(folder)) is not None:
         return str(own)
+    named = CheckpointFolder(folder).adapter.get("base_model_name_or_path")
     source = str(chosen if chosen is not None else named or "")
-    key = "checkpoint.base_model" if chosen is not None else "adapter_config.json"
     if not source:
         raise FileNotFoundError(
             f"The adapter in {folder} does not name its base model: set checkpoint.base_model "
             "(base_model in Python)."
         )
-    if Path(source).expanduser().exists():
-        return str(Path(source).expanduser())
+    if (path := Path(source).expanduser()).exists():
+        return str(path)
     is_name = _HUB_NAME.fullmatch(source) is not None
     if is_name and chosen is not None:
         return source
@@ -67,7 +59,7 @@ def adapter_base(
     if not is_name or (of_folder and not _cached(source)):
         way = f" It is at {moved}." if moved else ""
         raise FileNotFoundError(
-            f"The base model of the adapter, {source} ({key}), does not exist relative to "
+            f"The base model of the adapter in {folder}, {source}, does not exist relative to "
             f"{Path.cwd()}: give its location, or that it is a name on the hub, with base_model "
             f"(checkpoint.base_model).{way}"
         )
@@ -88,12 +80,10 @@ def _of_run(folder: Path) -> Path | None:
         named = (CheckpointFolder(folder).contract or {}).get("base_model")
     except FileError:  # who needs the contract refuses it
         return None
-    if not isinstance(named, str) or Path(named).is_absolute():
-        return None
     run = folder.resolve().parents[1]
-    base = run / named
-    inside = base.resolve().is_relative_to(run) and (base / "config.json").is_file()
-    return base if inside else None
+    if not isinstance(named, str) or not (run / named).resolve().is_relative_to(run):
+        return None
+    return run / named if (run / named / "config.json").is_file() else None
 
 
 def _cached(name: str, file: str = "config.json") -> bool:
@@ -130,12 +120,9 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     auto: Any = AutoModelForCausalLM  # its result has a second part, by output_loading_info
-
     local = Path(source).exists()
     if local:
         verify(source)
-    else:
-        _require_reachable(str(source))
     try:
         model_config(source)
         with loading("model", source):
@@ -149,7 +136,11 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
     except OSError as error:
         if local:
             raise
-        raise FileNotFoundError(_not_there(str(source))) from error
+        raise FileNotFoundError(
+            f"The model {str(source)!r} is neither a folder relative to {Path.cwd()} nor in the "
+            "local cache, and the model hub does not give it: give the path of its folder "
+            "(checkpoint.base_model for the base of an adapter, model.path in training)."
+        ) from error
     if absent := sorted(loaded["missing_keys"]):
         raise FileError(
             f"{source} has no weights for {len(absent)} tensors of the model, the first is "
@@ -213,20 +204,3 @@ def loading(what: str, source: str | Path, file: str = "") -> Generator[None]:
                     "which is never run here: save it as a model that transformers supports.",
                 ) from error
             raise
-
-
-def _require_reachable(name: str) -> None:
-    """Refuse a hub's name at once where the hub is off and the name is not in the cache."""
-    from huggingface_hub import constants
-
-    offline = constants.HF_HUB_OFFLINE or os.environ.get("TRANSFORMERS_OFFLINE") == "1"
-    if not _HUB_NAME.fullmatch(name) or (offline and not _cached(name)):
-        raise FileNotFoundError(_not_there(name))
-
-
-def _not_there(name: str) -> str:
-    return (
-        f"The model {name!r} is neither a folder relative to {Path.cwd()} nor in the local cache, "
-        "and the model hub does not give it: give the path of its folder (checkpoint.base_model "
-        "for the base of an adapter, model.path in training)."
-    )

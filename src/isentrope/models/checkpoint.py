@@ -1,40 +1,42 @@
 """Checkpoint folders of Hugging Face and TRL: an adapter or a full model, safetensors only.
 
 Pickled weights are refused: they can run code. Optimizer states are read by `update`.
+
+Folders of other frameworks are recognised by their files and not read: each sentence names the
+framework, what it wrote, and what to run.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from isentrope.models.adapter import (
-    adapter_mismatch,
-    base_type,
-    fit_vocabulary,
-    require_tunable,
-    train_only,
-)
+from isentrope.models.adapter import mapped_type, train_only, with_adapter
 from isentrope.models.base_model import adapter_base, causal_lm, loading
-from isentrope.models.layouts import foreign_layout
 from isentrope.system import manifest
-from isentrope.system.checkpoint_folder import ADAPTER, ADAPTER_CONFIG, CheckpointFolder
+from isentrope.system.checkpoint_folder import CheckpointFolder
 from isentrope.system.errors import FileError
-from isentrope.system.manifest import verification
-from isentrope.system.reading import reading
 
 
-@dataclass(frozen=True)
-class LoadOptions:
-    """How a checkpoint is loaded.
+def load_checkpoint(
+    path: str | Path,
+    *,
+    base_model: str | Path | None = None,
+    allow_hub: bool = False,
+    device_map: str | None = None,
+    quantization: str | None = None,
+    trainable_patterns: Sequence[str] | None = None,
+    mapped: bool = False,
+    verify: bool = True,
+    tokenizer: Any = None,
+) -> tuple[Any, Any]:
+    """Load the model and the tokenizer of a checkpoint.
 
-    Attributes:
+    Args:
+        path: Folder with an adapter (`adapter_config.json`) or a full model (`config.json`).
         base_model: Base of the adapter, where the one its config names is not to be used.
         allow_hub: Whether a base that the adapter's config names may come from the model hub.
         device_map: Device for the model, for example "cuda"; the CPU by default.
@@ -46,35 +48,48 @@ class LoadOptions:
         verify: Whether to compare the checkpoint and its base with their manifests, where they have
             them.
         tokenizer: The tokenizer, where that of the folder or of its base is not to be used.
-    """
-
-    base_model: str | Path | None = None
-    allow_hub: bool = False
-    device_map: str | None = None
-    quantization: str | None = None
-    trainable_patterns: Sequence[str] | None = None
-    mapped: bool = False
-    verify: bool = True
-    tokenizer: Any = None
-
-
-def load_checkpoint(path: str | Path, options: LoadOptions) -> tuple[Any, Any]:
-    """Load the model and the tokenizer of a checkpoint.
-
-    Args:
-        path: Folder with an adapter (`adapter_config.json`) or a full model (`config.json`).
-        options: How it is loaded.
 
     Returns:
         The model, its adapter or all its weights trainable, in evaluation mode; and its tokenizer,
         None where there is none.
+
+    Raises:
+        FileNotFoundError: If the checkpoint, or its base model, is not there.
+        ValueError: If `quantization` is unknown, or given without an adapter, or the adapter's
+            tensors do not all arrive in the model.
     """
-    with verification(options.verify):
+    from transformers import BitsAndBytesConfig
+
+    with manifest.verification(verify):
         folder = require_checkpoint(path)
-        model = load_model(folder, options)
-        if options.trainable_patterns is not None:
-            train_only(model, options.trainable_patterns)
-        return model, options.tokenizer or _load_tokenizer(folder, model)
+        adapted = CheckpointFolder(folder).is_adapter
+        if quantization is not None and (quantization != "4bit" or not adapted):
+            raise ValueError(
+                f"quantization={quantization!r}: choose none, or 4bit for a frozen base under an "
+                "adapter."
+            )
+        source = adapter_base(folder, base_model, allow_hub=allow_hub) if adapted else folder
+        model = causal_lm(
+            source,
+            dtype=mapped_type(folder, source) if mapped else torch.float32,
+            device_map=device_map,
+            quantization_config=BitsAndBytesConfig(load_in_4bit=True) if quantization else None,
+        )
+        if adapted:
+            model = with_adapter(model, folder)
+        if trainable_patterns is not None:
+            train_only(model, trainable_patterns)
+        for place in (folder, Path(model.config.name_or_path or folder)):
+            if tokenizer is None and (place / "tokenizer_config.json").exists():
+                tokenizer = load_tokenizer(place)
+        return model.eval(), tokenizer
+
+
+_BY_HAND = (
+    "write the model by model.save_pretrained(FOLDER) and the tokenizer by "
+    "tokenizer.save_pretrained(FOLDER), and torch.save(optimizer.state_dict(), "
+    "'FOLDER/optimizer.pt')"
+)
 
 
 def require_checkpoint(path: str | Path) -> Path:
@@ -93,106 +108,16 @@ def require_checkpoint(path: str | Path) -> Path:
     folder = Path(path)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no checkpoint folder {folder}: {_BY_HAND}.")
-    whole = any((folder / name).exists() for name in ("adapter_config.json", "config.json"))
-    weights = any(folder.glob("*.safetensors"))
-    if not (whole and weights) and (foreign := foreign_layout(folder)):
-        raise FileNotFoundError(foreign)
-    if not whole:
+    if not _is_complete(folder) or not any(folder.glob("*.safetensors")):
         raise FileNotFoundError(
-            f"{folder} is not a checkpoint: it has neither adapter_config.json nor config.json. "
-            f"From a plain loop, {_BY_HAND}."
-        )
-    if not weights:
-        raise FileNotFoundError(
-            f"{folder} holds no *.safetensors weights, or pickled weights only, which are refused "
-            f"because loading them can run code: {_BY_HAND}."
+            foreign_layout(folder)
+            or f"{folder} is not a checkpoint: it needs adapter_config.json or config.json, and "
+            "weights in *.safetensors (pickled weights are refused, because loading them can run "
+            f"code). From a plain loop, {_BY_HAND}."
         )
     manifest.verify(folder)
     _ = CheckpointFolder(folder).step  # refused where name and files differ
     return folder
-
-
-_BY_HAND = (
-    "write the model by model.save_pretrained(FOLDER) and the tokenizer by "
-    "tokenizer.save_pretrained(FOLDER), and torch.save(optimizer.state_dict(), "
-    "'FOLDER/optimizer.pt')"
-)
-
-
-def load_model(folder: Path, options: LoadOptions) -> nn.Module:
-    """Load the model of a checkpoint folder, in float32 unless it is mapped.
-
-    Args:
-        folder: A folder that `require_checkpoint` accepts.
-        options: How it is loaded.
-
-    Returns:
-        A causal LM, or a PEFT model with a trainable adapter, in evaluation mode.
-
-    Raises:
-        FileNotFoundError: If the base model is a path that is not there.
-        ValueError: If `quantization` is unknown, or given without an adapter, or the adapter's
-            tensors do not all arrive in the model.
-    """
-    from transformers import BitsAndBytesConfig
-
-    settings = CheckpointFolder(folder).adapter
-    if options.quantization is not None and not settings:
-        raise ValueError("Only a frozen base under an adapter can be quantised.")
-    if options.quantization not in (None, "4bit"):
-        raise ValueError(f"quantization={options.quantization!r}; choose 4bit or none.")
-    source: str | Path = folder
-    if settings:
-        named = settings.get("base_model_name_or_path")
-        source = adapter_base(folder, named, options.base_model, allow_hub=options.allow_hub)
-    model = causal_lm(
-        source,
-        dtype=base_type(source)
-        if options.mapped and _is_mappable(CheckpointFolder(folder))
-        else torch.float32,
-        device_map=options.device_map,
-        quantization_config=BitsAndBytesConfig(load_in_4bit=True) if options.quantization else None,
-    )
-    return (with_adapter(model, folder) if settings else model).eval()
-
-
-def _is_mappable(folder: CheckpointFolder) -> bool:
-    """Whether a folder is a whole model, or an adapter that keeps all weights of its base."""
-    if not folder.is_adapter:
-        return True
-    begun = folder.adapter.get("init_lora_weights", True)
-    plain = isinstance(begun, bool) or begun in ("gaussian", "orthogonal")
-    here = plain and (folder.path / ADAPTER).exists()
-    return here and all("lora_" in name for name in folder.header(ADAPTER))
-
-
-def with_adapter(model: Any, folder: Path) -> Any:
-    """A base model with the adapter of a folder, trainable.
-
-    Args:
-        model: The base model, which is changed.
-        folder: The adapter's folder.
-
-    Returns:
-        The PEFT model.
-
-    Raises:
-        FileError: If the adapter cannot be read, or does not fit the model.
-        ValueError: If it is one of virtual tokens, or its tensors do not all arrive in the model.
-    """
-    from peft import PeftConfig, PeftModel
-
-    require_tunable(folder, CheckpointFolder(folder).adapter)
-    fit_vocabulary(model, folder)
-    with reading(folder / ADAPTER_CONFIG):
-        PeftConfig.from_pretrained(str(folder))
-    with reading(folder):
-        adapted = PeftModel.from_pretrained(
-            model, folder, is_trainable=True, torch_device=str(model.device)
-        )
-    if missing := adapter_mismatch(adapted, folder):
-        raise ValueError(f"The adapter in {folder} did not load: {missing}")
-    return adapted
 
 
 def load_tokenizer(source: str | Path, **options: Any) -> Any:
@@ -215,14 +140,12 @@ def load_tokenizer(source: str | Path, **options: Any) -> Any:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-    local = Path(source).is_dir()
-    if local:
+    if Path(source).is_dir():
         manifest.verify(source)
-    with reading(Path(source) / "tokenizer_config.json") if local else nullcontext():
-        saved_as = get_tokenizer_config(source).get("tokenizer_class")
-    plain = saved_as in ("TokenizersBackend", "PreTrainedTokenizerFast")
-    kind = PreTrainedTokenizerFast if plain else AutoTokenizer
     with loading("tokenizer", source):
+        saved_as = get_tokenizer_config(source).get("tokenizer_class")
+        plain = saved_as in ("TokenizersBackend", "PreTrainedTokenizerFast")
+        kind = PreTrainedTokenizerFast if plain else AutoTokenizer
         tokenizer = kind.from_pretrained(source, trust_remote_code=False, **options)
         if not isinstance(tokenizer.model_max_length, (int, float)):
             raise FileError(
@@ -231,9 +154,82 @@ def load_tokenizer(source: str | Path, **options: Any) -> Any:
         return tokenizer
 
 
-def _load_tokenizer(folder: Path, model: nn.Module) -> Any:
-    base: Any = model
-    for source in (folder, Path(base.config.name_or_path or folder)):
-        if (source / "tokenizer_config.json").exists():
-            return load_tokenizer(source)
+_CONVERT = "run isentrope convert {place} --out OUT"
+_OF_BASE = " --model BASE, the folder of the model that was trained"
+_LAYOUTS = {
+    "a checkpoint of verl (FSDP shards)": (
+        ("model_world_size_*_rank_*.pt", "optim_world_size_*_rank_*.pt"),
+        _CONVERT,
+    ),
+    "a checkpoint folder of OpenRLHF (DeepSpeed in _actor)": (
+        ("_actor",),
+        "run isentrope convert {place}/_actor --out OUT --model HF, where HF is the model that "
+        "--save_hf_ckpt writes (a folder global_step*_hf)",
+    ),
+    "a checkpoint of DeepSpeed": (
+        (
+            *("*_optim_states.pt", "global_step*/*_optim_states.pt", "*_model_states.pt"),
+            "zero_to_fp32.py",
+        ),
+        _CONVERT + _OF_BASE,
+    ),
+    "an FSDP checkpoint of accelerate or transformers": (
+        ("pytorch_model_fsdp*", "optimizer_[0-9]*"),
+        _CONVERT + _OF_BASE,
+    ),
+    "a checkpoint of torch.distributed.checkpoint": ((".metadata",), _CONVERT + _OF_BASE),
+    "a checkpoint of accelerate's save_state": (
+        ("random_states_*.pkl", "optimizer.bin"),
+        "put the model's config.json (or, for an adapter, adapter_config.json and "
+        "adapter_model.safetensors) beside its weights, and set "
+        "checkpoint.optimizer_path={place}/optimizer.bin, which is read",
+    ),
+    "a folder of adapters": (
+        ("*/adapter_config.json",),
+        "set checkpoint.checkpoint_path to the one that was trained, such as {first.parent}, and "
+        "checkpoint.optimizer_path to the optimizer's file, such as {place}/optimizer.pt",
+    ),
+}
+"""What a folder is, the files by which it is recognised, and the remedy; verl and OpenRLHF first,
+as they wrap the layouts of FSDP and DeepSpeed."""
+_OF_COMPLETE = tuple(_LAYOUTS)[-2:]
+"""What a folder with a configuration of its own is not."""
+
+
+def foreign_layout(folder: Path) -> str | None:
+    """What another framework wrote into a folder, the one around it, or one in it.
+
+    Args:
+        folder: A folder.
+
+    Returns:
+        A sentence with the framework's name and what to do, or None.
+    """
+    inside = sorted(path for path in folder.glob("*") if path.is_dir())
+    complete = _is_complete(folder)
+    for name, (patterns, remedy) in _LAYOUTS.items():
+        places = (folder,) if name in _OF_COMPLETE else (folder, *inside, folder.parent)
+        for place in () if complete and name in _OF_COMPLETE else places:
+            if found := sorted(path for pattern in patterns for path in place.glob(pattern)):
+                return f"{place} is {name}: {remedy.format(place=place, first=found[0])}."
+    return None
+
+
+def _is_complete(folder: Path) -> bool:
+    """Whether a folder has the configuration of a model or of an adapter."""
+    return any((folder / name).exists() for name in ("config.json", "adapter_config.json"))
+
+
+def foreign_file(file: Path) -> str | None:
+    """What another framework writes under this file name.
+
+    Args:
+        file: An optimizer's file.
+
+    Returns:
+        A sentence with the framework's name and what to do, or None.
+    """
+    for name, (patterns, remedy) in _LAYOUTS.items():
+        if remedy.startswith(_CONVERT) and any(file.match(pattern) for pattern in patterns):
+            return f"It is a part of {name}: {remedy.format(place=file.parent)}."
     return None

@@ -14,7 +14,6 @@ shorter one is then not compared at all.
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -24,8 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 
-from isentrope.models.architecture import name_of
-from isentrope.models.embeddings import derivative_of_scores
+from isentrope.models.architecture import derivative_of_scores, name_of
 from isentrope.models.precision import Precision
 from isentrope.models.sharding import Moved, is_spread, layers_at, moved_along
 from isentrope.nouns.differences import Function, Gap, Mode, derivative_gap
@@ -37,9 +35,6 @@ log = logging.getLogger("isentrope")
 MASKED = 1e6
 """Inputs of a module from this size on are masks, and are not moved."""
 
-
-Arguments = tuple[Any, ...]
-
 _FIRST_ORDER = "Ask for the first order only (order=1; `measure.order: 1`). "
 
 
@@ -47,17 +42,9 @@ class DerivativeError(ValueError):
     """torch differentiates a part of the model wrongly."""
 
 
-@dataclass(frozen=True)
-class _Pass:
-    """A pass whose derivatives are compared; the fields are arguments of `compare_derivatives`."""
-
-    model: nn.Module
-    scorer: Any
-    arguments: Arguments
-    mode: Mode
-
-
-def compare_derivatives(model: nn.Module, scorer: Any, arguments: Arguments, mode: Mode) -> None:
+def compare_derivatives(
+    model: nn.Module, scorer: Any, arguments: tuple[Any, ...], mode: Mode
+) -> None:
     """Refuse a model whose derivatives are wrong.
 
     Args:
@@ -71,20 +58,23 @@ def compare_derivatives(model: nn.Module, scorer: Any, arguments: Arguments, mod
         DerivativeError: If they are wrong, naming the class of the module at fault.
         RuntimeError: What torch raised, where layers are spread over processes.
     """
-    pass_of = _Pass(model, scorer, arguments, mode)
     first = mode in ("forward", "backward")
     for dtype in _types(model, first=first):
         precision = Precision("float64" if dtype == torch.float64 else "float32")
+        gap_of = partial(derivative_gap, mode=mode, dtype=dtype)
         with mapped_blocks(), precision.active(), derivative_of_scores(model):
             try:
-                gap = _gap(pass_of, dtype)
+                gap = gap_of(_scores_along(model, scorer, arguments, dtype))
             except RuntimeError:  # an operation that has no such type, or no memory
                 if is_spread(model):  # the other processes go on, and would wait for this one
                     raise
                 continue
             if gap.wrong:
+                # a module of spread layers that is called alone is not gathered
+                spread = is_spread(model)
+                culprit = "the model" if spread else _culprit(scorer, arguments, gap_of, dtype)
                 raise DerivativeError(
-                    f"The derivatives of {_culprit(pass_of, dtype)} are wrong: {mode}, "
+                    f"The derivatives of {culprit} are wrong: {mode}, "
                     f"on two short sequences, the model's are {gap.error:.1%} from differences. "
                     f"{'' if first else _FIRST_ORDER}Write that module in elementary operations of "
                     "torch, or load the model without custom kernels."
@@ -113,25 +103,26 @@ def _types(model: nn.Module, *, first: bool) -> Iterator[torch.dtype]:
         yield torch.float32
 
 
-def _gap(of: _Pass, dtype: torch.dtype) -> Gap:
-    """The derivatives of the scores along the random direction."""
-    theta = {n: p.detach() for n, p in of.model.named_parameters() if p.requires_grad}
-    names = of.scorer.inner_names
-    tensors = _converted(of.scorer, dtype)
+def _scores_along(
+    model: nn.Module, scorer: Any, arguments: tuple[Any, ...], dtype: torch.dtype
+) -> Function:
+    """The scores (2, m), as the parameters move in the random direction."""
+    theta = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
+    names = scorer.inner_names
+    tensors = _converted(scorer, dtype)
     sizes = _sizes(theta)
     largest = max(sizes.values())
     along = {n: _noise(p, sizes[n] or largest, k) for k, (n, p) in enumerate(theta.items())}
     spread = {n for n, p in theta.items() if is_sharded(p)}
 
     def scores(e: Tensor) -> Tensor:
-        in_layers = {n: Moved(along[n], e) for n in spread}
         moved = {
             names[n]: moved_along(tensors[names[n]], along[n], e) for n in along.keys() - spread
         }
-        with layers_at(of.model, in_layers):
-            return torch.stack(functional_call(of.scorer, tensors | moved, of.arguments))  # (2, m)
+        with layers_at(model, {n: Moved(along[n], e) for n in spread}):
+            return torch.stack(functional_call(scorer, tensors | moved, arguments))
 
-    return derivative_gap(scores, mode=of.mode, dtype=dtype)
+    return scores
 
 
 def _converted(module: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -144,7 +135,7 @@ def _sizes(tensors: Vector) -> dict[str, float]:
     """Root mean squares."""
     squares = {n: local_part(x).double().square().sum() for n, x in tensors.items()}
     pairs = zip(tensors.items(), total(squares, tensors), strict=True)
-    return {n: (square / x.numel()) ** 0.5 if x.numel() else 0.0 for (n, x), square in pairs}
+    return {n: (square / max(1, x.numel())) ** 0.5 for (n, x), square in pairs}
 
 
 def _noise(x: Tensor, size: float, seed: int = 0) -> Tensor:
@@ -154,46 +145,38 @@ def _noise(x: Tensor, size: float, seed: int = 0) -> Tensor:
     return sharded_like(size * noise, x)
 
 
-_Call = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
-"""A module, and what it was called with."""
+def _culprit(
+    scorer: Any, arguments: tuple[Any, ...], gap_of: Callable[[Function], Gap], dtype: torch.dtype
+) -> str:
+    """The class of the smallest module whose derivatives by inputs and parameters are wrong.
 
+    Every module is called as it was first called while two short sequences were scored.
 
-def _culprit(of: _Pass, dtype: torch.dtype) -> str:
-    """The class of the smallest module whose derivatives by inputs and parameters are wrong."""
-    if is_spread(of.model):  # a module that is called alone is not gathered
-        return "the model"
-    calls = _calls(of, dtype)
-    for name, call in sorted(calls, key=lambda x: len([*x[1][0].modules()])):
+    Returns:
+        The class and the name.
+    """
+    calls: dict[nn.Module, tuple[Any, ...]] = {}
+
+    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.setdefault(module, (args, dict(kwargs)))
+
+    names = {module: name for name, module in scorer.lm.named_modules()}
+    with ExitStack() as stack, torch.no_grad():
+        for module in names:
+            handle = module.register_forward_pre_hook(keep, with_kwargs=True)
+            stack.callback(handle.remove)
+        functional_call(scorer, _converted(scorer, dtype), arguments)
+    for module in sorted(calls, key=lambda module: len([*module.modules()])):
         try:
-            if derivative_gap(_of_module(*call, dtype), mode=of.mode, dtype=dtype).wrong:
-                kind = getattr(call[0], "original_name", type(call[0]).__name__)
-                return f"{kind} ({name})"
+            if gap_of(_outputs_along(module, calls[module], dtype)).wrong:
+                kind = getattr(module, "original_name", type(module).__name__)
+                return f"{kind} ({names[module]})"
         except (RuntimeError, TypeError):  # it gives no tensors, or refuses other inputs
             continue
     return "what the model does between its modules"
 
 
-def _calls(of: _Pass, dtype: torch.dtype) -> list[tuple[str, _Call]]:
-    """The first call of every module by name, while two short sequences are scored."""
-    calls: dict[str, _Call] = {}
-
-    def keep(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            calls.setdefault(name, (module, args, dict(kwargs)))
-
-        return hook
-
-    with ExitStack() as stack, torch.no_grad():
-        for name, module in of.scorer.lm.named_modules():
-            handle = module.register_forward_pre_hook(keep(name), with_kwargs=True)
-            stack.callback(handle.remove)
-        functional_call(of.scorer, _converted(of.scorer, dtype), of.arguments)
-    return list(calls.items())
-
-
-def _of_module(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype
-) -> Function:
+def _outputs_along(module: nn.Module, call: tuple[Any, ...], dtype: torch.dtype) -> Function:
     """All a module returns, as its inputs and parameters move in a random direction."""
     tensors = _converted(module, dtype)
 
@@ -202,8 +185,7 @@ def _of_module(
         return moved_along(x, _noise(x, _sizes({"x": x})["x"] or 1.0), e) if finite else x
 
     def output(e: Tensor) -> Tensor:
-        parameters = {n: moved(x, e) for n, x in tensors.items()}
-        inputs = tree_map(partial(moved, e=e), (args, kwargs))
+        parameters, inputs = tree_map(partial(moved, e=e), (tensors, call))
         leaves = tree_leaves(functional_call(module, parameters, *inputs))
         return torch.cat([x.flatten() for x in leaves if torch.is_floating_point(x)])
 

@@ -122,34 +122,25 @@ class Precision:
                 stack.enter_context(_KeepFloat64())
             yield
 
-    @contextmanager
-    def mixed(self) -> Generator[None]:
-        """Take the forward pass inside under `autocast`, if there is one.
+    def mixed(self, device: torch.device) -> torch.autocast:
+        """A block that takes a forward pass under `autocast`, if there is one.
 
         The backward pass is left outside, as in training.
 
-        Yields:
-            Nothing.
+        Args:
+            device: Where the pass runs.
+
+        Returns:
+            The block.
         """
-        with ExitStack() as stack:
-            if self.autocast is not None:
-                for kind in ("cpu", *(("cuda",) if torch.cuda.is_available() else ())):
-                    stack.enter_context(torch.autocast(kind, AUTOCAST[self.autocast]))
-            yield
+        autocast = AUTOCAST.get(self.autocast or "")
+        return torch.autocast(device.type, autocast, enabled=autocast is not None)
 
 
 _ROOT: Any = torch.backends
-_CUDA = {
-    "cudnn": _ROOT.cudnn,  # the parent of the next three
-    "cuda.matmul": _ROOT.cuda.matmul,
-    "cudnn.conv": _ROOT.cudnn.conv,
-    "cudnn.rnn": _ROOT.cudnn.rnn,
-}
-_ONEDNN = {
-    "mkldnn.matmul": _ROOT.mkldnn.matmul,
-    "mkldnn.conv": _ROOT.mkldnn.conv,
-    "mkldnn.rnn": _ROOT.mkldnn.rnn,
-}
+# cudnn is the parent of the next three
+_CUDA = (_ROOT.cudnn, _ROOT.cudnn.conv, _ROOT.cudnn.rnn, _ROOT.cuda.matmul)
+_ONEDNN = (_ROOT.mkldnn.matmul, _ROOT.mkldnn.conv, _ROOT.mkldnn.rnn)
 _ONEDNN_PRECISION = {"highest": "ieee", "high": "tf32", "medium": "bf16"}
 
 
@@ -159,8 +150,8 @@ def matmul_switches() -> dict[str, str]:
     Returns:
         "tf32" or "bf16" where they are shortened, "ieee" or "none" where they are not.
     """
-    switches = _CUDA | _ONEDNN
-    return {name: switches[name].fp32_precision for name in ("cuda.matmul", "mkldnn.matmul")}
+    switches = {"cuda.matmul": _ROOT.cuda.matmul, "mkldnn.matmul": _ROOT.mkldnn.matmul}
+    return {name: switch.fp32_precision for name, switch in switches.items()}
 
 
 def _set_switches(allow_tf32: bool, matmul_precision: str, stack: ExitStack) -> None:
@@ -174,27 +165,22 @@ def _set_switches(allow_tf32: bool, matmul_precision: str, stack: ExitStack) -> 
         RuntimeError: If a switch does not stay where it was put.
     """
 
-    def put(switch: Any, value: str, own: str) -> None:
-        stack.callback(setattr, switch, "fp32_precision", own)
-        switch.fp32_precision = value
-
-    def put_all(switches: Iterable[Any], value: str) -> None:
+    def put(switches: Iterable[Any], value: str) -> None:
         for switch in switches:
             if (own := switch.fp32_precision) != value:
-                put(switch, value, own)
+                stack.callback(setattr, switch, "fp32_precision", own)
+                switch.fp32_precision = value
 
-    onednn = _ONEDNN_PRECISION[matmul_precision]
-    put_all([_ROOT, *_CUDA.values(), *_ONEDNN.values()], "ieee")
+    cuda, onednn = ("tf32" if allow_tf32 else "ieee"), _ONEDNN_PRECISION[matmul_precision]
+    put((_ROOT, *_CUDA, *_ONEDNN), "ieee")
+    put((_ROOT, *_CUDA), cuda)
     if allow_tf32:
-        put_all([_ROOT, *_CUDA.values()], "tf32")
-        for switch in _ONEDNN.values():
-            follows = switch.fp32_precision == "tf32"
-            put(switch, onednn, "none" if follows else "ieee")
-    expected = dict.fromkeys(_CUDA, "tf32" if allow_tf32 else "ieee") | dict.fromkeys(
-        _ONEDNN, onednn
-    )
-    now = {name: switch.fp32_precision for name, switch in (_CUDA | _ONEDNN).items()}
-    if now != expected:
+        for switch in _ONEDNN:
+            own = "none" if switch.fp32_precision == "tf32" else "ieee"  # where it follows the root
+            stack.callback(setattr, switch, "fp32_precision", own)
+            switch.fp32_precision = onednn
+    now = [switch.fp32_precision for switch in (*_CUDA, *_ONEDNN)]
+    if now != [cuda] * len(_CUDA) + [onednn] * len(_ONEDNN):
         raise RuntimeError(f"fp32_precision switches do not stay where they were set: {now}.")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from torch import nn
+from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
 from isentrope.nouns.vectors import first_false, local_part
 
@@ -62,17 +63,6 @@ def padding_token(chosen: int | None, tokenizer: Any, config: Any) -> int | None
         if value is not None:
             return cast("list[int]", value)[0] if isinstance(value, list) else value
     return None
-
-
-_DROPOUT = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
-"""torch's own dropout modules."""
 
 
 def active_dropout(model: nn.Module) -> list[str]:
@@ -136,17 +126,17 @@ def dropout_rates(model: nn.Module, *, attributes_only: bool = False) -> dict[st
     Returns:
         Rate by module name, in the model's order.
     """
-    rates = {
-        name: _dropout_rate(module)
+    return {
+        name: rate
         for name, module in model.named_modules()
-        if not (attributes_only and isinstance(module, _DROPOUT))
+        if not (attributes_only and isinstance(module, _DropoutNd))
+        and (rate := _dropout_rate(module)) > 0
     }
-    return {name: rate for name, rate in rates.items() if rate > 0}
 
 
 def _dropout_rate(module: nn.Module) -> float:
     """The rate of torch's own modules, or the largest rate that a module keeps as a number."""
-    if isinstance(module, _DROPOUT):
+    if isinstance(module, _DropoutNd):
         return module.p
     kept = (x for key, x in vars(module).items() if "drop" in key and isinstance(x, float))
     return max(kept, default=0.0)

@@ -63,8 +63,14 @@ def shard_base(model: Any, ranks: Ranks, device: str | torch.device = "cpu") -> 
     lm = model.get_base_model() if adapted else model
     if getattr(lm, "is_quantized", False):
         raise UnsupportedModelError("A quantised base cannot be sharded: choose one of both.")
+    layers = getattr(decoder_of(lm), "layers", None)
+    if not isinstance(layers, nn.ModuleList):
+        raise UnsupportedModelError(
+            f"{name_of(lm)} keeps its layers elsewhere than in `layers`, so its base cannot be "
+            "sharded: leave shard_base false."
+        )
     mesh = init_device_mesh(torch.device(device).type, (ranks.size,))
-    for layer in layers_of(lm):
+    for layer in layers:
         whole = {p for p in layer.parameters() if adapted and p.requires_grad}
         fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
     rest = [p for p in model.parameters() if not isinstance(p, DTensor)]
@@ -109,27 +115,6 @@ def put_back(parameter: nn.Parameter, data: torch.Tensor) -> None:
 def is_spread(model: nn.Module) -> bool:
     """Whether a parameter of a model is spread over processes."""
     return any(isinstance(p, DTensor) for p in model.parameters())
-
-
-def layers_of(lm: Any) -> nn.ModuleList:
-    """The decoder layers of a causal LM.
-
-    Args:
-        lm: The causal LM, below any adapter wrapper.
-
-    Returns:
-        Its layers.
-
-    Raises:
-        UnsupportedModelError: If it keeps them elsewhere.
-    """
-    found = getattr(decoder_of(lm), "layers", None)
-    if not isinstance(found, nn.ModuleList):
-        raise UnsupportedModelError(
-            f"{name_of(lm)} keeps its layers elsewhere than in `layers`, so its base cannot be "
-            "sharded: leave shard_base false."
-        )
-    return found
 
 
 @dataclass(frozen=True)

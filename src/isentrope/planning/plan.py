@@ -14,12 +14,11 @@ from typing import Any
 import torch
 
 from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
-from isentrope.models.adapter import require_tunable, train_only
+from isentrope.models.adapter import read_adapter, train_only
 from isentrope.models.base_model import adapter_base, has_weights, model_config
 from isentrope.models.precision import Precision
-from isentrope.system.checkpoint_folder import ADAPTER_CONFIG, CheckpointFolder
+from isentrope.system.checkpoint_folder import CheckpointFolder
 from isentrope.system.errors import IsentropeError
-from isentrope.system.reading import reading
 
 
 def meta_model(
@@ -46,20 +45,16 @@ def meta_model(
         FileNotFoundError: If the base model is a path that is not there.
         FileError: If a configuration cannot be read.
     """
-    from peft import PeftConfig, get_peft_model
+    from peft import get_peft_model
     from transformers import AutoModelForCausalLM
 
     source, folder = str(folder), Path(folder)
-    settings = CheckpointFolder(folder).adapter if folder.is_dir() else {}
-    if settings:
-        require_tunable(folder, settings)
-        named = settings.get("base_model_name_or_path")
-        source = adapter_base(folder, named, base_model, allow_hub=allow_hub)
+    adapter = read_adapter(folder) if CheckpointFolder(folder).is_adapter else None
+    if adapter is not None:
+        source = adapter_base(folder, base_model, allow_hub=allow_hub)
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(model_config(source), dtype=dtype)
-        if settings:
-            with reading(folder / ADAPTER_CONFIG):
-                adapter = PeftConfig.from_pretrained(str(folder))
+        if adapter is not None:
             adapter.inference_mode = False
             adapter.base_model_name_or_path = model.name_or_path or None  # else peft warns
             model = get_peft_model(model, adapter)

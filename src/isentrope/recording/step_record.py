@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.models.embeddings import head_of
+from isentrope.models.architecture import head_of
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy

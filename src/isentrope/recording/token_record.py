@@ -75,7 +75,7 @@ def sequences_of(piece: ForwardPass, head: Any, temperature: float) -> list[Trai
 
     Args:
         piece: The forward pass, after its backward pass.
-        head: Hidden states in, logits out (`models.embeddings`).
+        head: Hidden states in, logits out (`models.architecture`).
         temperature: T of the loss.
 
     Returns:

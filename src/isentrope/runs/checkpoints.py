@@ -11,8 +11,7 @@ import torch
 
 from isentrope.config.measure import CheckpointConfig, PolicyConfig
 from isentrope.config.stages import SamplingConfig
-from isentrope.models.checkpoint import require_checkpoint
-from isentrope.models.layouts import foreign_layout
+from isentrope.models.checkpoint import foreign_layout, require_checkpoint
 from isentrope.models.sharding import shard_base
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring_batches import tokens_in

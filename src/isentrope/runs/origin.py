@@ -74,9 +74,9 @@ def checkpoint_digests(
     parts = {"weights": _of_files(sorted(folder.glob("*.safetensors")))}
     base: Path | None = folder
     if settings := CheckpointFolder(folder).adapter:
-        named = settings.pop("base_model_name_or_path", None)
+        settings.pop("base_model_name_or_path", None)
         parts["adapter settings"] = digest_of(settings)
-        source = adapter_base(folder, named, base_model, allow_hub=allow_hub)
+        source = adapter_base(folder, base_model, allow_hub=allow_hub)
         base = local_folder(source)
         parts |= base_digests(base, source)
     else:

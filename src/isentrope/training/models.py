@@ -18,8 +18,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from isentrope.models.adapter import with_adapter
 from isentrope.models.base_model import adapter_base, causal_lm
-from isentrope.models.checkpoint import load_tokenizer, require_checkpoint, with_adapter
+from isentrope.models.checkpoint import load_tokenizer, require_checkpoint
 from isentrope.models.sharding import is_spread
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import EOS_ID, PAD_ID, character_tokenizer, longest_response
@@ -211,7 +212,7 @@ def _with_saved_adapter(
             f"The adapter in {folder} has dropout {settings['lora_dropout']}: its update would be "
             "random. Set lora_dropout to 0 in its adapter_config.json."
         )
-    source = adapter_base(folder, settings.get("base_model_name_or_path"), allow_hub=allow_hub)
+    source = adapter_base(folder, allow_hub=allow_hub)
     source = source if not Path(source).exists() else str(Path(source).resolve())
     model = with_adapter(causal_lm(source, dtype=getattr(torch, dtype)), folder)
     model.peft_config["default"].base_model_name_or_path = source

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.models.layouts import foreign_file
+from isentrope.models.checkpoint import foreign_file
 from isentrope.nouns.vectors import is_sharded, sharded_like
 from isentrope.policy.language_model import Policy
 from isentrope.system.checkpoint_folder import require_own_states

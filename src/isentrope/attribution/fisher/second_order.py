@@ -42,8 +42,8 @@ from isentrope.attribution.gradients.storage_plan import GradientOptions, Storag
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.attribution.noise.scale import NoiseScale, noise_scale_of_gram
 from isentrope.estimators.functional import infinitesimal_jackknife
+from isentrope.models.architecture import derivative_of_scores
 from isentrope.models.batching import micro_batches
-from isentrope.models.embeddings import derivative_of_scores
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector

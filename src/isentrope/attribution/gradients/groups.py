@@ -28,7 +28,7 @@ from isentrope.estimators.functional import Functionals, Units, infinitesimal_ja
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import ScoredBatch
-from isentrope.models.embeddings import derivative_of_scores
+from isentrope.models.architecture import derivative_of_scores
 from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_groups
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply

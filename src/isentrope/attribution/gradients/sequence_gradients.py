@@ -29,9 +29,12 @@ from isentrope.attribution.gradients.layers import Layer, by_sequence, find_laye
 from isentrope.attribution.gradients.lora import recorded_lora
 from isentrope.attribution.gradients.storage_plan import GradientBackend
 from isentrope.attribution.gradients.token_sum import TokenSum, first_tokens
-from isentrope.models.architecture import UnsupportedModelError
+from isentrope.models.architecture import (
+    DerivativeOfTraining,
+    UnsupportedModelError,
+    derivative_of_scores,
+)
 from isentrope.models.batching import MicroBatch, at_once, micro_batches
-from isentrope.models.embeddings import DerivativeOfTraining, derivative_of_scores
 from isentrope.models.requirements import require_no_checkpointing
 from isentrope.nouns.vectors import (
     Vector,

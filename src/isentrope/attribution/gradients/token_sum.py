@@ -24,7 +24,7 @@ class TokenSum:
         entropy_weights: b, (n, t) float64, or None.
         rows: (n,) int64, the row that each sequence's gradient is added to; None: its own.
         of_training: Whether the gradients are those of a training step, or the derivatives of the
-            scores themselves; they differ in padding rows (`models.embeddings`).
+            scores themselves; they differ in padding rows (`models.architecture`).
     """
 
     rollouts: Rollouts

@@ -18,7 +18,7 @@ from isentrope.attribution.gradients.groups import GradientGroups
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
-from isentrope.models.embeddings import DerivativeOfTraining
+from isentrope.models.architecture import DerivativeOfTraining
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, largest_part, local_part
 from isentrope.policy.gradient import score_jvp
