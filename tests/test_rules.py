@@ -14,7 +14,7 @@ SOURCES = ROOT / "src" / "isentrope"
 SIZE = runpy.run_path(str(ROOT / ".ci" / "size.py"))
 
 SHARED_NAMES = """
-    Column Evaluation Measurement Report SamplingConfig Section Study
+    Column Evaluation Measurement Report SamplingConfig Section
     optimizer_step require_finite resume sequence_weights
 """
 """Functions and classes that two modules define."""

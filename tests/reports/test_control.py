@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from isentrope.reports.panels.training import control_panels
+from isentrope.reports.panels.curves import control_panels
 from isentrope.reports.read_run import read_run
 from isentrope.reports.report import write_report
 from tests.reports import made_up
@@ -40,11 +40,11 @@ def test_entropy_is_held_against_its_target(tmp_path):
     columns = {"entropy": [0.22] * half + [0.2] * half, "entropy_se": 0.01, "target": 0.2}
     panel = panels(write_run(tmp_path / "run", **columns))["control_entropy"]
     assert panel.caption.replace("\u00a0", " ") == (
-        "Over 20 steps: attained went from 0.22 to 0.2; target went from 0.2 to 0.2; on average "
-        "the two are 5.0 % apart."
+        "From step 1 to 20: attained went from 0.22 to 0.2; target went from 0.2 to 0.2; on "
+        "average the two are 5.0 % apart."
     )
-    assert "control/target" in panel.data.columns
-    band, _ = panel.figure.axes[0].collections
+    assert set(panel.data["of"]) == {"attained", "target"}
+    band = panel.figure.axes[0].collections[0]
     heights = band.get_paths()[0].vertices[:, 1]
     assert (heights.min(), heights.max()) == pytest.approx((0.2 - 0.01, 0.22 + 0.01))
 
@@ -54,16 +54,21 @@ def test_what_was_touched_is_told_and_gaps_are_no_error(tmp_path):
     run = write_run(tmp_path / "run", touched=0.02, changed=changed, strength=0.5)
     times = [{"step": k + 1, "seconds": 4.0, "control/seconds": 1.0} for k in range(STEPS)]
     (run / "logs" / "timing.jsonl").write_text("\n".join(map(json.dumps, times)))
-    assert panels(run)["control_tokens"].caption == (
-        "Over 20 steps: of tokens touched went from 0.02 to 0.02; of their weight changed went "
-        "from 0.1 to 0.1. The control took 1 seconds per step, 25\u00a0% of the time of training."
+    found = panels(run)
+    assert found["control_tokens"].caption == (
+        "From step 1 to 20: of tokens touched went from 0.02 to 0.02; of their weight changed went "
+        "from 0.1 to 0.1."
+    )
+    assert found["control_time"].caption == (
+        "From step 1 to 20: the control went from 1 to 1; the whole step went from 4 to 4."
     )
 
 
 def test_a_step_control_tells_what_it_expected_and_what_it_asked(tmp_path):
     found = panels(write_run(tmp_path / "run", predicted=-0.01, asked=-0.002))
     assert found["control_step"].caption == (
-        "Over 20 steps: step without the control sums to −0.2; requested of the step sums to −0.04."
+        "From step 1 to 20: step without the control sums to −0.2; requested of the step sums to "
+        "−0.04."
     )
     assert "control_tokens" not in found
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from isentrope.reports import drawing, page
-from isentrope.reports.compare import entropy_change_figure
 from isentrope.reports.drawing import INK, PAPER
+from isentrope.reports.panels.change import entropy_change_figure
 from isentrope.results.results import MeasureResult
 from tests.reports import made_up
 
@@ -91,6 +91,6 @@ def test_a_value_that_is_not_finite_does_not_spoil_the_figure(figure_of):
 def test_a_long_curve_is_drawn_by_its_extremes():
     values = np.random.default_rng(0).standard_normal(40_000)
     values[12_345], values[20_000:20_100] = 50.0, np.nan
-    curve = drawing.line(np.arange(len(values)), values, INK, "curve")
-    drawn = page.svg_file(drawing.chart("x", "y", curve), "curve")
+    curve = drawing.Series("curve", INK, np.arange(len(values)), values, "-")
+    drawn = page.svg_file(drawing.chart("x", {"y": [curve]}), "curve")
     assert len(drawn) < 300_000

@@ -13,7 +13,7 @@ def test_steps_are_in_order_of_their_number_and_the_last_is_shown(tmp_path):
     for name in ("step_8", "step_40", "step_100", "step_100_repeat_1"):
         write(tmp_path, "measure", name, measure(name))
     reading = read_run(tmp_path)
-    assert list(reading.measurements[MeasureResult])[:2] == ["step_8", "step_40"]
+    assert [one.name for one in reading.of(MeasureResult)][:2] == ["step_8", "step_40"]
     assert reading.focus == "step_100"
 
 
@@ -51,8 +51,6 @@ def test_an_evaluation_without_a_finished_step_is_left_out_and_said_to_be(tmp_pa
 def test_estimates_that_are_null_do_not_stop_a_report(tmp_path):
     nothing = estimate(1.0) | dict.fromkeys(("value", "se", "ci_low", "ci_high"))
     write(tmp_path, "measure", "step_8", measure(linear_range=nothing | {"rate_over_range": None}))
-    from isentrope.reports.report import write_report
-
     assert write_report(tmp_path).page.exists()
 
 
@@ -61,7 +59,7 @@ def test_results_of_the_first_version_are_read(tmp_path):
     run = shutil.copytree(Path(__file__).with_name("first_results"), tmp_path / "run")
     reading = read_run(run)
     assert not [x for x in reading.missing if "left out" in x]
-    assert {kind.verb for kind, of in reading.measurements.items() if of} == {
+    assert {one.result.verb for one in reading.measurements} == {
         "measure",
         "influence",
         "noise",

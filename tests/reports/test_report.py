@@ -9,7 +9,15 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from isentrope.reports.report import write_report
-from tests.reports.made_up import make_run, measure, noise, sweep_row, write, write_evaluation
+from tests.reports.made_up import (
+    UNIT,
+    make_run,
+    measure,
+    noise,
+    sweep_row,
+    write,
+    write_evaluation,
+)
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +81,8 @@ def test_every_figure_is_a_file_and_its_data_are_beside_it(whole):
 def test_the_data_link_holds_the_numbers_that_are_drawn(whole):
     link = re.search(r'href="data:text/csv[^,]*,([^"]*)" download="delta_h.csv"', whole[1])
     rows = list(csv.DictReader(io.StringIO(urllib.parse.unquote(link.group(1)))))
-    assert [float(row["eta"]) for row in rows] == [1e-5, 1e-3, 1e-2]
-    assert float(rows[1]["delta_h"]) == -1.7e-3
+    drawn = [(float(row["learning rate η"]), float(row[f"ΔH ({UNIT})"])) for row in rows[:3]]
+    assert drawn == [(1e-5, -2e-5), (1e-3, -1.7e-3), (1e-2, 1e-2)]
 
 
 def test_every_panel_names_command_seeds_and_versions(whole):

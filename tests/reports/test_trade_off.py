@@ -98,11 +98,7 @@ def test_the_panel_draws_the_rates_at_which_both_have_intervals(tmp_path):
     (axes,) = panel.figure.axes
     points = next(line for line in axes.lines if line.get_marker() == "o")
     assert len(points.get_xdata()) == 2
-    assert list(panel.data["delta_j"]) == [2e-4, 0.018, 0.1]
-    assert (
-        "expected reward, 0.7 before it, by 0.018 [0.0144, 0.0216]".replace(
-            ", 0.0216", ",\u00a00.0216"
-        )
-        in panel.caption
-    )
-    assert math.isclose(panel.numbers["ΔJ at η = 0.001"].value, 0.018)
+    assert list(panel.data["ΔJ (reward)"]) == [2e-4, 0.018]
+    assert "J 0.7 [" in panel.caption
+    assert "ΔJ at the training rate 0.018 [0.0144,\u00a00.0216]" in panel.caption
+    assert math.isclose(panel.numbers["ΔJ at the training rate"].value, 0.018)

@@ -7,7 +7,8 @@ import pytest
 
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports.compare import difference, differences
-from isentrope.reports.panel import Panel, Source, with_interval
+from isentrope.reports.panel import Panel, Source
+from isentrope.reports.words import with_interval
 from isentrope.results.header import Provenance
 from tests.reports import made_up
 
@@ -51,9 +52,9 @@ def panel(rng, shift, key, noise):
     own = shift + np.random.default_rng(key).normal(size=40) + noise * rng.normal(size=40)
     influences = pd.Series((own - own.mean()) / 40, [f"{key}/{i}" for i in range(40)])
     found = estimate(own.mean(), own.std(ddof=1) / np.sqrt(40), 40)
-    source = Source("", (), Provenance(seeds={"E": key}))
+    source = Source("", "", Provenance(seeds={"E": key}))
     numbers, series = {"x": found}, {"x": influences}
-    return Panel("", "", "", source, pd.DataFrame(), numbers=numbers, influences=series)
+    return Panel(source, "", "", "", pd.DataFrame(), numbers=numbers, influences=series)
 
 
 def test_runs_that_share_their_prompts_are_compared_in_pairs():

@@ -124,11 +124,9 @@ def test_influence_of_groups_sums_to_the_gradients_part(run):
 
 def test_the_report_shows_groups_and_nothing_where_there_are_none(run, tiny, tmp_path):
     made = write_report(run[0])
-    for name, column in {"groups": "class", "pass_by_group_1": "group", "price": "class"}.items():
-        shown = {
-            text.removeprefix("group ") for text in pd.read_csv(made.folder / f"{name}.csv")[column]
-        }
-        assert "easy" in shown & set(GROUPS)
+    for name in ("groups", "pass_by_group_1", "price"):
+        shown = pd.read_csv(made.folder / f"{name}.csv")["of"]
+        assert shown.str.contains("easy").any()
     verb_of(tiny, tiny / "prompts.jsonl", tmp_path / "plain", "measure")
     plain = write_report(tmp_path / "plain")
     assert not list(plain.folder.glob("*group*"))

@@ -19,7 +19,7 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.reports.compare import entropy_change_figure
+from isentrope.reports.panels.change import entropy_change_figure
 from isentrope.reports.read_run import read_run
 from isentrope.reports.report import write_report
 from isentrope.reports.verdict import verdict

@@ -1,4 +1,4 @@
-"""What figures are made of: marks (lines, points, bars) on axes with labels and a legend.
+"""What figures are made of: marks (series, levels, bars) on axes with labels and a legend.
 
 A mark is a function of axes; `chart` draws marks into a figure. A figure is WIDTH units wide, which
 is a column of the page on a desktop; on a phone it shrinks by a fifth and can still be read.
@@ -9,8 +9,8 @@ screen gets the dark ones. The hues (Okabe and Ito's for what is measured and pr
 against ochre for fall and rise) can be distinguished by colour-blind readers.
 """
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import matplotlib as mpl
@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.panel import has_interval, number
+from isentrope.reports.words import has_interval, number
 from isentrope.system.formatting import power_of_ten
 
 COLOURS = {
@@ -46,6 +46,10 @@ MEASURED, FIRST, SECOND, FALL, RISE, REWARD, LOSS, TOGETHER, APART, INK, MUTED, 
 )
 
 
+OF_ORDERS = {"first order": FIRST, "second order": SECOND, "measured": MEASURED}
+"""Colours of bars of these names."""
+
+
 def by_sign(value: float) -> str:
     """The colour of a change: that of a fall below zero, that of a rise otherwise."""
     return FALL if value < 0 else RISE
@@ -64,6 +68,9 @@ DOTS = 72
 
 STEP = "training step"
 """The label of an axis of whole numbers."""
+
+FEW = 16
+"""Points up to which a curve has bars, and no band."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 11,
@@ -89,143 +96,159 @@ Mark = Callable[[Axes], object]
 """Draws something on axes."""
 
 
-def canvas(height: int, rows: int = 1, **options: Any) -> tuple[Figure, list[Axes]]:
-    """An empty figure in the style of the report."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH / DOTS, height / DOTS), layout="constrained")
-        panels = list(figure.subplots(rows, 1, squeeze=False, **options)[:, 0])
-        for axes in panels:  # ticks are made when they are drawn, by the style of then
-            axes.tick_params(which="both", labelsize=11, colors=MUTED)
-    return figure, panels
+@dataclass(frozen=True)
+class Series:
+    """Points, or a line, with their errors where they are given as estimates.
+
+    Attributes:
+        label: In the legend.
+        colour: Of all of it.
+        x: Places, a sequence of numbers or of estimates.
+        y: Values, likewise.
+        fmt: Marker and line, as matplotlib has them. A line of many points has its errors as a
+            band.
+        style: More of matplotlib's style.
+    """
+
+    label: str | None
+    colour: str
+    x: Any
+    y: Any
+    fmt: str = "o"
+    style: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, axes: Axes) -> None:
+        """Draw it."""
+        (x, xerr), (y, yerr) = _with_errors(self.x), _with_errors(self.y)
+        style, fmt = {"elinewidth": 1, "capsize": 2.5} | dict(self.style), self.fmt
+        if "-" in fmt and len(y) > FEW and yerr is not None:
+            band: Any = {"color": self.colour, "alpha": 0.16, "linewidth": 0}
+            axes.fill_between(x, y - yerr[0], y + yerr[1], **band)
+            yerr, fmt = None, "-"
+        axes.errorbar(x, y, yerr, xerr, fmt, color=self.colour, label=self.label, **style)
+
+    def table(self, x: str, y: str) -> pd.DataFrame:
+        """What is drawn, under the labels of the axes."""
+        columns = [
+            {"of": self.label or ""} | _columns(x, at) | _columns(y, value)
+            for at, value in zip(self.x, self.y, strict=True)
+        ]
+        return pd.DataFrame(columns)
 
 
-def chart(x: str, y: str, *marks: Mark, height: int = 260, **options: Any) -> Figure:
-    """A figure of marks; the arguments are those of `fill`."""
-    figure, (axes,) = canvas(height)
-    fill(axes, x, y, *marks, **options)
-    return figure
+def _columns(name: str, value: Any) -> dict[str, float]:
+    return value.columns(name) if isinstance(value, Estimate) else {name: value}
 
 
-def fill(
-    axes: Axes, x: str, y: str, *marks: Mark, zero: str = "", grid: str = "y", columns: int = 3
-) -> None:
-    """Marks, labels, numbers at the ticks, faint lines, and a legend of what has a label.
+def _with_errors(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
+    estimates = [value for value in values if isinstance(value, Estimate)]
+    if not estimates:
+        return np.array(values), None
+    return np.array([estimate.value for estimate in estimates]), errors(estimates)
+
+
+def errors(estimates: Iterable[Estimate]) -> np.ndarray:
+    """(2, m) lengths of intervals below and above the values; 0 where one is withheld."""
+    return np.array(
+        [
+            (e.value - e.ci_low, e.ci_high - e.value) if has_interval(e) else (0.0, 0.0)
+            for e in estimates
+        ]
+    ).T
+
+
+def dashed(place: float, label: str, across: str = "y", dashes: Sequence[float] = (6, 2)) -> Mark:
+    """A dashed line across an axis at one of its values."""
+    style: Any = {"color": MUTED, "dashes": dashes, "linewidth": 1.2, "label": label}
+    return lambda axes: (axes.axvline if across == "x" else axes.axhline)(place, **style)
+
+
+def chart(x: str, rows: Mapping[str, Sequence[Mark]], height: int = 310) -> Figure:
+    """A figure of marks, with numbers at the ticks, faint lines, and a legend above.
 
     Args:
-        axes: Empty.
-        x: Label of the horizontal axis; where it is empty, the axis is left as it is.
-        y: Label of the vertical axis.
-        *marks: What is drawn.
-        zero: Axes whose zero is marked: "x", "y" or both.
-        grid: Axes with lines to read values by: "x", "y" or "both".
-        columns: Of the legend.
+        x: Label of the horizontal axis, which all rows share.
+        rows: What is drawn, by the label of its vertical axis, from top to bottom.
+        height: Of the figure.
+
+    Returns:
+        The figure; zero is marked on axes that have it.
     """
     with mpl.rc_context(STYLE):
-        for mark in marks:
-            mark(axes)
-        for name, draw in {"x": axes.axvline, "y": axes.axhline}.items():
-            if name in zero:
-                draw(0, color=MUTED, linewidth=0.8, zorder=0)
-        for axis, label in ((axes.xaxis, x), (axes.yaxis, y)):
-            axis.set_label_text(label)
-            if axis.get_scale() != "linear":
-                axis.set_major_formatter(FuncFormatter(lambda value, _: power_of_ten(value)))
-                axis.set_minor_formatter(FuncFormatter(lambda *_: ""))
-            elif label:
-                axis.set_major_locator(
-                    MaxNLocator(4, steps=[1, 2, 2.5, 5, 10], integer=label == STEP)
-                )
-                axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
-        axes.grid(axis=grid, color=LINE, linewidth=0.8)  # pyright: ignore[reportArgumentType]
-        if axes.get_legend_handles_labels()[1]:  # above the panel, where it covers nothing
-            axes.legend(
+        figure = Figure(figsize=(WIDTH / DOTS, height / DOTS), layout="constrained")
+        panels = figure.subplots(len(rows), 1, squeeze=False, sharex=True)[:, 0]
+        for axes, (y, marks) in zip(panels, rows.items(), strict=True):
+            for mark in marks:
+                mark(axes)
+            axes.tick_params(which="both", labelsize=11, colors=MUTED)  # made when drawn
+            for axis, label, across in (
+                (axes.xaxis, x, axes.axvline),
+                (axes.yaxis, y, axes.axhline),
+            ):
+                low, high = axis.get_view_interval()
+                if low < 0 < high and label not in ("", STEP):
+                    across(0, color=MUTED, linewidth=0.8, zorder=0)
+                _furnish(axis, label)
+            axes.grid(color=LINE, linewidth=0.8)
+            axes.label_outer()
+        if panels[0].get_legend_handles_labels()[1]:  # above the panel, where it covers nothing
+            panels[0].legend(
                 loc="lower left",
                 bbox_to_anchor=(0, 1.0),
-                ncols=columns,
+                ncols=2,
                 frameon=False,
                 handlelength=1.6,
                 columnspacing=1.4,
             )
+    return figure
 
 
-def named_rows(names: Sequence[str], label: str, *marks: Mark, height: int) -> Figure:
+def _furnish(axis: Any, label: str) -> None:
+    """A label, and ticks with numbers."""
+    axis.set_label_text(label)
+    if axis.get_scale() != "linear":
+        axis.set_major_formatter(FuncFormatter(lambda value, _: power_of_ten(value)))
+        axis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    elif label:
+        whole = label == STEP
+        axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10], integer=whole))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+
+
+def named_rows(names: Sequence[str], label: str, *marks: Mark) -> Figure:
     """Rows from top to bottom with their names, over an axis of numbers."""
-    figure = chart(label, "", *marks, height=height, zero="x", grid="x")
+    figure = chart(label, {"": marks}, 90 + 30 * len(names))
     (axes,) = figure.axes
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
     return figure
 
 
-def line(x: Any, y: Any, colour: str, label: str, *, band: Any = None, **style: Any) -> Mark:
-    """A line, with a band from band[0] to band[1]."""
-
-    def draw(axes: Axes) -> None:
-        if band is not None:
-            axes.fill_between(x, *band, color=colour, alpha=0.16, linewidth=0)
-        axes.plot(x, y, color=colour, label=label, **style)
-
-    return draw
-
-
-def logged(rows: pd.DataFrame, column: str, colour: str, label: str) -> Mark:
-    """A column of a log by step, in the band of its interval, or else of one standard error."""
-    y, se = rows[column], rows.get(f"{column}_se", math.nan)
-    ends = {"low": y - se, "high": y + se}
-    band = [rows.get(f"{column}_ci_{end}", one_se).astype(float) for end, one_se in ends.items()]
-    return line(rows["step"], y, colour, label, band=band)
-
-
-def dashed(
-    place: float, label: str, across: str = "y", dashes: Sequence[float] = (6, 2, 1, 2)
-) -> Mark:
-    """A dashed line across an axis at one of its values."""
-    style: Any = {"color": MUTED, "dashes": dashes, "linewidth": 1.2}
-    return lambda axes: (axes.axvline if across == "x" else axes.axhline)(
-        place, label=label, **style
-    )
-
-
-def points(x: Any, y: Any, colour: str, label: str | None = None, **style: Any) -> Mark:
-    """Points; those given as estimates have their errors."""
-    (x, xerr), (y, yerr) = (_with_errors(list(values)) for values in (x, y))
-    style = {"fmt": "o", "elinewidth": 1, "capsize": 2.5} | style
-    return lambda axes: axes.errorbar(x, y, yerr, xerr, color=colour, label=label, **style)
-
-
-def _with_errors(values: list[Any]) -> tuple[list[Any], np.ndarray | None]:
-    if not values or not isinstance(values[0], Estimate):
-        return values, None
-    return [e.value for e in values], errors(values)
-
-
-def errors(estimates: Iterable[Estimate]) -> np.ndarray:
-    """(2, m) lengths of intervals below and above the values; 0 where one is withheld.
-
-    A number of which only the standard error is known (n = 0) has one standard error.
+def bars(
+    estimates: Mapping[str, Estimate], label: str, starts: Sequence[float] | float = 0.0
+) -> Figure:
+    """Horizontal bars with their names, and whiskers at their ends.
 
     Args:
-        estimates: The values.
+        estimates: By name, which may have a colour of its own; others are coloured by sign.
+        label: Of the axis.
+        starts: Where the bars begin.
 
     Returns:
-        The lengths.
+        The figure.
     """
-    ends = [
-        (e.value - e.ci_low, e.ci_high - e.value) if has_interval(e) else (0 if e.n else e.se,) * 2
-        for e in estimates
-    ]
-    return np.nan_to_num(np.array(ends, dtype=float).T)
-
-
-def bars(names: Sequence[str], estimates: Sequence[Estimate], label: str) -> Figure:
-    """Horizontal bars with their names, coloured by sign, and whiskers at their ends."""
-    values, places = [e.value for e in estimates], range(len(names))
-    colours = [by_sign(value) for value in values]
-
-    def draw(axes: Axes) -> None:
-        axes.barh(places, values, 0.56, color=colours)
-
-    whiskers = points(estimates, places, INK, fmt="none")
-    return named_rows(names, label, draw, whiskers, height=90 + 30 * len(names))
+    places, values = range(len(estimates)), [e.value for e in estimates.values()]
+    style: Any = {
+        "color": [
+            OF_ORDERS.get(name.partition("  ")[0], by_sign(e.value))
+            for name, e in estimates.items()
+        ],
+        "xerr": errors(estimates.values()),
+        "error_kw": {"elinewidth": 1, "capsize": 2.5, "color": INK, "ecolor": INK},
+    }
+    return named_rows(
+        list(estimates), label, lambda axes: axes.barh(places, values, 0.56, starts, **style)
+    )

@@ -15,7 +15,8 @@ import torch
 from isentrope.config.io import ConfigError, read_yaml
 from isentrope.evaluation.metrics import prompt_scores
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.panel import Source, estimates_in
+from isentrope.reports.panel import Source
+from isentrope.reports.words import estimates_in
 from isentrope.results.header import Provenance
 from isentrope.results.verbs import RECORDS
 from isentrope.runs.evaluation_folder import TABLE, finished, table_of
@@ -45,6 +46,11 @@ def provenance_of(config: Sections) -> Provenance:
     known = {field.name for field in fields(Provenance)}
     content = config.get("provenance", {})
     return Provenance(**{key: value for key, value in content.items() if key in known and value})
+
+
+def again(verb: str, folder: Path) -> str:
+    """The command that makes the results in a folder again."""
+    return f"isentrope {verb} {folder / 'config.yaml'} --out NEW_FOLDER"
 
 
 @dataclass(frozen=True)
@@ -87,10 +93,11 @@ class Evaluation:
         known = [k for k in ks if k <= int(drawn.min())]
         return {k: pd.Series(prompt_scores(drawn, correct, k).numpy(), right.index) for k in known}
 
+    @property
     def source(self) -> Source:
         """Where a panel of it comes from."""
-        command = f"isentrope evaluate {self.folder / 'config.yaml'} --out NEW_FOLDER"
-        return Source(command, (str(self.folder / TABLE),), provenance_of(self.config))
+        command = again("evaluate", self.folder)
+        return Source(command, str(self.folder / TABLE), provenance_of(self.config))
 
 
 def find_evaluations(

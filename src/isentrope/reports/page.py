@@ -26,8 +26,10 @@ from matplotlib.figure import Figure
 
 from isentrope.reports.compare import Difference, differences
 from isentrope.reports.drawing import COLOURS, DOTS, STYLE, stylesheet
-from isentrope.reports.panel import Panel, Section, markup, number, templates
+from isentrope.reports.panel import Panel, templates
+from isentrope.reports.read_run import Reading
 from isentrope.reports.verdict import FIRST, Claim
+from isentrope.reports.words import number
 from isentrope.system.file_contents import csv
 from isentrope.system.files import sha256, write_bytes
 
@@ -82,29 +84,51 @@ ROWS = 12
 
 
 @dataclass(frozen=True)
+class Section:
+    """Panels under one heading.
+
+    Attributes:
+        key: Of its link.
+        title: The heading: a question that it answers.
+        lead: A sentence on how to read it.
+        panels: In the order shown.
+    """
+
+    key: str
+    title: str
+    lead: str
+    panels: list[Panel]
+
+
+@dataclass(frozen=True)
 class Column:
     """One run of the page.
 
     Attributes:
         label: "A" or "B"; empty where there is one run.
-        name: Of the run folder.
-        about: What is shown: checkpoint, task.
+        reading: The run.
         claims: The verdict.
-        missing: What is not there.
         sections: Everything else.
     """
 
     label: str
-    name: str
-    about: str
+    reading: Reading
     claims: list[Claim]
-    missing: list[str]
     sections: list[Section]
 
     @property
-    def panels(self) -> dict[str, Panel]:
-        """The panels of all sections by their keys."""
-        return {panel.key: panel for section in self.sections for panel in section.panels}
+    def name(self) -> str:
+        """Of the run folder."""
+        return self.reading.folder.resolve().name
+
+    @property
+    def about(self) -> str:
+        """What is shown: checkpoint, length of the training, task."""
+        config, steps = self.reading.config, len(self.reading.metrics)
+        data = config.get("data") or config.get("batch_config") or {}
+        trained = f"{steps} training steps" if steps else None
+        words = (self.reading.focus, trained, data.get("dataset_name"))
+        return " · ".join(str(word) for word in words if word)
 
     def of(self, sentence: str) -> str:
         """A sentence, with the label of its run if it has one."""
@@ -120,18 +144,16 @@ class RenderedPanel:
         id: Used once in the page, and the name of its files.
         label: Of its run.
         figure: Inline SVG.
-        table: The first rows of its data.
+        cells: The first rows of its data.
         csv: A link that holds its data; None where they are too large.
-        note: On rows that are not shown, and where they are.
     """
 
     panel: Panel
     id: str
     label: str
     figure: Markup
-    table: Markup
+    cells: list[list[tuple[str, bool]]]
     csv: str | None
-    note: str
 
 
 def write_page(columns: Sequence[Column], folder: Path) -> str:
@@ -175,40 +197,29 @@ Rows = list[tuple[list[RenderedPanel], list[Difference]]]
 
 def _sections(columns: Sequence[Column], folder: Path) -> Iterator[tuple[Section, Rows]]:
     """What every run has; the files of the other panels are written too."""
-    shown = {
-        column.label: {key: _show(column, panel, folder) for key, panel in column.panels.items()}
+    shown = [
+        {panel.key: _show(column, panel, folder) for of in column.sections for panel in of.panels}
         for column in columns
-    }
+    ]
     for section in columns[0].sections:
-        together = [[panels.get(p.key) for panels in shown.values()] for p in section.panels]
-        rows = [[x for x in panels if x is not None] for panels in together if None not in panels]
+        keys = [panel.key for panel in section.panels]
+        rows = [[of[key] for of in shown] for key in keys if all(key in of for of in shown)]
         if rows:
             yield section, [(row, list(differences(*(x.panel for x in row)))) for row in rows]
 
 
 def _show(column: Column, panel: Panel, folder: Path) -> RenderedPanel:
     name = f"{column.label.lower()}_{panel.key}" if column.label else panel.key
-    data, text, note, figure = panel.data, csv(panel.data), "", ""
+    text, figure = csv(panel.data), ""
     write_bytes(folder / f"{name}.csv", text)
     if panel.figure is not None:
         svg = svg_file(panel.figure, name)
         write_bytes(folder / f"{name}.svg", svg)
         write_bytes(folder / f"{name}.png", png_file(panel.figure))
         figure = inline(svg, name, panel.caption)
-    fits = len(text) <= LARGEST
-    if len(data) > ROWS:
-        place = "the CSV" if fits else f"{folder.name}/{name}.csv"
-        note = f"{ROWS} of {len(data):,} rows; all of them in {place}.".replace(",", "\u202f")
-    cells = [[_cell(x) for x in row] for row in data.head(ROWS).itertuples(index=False)]
-    return RenderedPanel(
-        panel,
-        name,
-        column.label,
-        Markup(figure),
-        markup("data", list(data.columns), cells),
-        f"data:text/csv;charset=utf-8,{quote(text.decode())}" if fits else None,
-        note,
-    )
+    link = f"data:text/csv;charset=utf-8,{quote(text.decode())}" if len(text) <= LARGEST else None
+    cells = [[_cell(x) for x in row] for row in panel.data.head(ROWS).itertuples(index=False)]
+    return RenderedPanel(panel, name, column.label, Markup(figure), cells, link)
 
 
 def _cell(value: Any) -> tuple[str, bool]:

@@ -1,22 +1,22 @@
 """A panel of the report: a figure, its message in a sentence, and its source.
 
-Estimates are written here too: in words, short and with their errors, from rows of tables.
+Most panels are one of two kinds: bars of estimates by name, or curves along training.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from isentrope.nouns.estimate import COLUMNS, Estimate
+from isentrope.nouns.estimate import Estimate
+from isentrope.reports.drawing import FEW, STEP, Mark, Series, bars, chart
+from isentrope.reports.words import from_to, number, rows_of, with_interval
 from isentrope.results.header import Provenance
-from isentrope.system.formatting import MISSING, PAGE, known
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Source:
 
     Attributes:
         command: What makes them again.
-        files: The files that were read.
+        path: What was read.
         made_with: Versions and seeds; empty where the files do not say.
     """
 
     command: str
-    files: tuple[str, ...]
+    path: str
     made_with: Provenance = field(default_factory=Provenance)
 
     @property
@@ -56,10 +56,10 @@ class Panel:
     """One figure or table of the report.
 
     Attributes:
+        source: Where the data come from.
         key: Its name in files and links.
         title: A few words.
         caption: What is seen, computed from the data.
-        source: Where the data come from.
         data: What is drawn, to be taken along.
         figure: The figure; None for a panel of text or a table.
         numbers: Estimates that another run's may be compared with, by what they are.
@@ -67,10 +67,10 @@ class Panel:
         body: Markup instead of a figure, as wide as the page.
     """
 
+    source: Source
     key: str
     title: str
     caption: str
-    source: Source
     data: pd.DataFrame
     figure: Figure | None = None
     numbers: Mapping[str, Estimate] = field(default_factory=dict)
@@ -78,21 +78,119 @@ class Panel:
     body: Markup = field(default_factory=Markup)
 
 
-@dataclass(frozen=True)
-class Section:
-    """Panels under one heading.
+def chart_panel(
+    source: Source,
+    key: str,
+    title: str,
+    caption: str,
+    x: str,
+    rows: Mapping[str, Sequence[Mark]],
+    numbers: Mapping[str, Estimate] | None = None,
+    influences: Mapping[str, pd.Series] | None = None,
+    height: int = 310,
+) -> Panel:
+    """A chart, whose data are those of its series.
 
-    Attributes:
-        key: Of its link.
-        title: The heading: a question that it answers.
-        panels: In the order shown.
-        lead: A sentence on how to read it.
+    Args:
+        source: Of the panel.
+        key: Of the panel.
+        title: Of the panel.
+        caption: Of the panel, to which the numbers are added.
+        x: Label of the horizontal axis.
+        rows: Marks by the label of the vertical axis.
+        numbers: Of the panel.
+        influences: Of the panel.
+        height: Of the figure.
+
+    Returns:
+        The panel.
     """
+    drawn = [
+        mark.table(x, y) for y, marks in rows.items() for mark in marks if isinstance(mark, Series)
+    ]
+    data, numbers = pd.concat(drawn, ignore_index=True), numbers or {}
+    figure = chart(x, rows, height)
+    return Panel(
+        source, key, title, said(caption, numbers), data, figure, numbers, influences or {}
+    )
 
-    key: str
-    title: str
-    panels: tuple[Panel, ...]
-    lead: str = ""
+
+def bar_panel(
+    source: Source,
+    key: str,
+    title: str,
+    caption: str,
+    label: str,
+    estimates: Mapping[str, Estimate],
+    numbers: Mapping[str, Estimate] | None = None,
+) -> Panel:
+    """Bars of estimates, which are also numbers that two runs are compared by.
+
+    Args:
+        source: Of the panel.
+        key: Of the panel.
+        title: Of the panel.
+        caption: Of the panel, to which the numbers are added.
+        label: Of the axis.
+        estimates: By name, from top to bottom.
+        numbers: Beside those that are drawn.
+
+    Returns:
+        The panel.
+    """
+    caption, figure = said(caption, numbers or {}), bars(estimates, label)
+    compared = {**(numbers or {}), **estimates}
+    return Panel(source, key, title, caption, rows_of(estimates), figure, compared)
+
+
+def said(caption: str, numbers: Mapping[str, Estimate]) -> str:
+    """A caption with numbers behind it."""
+    words = "; ".join(f"{name} {with_interval(e)}" for name, e in numbers.items())
+    return f"{caption} Measured: {words}." if words else caption
+
+
+def curve_panel(
+    source: Source,
+    key: str,
+    title: str,
+    label: str,
+    curves: Iterable[Series],
+    *marks: Mark,
+    summed: bool = False,
+    caption: str = "",
+) -> Iterator[Panel]:
+    """Curves along training; nothing where no curve has a point.
+
+    Args:
+        source: Of the panel.
+        key: Of the panel.
+        title: Of the panel.
+        label: Of the vertical axis.
+        curves: Estimates by step, of those that there may be.
+        *marks: What else is drawn.
+        summed: Whether each value is the change of one step.
+        caption: Ends the caption.
+
+    Yields:
+        The panel.
+    """
+    if curves := [curve for curve in curves if len(curve.x)]:
+        steps = [step for curve in curves for step in curve.x]
+        words = "; ".join(f"{curve.label} {_went(curve.y, summed)}" for curve in curves)
+        caption = f"From step {min(steps):.0f} to {max(steps):.0f}: {words}{caption}."
+        yield chart_panel(source, key, title, caption, STEP, {label: [*curves, *marks]}, height=260)
+
+
+def _went(estimates: Sequence[Estimate], summed: bool) -> str:
+    """From where to where: with intervals where points are few and theirs are known."""
+    values = [estimate.value for estimate in estimates]
+    if summed:
+        return f"sums to {number(sum(values))}"
+    if len(values) <= FEW and estimates[0].n:
+        return f"went {from_to(estimates)}"
+    tenth = max(1, len(values) // 10)
+    first, last = (number(float(np.mean(part))) for part in (values[:tenth], values[-tenth:]))
+    return f"went from {first} to {last}"
 
 
 @cache
@@ -110,69 +208,3 @@ def templates() -> Environment:
 def markup(macro: str, *values: object) -> Markup:
     """What a macro of bodies.html.j2 makes of its values."""
     return getattr(templates().get_template("bodies.html.j2").module, macro)(*values)
-
-
-number = PAGE.number
-
-Row = Mapping[str, Any]
-"""A row of a table, by column; each column has a type of its own."""
-
-
-def has_interval(estimate: Estimate) -> bool:
-    """Whether an estimate has both ends of its interval, so that its error bar can be trusted."""
-    return math.isfinite(estimate.ci_low) and math.isfinite(estimate.ci_high)
-
-
-def with_interval(estimate: Estimate | None) -> str:
-    """Value and interval, "−0.0018 [−0.0024, −0.0011]"; its standard error without one."""
-    if estimate is None or known(estimate.value) is None:
-        return MISSING
-    low, high = known(estimate.ci_low), known(estimate.ci_high)
-    if low is not None or high is not None:
-        return f"{number(estimate.value)} {PAGE.interval(low, high)}"
-    if known(estimate.se) is not None:
-        return f"{with_error(estimate)} (no interval)"
-    return f"{number(estimate.value)} (no interval)"
-
-
-def without_error(estimate: Estimate | None) -> str:
-    """Value and interval, "0.013 [0.0083, ∞)", and no standard error: for a ratio."""
-    return with_interval(None if estimate is None else replace(estimate, se=math.nan))
-
-
-def with_error(estimate: Estimate | None) -> str:
-    """Value and standard error, such as "−1.78 ± 0.34"."""
-    return MISSING if estimate is None else PAGE.with_error(estimate.value, known(estimate.se))
-
-
-def bare(value: float, se: float = math.nan) -> Estimate:
-    """A number of which only the error is known, or not even that: without an interval."""
-    return Estimate(value, se, math.nan, math.nan, 0, "", "")
-
-
-def estimates_in(table: pd.DataFrame, metric: str = "") -> list[Estimate]:
-    """The estimates in the rows of a table.
-
-    Args:
-        table: Its columns are METRIC, METRIC_se, METRIC_ci_low and METRIC_ci_high; or value, se,
-            ci_low and ci_high. The number of units is in n or n_prompts, if it is known.
-        metric: Its name; "" for the second kind.
-
-    Returns:
-        One per row, with NaN in place of what is not there.
-    """
-    names = [metric + end if metric else field for field, end in COLUMNS.items()]
-    numbers = table.reindex(columns=names).apply(pd.to_numeric, errors="coerce").astype(float)
-    units = table.get("n", table.get("n_prompts", [0] * len(table)))
-    rows = zip(records(numbers), units, strict=True)
-    return [Estimate.of_columns(metric, row, int(n), "", "") for row, n in rows]
-
-
-def records(table: pd.DataFrame) -> list[Row]:
-    """The rows of a table whose columns have names."""
-    return cast("list[Row]", table.to_dict("records"))
-
-
-def from_to(estimates: Sequence[Estimate]) -> str:
-    """From the first to the last, "from 0.5 [0.4, 0.6] to 0.7 [0.6, 0.8]"."""
-    return f"from {with_interval(estimates[0])} to {with_interval(estimates[-1])}"

@@ -1,7 +1,7 @@
 """What a run folder holds, and what it lacks, before anything is drawn.
 
     <run>/measurements/<verb>_<name>/results.json, *.parquet      `Measurement`
-    <run>/logs/metrics.jsonl                                      `metrics`
+    <run>/logs/metrics.jsonl, timing.jsonl                        `metrics`
     <run>/evaluation, eval_runs/*: step_N/metrics.json            `Evaluation`
 
 A file that cannot be read, or a measurement that was begun and not finished, is no error: the rest
@@ -20,11 +20,13 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.reports.evaluations import (
     Evaluation,
     Sections,
+    again,
     find_evaluations,
     provenance_of,
     read_sections,
 )
-from isentrope.reports.panel import Row, Source
+from isentrope.reports.panel import Source
+from isentrope.reports.words import Row
 from isentrope.results.result import Result
 from isentrope.results.verbs import VERBS
 from isentrope.runs.origin import require_of_run
@@ -39,6 +41,10 @@ KINDS: dict[type[Result], str] = {
 
 R = TypeVar("R", bound=Result)
 T = TypeVar("T")
+
+
+class NotMeasuredError(IsentropeError):
+    """What a panel or a sentence is about was not measured at the checkpoint in focus."""
 
 
 @dataclass(frozen=True)
@@ -78,15 +84,11 @@ class Measurement(Generic[R]):
         rows = {str(q): of.set_index("key")["influence"] for q, of in table.groupby("quantity")}
         return numbers, {name: rows[q] for name, (_, q) in quantities.items() if q in rows}
 
-    def source(self, *files: str) -> Source:
+    @property
+    def source(self) -> Source:
         """Where a panel that is drawn from it comes from."""
-        command = f"isentrope {self.result.verb} {self.folder / 'config.yaml'} --out NEW_FOLDER"
-        paths = tuple(str(self.folder / file) for file in files or ("results.json",))
-        return Source(command, paths, self.result.provenance)
-
-
-Measurements = dict[type[Result], dict[str, Measurement[Any]]]
-"""By kind of result and name, in the order of steps."""
+        command = again(self.result.verb, self.folder)
+        return Source(command, str(self.folder), self.result.provenance)
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,8 @@ class Reading:
     Attributes:
         folder: The run folder.
         config: The content of its config.yaml; empty if there is none.
-        measurements: What was measured.
-        metrics: One row per training step; None without a training log.
+        measurements: What was measured, in the order of steps.
+        metrics: One row per training step; empty without a training log.
         evaluations: Those of this run's checkpoints.
         focus: The checkpoint that is shown in full.
         missing: Sentences on what is not there.
@@ -105,44 +107,72 @@ class Reading:
 
     folder: Path
     config: Sections
-    measurements: Measurements
-    metrics: pd.DataFrame | None
+    measurements: list[Measurement[Any]]
+    metrics: pd.DataFrame
     evaluations: list[Evaluation]
     focus: str | None
     missing: list[str] = field(default_factory=list)
 
-    def shown(self, kind: type[R]) -> Measurement[R] | None:
+    def of(self, kind: type[R]) -> list[Measurement[R]]:
+        """What a verb found, in the order of steps."""
+        return [one for one in self.measurements if type(one.result) is kind]
+
+    def found(self, kind: type[R]) -> Measurement[R] | None:
         """What a verb found at the checkpoint in focus; None if there is nothing."""
-        return self.measurements[kind].get(self.focus or "")
+        return next((one for one in self.of(kind) if one.name == self.focus), None)
 
-    def logged(self, *columns: str) -> pd.DataFrame | None:
-        """The rows of the training log in which these have values; None where there are none."""
-        if self.metrics is None or not set(columns) <= set(self.metrics.columns):
-            return None
-        rows = self.metrics.dropna(subset=list(columns))
-        return rows if len(rows) else None
+    def shown(self, kind: type[R]) -> Measurement[R]:
+        """What a verb found at the checkpoint in focus.
 
-    def training_source(self) -> Source:
+        Returns:
+            The measurement.
+
+        Raises:
+            NotMeasuredError: If there is none.
+        """
+        if (found := self.found(kind)) is None:
+            raise NotMeasuredError(f"{kind.verb} was not run on {self.focus}.")
+        return found
+
+    def logged(self, *columns: str) -> pd.DataFrame:
+        """The rows of the training log in which these have values."""
+        if not set(columns) <= set(self.metrics):
+            return self.metrics[:0]
+        return self.metrics.dropna(subset=list(columns))
+
+    @property
+    def source(self) -> Source:
         """Where training curves come from."""
         made_with = provenance_of(self.config)
         seed = self.config.get("training", {}).get("seed")
         if seed is not None and not made_with.seeds:
             made_with = replace(made_with, seeds={"training": seed})
-        path = self.folder / "logs" / "metrics.jsonl"
-        command = f"isentrope train {self.folder / 'config.yaml'} --out NEW_FOLDER"
-        return Source(command, (str(path),), made_with)
+        return Source(again("train", self.folder), str(self.folder / "logs"), made_with)
 
 
 def as_far_as_readable(
     found: Reading, what: str, *draws: Callable[[Reading], Iterable[T]]
 ) -> list[T]:
-    """What each draws of the results; where one cannot be read, a sentence on `what` alone."""
-    try:
-        with reading(found.folder):
-            return [drawn for draw in draws for drawn in draw(found)]
-    except (IsentropeError, FileNotFoundError) as error:
-        found.missing.append(f"{what}: left out, because {error}")
-        return []
+    """What each draws of the results.
+
+    Args:
+        found: The run.
+        what: What is drawn, for the sentence on what cannot be read.
+        *draws: Functions; one whose results were not measured draws nothing.
+
+    Returns:
+        Everything that was drawn.
+    """
+    drawn = list[T]()
+    for draw in draws:
+        try:
+            with reading(found.folder):
+                drawn += draw(found)
+        except NotMeasuredError:
+            continue
+        except (IsentropeError, FileNotFoundError) as error:
+            found.missing.append(f"{what}: left out, because {error}")
+    return drawn
 
 
 def read_run(
@@ -169,19 +199,20 @@ def read_run(
     measurements = _measurements(folder, missing)
     metrics = _metrics(folder, missing)
     evaluated = find_evaluations(folder, evaluations, missing)
-    if metrics is None and not evaluated and not any(measurements.values()):
+    focus = _focus(measurements, checkpoint, folder)
+    if focus is None and not len(metrics) and not evaluated:
         raise ValueError(
             f"{folder} holds no training log, measurement or evaluation: make one first, for "
             f"example with isentrope measure CONFIG --out {folder}."
         )
-    focus = _focus(measurements, checkpoint, folder)
-    for kind, of in measurements.items():
-        if not of:
-            missing.append(f"{KINDS[kind]}: run isentrope {kind.verb}.")
-        elif focus not in of:
-            on = f"{', '.join(of)}, and not on {focus}, which is shown here"
+    for kind, absent in KINDS.items():
+        names = [one.name for one in measurements if type(one.result) is kind]
+        if not names:
+            missing.append(f"{absent}: run isentrope {kind.verb}.")
+        elif focus not in names:
+            on = f"{', '.join(names)}, and not on {focus}, which is shown here"
             missing.append(f"{kind.verb} was run on {on}.")
-    if metrics is None:
+    if not len(metrics):
         missing.append("There is no training log: the run was not made by isentrope train.")
     if not evaluated:
         missing.append("There is no evaluation of this run: run isentrope evaluate.")
@@ -189,9 +220,9 @@ def read_run(
     return Reading(folder, sections, measurements, metrics, evaluated, focus, missing)
 
 
-def _measurements(folder: Path, missing: list[str]) -> Measurements:
+def _measurements(folder: Path, missing: list[str]) -> list[Measurement[Any]]:
     kinds = {kind.verb: kind for kind in KINDS}
-    by_kind: Measurements = {kind: {} for kind in KINDS}
+    found: list[Measurement[Any]] = []
     for path in sorted((folder / "measurements").glob("*")):
         verb, _, name = path.name.lstrip(".").partition("_")
         if verb not in kinds or not path.is_dir():
@@ -206,26 +237,29 @@ def _measurements(folder: Path, missing: list[str]) -> Measurements:
         except IsentropeError as error:
             missing.append(f"{error} {verb} is left out.")
             continue
-        by_kind[kinds[verb]][name] = Measurement(name, path, result)
-    return {
-        kind: dict(sorted(of.items(), key=lambda item: (item[1].step or 0, item[0])))
-        for kind, of in by_kind.items()
-    }
+        found.append(Measurement(name, path, result))
+    return sorted(found, key=lambda one: (one.step or 0, one.name))
 
 
-def _metrics(folder: Path, missing: list[str]) -> pd.DataFrame | None:
-    path = folder / "logs" / "metrics.jsonl"
-    if not path.exists():
-        return None
-    rows, lost = read_log(path)
-    if lost:
-        missing.append(f"{lost} lines of {path} cannot be read, and are left out.")
-    return pd.DataFrame(rows) if rows else None
+def _metrics(folder: Path, missing: list[str]) -> pd.DataFrame:
+    """The training log, with the times of the steps; empty where there is none."""
+    tables = list[pd.DataFrame]()
+    for name in ("metrics.jsonl", "timing.jsonl"):
+        path = folder / "logs" / name
+        rows, lost = read_log(path) if path.exists() else ([], 0)
+        if lost:
+            missing.append(f"{lost} lines of {path} cannot be read, and are left out.")
+        tables.append(pd.DataFrame(rows))
+    metrics, times = tables
+    if not len(metrics) or not len(times):
+        return metrics
+    times = times.drop_duplicates("step", keep="last")
+    return metrics.merge(times, "left", on="step", suffixes=("", " of timing.jsonl"))
 
 
-def _focus(measurements: Measurements, asked: str | None, folder: Path) -> str | None:
+def _focus(measurements: list[Measurement[Any]], asked: str | None, folder: Path) -> str | None:
     """The checkpoint asked for; else the last of those with the most results, no repeat."""
-    names = [name for of in measurements.values() for name in of]
+    names = [one.name for one in measurements]
     if asked is not None and asked not in names:
         every = ", ".join(dict.fromkeys(names)) or "none"
         raise ValueError(f"{folder} has no measurement of {asked!r}; it has {every}.")

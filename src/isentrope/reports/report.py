@@ -9,15 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from isentrope.reports.page import Column, write_page
-from isentrope.reports.panel import Panel, Section
-from isentrope.reports.panels import budget, plane, training
-from isentrope.reports.panels.audit import audit_panels
-from isentrope.reports.panels.change import delta_h_panels
-from isentrope.reports.panels.checks import checks_panel, provenance
-from isentrope.reports.panels.kernel import moved_panels, own_panels
-from isentrope.reports.panels.study import study_panels
-from isentrope.reports.panels.tokens import class_panel, token_map
+from isentrope.reports.page import Column, Section, write_page
+from isentrope.reports.panel import Panel
+from isentrope.reports.panels import attribution, change, checks, curves, kernel, plane
+from isentrope.reports.panels.tokens import token_map
 from isentrope.reports.read_run import Reading, as_far_as_readable, read_run
 from isentrope.reports.verdict import verdict
 from isentrope.results.results import AuditResult, KernelResult
@@ -27,73 +22,72 @@ from isentrope.system.files import write_bytes
 Draw = Callable[[Reading], Iterator[Panel]]
 """Draws what the results of a run allow; nothing where they are not there."""
 
-Drawn = tuple[str, str, str, tuple[Draw, ...]]
-"""Key, heading, lead and panels of a section."""
-
-
-SECTIONS: tuple[Drawn, ...] = (
+SECTIONS: tuple[tuple[str, str, str, tuple[Draw, ...]], ...] = (
     (
         "change",
         "How far does a step move entropy?",
         "Entropy after one step at learning rate η, less entropy before it. Bars and bands are "
         "intervals, of 95 % unless estimator.confidence or a caption says otherwise.",
-        (delta_h_panels,),
+        (change.delta_h,),
     ),
     (
         "budget",
         "What is the change made of?",
         "Momentum and decay were decided before this batch was drawn; the gradient is its part.",
-        (budget.waterfall, budget.shares),
+        (change.waterfall, attribution.shares),
     ),
     (
         "tokens",
         "Which tokens did it?",
         "First-order influence of every token, per unit of η.",
-        (token_map, class_panel),
+        (token_map, attribution.class_panels),
     ),
     (
         "plane",
         "What was earned for it?",
         "Entropy is what exploration lives on; reward is what it buys.",
         (
-            *(plane.run_price, plane.step_price),
-            *(plane.trade_off, plane.along_training, plane.within_step),
+            plane.run_price,
+            plane.step_price,
+            plane.trade_off,
+            plane.along_training,
+            plane.within_step,
         ),
     ),
     (
         KernelResult.verb,
         "How do responses move each other?",
         "The Fisher kernel: how far a step on one response moves the probability of another.",
-        (moved_panels, own_panels),
+        (kernel.moved_panels, kernel.own_panels),
     ),
     (
         AuditResult.verb,
         "Would a proxy have seen it?",
         "Published shortcuts, compared with the measured influence.",
-        (audit_panels,),
+        (attribution.audit_panels,),
     ),
     (
         "training",
         "How did training go?",
         "",
-        (training.training_panels, training.passes),
+        (curves.training_panels, curves.passes),
     ),
     (
         "control",
         "What did the control do?",
         "Entropy wanted and attained, what was changed for it, and the time it took.",
-        (training.control_panels,),
+        (curves.control_panels,),
     ),
-    ("checks", "Is the instrument sound?", "", (checks_panel,)),
+    ("checks", "Is the instrument sound?", "", (checks.checks_panel,)),
     (
         "study",
         "How does it change along training?",
         "The same measurements at every checkpoint.",
-        (study_panels,),
+        (curves.study_panels,),
     ),
-    ("provenance", "Where do the numbers come from?", "", (provenance,)),
+    ("provenance", "Where do the numbers come from?", "", (checks.provenance,)),
 )
-"""In the order of the page."""
+"""Key, heading, lead and panels, in the order of the page."""
 
 
 @dataclass(frozen=True)
@@ -141,25 +135,13 @@ def write_report(
     with one_writer(readings[0].folder):
         write_bytes(page, write_page(columns, folder).encode())
     claims = [c.of(claim.text) for c in columns for claim in c.claims]
-    missing = [c.of(sentence) for c in columns for sentence in c.missing]
+    missing = [c.of(sentence) for c in columns for sentence in c.reading.missing]
     return Report(page, folder, claims, missing)
 
 
 def _column(label: str, reading: Reading) -> Column:
-    data = reading.config.get("data") or reading.config.get("batch_config") or {}
-    about = [reading.focus, data.get("dataset_name")]
-    if reading.metrics is not None:
-        about.insert(1, f"{len(reading.metrics)} training steps")
     sections = [
-        Section(key, title, tuple(panels), lead)
+        Section(key, title, lead, as_far_as_readable(reading, title, *draws))
         for key, title, lead, draws in SECTIONS
-        if (panels := as_far_as_readable(reading, title, *draws))
     ]
-    return Column(
-        label,
-        reading.folder.resolve().name,
-        " · ".join(str(words) for words in about if words),
-        verdict(reading),
-        reading.missing,
-        sections,
-    )
+    return Column(label, reading, verdict(reading), sections)

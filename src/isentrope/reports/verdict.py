@@ -11,21 +11,13 @@ from dataclasses import dataclass, replace
 
 from isentrope.attribution.noise.consequences import BestRate, Range, averaged_batches
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.panel import (
-    bare,
-    from_to,
-    has_interval,
-    number,
-    with_error,
-    with_interval,
-    without_error,
-)
-from isentrope.reports.panels.budget import parts_of, shares_of
+from isentrope.reports.panels.attribution import classified, shares_of
+from isentrope.reports.panels.change import change_at_rate, parts_of
 from isentrope.reports.panels.checks import checks_of, checks_sentence
-from isentrope.reports.panels.tokens import classified
 from isentrope.reports.read_run import Reading, as_far_as_readable
+from isentrope.reports.words import from_to, has_interval, number, with_error, with_interval
 from isentrope.results.attributions import is_it_all
-from isentrope.results.results import MeasureResult, NoiseResult
+from isentrope.results.results import InfluenceResult, MeasureResult, NoiseResult
 from isentrope.system.formatting import PAGE, listed, percent
 
 
@@ -56,34 +48,32 @@ def verdict(reading: Reading) -> list[Claim]:
 
 def _change(reading: Reading) -> Iterator[Claim]:
     measured = reading.shown(MeasureResult)
-    if measured is None or measured.result.rate is None:
+    result, change = measured.result, change_at_rate(measured.result)
+    if result.rate is None:
         return
-    result, row, rate = measured.result, measured.result.at_rate(), number(measured.result.rate)
-    if row is None or math.isnan(row.delta_h):
-        yield Claim(f"ΔH at the training rate η = {rate} was not measured.", "doubt")
+    rate = f"the training rate η = {number(result.rate)}"
+    if change is None:
+        yield Claim(f"ΔH at {rate} was not measured.", "doubt")
         return
-    change, entropy = result.change_at(row), result.at_theta.value
     verb, tone, caveat = "lowers" if change.value < 0 else "raises", "fact", ""
     if not has_interval(change):
         verb, tone = f"seems to {verb[:-1]}", "doubt"
         caveat = " The weights are too uneven for an interval."
     elif change.covers(0.0):
         verb, tone = "may raise or lower", "doubt"
+    entropy = result.at_theta.value
     yield Claim(
-        f"One step at the training rate η = {rate} from {measured.name} {verb} entropy: ΔH = "
-        f"{with_interval(change)} {result.unit}, {percent(abs(change.value / entropy))} of "
-        f"{number(entropy)}.{caveat}",
+        f"One step at {rate} from {measured.name} {verb} entropy: ΔH = {with_interval(change)} "
+        f"{result.unit}, {percent(abs(change.value / entropy))} of {number(entropy)}.{caveat}",
         tone,
     )
 
 
 def _first_order(reading: Reading) -> Iterator[Claim]:
-    measured = reading.shown(MeasureResult)
-    result = None if measured is None else measured.result
-    row = None if result is None else result.at_rate()
-    if result is None or row is None or result.first_order is None or not abs(row.delta_h) > 0:
+    result = reading.shown(MeasureResult).result
+    row, change = result.at_rate(), change_at_rate(result)
+    if row is None or change is None or not change.value or result.first_order is None:
         return
-    change = result.change_at(row)
     ratio = row.first_order / change.value
     how = f"{'over' if ratio > 1 else 'under'}states the change by {percent(abs(ratio - 1))}"
     if abs(ratio - 1) < 0.02:
@@ -92,18 +82,20 @@ def _first_order(reading: Reading) -> Iterator[Claim]:
         how = "has the sign wrong"
     if not has_interval(change):
         how = "the measured change has no interval to compare it with"
-    text = f"First order says {with_error(bare(row.first_order, row.first_order_se))} and {how}"
+    text = f"First order says {PAGE.with_error(row.first_order, row.first_order_se)} and {how}"
     reach = result.linear_range
     if reach is not None and reach.rate_over_range is not None:
         part = f"{number(reach.rate_over_range, 2)} of the linear range"
-        text += f"; the training rate is {part} η* = {without_error(reach)}"
+        text += f"; the training rate is {part} η* = {with_interval(reach)}"
     yield Claim(f"{text}.")
 
 
 def _parts(reading: Reading) -> Iterator[Claim]:
     """Shares of δH₁, or amounts where parts pull against each other; less than 1 % is no part."""
-    parts = parts_of(reading)
-    total = parts.pop("total").value if parts else 0.0
+    measured = reading.found(MeasureResult)
+    parts = parts_of(measured.result) if measured is not None else {}
+    parts = parts or parts_of(reading.shown(InfluenceResult).result)
+    total = parts.pop("total").value
     gross = sum(abs(part.value) for part in parts.values())
     acting = {name: part for name, part in parts.items() if abs(part.value) > 0.01 * gross}
     if not acting or not total:
@@ -128,28 +120,26 @@ def _parts(reading: Reading) -> Iterator[Claim]:
 
 def _price(reading: Reading) -> Iterator[Claim]:
     """What reward comes with the entropy; nothing where rewards are not known."""
-    measured = reading.shown(MeasureResult)
-    price = None if measured is None else measured.result.price
+    price = reading.shown(MeasureResult).result.price
     if price is None or price.whole.reward is None:
         return
     reward, for_a_nat = price.whole.reward, price.whole.reward_for_a_nat
     text = f"To first order reward changes by ΔJ = {with_interval(reward)} with it"
     if for_a_nat is not None and has_interval(for_a_nat):
-        text += f", which is {without_error(for_a_nat)} {for_a_nat.unit}"
+        text += f", which is {with_interval(for_a_nat)} {for_a_nat.unit}"
     yield Claim(f"{text}.", "fact" if reward.ci_low * reward.ci_high > 0 else "doubt")
 
 
 def _best_rate(reading: Reading) -> Iterator[Claim]:
     """Could the rate be raised, and is the batch large enough? Empty where ΔJ is not there."""
-    measured = reading.shown(MeasureResult)
-    reward = None if measured is None else measured.result.reward
-    if measured is None or reward is None:
+    result = reading.shown(MeasureResult).result
+    reward, rate = result.reward, result.rate
+    if reward is None:
         return
-    top, rate = reward.top, measured.result.rate
-    if top is None:
+    if (top := reward.top) is None:
         yield Claim(f"No best rate follows. {reward.no_top}" if reward.no_top else "")
         return
-    text = f"Along this step reward is highest at η = {without_error(top)}"
+    text = f"Along this step reward is highest at η = {with_interval(top)}"
     trusted = [row.eta for row in reward.sweep if row.verdict == "trust"]
     if trusted and top.value > max(trusted):
         text += f", beyond the rates at which ΔJ has an interval (up to {number(max(trusted))})"
@@ -160,11 +150,11 @@ def _best_rate(reading: Reading) -> Iterator[Claim]:
         elif rate > top.ci_high:
             could = "is above that, so it should be lowered"
         text += f"; the training rate {number(rate)} {could}"
-    yield Claim(f"{text}. {_batch(measured.result, top, reading)}")
+    yield Claim(f"{text}. {_batch(result, top, reading)}")
 
 
 def _batch(result: MeasureResult, top: Estimate, reading: Reading) -> str:
-    noise = reading.shown(NoiseResult)
+    noise = reading.found(NoiseResult)
     scale = None if noise is None else noise.result.preconditioned.get("b_simple")
     if scale is None:
         return "Whether the batch is large enough takes a noise scale: run isentrope noise."
@@ -179,14 +169,14 @@ def _batch(result: MeasureResult, top: Estimate, reading: Reading) -> str:
     batches = "" if averaged == 1 else f" (momentum averages {number(averaged)} batches)"
     return (
         f"At {number(prompts)} prompts{batches} the batch is {enough}: its noise takes "
-        f"{percent(lost.value)} [{percent(lost.low)}, {percent(lost.high)}] off the best rate "
+        f"{_with_range(lost, percent)} off the best rate "
         f"η_max = {_with_range(best.at(math.inf))} of a step without noise, and twice the batch "
         f"would allow {_with_range(best.at(2 * prompts))}."
     )
 
 
-def _with_range(found: Range) -> str:
-    return f"{number(found.value)} [{number(found.low)}, {number(found.high)}]"
+def _with_range(found: Range, write: Callable[[float], str] = number) -> str:
+    return f"{write(found.value)} [{write(found.low)}, {write(found.high)}]"
 
 
 def _training(reading: Reading) -> Iterator[Claim]:
@@ -209,9 +199,9 @@ def _soundness(reading: Reading) -> Iterator[Claim]:
 
 
 def _classes(reading: Reading) -> Iterator[Claim]:
-    found = classified(reading)
-    if found is not None:
-        yield Claim(is_it_all(found.result.classes["tokens"], PAGE))
+    classes = classified(reading).result.classes
+    if "tokens" in classes:
+        yield Claim(is_it_all(classes["tokens"], PAGE))
 
 
 def _shares(reading: Reading) -> Iterator[Claim]:

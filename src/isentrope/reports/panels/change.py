@@ -1,16 +1,21 @@
-"""ΔH(η) as measured and as predicted; beside it ΔH/η, which is level where ΔH is linear.
+"""How far a step moves entropy, and what the change is made of.
 
-Points carry their intervals; a hollow point has weights too uneven for one. The band is the
-interval of the first-order prediction ηδH₁, the dashed line ηδH₁ + η²δH₂.
+Points of ΔH(η) carry their intervals; a hollow point has weights too uneven for one. The band is
+the interval of the first-order prediction ηδH₁, the dashed line ηδH₁ + η²δH₂. ΔH/η is level where
+ΔH is linear. At the training rate the change is a waterfall:
+
+    ηδH₁ = momentum + decay + gradient,     ΔH(η) = ηδH₁ + η²δH₂ + the rest
+
+The figures that verbs write beside their results are drawn here too.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports.drawing import (
@@ -20,105 +25,149 @@ from isentrope.reports.drawing import (
     PAPER,
     SECOND,
     Mark,
+    Series,
+    bars,
     chart,
     dashed,
-    line,
-    points,
 )
-from isentrope.reports.panel import Panel, number, with_error, without_error
+from isentrope.reports.panel import Panel, chart_panel
 from isentrope.reports.read_run import Reading
-from isentrope.results.results import MeasureResult
-from isentrope.results.verbs import SCHEMAS
+from isentrope.reports.words import number, rows_of, scaled, with_error, within_one_se
+from isentrope.results.results import InfluenceResult, MeasureResult, TrialResult
+from isentrope.update.step import COMPONENTS
+
+RATE = "learning rate η"
 
 
-def delta_h_panels(reading: Reading) -> Iterator[Panel]:
-    """ΔH(η), and ΔH/η."""
+def change_at_rate(result: MeasureResult) -> Estimate | None:
+    """ΔH at the training rate, where it was measured."""
+    row = result.at_rate()
+    return None if row is None or math.isnan(row.delta_h) else result.change_at(row)
+
+
+def predicted(result: MeasureResult) -> Estimate | None:
+    """ηδH₁ at the training rate, where it is known."""
+    first, rate = result.first_order, result.rate
+    return None if first is None or rate is None else scaled(first, rate)
+
+
+def parts_of(result: MeasureResult | InfluenceResult) -> dict[str, Estimate]:
+    """δH₁ per unit η of each part of the step and "total"; empty where it was not asked for."""
+    if isinstance(result, InfluenceResult):
+        names = ("momentum", "decay", "gradient", "total")
+        return {name: getattr(result.entropy, name) for name in names}
+    parts = {name: result.part(name) for name in (*COMPONENTS, "total")}
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def delta_h(reading: Reading) -> Iterator[Panel]:
+    """ΔH(η), and ΔH/η below it."""
     measured = reading.shown(MeasureResult)
-    if measured is None or not measured.result.sweep:
+    result, row = measured.result, measured.result.at_rate()
+    if not result.sweep:
         return
-    result, unit = measured.result, measured.result.unit
-    data = pd.DataFrame(map(vars, result.sweep)).filter(list(SCHEMAS["sweep"].columns))
-    source = measured.source("results.json", "sweep.parquet")
-    figures = [
-        chart(
-            "learning rate η", label, *change_marks(result, power), height=310, zero="y", columns=2
-        )
-        for power, label in enumerate((f"ΔH ({unit})", f"ΔH/η ({unit} per η)"))
-    ]
-    row, width = result.at_rate(), result.linear_range
+    at_rate = f"sweep[{row.eta:g}].delta_h" if row and row.resampled is None else ""
     quantities = {
         "entropy": (result.at_theta, ""),
+        "ΔH at the training rate": (change_at_rate(result), at_rate),
         "first order δH₁": (result.first_order, "first_order"),
-        "linear range η*": (width and replace(width, se=math.nan), ""),
+        "linear range η*": (result.linear_range, ""),
     }
-    if row is not None:
-        own = f"sweep[{row.eta:g}].delta_h" if row.resampled is None else ""
-        quantities[f"ΔH at η = {number(row.eta)}"] = (result.change_at(row), own)
     trusted = sum(row.verdict == "trust" for row in result.sweep)
-    yield Panel(
+    yield chart_panel(
+        measured.source,
         "delta_h",
         "Change of entropy against the learning rate",
-        f"{trusted} of {len(result.sweep)} learning rates are measured with an interval.",
-        source,
-        data,
-        figures[0],
+        f"{trusted} of {len(result.sweep)} learning rates are measured with an interval. The lower "
+        "row is level where entropy changes in proportion to the learning rate.",
+        RATE,
+        _rows(result),
+        *measured.compared(quantities),
+        height=500,
+    )
+
+
+def waterfall(reading: Reading) -> Iterator[Panel]:
+    """The parts, their sum, and what lies beyond first order."""
+    measured = reading.shown(MeasureResult)
+    result, parts = measured.result, parts_of(measured.result)
+    if "total" not in parts:
+        return
+    rate, row, change = result.rate or 1.0, result.at_rate(), change_at_rate(result)
+    steps = {name: scaled(part, rate) for name, part in parts.items()}
+    steps["first order"] = first = steps.pop("total")
+    if row is not None and change is not None and result.second_order is not None:
+        second = scaled(result.second_order, rate**2)
+        rest = Estimate.of_columns("residual", vars(row), change.n, result.unit, "residual")
+        if row.resampled is not None or math.isnan(rest.value):
+            rest = within_one_se(change.value - first.value - second.value, math.nan)
+        steps |= {"second order": second, "the rest": rest, "measured": change}
+    starts, end = list[float](), 0.0
+    for name, step in steps.items():
+        starts.append(0.0 if name in ("first order", "measured") else end)
+        end = starts[-1] + step.value
+    named = {f"{name}  {number(step.value, 2)}": step for name, step in steps.items()}
+    quantities = {name: (part, f"budget.{name}") for name, part in parts.items()}
+    yield Panel(
+        measured.source,
+        "budget",
+        f"From momentum to what is measured, at η = {number(rate)}",
+        "A bar starts where the last one ended, and a sum from zero.",
+        rows_of(steps),
+        bars(named, f"ΔH ({result.unit})", starts),
         *measured.compared(quantities),
     )
-    caption = "Level where entropy changes in proportion to the learning rate"
-    if result.first_order is not None:
-        caption = f"Level at δH₁ = {with_error(result.first_order)} while the step is small"
-    if width is not None:
-        caption += f"; first and second order are as large at η* = {without_error(width)}"
-    title = "The same per unit of learning rate"
-    yield Panel("delta_h_per_eta", title, f"{caption}.", source, data, figures[1])
 
 
-def change_marks(result: MeasureResult, power: int) -> list[Mark]:
-    """What is drawn of ΔH/η^power: points with their intervals, predictions with their band, rates.
+def entropy_change_figure(result: MeasureResult) -> Figure:
+    """ΔH(η) as measured and as predicted; below it ΔH/η, which is level where ΔH is linear."""
+    figure = chart(RATE, _rows(result), 500)
+    title = f"{result.policy.name}: H = {with_error(result.at_theta)} {result.unit}"
+    figure.suptitle(title, fontsize=11.5)
+    return figure
 
-    Args:
-        result: Of `measure`.
-        power: 0 for ΔH on a signed logarithmic axis, 1 for ΔH/η.
 
-    Returns:
-        Marks, in the order in which they are drawn.
-    """
-    measured = [row.eta for row in result.sweep]
-    spread = 1.8 if min(measured) < max(measured) else 4.0
-    rates = np.geomspace(min(measured) / spread, max(measured) * spread, 160)
+def _rows(result: MeasureResult) -> dict[str, list[Mark]]:
+    """What is drawn of ΔH, on a signed logarithmic axis, and of ΔH/η."""
+    eta = [row.eta for row in result.sweep]
+    spread = 1.8 if min(eta) < max(eta) else 4.0
+    rates = np.geomspace(min(eta) / spread, max(eta) * spread, 160)
+    sizes = [abs(row.delta_h) for row in result.sweep if abs(row.delta_h) > 0]
+    smallest = 10 ** math.floor(math.log10(min(sizes))) if sizes else None
+    return {
+        f"ΔH ({result.unit})": _marks(result, rates, 0, smallest),
+        f"ΔH/η ({result.unit} per η)": _marks(result, rates, 1),
+    }
+
+
+def _marks(
+    result: MeasureResult, rates: np.ndarray, power: int, smallest: float | None = None
+) -> list[Mark]:
+    """What is drawn of ΔH/η^power, on a logarithmic axis down to the smallest change if any."""
     marks, first, second = list[Mark](), result.first_order, result.second_order
     trusted = [row for row in result.sweep if row.verdict == "trust"]
     uneven = [row for row in result.sweep if row.verdict != "trust"]
     fresh = [row for row in result.sweep if row.resampled]
-    for label, rows, change, colour, style in (
-        ("measured", trusted, result.measured_at, MEASURED, {}),
-        ("uneven weights", uneven, result.measured_at, MEASURED, {"mfc": PAPER}),
-        ("fresh responses", fresh, result.change_at, INK, {"fmt": "D"}),
+    for label, rows, change, colour, fmt, style in (
+        ("measured", trusted, result.measured_at, MEASURED, "o", {}),
+        ("uneven weights", uneven, result.measured_at, MEASURED, "o", {"mfc": PAPER}),
+        ("fresh responses", fresh, result.change_at, INK, "D", {}),
     ):
-        if rows:
-            found = [_over(change(row), row.eta**power) for row in rows]
-            eta = [row.eta for row in rows]
-            marks.append(points(eta, found, colour, label, zorder=4, **style))
-    sizes = [abs(row.delta_h) for row in result.sweep if abs(row.delta_h) > 0]
-    smallest = 10 ** math.floor(math.log10(min(sizes))) if sizes and power == 0 else None
+        found = [scaled(change(row), row.eta**-power) for row in rows]
+        eta = [row.eta for row in rows]
+        marks += [Series(label, colour, eta, found, fmt, {"zorder": 4, **style})] if rows else []
     marks.append(lambda axes: _limit(axes, rates, smallest))
-    scale = rates ** (1 - power)
     if first is not None:
-        band = (first.ci_low * scale, first.ci_high * scale)
-        marks.append(line(rates, first.value * scale, FIRST, "first order", band=band))
+        line = [scaled(first, rate ** (1 - power)) for rate in rates]
+        marks.append(Series("first order", FIRST, rates, line, "-"))
         if second is not None:
-            both = (first.value + second.value * rates) * scale
-            marks.append(line(rates, both, SECOND, "first + second", dashes=(4, 2)))
+            both = (first.value + second.value * rates) * rates ** (1 - power)
+            marks.append(Series("first + second", SECOND, rates, both, "-", {"dashes": (4, 2)}))
     reach = result.linear_range and result.linear_range.value
     for name, rate, dashes in (("training rate", result.rate, (6, 2, 1, 2)), ("η*", reach, (1, 2))):
         if rate is not None and rates[0] <= rate <= rates[-1]:
             marks.append(dashed(rate, name, "x", dashes))
     return marks
-
-
-def _over(estimate: Estimate, scale: float) -> Estimate:
-    ends = {name: getattr(estimate, name) / scale for name in ("value", "ci_low", "ci_high")}
-    return replace(estimate, se=math.nan, **ends)
 
 
 def _limit(axes: Axes, rates: np.ndarray, smallest: float | None) -> None:
@@ -130,3 +179,24 @@ def _limit(axes: Axes, rates: np.ndarray, smallest: float | None) -> None:
         axes.yaxis.get_major_locator().set_params(numticks=7)  # pyright: ignore
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 0), max(high, 0))
+
+
+def trial_figure(result: TrialResult) -> Figure:
+    """Entropy gained over vanilla against reward gained (or tokens touched), by control."""
+    rewarded, marks = "delta_j" in result.vanilla["step"], list[Mark]()
+    order = sorted(result.tried.values(), key=lambda entry: (entry.control, entry.strength))
+    for k, (control, entries) in enumerate(groupby(order, lambda entry: entry.control)):
+        tried = list(entries)
+        gained = [entry.step["gained_delta_h"] for entry in tried]
+        against = [
+            entry.step["gained_delta_j"] if rewarded else entry.did.get("touched", 0.0)
+            for entry in tried
+        ]
+        fmt, style = f"-{'osD^v<>PX*hd8p'[k % 14]}", {"linewidth": 1, "capsize": 0}
+        marks.append(Series(control, f"C{k}", against, gained, fmt, style))
+    x = "ΔJ gained (reward)" if rewarded else "share of tokens touched"
+    y = f"ΔH gained ({result.vanilla['step']['delta_h'].unit})"
+    figure = chart(x, {y: marks}, 480)
+    title = f"{result.policy.name}: gained over vanilla in one step of η = {result.eta:.3g}"
+    figure.suptitle(title, fontsize=11.5)
+    return figure

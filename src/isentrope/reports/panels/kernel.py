@@ -8,7 +8,7 @@ columns stand in the order of clusters that move the rows alike, and a second fi
 cluster does to entropy against its mean reward.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
@@ -16,12 +16,21 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from isentrope.attribution.fisher.clusters import ClusterPart
 from isentrope.attribution.fisher.kernel import DIAGONALS, SIDE
-from isentrope.attribution.fisher.spectrum import Spectrum
-from isentrope.reports.drawing import APART, MEASURED, TOGETHER, by_sign, chart, dashed, points
-from isentrope.reports.panel import Panel, number, with_interval
+from isentrope.nouns.estimate import Estimate
+from isentrope.reports.drawing import (
+    APART,
+    MEASURED,
+    TOGETHER,
+    Mark,
+    Series,
+    by_sign,
+    chart,
+    dashed,
+)
+from isentrope.reports.panel import Panel, chart_panel, said
 from isentrope.reports.read_run import Measurement, Reading
+from isentrope.reports.words import number, rows_of
 from isentrope.results.kernel import BlockRecord
 from isentrope.results.results import KernelResult
 from isentrope.system.reading import read_table, read_tensors
@@ -48,103 +57,136 @@ RELATIONS = {
 }
 
 
-def block_of(result: KernelResult, names: tuple[str, ...]) -> tuple[str, BlockRecord | None]:
-    """The first of these blocks that there is, with its name; "" and None if there is none."""
+def block_of(result: KernelResult, names: tuple[str, ...]) -> tuple[str, BlockRecord]:
+    """The first of these blocks that there is, with its name; "" and an empty one without any."""
     name = next((name for name in names if name in result.blocks), "")
-    return name, result.blocks.get(name)
+    return name, result.blocks.get(name, BlockRecord(0, 0))
+
+
+def cosines_of(result: KernelResult) -> dict[str, Estimate | None]:
+    """Root mean square cosines by how two responses are related."""
+    (_, own), (_, moved) = (block_of(result, names) for names in (OWN, MOVED))
+    structure, across = own.structure or {}, (moved.structure or {}).get("cross_prompt")
+    return {
+        **{
+            words: structure[key].rms_cosine for key, words in RELATIONS.items() if key in structure
+        },
+        "same less other": (own.same_less_other_prompt or {}).get("rms_cosine"),
+        "E × U": across and across.rms_cosine,
+    }
+
+
+def ranks_of(result: KernelResult) -> dict[str, Estimate | None]:
+    """Effective ranks of the block of a batch with itself, and of two batches."""
+    (_, own), (_, moved) = (block_of(result, names) for names in (OWN, MOVED))
+    return {
+        "effective rank": own.spectrum and own.spectrum.effective_rank,
+        "effective rank of E × U": moved.singular and moved.singular.effective_rank,
+    }
+
+
+def known_of(numbers: Mapping[str, Estimate | None]) -> dict[str, Estimate]:
+    """Those that are known."""
+    return {name: estimate for name, estimate in numbers.items() if estimate is not None}
 
 
 def moved_panels(reading: Reading) -> Iterator[Panel]:
     """How steps on U move other responses, and what its clusters do to entropy."""
     kernel = reading.shown(KernelResult)
-    name, block = ("", None) if kernel is None else block_of(kernel.result, MOVED)
-    if kernel is None or block is None or block.singular is None:
+    name, block = block_of(kernel.result, MOVED)
+    if block.singular is None:
         return
     cosines, clusters, singular = _cosines(kernel, name), block.clusters, block.singular
     if clusters is not None:
         cosines = cosines[:, clusters.order.numpy()]
-    rank = f"Effective rank {with_interval(singular.effective_rank)}"
+    caption, form = (
+        "Columns stand in the order of clusters that move the rows alike.",
+        block.delta_h,
+    )
     if singular.null is not None:
-        rank += f", {number(singular.null.effective_rank)} for random directions"
-    sentences, numbers = [rank], {"effective rank of E × U": singular.effective_rank}
-    if block.delta_h is not None:
-        form, forward = block.delta_h.kernel, block.delta_h.forward_mode
-        numbers["δH₁ of the gradient, kernel form"] = form
-        sentences.append(
-            f"−Σ wA E[(S−S̄)K] is {with_interval(form)}, and δH₁ by forward mode on the same "
-            f"responses {with_interval(forward)} {form.unit}"
-        )
-    values = singular.values.numpy()
+        rank = number(singular.null.effective_rank)
+        caption += f" Random directions have an effective rank of {rank}."
+    numbers = {
+        "effective rank": singular.effective_rank,
+        "δH₁ of the gradient, kernel form": form and form.kernel,
+        "by forward mode on the same responses": form and form.forward_mode,
+    }
     yield Panel(
+        kernel.source,
         "kernel_block",
         f"How the update moves other responses ({name})",
-        f"{'; '.join(sentences)}.",
-        kernel.source(f"{name}/kernel.safetensors", "results.json"),
-        pd.DataFrame({"rank": np.arange(1, len(values) + 1), "singular_value": values}),
+        said(caption, known_of(numbers)),
+        pd.DataFrame({"singular_value": singular.values}),
         _picture(cosines, "response of U, ordered by cluster", ROWS[name]),
-        numbers,
+        known_of(numbers),
     )
     if clusters is not None and clusters.parts is not None:
-        yield _clusters(kernel, clusters.parts)
-
-
-def _clusters(kernel: Measurement[KernelResult], parts: tuple[ClusterPart, ...]) -> Panel:
-    changes, rewards = [part.delta_h for part in parts], [part.reward for part in parts]
-    marks = [
-        points([x], [change], by_sign(change.value), ms=3 + 2 * part.members**0.5, capsize=0)
-        for x, change, part in zip(rewards, changes, parts, strict=True)
-    ]
-    y, most = f"δH₁ ({changes[0].unit})", min(parts, key=lambda part: part.delta_h.value)
-    return Panel(
-        "kernel_clusters",
-        "Who pushes together, and what it costs",
-        f"{len(parts)} clusters of U's responses by how they move the rows; that of lowest δH₁ has "
-        f"{most.members} of them, a mean reward of {number(most.reward)}, and moves entropy by "
-        f"{with_interval(most.delta_h)}. A point is as large as its cluster.",
-        kernel.source(),
-        pd.DataFrame(
-            {"members": part.members, "reward": part.reward, "weight": part.weight}
-            | part.delta_h.columns()
-            for part in parts
-        ),
-        chart("mean reward of the cluster", y, *marks, zero="y", grid="both"),
-    )
+        marks = [
+            Series(
+                None,
+                by_sign(part.delta_h.value),
+                [part.reward],
+                [part.delta_h],
+                style={"ms": 3 + 2 * part.members**0.5, "capsize": 0},
+            )
+            for part in clusters.parts
+        ]
+        yield chart_panel(
+            kernel.source,
+            "kernel_clusters",
+            "Who pushes together, and what it costs",
+            "Clusters of U's responses by how they move the rows; a point is as large as its "
+            "cluster.",
+            "mean reward of the cluster",
+            {f"δH₁ ({clusters.parts[0].delta_h.unit})": marks},
+        )
 
 
 def own_panels(reading: Reading) -> Iterator[Panel]:
     """How responses of a batch move each other, and the spectrum against its null."""
     kernel = reading.shown(KernelResult)
-    name, block = ("", None) if kernel is None else block_of(kernel.result, OWN)
-    if kernel is None or block is None:
+    name, block = block_of(kernel.result, OWN)
+    if not name:
         return
     prompts = read_table(kernel.folder / name / "rows.parquet", schema=SIDE)["prompt"].to_numpy()
-    order = np.argsort(prompts, kind="stable")
-    cosines = _cosines(kernel, name)[np.ix_(order, order)]
-    structure = block.structure or {}
-    relations = {words: structure[key] for key, words in RELATIONS.items() if key in structure}
-    rms = {f"rms cosine, {words}": row.rms_cosine for words, row in relations.items()}
-    rms["rms cosine, same less other"] = (block.same_less_other_prompt or {}).get("rms_cosine")
-    numbers = {name: estimate for name, estimate in rms.items() if estimate is not None}
-    words = [f"{name} {with_interval(estimate)}" for name, estimate in numbers.items()]
+    order, numbers = np.argsort(prompts, kind="stable"), known_of(cosines_of(kernel.result))
+    caption = (
+        f"Root mean square cosines of {len(order)} responses, ordered by prompt: blue-green move "
+        "together, red apart."
+    )
     yield Panel(
+        kernel.source,
         KernelResult.verb,
         f"How responses move each other ({name})",
-        f"{len(cosines)} responses, ordered by prompt: {'; '.join(words) or 'no two of a prompt'}. "
-        "Blue-green move together, red apart.",
-        kernel.source(f"{name}/kernel.safetensors", f"{name}/rows.parquet", "results.json"),
-        pd.DataFrame(
-            [
-                {"relation": words, "entries": row.entries, "quantity": quantity} | cosine.to_dict()
-                for words, row in relations.items()
-                for quantity in ("mean_cosine", "rms_cosine")
-                if (cosine := getattr(row, quantity)) is not None
-            ]
-        ),
-        _picture(cosines, "response, ordered by prompt", "response"),
+        said(caption, numbers),
+        rows_of(numbers),
+        _picture(_cosines(kernel, name)[np.ix_(order, order)], "response", "response"),
         numbers,
     )
-    if block.spectrum is not None:
-        yield _spectrum(kernel, block.spectrum)
+    if (spectrum := block.spectrum) is None:
+        return
+    values = spectrum.eigenvalues.numpy()
+    ranks, top = np.arange(1, len(values) + 1), max(values.max(), 1e-300)
+    marks = list[Mark]([Series("observed", MEASURED, ranks, values, style={"ms": 3.5})])
+    caption = f"Of {len(values)} responses."
+    for null in spectrum.nulls:
+        if null.name == SIMULATED:
+            marks.append(dashed(null.upper, "largest of random directions"))
+            caption += (
+                f" {null.above} eigenvalues stand above the largest of random directions with the "
+                f"{SIMULATED}, whose effective rank is {number(null.effective_rank)}."
+            )
+    low = values[values > 1e-8 * top].min(initial=top)
+    marks.append(lambda axes: axes.set(xscale="log", yscale="log", ylim=(low / 2, 2 * top)))
+    yield chart_panel(
+        kernel.source,
+        "spectrum",
+        "In how many directions the batch pushes",
+        caption,
+        "rank",
+        {"eigenvalue of K": marks},
+        known_of(ranks_of(kernel.result)),
+    )
 
 
 def _cosines(kernel: Measurement[KernelResult], name: str) -> np.ndarray:
@@ -163,35 +205,6 @@ def _picture(cosines: np.ndarray, columns: str, rows: str) -> Figure:
     def draw(axes: Axes) -> None:
         axes.imshow(np.sign(cosines) * np.abs(cosines) ** 0.7, HUES, vmin=-1, vmax=1, aspect="auto")
 
-    figure = chart(columns, rows, draw, height=430)
+    figure = chart(columns, {rows: [draw]}, 430)
     figure.axes[0].set(xticks=[], yticks=[])
     return figure
-
-
-def _spectrum(kernel: Measurement[KernelResult], spectrum: Spectrum) -> Panel:
-    """Eigenvalues by rank; those above the largest of random matrices are counted."""
-    values = spectrum.eigenvalues.numpy()
-    ranks, top = np.arange(1, len(values) + 1), max(values.max(), 1e-300)
-    marks = [points(ranks, values, MEASURED, "observed", ms=3.5)]
-    caption = f"Effective rank {with_interval(spectrum.effective_rank)} of {len(values)} responses"
-    for null in spectrum.nulls:
-        if null.name == SIMULATED:
-            marks.append(dashed(null.upper, f"largest of random directions, {SIMULATED}"))
-            caption += (
-                f", {number(null.effective_rank)} for random directions with the {SIMULATED}; "
-                f"{null.above} eigenvalues stand above the largest of those"
-            )
-    low = values[values > 1e-8 * top].min(initial=top)
-
-    def logarithmic(axes: Axes) -> None:
-        axes.set(xscale="log", yscale="log", ylim=(low / 2, 2 * top))
-
-    return Panel(
-        "spectrum",
-        "In how many directions the batch pushes",
-        f"{caption}.",
-        kernel.source(),
-        pd.DataFrame({"rank": ranks, "eigenvalue": values}),
-        chart("rank", "eigenvalue of K", *marks, logarithmic, height=430, columns=1),
-        {"effective rank": spectrum.effective_rank},
-    )

@@ -1,0 +1,83 @@
+"""Estimates in words, short and with their errors, and in rows of tables."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pandas as pd
+
+from isentrope.nouns.estimate import COLUMNS, Estimate
+from isentrope.system.formatting import MISSING, PAGE, known
+
+number = PAGE.number
+
+Row = Mapping[str, Any]
+"""A row of a table, by column; each column has a type of its own."""
+
+
+def has_interval(estimate: Estimate) -> bool:
+    """Whether an estimate has both ends of its interval, so that its error bar can be trusted."""
+    return math.isfinite(estimate.ci_low) and math.isfinite(estimate.ci_high)
+
+
+def with_interval(estimate: Estimate | None) -> str:
+    """Value and interval, "−0.0018 [−0.0024, −0.0011]"; an error without one is not shown."""
+    if estimate is None or known(estimate.value) is None:
+        return MISSING
+    interval = PAGE.interval(estimate.ci_low, estimate.ci_high)
+    return f"{number(estimate.value)} {interval.replace(MISSING, '(no interval)')}"
+
+
+def with_error(estimate: Estimate) -> str:
+    """Value and standard error, such as "−1.78 ± 0.34"."""
+    return PAGE.with_error(estimate.value, known(estimate.se))
+
+
+def from_to(estimates: Sequence[Estimate]) -> str:
+    """From the first to the last, "from 0.5 [0.4, 0.6] to 0.7 [0.6, 0.8]"."""
+    return f"from {with_interval(estimates[0])} to {with_interval(estimates[-1])}"
+
+
+def within_one_se(value: float, se: float) -> Estimate:
+    """A number of which only the standard error is known, in place of an interval; n is 0."""
+    return Estimate(value, se, value - se, value + se, 0, "", "")
+
+
+def scaled(estimate: Estimate, factor: float) -> Estimate:
+    """An estimate times a positive number."""
+    return replace(estimate, **{name: getattr(estimate, name) * factor for name in COLUMNS})
+
+
+def estimates_in(rows: pd.DataFrame, metric: str) -> list[Estimate]:
+    """The estimates in rows of a log or of an evaluation.
+
+    Args:
+        rows: Its columns are METRIC, METRIC_se, METRIC_ci_low and METRIC_ci_high, as far as they
+            are known, and n_prompts.
+        metric: Its name.
+
+    Returns:
+        One per row, with NaN in place of what is not there; within one standard error where the
+        rows have no intervals.
+    """
+    names = [metric + end for end in COLUMNS.values()]
+    numbers = rows.reindex(columns=names).apply(pd.to_numeric, errors="coerce").astype(float)
+    units = rows.get("n_prompts", [0] * len(rows))
+    estimates = [
+        Estimate.of_columns(metric, row, int(n), "", "")
+        for row, n in zip(records(numbers), units, strict=True)
+    ]
+    if f"{metric}_ci_low" in rows:
+        return estimates
+    return [within_one_se(estimate.value, estimate.se) for estimate in estimates]
+
+
+def records(table: pd.DataFrame) -> list[Row]:
+    """The rows of a table whose columns have names."""
+    return cast("list[Row]", table.to_dict("records"))
+
+
+def rows_of(estimates: Mapping[str, Estimate]) -> pd.DataFrame:
+    """A row per estimate."""
+    return pd.DataFrame([{"of": name, **e.columns()} for name, e in estimates.items()])
