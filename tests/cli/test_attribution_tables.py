@@ -7,8 +7,8 @@ from rich.console import Console
 
 from isentrope.cli.console import show
 from isentrope.verbs.influence import printed_influence
-from isentrope.verbs.measure import summary_lines
 from isentrope.verbs.noise import printed_noise
+from isentrope.verbs.printed_measure import summary_lines
 from tests.reports.made_up import influence, loaded, measure, noise, tables
 
 

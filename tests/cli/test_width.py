@@ -19,9 +19,9 @@ from isentrope.verbs.audit import printed_audit
 from isentrope.verbs.branch import Branched
 from isentrope.verbs.influence import printed_influence
 from isentrope.verbs.kernel import printed_kernel
-from isentrope.verbs.measure import printed_measurements
 from isentrope.verbs.noise import printed_noise
 from isentrope.verbs.printed import Column, Table
+from isentrope.verbs.printed_measure import printed_measurements
 from isentrope.verbs.trial import printed_trial
 from tests.reports.made_up import (
     audit,

@@ -24,7 +24,6 @@ from tests.tiny_checkpoint import settings
 CALLED = {  # and where each is called from
     "from_checkpoint": [checkpoints.Policy],
     "load_task": [config_stages],
-    "sample": [batches],
     "update_batch": [batches],
     "respond": [batches],
     "at_precision": [batches, preparation],

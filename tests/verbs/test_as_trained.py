@@ -375,7 +375,7 @@ def test_dropout_of_training_is_refused_until_it_is_acknowledged(trained, tmp_pa
 
 
 def test_trls_disable_dropout_is_honoured_where_it_acts(trained):
-    from isentrope.verbs.check_batches import training_dropout
+    from isentrope.verbs.training_step import training_dropout
 
     adapter = trained / "step_4" / "adapter_config.json"
     adapter.write_text(json.dumps(json.loads(adapter.read_text()) | {"lora_dropout": 0.1}))

@@ -29,8 +29,8 @@ from isentrope.runs.one_writer import LOCK, one_writer
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.influence import printed_influence
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.measure import printed_measurements
 from isentrope.verbs.prepare import Prepare, PreparedOnce
+from isentrope.verbs.printed_measure import printed_measurements
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
 

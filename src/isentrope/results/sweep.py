@@ -1,4 +1,36 @@
-"""What results.json of `measure` says of a learning rate, of the linear range and of the checks."""
+"""What results.json of `measure` says of a learning rate, of the linear range and of the checks.
+
+Keys of that file are
+
+    schema        "isentrope/measure/1"
+    policy        checkpoint, optimizer, trainable parameters, temperature, device, precision
+    batches       B_E sequences, B_U prompt groups, G responses per group; statistics of E and U
+    estimator     functional, method, order, unit
+    settings      keys: value, from (which file), training's own; differs; ignored (`as_trained`)
+    step          learning_rate, gradient_norm, clip_factor, direction_norm, matched_by, ...
+    entropy       per_sequence, per_token: Estimates at θ
+    first_order, second_order, pathwise      Estimates; null if not asked for
+    sweep         one row per rate: eta, delta_h (and _se, _ci_low, _ci_high), first_order =
+                  ηδH₁, second_order = η²δH₂ (each and _se), residual (and _se, _ci_low, _ci_high,
+                  _verdict), ess and ess_whole (of the batch), ess_integrated (over the vocabulary,
+                  from which the verdict follows), carriers, khat, verdict, method, resampled;
+                  deltaH_true, deltaH_approx and deltaH_second are the notes' names of the same
+    linear_range  Estimate of η* = |δH₁/δH₂|, with `rate_over_range`
+    budget        δH₁ per unit η: total, momentum, decay, gradient, each with its _se
+    reward        at_theta = J, first_order, second_order, top or no_top (why there is none), sweep:
+                  one row per rate, with delta_j in place of delta_h; absent without rewards
+    price         whole and at (by class of positions): tokens, entropy, first_order = ηδF, share,
+                  reward = ηδJ, reward_for_a_nat, each an Estimate; momentum, cosine; at "group
+                  NAME", where prompts of E have groups, change = ΔF too
+    checks        score_identity and martingale: each _z, _p (of both, by Bonferroni) and _verdict;
+                  rounding_floor
+    warnings      sentences on what limits the use of these numbers
+    timing        seconds by stage, and total
+    provenance    versions, seeds
+
+An Estimate is written as {value, se, ci_low, ci_high, n, unit, method, ess, khat, warnings}. What
+cannot be known (an interval where the weights are heavy-tailed, for one) is null.
+"""
 
 import math
 from dataclasses import dataclass

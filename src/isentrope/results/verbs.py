@@ -146,7 +146,7 @@ MEASURE = Verb(
     "Measure how much the next step of a checkpoint changes entropy.",
     analyse="isentrope.verbs.measure:find_change",
     result="isentrope.results.results:MeasureResult",
-    printed="isentrope.verbs.measure:printed_measurements",
+    printed="isentrope.verbs.printed_measure:printed_measurements",
     table="sweep",
     joined="all",
     figure=("isentrope.reports.panels.change:entropy_change_figure", "entropy_change.png"),

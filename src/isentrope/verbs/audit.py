@@ -5,12 +5,10 @@ audit.parquet   one row per proxy and statistic, `of` tokens or sequences
 """
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import torch
 
-from isentrope.attribution.influence.contributions import Attribution, Influence
+from isentrope.attribution.influence.contributions import Influence
 from isentrope.attribution.proxies.audit import Audit, AuditOptions, audit, audit_sequences
 from isentrope.attribution.proxies.proxies import sequence_proxies, token_proxies
 from isentrope.results.attributions import ProxyRecord
@@ -41,12 +39,12 @@ def find_audit(ready: Prepared) -> AuditResult:
     table = influence_of(ready, tokens=True, reward=False)
     audits = audits_of(ready, table)
     joined = pd.concat([audited.to_frame().assign(of=of) for of, audited in audits.items()])
+    records = {of: ProxyRecord(a.n_items, dict(a.statistics)) for of, a in audits.items()}
     return AuditResult(
         **vars(ready.header),
         off_policy=ready.estimator.off_policy,
         reliability=dict(table.reliability),
-        tokens=_record(audits["tokens"]),
-        sequences=_record(audits["sequences"]),
+        **records,
         classes=classes_of(ready, table),
         tables={"audit": joined},
     )
@@ -68,7 +66,10 @@ def audits_of(ready: Prepared, table: Influence) -> dict[str, Audit]:
     acting = table.acting
     whole = acting.any(1)
     proxies = sequence_proxies(s, H, scores.mask, A)
-    tokens, sequences = _halves(table.entropy)
+    by_group, tokens, sequences = table.entropy.by_group_and_token, None, None
+    if by_group is not None and len(by_group) > 1:  # two halves of E's groups
+        tokens = tuple(half.sum(0) for half in by_group.tensor_split(2))
+        sequences = tuple(half.sum(1)[whole] for half in tokens)
     return {
         "tokens": audit(
             measured,
@@ -83,23 +84,9 @@ def audits_of(ready: Prepared, table: Influence) -> dict[str, Audit]:
             U.prompt_index[whole],
             {name: x[whole] for name, x in proxies.items()},
             options,
-            halves=None if sequences is None else tuple(half[whole] for half in sequences),
+            halves=sequences,
         ),
     }
-
-
-def _halves(attribution: Attribution) -> tuple[Any, Any]:
-    """The influence by the first and the second half of E's groups; None with one group."""
-    by_group = attribution.by_group_and_token
-    if by_group is None or len(by_group) < 2:
-        return None, None
-    tokens = tuple(half.sum(0) for half in by_group.tensor_split(2))
-    return tokens, tuple(torch.sum(half, 1) for half in tokens)
-
-
-def _record(audited: Audit) -> ProxyRecord:
-    proxies = {proxy: dict(statistics) for proxy, statistics in audited.statistics.items()}
-    return ProxyRecord(audited.n_items, proxies)
 
 
 _PRINTED = ("pearson", "spearman", "sign_agreement", "overlap")

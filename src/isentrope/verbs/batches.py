@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -16,7 +17,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import with_advantages, with_rewards
 from isentrope.sampling.batches import Groups, UpdateBatchReport, update_batch
-from isentrope.sampling.generate import respond, sample
+from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks import Task
 from isentrope.sampling.tasks.custom import read_responses
@@ -104,28 +105,27 @@ class Sampler:
 
     def evaluation(self, exclude: Collection[PromptIds] = ()) -> Rollouts:
         """Sample E; prompts with the token ids in `exclude` are not drawn."""
-        data, task = self.data, self.data.evaluation_task()
-        prompts = _left(self.policy, task.prompts, exclude, "E")
+        data = self.data
+        prompts = _left(self.policy, data.evaluation_task().prompts, exclude, "E")
         if data.fixed_prompts:
-            chosen = list(islice(cycle(prompts), data.B_E))
-            return self.respond(chosen, data.G_E, data.seeds["E"], "sampling E")
-        with at_precision(self.policy, self.precision), progress().bar("sampling E") as advance:
-            return sample(
-                self.policy,
-                prompts,
-                data.B_E,
-                data.G_E,
-                seed=data.seeds["E"],
-                progress=advance,
-                max_new_tokens=self.sampling.max_new_tokens,
-                batch_size=self.sampling.batch_size,
-            )
+            return self.in_turn("E", prompts)
+        generator = torch.Generator().manual_seed(data.seeds["E"])
+        draws = torch.randint(len(prompts), (data.B_E,), generator=generator)
+        chosen = [prompts[k] for k in draws.tolist()]
+        return self.respond(chosen, data.G_E, generator, "sampling E")
+
+    def in_turn(self, name: Literal["E", "U"], prompts: Sequence[PromptLike]) -> Rollouts:
+        """Responses to the first prompts, from the first one again where there are too few."""
+        data = self.data
+        n, group = (data.B_E, data.G_E) if name == "E" else (data.B_U, data.G)
+        generator = torch.Generator().manual_seed(data.seeds[name])
+        return self.respond(list(islice(cycle(prompts), n)), group, generator, f"sampling {name}")
 
     def respond(
         self,
         prompts: Sequence[PromptLike],
         group: int,
-        seed: int,
+        generator: torch.Generator,
         stage: str,
         max_new_tokens: int | None = None,
     ) -> Rollouts:
@@ -134,7 +134,7 @@ class Sampler:
         Args:
             prompts: The prompts.
             group: Responses per prompt.
-            seed: Of the draws.
+            generator: Of the draws.
             stage: What the progress bar says.
             max_new_tokens: Longest response; None for the configured length.
 
@@ -146,7 +146,7 @@ class Sampler:
                 self.policy,
                 as_prompts(self.policy, prompts),
                 group,
-                torch.Generator().manual_seed(seed),
+                generator,
                 max_new_tokens=max_new_tokens or self.sampling.max_new_tokens,
                 batch_size=self.sampling.batch_size,
                 progress=advance,
@@ -174,32 +174,28 @@ class Sampler:
     def _update(
         self, advantages: str, exclude: Collection[PromptIds]
     ) -> tuple[Rollouts, UpdateBatchReport]:
-        data, task = self.data, self.data.update_task()
+        data, task, sampling = self.data, self.data.update_task(), self.sampling
         prompts = _left(self.policy, task.prompts, exclude, "U")
         weights = None
         if data.U_weighting == "difficulty" and self.checkpoint is not None:
             weights = difficulty_weights(self.checkpoint, [p.key for p in prompts])
-        groups = Groups(
-            *(data.B_U, data.G, self.sampling.max_new_tokens, advantages, data.redraw_limit)
-        )
         with at_precision(self.policy, self.precision), progress().bar("sampling U") as advance:
             return update_batch(
                 self.policy,
                 prompts[: data.B_U] if data.fixed_prompts is True else prompts,
                 task,
-                groups,
+                Groups(data.B_U, data.G, sampling.max_new_tokens, advantages, data.redraw_limit),
                 seed=data.seeds["U"],
                 weights=weights,
-                batch_size=self.sampling.batch_size,
+                batch_size=sampling.batch_size,
                 progress=advance,
             )
 
     def _rewarded_update(self, U: Rollouts, estimator: EstimatorConfig) -> Rollouts:
         """Rewards from the task where the file has none; its own advantages, or of rewards."""
-        needless = estimator.objective == SFT
-        if needless or (estimator.objective == RECORDED and U.rewards is None):
-            return U
-        if U.advantages is not None and (U.rewards is None or estimator.advantages is None):
+        own = U.advantages is not None and (U.rewards is None or estimator.advantages is None)
+        needless = estimator.objective == RECORDED and U.rewards is None
+        if own or needless or estimator.objective == SFT:
             return U
         if U.rewards is None:
             U = self._with_rewards(U, self.data.update_task())

@@ -2,9 +2,17 @@
 
 Runs every check of `isentrope.checks` on the batches and settings a measurement would use, and
 compares those settings with the ones the checkpoint says it was trained with.
+
+The batches need no data set and no rewards. E and U are responses of the policy to the prompts of
+the configured task, or else to questions of the library's own. U's advantages are the task's where
+a group has one, else random: most checks ask for a direction of the size of a step, not for the
+step itself. What the rewards say is a finding.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+
+import torch
 
 from isentrope.checks import (
     Finding,
@@ -18,8 +26,8 @@ from isentrope.checks.instrument import BATCH, OWN_LOGITS
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.stages import PrecisionConfig
+from isentrope.models.adapter import stored_types
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Subject
@@ -27,24 +35,25 @@ from isentrope.runs.folder import require_writable
 from isentrope.runs.one_study import other_base
 from isentrope.runs.origin import checkpoint_digests
 from isentrope.runs.study import require_inputs
+from isentrope.sampling.advantages import with_advantages, with_rewards
+from isentrope.sampling.prompts import PromptLike
 from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.manifest import verification
 from isentrope.system.processes import all_ranks, join_processes
 from isentrope.trainers.arguments import TRAINING_ARGS
-from isentrope.trainers.as_trained import AsTrained
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_state import load_optimizer_state
+from isentrope.update.rounding import MAX_ROUNDING
+from isentrope.update.step import Step
 from isentrope.verbs.batches import Sampler
-from isentrope.verbs.check_batches import (
-    check_batches,
+from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.real_step import WAYS_OUT, OptimizerOf, update_step
+from isentrope.verbs.training_step import (
     model_obstacles,
     stale_batch,
     training_dropout,
     unlike_advantages,
 )
-from isentrope.verbs.precision_stages import at_precision
-from isentrope.verbs.real_step import OptimizerOf, check_rounding
-from isentrope.verbs.training_step import update_step
 
 FEW = 32
 """Responses that show what the scorer does; the tests of the sampler need them all."""
@@ -59,31 +68,22 @@ def check(config: MeasureConfig) -> dict[str, list[Finding]]:
     with verification(config.checkpoint.verify):
         for subject in require_inputs(config):
             alone, settled = config.as_trained(subject.path)
-            where = alone.checkpoint
+            where, precision = alone.checkpoint, alone.precision
             here = checkpoint_digests(subject.path, where.base_model, allow_hub=where.allow_hub)
             obstacles = (*settled.obstacles, *other_base(subject.path, here))
-            settled = replace(settled, obstacles=obstacles)
-            known = replace(subject, as_trained=settled)
-            policy = known.load(alone.checkpoint, alone.sampling)
+            known = replace(subject, as_trained=replace(settled, obstacles=obstacles))
+            policy = known.load(where, alone.sampling)
             policy.ranks = all_ranks()
             sampler = Sampler(
-                policy,
-                alone.batch_config,
-                alone.sampling,
-                alone.precision.sampling,
-                subject.path,
+                policy, alone.batch_config, alone.sampling, precision.sampling, subject.path
             )
-            findings[subject.name] = check_subject(
-                known,
-                sampler,
-                alone.estimator,
-                alone.precision,
-                master_weights=alone.checkpoint.master_weights,
+            findings[subject.name] = _checked(
+                known, sampler, alone.estimator, precision, master_weights=where.master_weights
             )
     return findings
 
 
-def check_subject(
+def _checked(
     subject: Subject,
     sampler: Sampler,
     estimator: EstimatorConfig,
@@ -91,25 +91,29 @@ def check_subject(
     *,
     master_weights: bool,
 ) -> list[Finding]:
-    """Check one checkpoint."""
+    """The findings of one checkpoint."""
     policy, settled = sampler.policy, subject.as_trained
     adapter = check_adapter(policy, subject.path, subject.optimizer)
-    findings = [_settings(settled, policy, subject), adapter]
-    E, U, rewarded = check_batches(sampler, estimator)
+    findings = [_settings(policy, subject), adapter]
+    E, U, rewarded = _batches(sampler, estimator)
     findings.append(rewarded)
     with at_precision(policy, precision.updating):
-        findings += _advantages_of_U(sampler, U, subject, estimator)
-        findings.append(_sampler_of_U(sampler, U, estimator))
-        direct, more = _without_records(estimator, U), list[Finding]()
+        findings += _of_batch(sampler, U, subject, estimator)
+        direct, longest, more = estimator, sampler.longest(U), list[Finding]()
+        if U.token_weights is None:  # the checks need any direction like a step's
+            objective = "dapo" if estimator.objective == RECORDED else estimator.objective
+            direct = estimator.model_copy(update={"objective": objective, "off_policy": False})
         try:
             state = load_optimizer_state(policy, subject.optimizer)
         except (ValueError, FileNotFoundError):  # check_optimizer says why
-            gradient = _objective_gradient(sampler, U, direct)
+            weights = token_weights(U, direct.objective, **direct.weighting(longest))
+            of_entropies = entropy_weights(U, direct.objective)
+            gradient = weighted_gradient(policy, U, weights, of_entropies)
         else:
-            _, step = update_step(policy, U, state, direct, sampler.longest(U))
+            _, step = update_step(policy, U, state, direct, longest)
             gradient = {name: -x for name, x in step.loss_gradient.items()}
             of = OptimizerOf(policy, subject, state, master_weights)
-            more = [check_rates(state, subject.path), check_rounding(of, step, estimator)]
+            more = [check_rates(state, subject.path), _rounding(of, step, estimator)]
         findings.append(check_optimizer(policy, gradient, subject.optimizer, bool(rewarded.passed)))
         findings += more
     dropped = {}
@@ -123,61 +127,138 @@ def check_subject(
     return findings
 
 
-def _settings(settled: AsTrained, policy: Policy, subject: Subject) -> Finding:
+_OTHER_STEP = "The step would not be the one that training takes"
+
+
+def _settings(policy: Policy, subject: Subject) -> Finding:
     """Compare a configuration with what the checkpoint says it was trained with."""
-    name = "settings of training"
+    name, settled = "settings of training", subject.as_trained
     of_model = [o for o in model_obstacles(policy, subject) if o.name != "dropout"]
-    unlike = [o for o in (*settled.obstacles, *of_model) if o.name not in settled.ignored]
-    if unlike:
-        return Finding(
-            name,
-            False,
-            "; ".join(o.words for o in unlike),
-            "The step would not be the one that training takes: set these keys as in training, or "
-            "leave them out.",
-        )
+    unlike = [o.words for o in (*settled.obstacles, *of_model) if o.name not in settled.ignored]
     known = [key for key, origin in settled.origins.items() if origin.training is not None]
-    if not known and not settled.filled:
+    if not known and not settled.filled and not unlike:
         return Finding(name, None, f"no {CONTRACT} and no {TRAINING_ARGS} say how it was trained")
+    advice = f"{_OTHER_STEP}: set these keys as in training, or leave them out."
     ignored = f"; ignored: {', '.join(settled.ignored)}" if settled.ignored else ""
-    return Finding(name, True, f"as in training: {', '.join(known)}{ignored}")
+    sound = f"as in training: {', '.join(known)}{ignored}"
+    return Finding.judged(name, "; ".join(unlike), advice, sound)
 
 
-def _sampler_of_U(sampler: Sampler, U: Rollouts, estimator: EstimatorConfig) -> Finding:
-    name = "U is a draw of the policy"
-    drawn_here = sampler.data.U_file is None
-    obstacles, notes = stale_batch(sampler.policy, U, estimator, drawn_here=drawn_here)
-    if drawn_here:
-        return Finding(name, None, "U is drawn here")
-    if U.sampler_logprobs is None:
-        return Finding(name, None, "U has no log-probabilities of its sampler")
-    for obstacle in obstacles:
-        passed = None if obstacle.name in estimator.ignore_training_settings else False
-        return Finding(name, passed, obstacle.words, "The step would be another than training's.")
-    return Finding(name, True, notes[0] if notes else "its sampler is this policy to rounding")
-
-
-def _advantages_of_U(
+def _of_batch(
     sampler: Sampler, U: Rollouts, subject: Subject, estimator: EstimatorConfig
-) -> list[Finding]:
-    """Advantages of a batch from a file by another rule than training's; none where they fit."""
-    unlike = [] if sampler.data.U_file is None else unlike_advantages(U, subject.as_trained)
-    ignored = {"estimator.advantages"} & {*estimator.ignore_training_settings}
-    advice = "The step would be another than training's."
-    return [
-        Finding("advantages of U", None if ignored else False, obstacle.words, advice)
-        for obstacle in unlike
-    ]
+) -> Iterator[Finding]:
+    """Is U a draw of the policy, and has it training's advantages?"""
+    name = "U is a draw of the policy"
+    if sampler.data.U_file is None:
+        yield Finding(name, None, "U is drawn here")
+        return
+    stale, notes = stale_batch(sampler.policy, U, estimator)
+    for obstacle in (*unlike_advantages(U, subject.as_trained), *stale):
+        of = name if obstacle in stale else "advantages of U"
+        passed = None if obstacle.name in estimator.ignore_training_settings else False
+        yield Finding(of, passed, obstacle.words, f"{_OTHER_STEP}.")
+    if U.sampler_logprobs is None:
+        yield Finding(name, None, "U has no log-probabilities of its sampler")
+    elif not stale:
+        yield Finding(name, True, *(notes or ("its sampler is this policy to rounding",)))
 
 
-def _without_records(estimator: EstimatorConfig, U: Rollouts) -> EstimatorConfig:
-    """The same with an objective that U can serve: the checks need any direction like a step's."""
-    if U.token_weights is not None:
-        return estimator
-    objective = "dapo" if estimator.objective == RECORDED else estimator.objective
-    return estimator.model_copy(update={"objective": objective, "off_policy": False})
+def _rounding(optimizer: OptimizerOf, step: Step, estimator: EstimatorConfig) -> Finding:
+    """Is v the step that training takes in the type of its weights?"""
+    name, rounding = "the step survives rounding", optimizer.rounding(step, estimator)
+    if rounding is None:
+        stored = set(stored_types(optimizer.subject.path, optimizer.policy.names).values())
+        kinds = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in stored))
+        short = stored & {torch.bfloat16, torch.float16}
+        kept = "; training kept a float32 copy of them" if short else ""
+        return Finding(name, True, f"weights on disk are {kinds}{kept}")
+    if estimator.rounded_step:
+        return Finding(name, True, f"{rounding[0]}; the rounded step is measured")
+    seen = f"{rounding[0]} (bound {MAX_ROUNDING:g})"
+    return Finding.judged(name, seen if rounding[0].error > MAX_ROUNDING else "", WAYS_OUT, seen)
 
 
-def _objective_gradient(sampler: Sampler, U: Rollouts, estimator: EstimatorConfig) -> Vector:
-    weights = token_weights(U, estimator.objective, **estimator.weighting(sampler.longest(U)))
-    return weighted_gradient(sampler.policy, U, weights, entropy_weights(U, estimator.objective))
+QUESTIONS = [
+    f"{question} {subject}?"
+    for question in ("What is", "Who made", "How would you explain", "Why do people need")
+    for subject in (
+        "a bridge",
+        "the moon",
+        "a number",
+        "rain",
+        "a map",
+        "music",
+        "a clock",
+        "glass",
+    )
+]
+
+
+def _batches(sampler: Sampler, estimator: EstimatorConfig) -> tuple[Rollouts, Rollouts, Finding]:
+    """Draw or read E and U for the checks.
+
+    Returns:
+        E, U with advantages, and what is known of prompts and rewards: where it has passed, the
+        advantages are those of rewards, so that U's gradient is like those of training.
+    """
+    data, policy, name = sampler.data, sampler.policy, "prompts and rewards"
+    if data.U_file is not None:
+        both = sampler.batches(estimator)
+        return both.E, both.U, Finding(name, True, f"U is {data.U_file}")
+    named = bool({"dataset_name", "U_dataset_name"} & data.model_fields_set)
+    if data.E_file is not None:
+        E = sampler.read_evaluation(data.E_file)
+    else:
+        E = sampler.evaluation() if named else sampler.in_turn("E", own_prompts(policy))
+    task = data.update_task() if named else None
+    U = sampler.in_turn("U", task.prompts if task else own_prompts(policy))
+    generator = torch.Generator().manual_seed(data.seeds["U"])
+    random = torch.randn(len(U), generator=generator, dtype=torch.float64)
+    nothing = f"no data set was given: {len(E)} responses to questions of the library's own"
+    finding = Finding(name, None, nothing)
+    if task is not None:
+        try:
+            rewarded = policy.ranks.from_first(lambda: with_rewards(U, task))
+        except ValueError as error:
+            advice = (
+                "measure needs rewards: batch_config.U_dataset_name, or U_file with advantages."
+            )
+            finding = Finding(name, None, str(error), advice)
+        else:
+            assert rewarded.rewards is not None
+            rewards = rewarded.rewards.view(data.B_U, -1)
+            useful = int((rewards.amax(1) > rewards.amin(1)).sum())
+            detail = f"{useful} of {data.B_U} groups have an advantage, mean reward "
+            finding = Finding(name, True, f"{detail}{rewards.mean():.3g}")
+            if useful:
+                return E, with_advantages(rewarded, estimator.advantage_rule), finding
+            advice = (
+                "measure draws groups of equal rewards again: use prompts that are solved "
+                "sometimes, or a larger batch_config.G."
+            )
+            finding = replace(finding, passed=None, advice=advice)
+            U = rewarded
+    return E, U.with_columns(advantages=random), finding
+
+
+def own_prompts(policy: Policy) -> Sequence[PromptLike]:
+    """Questions that the tokenizer can encode, as conversations where it has a chat template.
+
+    Args:
+        policy: Gives tokenizer and vocabulary.
+
+    Returns:
+        Questions; or, where the tokenizer loses letters of them or there is none, random token ids.
+    """
+    tokenizer = policy.tokenizer
+    if tokenizer is not None:
+        ids = tokenizer(QUESTIONS[0], add_special_tokens=False)["input_ids"]
+        if tokenizer.decode(ids) == QUESTIONS[0]:
+            if not getattr(tokenizer, "chat_template", None):
+                return QUESTIONS
+            return [[{"role": "user", "content": question}] for question in QUESTIONS]
+    special = {policy.eos_token_id, policy.pad_token_id, *getattr(tokenizer, "all_special_ids", ())}
+    plain = torch.tensor([i for i in range(policy.vocabulary) if i not in special])
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randint(len(plain), (len(QUESTIONS), 8), generator=generator)
+    return plain[places].tolist()

@@ -28,7 +28,7 @@ from isentrope.estimators.entropy import (
     partitions,
     spread_of_orders,
 )
-from isentrope.estimators.functional import Jackknifed, infinitesimal_jackknife
+from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.estimators.sample import score_batch
 from isentrope.estimators.sampler_match import at_temperature
 from isentrope.nouns.estimate import Caveats, Estimate, t_quantile
@@ -38,7 +38,6 @@ from isentrope.policy.scoring import score
 from isentrope.results.attributions import EntropyRecord
 from isentrope.results.results import EntropiesResult
 from isentrope.system.checkpoint_folder import step_of_folder
-from isentrope.system.progress import progress
 from isentrope.system.reading import read_json
 from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import Prepared
@@ -60,33 +59,35 @@ class _Found:
 
 def find_entropies(ready: Prepared) -> EntropiesResult:
     """Every definition on E and on U, compared with the logged value."""
-    with progress().bar("entropies") as report:
-        report(0, 2, "E")
-        E = _on(ready, ready.E, weighted=True)
-        report(1, 2, "U")
-        U = _on(ready, ready.U, weighted=False)
-    exact = E.values[EXACT]
+    E, U = _on(ready, ready.E, weighted=True), _on(ready, ready.U, weighted=False)
+    exact, confidence = E.values[EXACT], ready.estimator.confidence
     logged, source, of_U = _logged(ready)
-    rows = []
-    for batch, found in (("E", E), ("U", U)):
+    rows: list[EntropyRecord] = []
+    for batch, found in {"E": E, "U": U}.items():
         for name, value in found.values.items():
             difference = agrees = None
             if value.unit == exact.unit:
-                difference = E.differences[name] if found is E else _apart(ready, value, exact)
+                difference = E.differences[name] if found is E else _apart(value, exact, confidence)
             if logged is not None and (found is U or not of_U):
-                agrees = abs(value.value - logged) <= _bound(ready, logged, value, U, of_U)
+                agrees = abs(value.value - logged) <= _bound(logged, value, U, of_U, confidence)
             rows.append(
                 EntropyRecord(
                     batch=batch, definition=name, value=value, difference=difference, agrees=agrees
                 )
             )
+    table = [
+        {"batch": row.batch, "definition": row.definition, "unit": row.value.unit}
+        | row.value.columns()
+        | (row.difference.columns("difference") if row.difference else {})
+        for row in rows
+    ]
     return EntropiesResult(
         **vars(ready.header),
         logged=logged,
         logged_from=source,
         rows=tuple(rows),
         warnings=E.warnings,
-        tables={"entropies": pd.DataFrame([_flat(row) for row in rows])},
+        tables={"entropies": pd.DataFrame(table)},
     )
 
 
@@ -94,7 +95,8 @@ def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
     """Definitions on a batch; weighted by policy over sampler, as E is, or as a trainer does."""
     scored = score_batch(ready.policy, batch, functional="per_token", method="sequence")
     n, arguments = len(batch), ready.subject.as_trained.arguments
-    size = ready.entropies.micro_batch or int(arguments.get("per_device_train_batch_size") or n)
+    section = ready.config.entropies
+    size = section.micro_batch or int(arguments.get("per_device_train_batch_size") or n)
     groups, mask = partitions(n, size), scored.series[0].mask.double()
     found = definitions(scored, batch, ready.policy.eos_token_ids, groups)
     found |= {name: mean_of_tokens(x, mask) for name, x in _other_distributions(ready, batch)}
@@ -102,66 +104,68 @@ def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
     result = infinitesimal_jackknife(
         lambda w: torch.stack([f(w * ratios) for f in found.values()]), batch.prompt_index
     )
-    trusted = not weighted or scored.trust.verdict == "trust"
-
-    def estimates(of: Jackknifed) -> dict[str, Estimate]:
-        return {
+    caveats = Caveats(trusted=not weighted or scored.trust.verdict == "trust")
+    values, differences = (
+        {
             name: of.estimate(
                 row,
                 unit="nats per sequence" if name == "per_response" else "nats per token",
                 method=name,
                 confidence=ready.estimator.confidence,
-                caveats=Caveats(trusted=trusted),
+                caveats=caveats,
             )
             for row, name in enumerate(found)
         }
-
+        for of in (result, result.less(0))
+    )
     spread = 0.0 if groups is None else spread_of_orders(scored, groups)
-    return _Found(estimates(result), estimates(result.less(0)), spread, scored.trust.warnings)
+    return _Found(values, differences, spread, scored.trust.warnings)
 
 
 def _other_distributions(ready: Prepared, batch: Rollouts) -> Iterator[tuple[str, Tensor]]:
     """Entropies (n, t) at temperature 1, of a truncated sampler, and in bfloat16."""
-    policy, section = ready.policy, ready.entropies
-    arguments = ready.subject.as_trained.arguments
-    if (temperature := policy.temperature) != 1:
+    policy, section = ready.policy, ready.config.entropies
+    arguments, temperature = ready.subject.as_trained.arguments, ready.policy.temperature
+    if temperature != 1:
         with at_temperature(policy, 1.0):
             yield "temperature_1", score(policy, batch).entropies
     if section.top_k or section.top_p < 1:
         filters = section.top_k, section.top_p
         H = truncated_entropies(policy.scorer, batch, policy.precision, temperature, *filters)
         yield "truncated", H
-    trained = bool(arguments.get("bf16") or arguments.get("fp16"))
-    if trained if section.bfloat16 is None else section.bfloat16:
+    short = section.bfloat16
+    if short or (short is None and (arguments.get("bf16") or arguments.get("fp16"))):
         with at_precision(policy, "bfloat16"):
             yield "bfloat16", score(policy, batch).entropies
 
 
-def _apart(ready: Prepared, one: Estimate, other: Estimate) -> Estimate:
+def _apart(one: Estimate, other: Estimate, confidence: float) -> Estimate:
     """The difference of estimates from batches that are drawn independently."""
     return Estimate.from_standard_error(
-        *(one.value - other.value, math.hypot(one.se, other.se), min(one.n, other.n)),
+        one.value - other.value,
+        math.hypot(one.se, other.se),
+        min(one.n, other.n),
         unit=one.unit,
         method=one.method,
-        confidence=ready.estimator.confidence,
+        confidence=confidence,
         caveats=Caveats(trusted=math.isfinite(other.ci_low)),
         degrees_of_freedom=_freedom(one, other),
     )
 
 
-def _freedom(*of: Estimate) -> float:
+def _freedom(one: Estimate, other: Estimate) -> float:
     """Degrees of freedom of a sum: the fewest of its parts."""
-    return min(estimate.degrees_of_freedom or 0.0 for estimate in of)
+    return min(one.degrees_of_freedom or 0.0, other.degrees_of_freedom or 0.0)
 
 
-def _bound(ready: Prepared, logged: float, value: Estimate, U: _Found, of_U: bool) -> float:
+def _bound(logged: float, value: Estimate, U: _Found, of_U: bool, confidence: float) -> float:
     """How far a logged value may be from one that agrees with it."""
     # on the batch of the log by rounding and by how micro-batches are shuffled, and elsewhere by
     # the errors of the value and of a batch of U's size
     digits = 0.5 * 10.0 ** int(Decimal(repr(logged)).as_tuple().exponent)
     if not of_U:
         on_U = U.values.get(value.method, value)
-        t = t_quantile(_freedom(value, on_U), ready.estimator.confidence)
+        t = t_quantile(_freedom(value, on_U), confidence)
         return digits + t * math.hypot(value.se, on_U.se)
     short = U.values.get("bfloat16", U.values[EXACT])
     shuffled = 3 * U.spread if value.method == "micro_batch_means" else 0.0
@@ -172,13 +176,17 @@ def _bound(ready: Prepared, logged: float, value: Estimate, U: _Found, of_U: boo
 def _logged(ready: Prepared) -> tuple[float | None, str | None, bool]:
     """The logged entropy, where it is from, and whether U is the batch that it is of."""
     recorded, here = ready.sampler.data.U_file is not None, ready.subject
-    if ready.entropies.logged is not None:
-        return ready.entropies.logged, "entropies.logged", recorded
-    if (step := here.step) is None:
+    given, step = ready.config.entropies.logged, here.step
+    if given is not None:
+        return given, "entropies.logged", recorded
+    if step is None:
         return None, None, False
-    beside = ((step_of_folder(folder.name), folder) for folder in here.path.parent.iterdir())
-    later = [folder for _, folder in sorted((k, folder) for k, folder in beside if (k or 0) > step)]
-    places = [(folder, step + 1, "which was taken from here", recorded) for folder in later]
+    beside = ((step_of_folder(folder.name) or 0, folder) for folder in here.path.parent.iterdir())
+    places = [
+        (folder, step + 1, "which was taken from here", recorded)
+        for number, folder in sorted(beside)
+        if number > step
+    ]
     places.append((here.path, step, "before which the policy was another", False))
     for folder, at, words, of_U in places:
         path = folder / "trainer_state.json"
@@ -187,12 +195,6 @@ def _logged(ready: Prepared) -> tuple[float | None, str | None, bool]:
         if found := [value for value in values if math.isfinite(value)]:
             return found[-1], f"{folder.name}, step {at}, {words}", of_U
     return None, None, False
-
-
-def _flat(row: EntropyRecord) -> dict[str, str | float]:
-    place = {"batch": row.batch, "definition": row.definition, "unit": row.value.unit}
-    less = {} if row.difference is None else row.difference.columns("difference")
-    return place | row.value.columns() | less
 
 
 WORDS = {

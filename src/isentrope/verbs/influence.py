@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 from isentrope.attribution.influence.classes import (
     BY_GROUP,
@@ -143,8 +144,8 @@ def fresh_responses(ready: Prepared) -> Rollouts:
     sampler, count = ready.sampler, ready.analysis.share_responses
     distinct = dict.fromkeys(tuple(ids.tolist()) for ids in ready.U.prompt_ids)
     prompts = [Prompt(f"U/{k}", token_ids=ids) for k, ids in enumerate(distinct)]
-    seed = sampler.data.seeds["resample"]
-    return sampler.respond(prompts, count, seed, "fresh responses", sampler.longest(ready.U))
+    generator = torch.Generator().manual_seed(sampler.data.seeds["resample"])
+    return sampler.respond(prompts, count, generator, "fresh responses", sampler.longest(ready.U))
 
 
 def prompt_shares(ready: Prepared) -> SharesRecord:

@@ -138,48 +138,45 @@ def find_kernel(ready: Prepared) -> KernelResult:
     Raises:
         ValueError: If K₂ is asked for and the step has no weight a response.
     """
-    section = ready.kernel
+    section = ready.config.fisher_kernel
     if "FU" in section.blocks and not ready.analysis.share_responses:
         raise ValueError(_NO_FRESH)
-    x = sequence_weights(ready)
+    x, second, K2 = sequence_weights(ready), None, None
     if section.second_order and x is None:
         raise ValueError(f"fisher_kernel.second_order expands in responses, but {UNEQUAL}")
-    found_in: dict[str, Block] = {}
-    records: dict[str, BlockRecord] = {}
+    blocks: dict[str, Block] = {}
     tables: dict[str, list[pd.DataFrame]] = {}
     warnings: list[str] = []
     with progress().bar(KernelResult.verb) as report:
         for name in dict.fromkeys(section.blocks):
-            report(len(found_in), len(section.blocks), name)
-            block = found_in[name] = Block(ready, name)
-            records[name] = block.describe()
+            report(len(blocks), len(section.blocks), name)
+            block = blocks[name] = Block(ready, name)
             warnings += [f"{name}: {sentence}" for sentence in block.warnings]
             for of, table in block.tables.items():
                 tables.setdefault(of, []).append(table.assign(block=name))
     joined = {of: pd.concat(parts) for of, parts in tables.items()}
-    second, K2 = _second_order(ready, x) if x is not None and section.second_order else (None, None)
-    truncated: dict[str, Prediction] | None = None
-    if "UU" in found_in:
-        rows = found_in["UU"].truncations()
-        if isinstance(rows, str):
-            warnings.append(f"No truncations: {rows}")
-        else:
-            joined["truncations"] = truncation_table(rows)
-            truncated = rows
+    if x is not None and section.second_order:
+        second, K2 = _second_order(ready, x)
+    truncated = blocks["UU"].truncations() if "UU" in blocks else None
+    if isinstance(truncated, str):
+        warnings.append(f"No truncations: {truncated}")
+        truncated = None
+    if truncated is not None:
+        joined["truncations"] = truncation_table(truncated)
 
     def save(folder: Path) -> None:
         if (tiles := tiles_of(ready)) is not None and tiles.exists():
             shutil.rmtree(tiles)
             remove_empty([tiles.parent])
-        for block, found in found_in.items():
-            found.K.save(folder / block)
+        for name, block in blocks.items():
+            block.K.save(folder / name)
         if K2 is not None:
             save_file({"matrix": K2.contiguous()}, folder / "second_order.safetensors")
 
     return KernelResult(
         **vars(ready.header),
         preconditioned=section.preconditioned,
-        blocks=records,
+        blocks={name: block.record for name, block in blocks.items()},
         second_order=second,
         truncations=truncated,
         warnings=tuple(warnings),

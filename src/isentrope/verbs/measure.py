@@ -1,4 +1,4 @@
-"""`isentrope measure`: checkpoints measured one by one, each with a folder of its own.
+"""`isentrope measure`: how much the next step of each checkpoint changes entropy.
 
     <run folder>/config.yaml
     <run folder>/measurements/measure_<name>/
@@ -8,38 +8,38 @@
     <run folder>/measurements/measure_study.csv    every number of it (`study_table`)
     <run folder>/logs/                         as `detailed_logging` says
 
-A folder appears when its measurement is complete, and not before.
-
-Sweeps are printed in one table, with lines for each checkpoint. `EntropyMeasurements` serves
-scripts that follow the configuration dictionary of the original notes.
+A folder appears when its measurement is complete, and not before. Keys of results.json are listed
+in `results.sweep`. `EntropyMeasurements` serves scripts that follow the configuration dictionary of
+the original notes.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from isentrope.checks.rates import describe_group
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
-from isentrope.estimators.identities import in_words, p_value
+from isentrope.estimators.entropy_change import EntropyChange, change_of_sample
+from isentrope.estimators.functional import Functional, Functionals
+from isentrope.estimators.identities import Z_LIMIT
+from isentrope.estimators.reward_change import RewardChange, RewardOrders
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.saved import fields_of
 from isentrope.results.results import MeasureResult
-from isentrope.results.sweep import Checks, SweepRow
+from isentrope.results.sweep import LinearRange, RewardRecord, RewardRow, SweepRow
 from isentrope.results.verbs import MEASURE, SCHEMAS
 from isentrope.runs.study import Run
-from isentrope.system.formatting import MISSING, TERMINAL, known
-from isentrope.trainers.as_trained import ASSUMED, OURS
-from isentrope.update.step import COMPONENTS
 from isentrope.verbs.detailed_log import detailed_log
 from isentrope.verbs.loop import Draw, run_verb
 from isentrope.verbs.measurement import Measurement, measure_checkpoint
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.price import price_lines
-from isentrope.verbs.printed import Column, Printed, Table, bounds, ends, named, number, text
-from isentrope.verbs.results import measure_result
+
+log = logging.getLogger("isentrope")
 
 
 def measure(config: MeasureConfig, *, draw: Draw | None = None) -> Run[MeasureResult]:
@@ -64,174 +64,157 @@ def find_change(ready: Prepared) -> MeasureResult:
     Returns:
         The result; its log is written when its folder is complete.
     """
-    measured = measure_checkpoint(ready)
+    found = measure_checkpoint(ready)
     with ready.clock.stage("log"):
-        log = detailed_log(measured)
-    result = measure_result(measured)
-    tables = {"sweep": sweep_table(result)}
-    if measured.influences:
-        tables["influences"] = influence_table(measured)
-    return replace(result, tables=tables, finish=log)
+        finish = detailed_log(found)
+    header, change, gained, rate = ready.header, found.change, found.reward, ready.rate
+    estimator = replace(
+        header.estimator,
+        method=ready.estimator.method,
+        order=ready.estimator.order,
+        unit=change.entropy.unit,
+    )
+    budget: dict[str, float] = {}
+    for name, part in found.budget.items():
+        known = math.isfinite(part.ci_low) and part.degrees_of_freedom
+        budget |= {name: part.value, f"{name}_se": part.se}
+        budget[f"{name}_degrees_of_freedom"] = known or math.nan
+    if (reach := change.linear_range) is not None:
+        over = rate / reach.value if reach.value else None
+        reach = LinearRange(**vars(reach), rate_over_range=over)
+    reward = None
+    if gained is not None:
+        rows = (
+            RewardRow(**_numbers("delta_j", p.eta, p.change, gained, p.residual), verdict=p.verdict)
+            for p in gained.points
+        )
+        orders = fields_of(RewardOrders, gained)
+        reward = RewardRecord(**orders, at_theta=gained.reward, sweep=tuple(rows))
+    sweep = tuple(_rows(found))
+    return MeasureResult(
+        **vars(header)
+        | {"estimator": estimator, "step": replace(header.step, rate_of_interest=rate)},
+        entropy=_entropies(change, header.estimator.confidence),
+        first_order=change.first_order,
+        pathwise=change.pathwise,
+        second_order=change.second_order,
+        sweep=sweep,
+        linear_range=reach,
+        budget=budget,
+        checks=found.checks,
+        reward=reward,
+        price=found.price,
+        warnings=tuple(_warnings(found)),
+        tables=_tables(found, sweep, reward),
+        finish=finish,
+    )
 
 
-def influence_table(measured: Measurement) -> pd.DataFrame:
-    """Influences of E's prompt draws: quantity (as in results.json), prompt, key and influence."""
-    E = measured.ready.E
-    keys = dict(zip(E.prompt_index.tolist(), E.prompt_keys or (), strict=False))
-    draws = sorted({*E.prompt_index.tolist()})
-    head = {"prompt": draws, "key": [keys.get(draw) for draw in draws]}
-    parts = [
-        pd.DataFrame({"quantity": name, **head, "influence": x.tolist()})
-        for name, x in measured.influences.items()
-    ]
-    return pd.concat(parts, ignore_index=True)
+def _entropies(change: EntropyChange, confidence: float) -> dict[str, Estimate]:
+    """Both functionals at θ, from the scores at hand, by name."""
+    other: Functional = "per_token" if change.functional == "per_sequence" else "per_sequence"
+    f = Functionals(other, "prefix", change.sample.functional.tokens)
+    sample = replace(change.sample, functional=f, series=change.sample.series[:1])
+    entropy = change_of_sample(sample, [], [], confidence=confidence).entropy
+    return dict(sorted({change.functional: change.entropy, other: entropy}.items()))
 
 
-def sweep_table(result: MeasureResult) -> pd.DataFrame:
-    """The sweep as a table.
+def _warnings(found: Measurement) -> Iterator[str]:
+    """Sentences on what limits the use of the numbers."""
+    change, checks = found.change, found.checks
+    yield from found.no_reward
+    if found.reward and not found.reward.points:
+        yield (
+            'ΔJ(η) is measured by importance weights, and method "resampled" has none: the '
+            "two orders of J are given without it."
+        )
+    for name in ("martingale_z", "score_identity_z"):
+        z = getattr(checks, name)
+        if z is not None and abs(z) > Z_LIMIT:
+            yield (
+                f"{name} = {z:.1f}: E was not drawn from the policy that is scored, or only from a "
+                "part of it; run isentrope check."
+            )
+    for sentence in change.entropy.warnings:
+        yield f"At θ: {sentence}"
+    if (reach := change.linear_range) and math.isfinite(reach.ci_low):
+        for sentence in reach.warnings:
+            yield f"Linear range η*: {sentence}"
+    by_sentence: dict[str, list[str]] = {}
+    for eta, estimate in (*((p.eta, p.change) for p in change.points), *found.fresh.items()):
+        for sentence in estimate.warnings:
+            by_sentence.setdefault(sentence, []).append(f"{eta:g}")
+    for sentence, etas in by_sentence.items():
+        yield f"At η = {', '.join(etas)}: {sentence}"
+    for point in found.reward.points if found.reward else ():
+        for sentence in point.change.warnings:
+            if sentence not in by_sentence:
+                yield f"ΔJ: {sentence}"
+    smallest = checks.rounding_floor.smallest_eta or 0.0
+    if below := sum(eta < smallest for eta in found.etas):
+        yield (
+            f"{below} learning rates lie below {smallest:.2g}, where ΔH is below three times "
+            "the rounding floor or θ + ηv is rounded to a step more than 1 % off: use "
+            "precision.runtime_dtype=float64 or larger rates."
+        )
 
-    Args:
-        result: Of one checkpoint.
 
-    Returns:
-        One row per learning rate: `checkpoint`, then the columns of `sweep`, then delta_j with its
-        error and reward_verdict where ΔJ was measured.
-    """
+def _rows(found: Measurement) -> Iterator[SweepRow]:
+    """One row per learning rate: by weights, or where there are none by fresh responses."""
+    change = found.change
+    for point in change.points:
+        yield SweepRow(
+            **_numbers("delta_h", point.eta, point.change, change, point.residual),
+            **{name: getattr(point, name) for name in ("ess", "ess_integrated", "khat", "verdict")},
+            **{name: getattr(point.trust, name) for name in ("ess_whole", "carriers")},
+            residual_verdict=point.residual_trust and point.residual_trust.verdict,
+            method=point.change.method,
+            resampled=found.fresh.get(point.eta),
+        )
+    for eta, fresh in found.fresh.items() if not change.points else ():
+        verdict = "trust" if math.isfinite(fresh.ci_low) else "smooth"  # that of one prompt
+        numbers = _numbers("delta_h", eta, fresh, change)
+        yield SweepRow(**numbers, verdict=verdict, method=fresh.method)
+
+
+def _numbers(
+    name: str,
+    eta: float,
+    measured: Estimate,
+    change: EntropyChange | RewardChange,
+    residual: Estimate | None = None,
+) -> dict[str, Any]:
+    """The columns of a learning rate: the change, what both orders predict, and what they leave."""
+    row = {"eta": eta} | measured.columns(name)
+    for power, order in enumerate(("first_order", "second_order"), 1):
+        part: Estimate | None = getattr(change, order)
+        value, se = (part.value, part.se) if part else (math.nan, math.nan)
+        row |= {order: eta**power * value, f"{order}_se": eta**power * se}
+    return row | (residual.columns("residual") if residual else {})
+
+
+def _tables(
+    found: Measurement, sweep: tuple[SweepRow, ...], reward: RewardRecord | None
+) -> dict[str, pd.DataFrame]:
+    """The sweep by learning rate, ΔJ in the same rows, and influences by E's prompt draws."""
     rows = []
-    for row in result.sweep:
-        gained = result.reward.at(row.eta) if result.reward else None
-        of_reward = {} if gained is None else vars(gained) | {"reward_verdict": gained.verdict}
-        rows.append({"checkpoint": result.policy.name} | of_reward | vars(row))
+    for row in sweep:
+        gained = reward and reward.at(row.eta)
+        of_reward = vars(gained) | {"reward_verdict": gained.verdict} if gained else {}
+        rows.append({"checkpoint": found.ready.subject.name} | of_reward | vars(row))
     table = pd.DataFrame(rows)
-    return table[[name for name in SCHEMAS["sweep"].columns if name in table]]
-
-
-COLUMNS = {
-    "η": 0,
-    "ΔH ± se": 0,
-    "interval": 1,
-    "first order": 2,
-    "first + second": 4,
-    "ESS": 3,
-    "k̂": 5,
-    "verdict": 0,
-}
-"""Headings of a sweep, and their ranks: the largest is left out first."""
-
-
-def printed_measurements(results: Sequence[MeasureResult]) -> Printed:
-    """One table for all checkpoints, whose results are in one unit, and what goes with each."""
-    title = f"Change of entropy ΔH(η) in {results[0].unit}"
-    if any(s.source == ASSUMED for result in results for s in result.settings.keys.values()):
-        title += ", of a step with assumed settings (note)"
-    columns = [Column(head, k, rank) for k, (head, rank) in enumerate(COLUMNS.items(), 1)]
-    if len(results) > 1:
-        columns.insert(0, Column("checkpoint", 0, left=True))
-    yield Table(title, [cells for result in results for cells in _rows(result)], columns)
-    for result in results:
-        yield from summary_lines(result)
-
-
-def _rows(result: MeasureResult) -> Iterator[tuple[str, ...]]:
-    """Cells of each learning rate, and below it those of fresh responses."""
-    for row in result.sweep:
-        yield (result.policy.name, *_cells(row, result.batches.B_E))
-        if fresh := row.resampled:
-            yield ("", "", text(fresh), ends(fresh), "", "", "", "", "resampled")
-
-
-def _cells(row: SweepRow, n: int) -> tuple[str, ...]:
-    ess, khat = known(row.effective_size), known(row.khat)
-    return (
-        f"{row.eta:.3g}",
-        TERMINAL.with_error(row.delta_h, row.delta_h_se),
-        bounds(row.delta_h_ci_low, row.delta_h_ci_high),
-        number(row.first_order),
-        number(row.first_order + row.second_order),
-        MISSING if ess is None else f"{ess:.0f}/{n}",
-        MISSING if khat is None else f"{khat:.2f}",
-        row.verdict,
-    )
-
-
-def summary_lines(result: MeasureResult) -> Iterator[str]:
-    """What goes with a table: entropy, linear range, checks, warnings."""
-    yield f"{result.policy.name}:"
-    for group in result.step.param_groups:
-        yield f"  param group  {describe_group(group)}"
-    for kind in ("per_token", "per_sequence"):
-        entropy = result.entropy[kind]
-        yield f"  entropy      {text(entropy)} {entropy.unit}"
-    yield from _range_line(result)
-    yield from _order_lines(result)
-    yield from reward_lines(result)
-    yield from price_lines(result)
-    yield from settings_line(result)
-    identities = "; ".join(identity_words(result.checks))
-    floor = number(result.checks.rounding_floor.log_weight)
-    yield f"  checks       {identities}; rounding {floor} nats per sequence"
-    for sentence in result.warnings:
-        yield f"  note         {sentence}"
-
-
-def _range_line(result: MeasureResult) -> Iterator[str]:
-    reach = result.linear_range
-    if reach is None or known(reach.value) is None:
-        return
-    interval = ends(reach) if ends(reach) != MISSING else "no interval"
-    line = f"  linear range η* = {number(reach.value)} {interval}"
-    if (ratio := reach.rate_over_range) is not None:
-        line += f"; the training rate {result.rate:.3g} is {ratio:.2g} of it"
-    yield line
-
-
-def _order_lines(result: MeasureResult) -> Iterator[str]:
-    first, pathwise = result.first_order, result.pathwise
-    if first is None or pathwise is None:
-        return
-    yield (
-        f"  first order  {text(first)} {first.unit}; at fixed samples (what an entropy bonus "
-        f"sees) {text(pathwise)}"
-    )
-    yield f"  of which     {named({name: result.part(name) for name in COMPONENTS})}"
-
-
-def reward_lines(result: MeasureResult) -> Iterator[str]:
-    """Expected reward, its change at the training rate, and where its parabola is highest."""
-    reward = result.reward
-    if reward is None:
-        return
-    line = f"  reward       J {text(reward.at_theta)}"
-    if (row := reward.at(result.rate)) is not None:
-        change = TERMINAL.with_error(row.delta_j, row.delta_j_se)
-        interval = bounds(row.delta_j_ci_low, row.delta_j_ci_high)
-        line += f"; at η = {row.eta:.3g} ΔJ {change} {interval}"
-    if reward.top is not None:
-        line += f"; highest at η = {number(reward.top.value)} {ends(reward.top)}"
-    yield line
-
-
-def identity_words(checks: Checks) -> list[str]:
-    """Each identity that was tested, with its verdict."""
-    identities = {"score identity": checks.score_identity_z, "martingale": checks.martingale_z}
-    tested = {name: z for name, z in identities.items() if z is not None}
-    return [
-        f"{name} z = {number(z)} ({in_words(p_value(z), len(tested))})"
-        for name, z in tested.items()
-    ]
-
-
-def settings_line(result: MeasureResult) -> Iterator[str]:
-    """What was taken from the checkpoint's own files, in a line; no line where nothing was."""
-    settings = result.settings.keys
-    taken = {key: setting for key, setting in settings.items() if setting.source not in OURS}
-    if taken:
-        values = ", ".join(f"{key.split('.')[1]} {x.value}" for key, x in taken.items())
-        files = ", ".join(dict.fromkeys(setting.source for setting in taken.values()))
-        yield f"  as trained   {values} ({files})"
-
-
-log = logging.getLogger("isentrope")
+    tables = {"sweep": table[[name for name in SCHEMAS["sweep"].columns if name in table]]}
+    if found.influences:
+        E = found.ready.E
+        keys = dict(zip(E.prompt_index.tolist(), E.prompt_keys or (), strict=False))
+        draws = sorted({*E.prompt_index.tolist()})
+        head = {"prompt": draws, "key": [keys.get(draw) for draw in draws]}
+        parts = [
+            pd.DataFrame({"quantity": name, **head, "influence": x.tolist()})
+            for name, x in found.influences.items()
+        ]
+        tables["influences"] = pd.concat(parts, ignore_index=True)
+    return tables
 
 
 class EntropyMeasurements:

@@ -1,21 +1,22 @@
 """One checkpoint measured: how much one optimizer step changes the policy's entropy.
 
 Measure ΔH(η) on E with its first and second order (T2), (T3), ΔJ(η) beside it where E has rewards,
-what each component of the step contributes, and whether the instrument is sound. Nothing is
-written.
+what each component of the step contributes, what the step spends and earns, and whether the
+instrument is sound. Nothing is written.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
-from isentrope.config.estimator import EstimatorConfig
+from isentrope.attribution.alignment import alignment
+from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample, entropy_change
-from isentrope.estimators.functional import Functional, Functionals
+from isentrope.estimators.functional import Jackknifed
 from isentrope.estimators.identities import (
     adjusted,
     identities_verdict,
@@ -25,20 +26,24 @@ from isentrope.estimators.identities import (
     score_identity_z,
 )
 from isentrope.estimators.importance import Trust
-from isentrope.estimators.price import Price
+from isentrope.estimators.positions import positions_of, require_matches
+from isentrope.estimators.price import PRICED, Price, price_of_step
+from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.reward_change import RewardChange, reward_change
-from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.policy.scoring import score_along
 from isentrope.policy.token_statistics import Scores
 from isentrope.results.sweep import Checks
 from isentrope.system.progress import part_of, progress
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.price import price_at_checkpoint
 
 PARTS_APART = 1e-6
 """Part of the components' size by which their sum may differ from the step."""
+
+GROUPS = 16
+"""Groups of E's prompts for the angle of the gradients of reward and entropy."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Measurement:
         ready: The checkpoint, with its batches and its step.
         etas: Learning rates measured at.
         change: The sweep on E; without points where the method is "resampled".
+        after: Scores at the rate of interest, and their trust, where it is in the sweep.
         reward: ΔJ at the same rates; None where E has no rewards, or they were not asked for.
         no_reward: Why E has none, in a sentence; empty otherwise.
         fresh: ΔH from fresh responses, by learning rate, where they were drawn.
@@ -62,6 +68,7 @@ class Measurement:
     ready: Prepared
     etas: list[float]
     change: EntropyChange
+    after: tuple[Scores, Trust] | None
     reward: RewardChange | None
     no_reward: tuple[str, ...]
     fresh: dict[float, Estimate]
@@ -75,32 +82,40 @@ def measure_checkpoint(ready: Prepared) -> Measurement:
     """Measure one checkpoint; nothing is written."""
     clock, estimator = ready.clock, ready.estimator
     etas = estimator.etas(ready.step.learning_rate)
-    rewards, no_reward = _rewards(ready)
+    rewards, no_reward = None, tuple[str, ...]()
+    if ready.analysis.reward:
+        try:
+            rewards = ready.sampler.rewarded(ready.E).rewards
+        except ValueError as error:
+            no_reward = (f"There is no ΔJ(η), which needs rewards: {error}",)
     with clock.stage("sweep"):
         change, reward, after = _sweep(ready, etas, rewards)
+    fresh = etas
+    if estimator.method != "resampled":
+        wanted = [p for p in change.points if estimator.resample_collapsed]
+        collapsed = (p for p in wanted if p.verdict == "resample")
+        fresh = [p.eta for p in collapsed if math.isfinite(p.change.value)]  # else none to draw
     with clock.stage("resample"):
-        fresh = _resample(ready, _to_resample(estimator, change, etas))
+        resampled = _resample(ready, fresh) if fresh else {}
     with clock.stage("budget"):
         budget, of_parts = _budget(ready, change)
     with clock.stage("price"):
-        spent = price_at_checkpoint(ready, change, rewards, budget, of_parts, after)
+        price = _price(ready, change, rewards, budget, of_parts, after)
     with clock.stage("checks"):
         checks = _checks(ready, change)
-    influences = {**change.influences, **of_parts, **(reward.influences if reward else {})}
     return Measurement(
-        *(ready, etas, change, reward, no_reward, fresh, budget, spent, checks),
-        influences=influences,
+        ready=ready,
+        etas=etas,
+        change=change,
+        after=after,
+        reward=reward,
+        no_reward=no_reward,
+        fresh=resampled,
+        budget=budget,
+        price=price,
+        checks=checks,
+        influences={**change.influences, **of_parts, **(reward.influences if reward else {})},
     )
-
-
-def _rewards(ready: Prepared) -> tuple[Tensor | None, tuple[str, ...]]:
-    """(n,) rewards of E, or why there are none."""
-    if not ready.analysis.reward:
-        return None, ()
-    try:
-        return ready.sampler.rewarded(ready.E).rewards, ()
-    except ValueError as error:
-        return None, (f"There is no ΔJ(η), which needs rewards: {error}",)
 
 
 T = TypeVar("T", EntropyChange, RewardChange)
@@ -113,9 +128,7 @@ def _sweep(
     estimator, changes, gains = ready.estimator, list[EntropyChange](), list[RewardChange]()
     after = None
     weighted = [] if estimator.method == "resampled" else etas
-    steps, count = _steps(ready, weighted), 1
-    if ready.along is not None:  # the orders are those of v
-        steps, count = chain([(ready.step.direction, [])], steps), 1 + len(weighted)
+    steps = _steps(ready, weighted, orders=True)
     with progress().bar("measuring") as report:
         for done, (direction, rates) in enumerate(steps):
             change = entropy_change(
@@ -125,7 +138,7 @@ def _sweep(
                 rates,
                 estimator.options,
                 order=0 if done else estimator.order,
-                progress=part_of(report, done, count) if count > 1 else report,
+                progress=part_of(report, done, 1 + len(weighted)) if ready.along else report,
             )
             if rewards is not None:
                 gains.append(reward_change(change, rewards, estimator.confidence))
@@ -135,11 +148,15 @@ def _sweep(
     return _joined(changes), _joined(gains) if gains else None, after
 
 
-def _steps(ready: Prepared, etas: list[float]) -> Iterator[tuple[Vector, list[float]]]:
-    """What is taken at these rates: v at all of them, or at each its own rounded step."""
+def _steps(
+    ready: Prepared, etas: list[float], *, orders: bool = False
+) -> Iterator[tuple[Vector, list[float]]]:
+    """What is taken: v at all rates; or its rounded step at each, after v if orders are wanted."""
     if ready.along is None:
         yield ready.step.direction, etas
         return
+    if orders:
+        yield ready.step.direction, []
     for eta in etas:
         yield ready.along(eta).direction, [eta]
 
@@ -151,28 +168,16 @@ def _joined(parts: list[T]) -> T:
     return replace(parts[0], points=points, influences=influences)
 
 
-def _to_resample(
-    estimator: EstimatorConfig, change: EntropyChange, etas: list[float]
-) -> list[float]:
-    if estimator.method == "resampled":
-        return etas
-    wanted = estimator.resample_collapsed
-    collapsed = [p for p in change.points if wanted and p.verdict == "resample"]
-    return [p.eta for p in collapsed if math.isfinite(p.change.value)]  # else nothing to draw from
-
-
 def _resample(ready: Prepared, etas: list[float]) -> dict[float, Estimate]:
-    E, fresh = ready.E, list[Estimate]()
-    if not etas:
-        return {}
+    fresh = list[Estimate]()
     with progress().bar("fresh responses") as report:
         for direction, rates in _steps(ready, etas):
             fresh += resampled_entropy_change(
                 ready.policy,
-                E,
+                ready.E,
                 direction,
                 rates,
-                max_new_tokens=ready.sampler.longest(E),
+                max_new_tokens=ready.sampler.longest(ready.E),
                 seed=ready.sampler.data.seeds["resample"],
                 estimator=ready.estimator.options,
                 progress=part_of(report, len(fresh), len(etas)) if ready.along else report,
@@ -190,48 +195,82 @@ def _budget(
 
     Returns:
         The parts, and the influences on them.
+
+    Raises:
+        ValueError: If the components do not sum to the step.
     """
     if (total := change.first_order) is None:
         return {}, {}
-    sizes = {name: norm(component) for name, component in ready.step.components.items()}
-    _require_sum(ready, sum(sizes.values()))
-    moving = {name: c for name, c in ready.step.components.items() if sizes[name]}
+    components, rest = ready.step.components, ready.step.direction
+    sizes = {name: norm(component) for name, component in components.items()}
+    for component in components.values():
+        rest = axpy(-1.0, component, rest)
+    if not norm(rest) <= PARTS_APART * sum(sizes.values()):
+        raise ValueError(
+            f"The components of the step ({', '.join(components)}) do not sum to it: "
+            f"{norm(rest):.2g} is left, of {sum(sizes.values()):.2g}."
+        )
+    moving = [name for name in sizes if sizes[name]]
     largest = max(sizes, key=lambda name: sizes[name])
     here, left, *_ = change.sample.series
     whole = change.influences["first_order"]
     zero = Estimate.exact(0.0, total.n, unit=total.unit, method=total.method)
-    budget, influences = {"total": total}, {"budget.total": whole}
-    parts: dict[str, EntropyChange] = {}
+    budget = {"total": total} | dict.fromkeys(sizes, zero)
+    influences = {f"budget.{name}": 0 * whole for name in budget} | {"budget.total": whole}
     with progress().bar("budget") as report:
         for done, name in enumerate(sorted(moving, key=lambda name: name == largest)):
             report(done, len(moving), name)
             slope = left
             if name != largest:
-                slope = score_along(ready.policy, ready.E, moving[name], 1)[1]
+                slope = score_along(ready.policy, ready.E, components[name], 1)[1]
                 left = replace(
                     left,
                     logprobs=left.logprobs - slope.logprobs,
                     entropies=left.entropies - slope.entropies,
                 )
             sample = replace(change.sample, series=(here, slope))
-            parts[name] = change_of_sample(sample, [], [], confidence=ready.estimator.confidence)
-    for name in sizes:
-        part = parts.get(name)
-        budget[name] = (part and part.first_order) or zero
-        influences[f"budget.{name}"] = part.influences["first_order"] if part else 0 * whole
+            part = change_of_sample(sample, [], [], confidence=ready.estimator.confidence)
+            budget[name] = part.first_order or zero
+            influences[f"budget.{name}"] = part.influences["first_order"]
     return budget, influences
 
 
-def _require_sum(ready: Prepared, size: float) -> None:
-    """Refuse components that do not sum to the step."""
-    rest = ready.step.direction
-    for component in ready.step.components.values():
-        rest = axpy(-1.0, component, rest)
-    if not norm(rest) <= PARTS_APART * size:
-        raise ValueError(
-            f"The components of the step ({', '.join(ready.step.components)}) do not sum to it: "
-            f"{norm(rest):.2g} is left, of {size:.2g}."
-        )
+def _price(
+    ready: Prepared,
+    change: EntropyChange,
+    rewards: Tensor | None,
+    budget: dict[str, Estimate],
+    influences: dict[str, Tensor],
+    after: tuple[Scores, Trust] | None,
+) -> Price | None:
+    """What the step spends and earns at the rate of interest; ΔH by group as measured `after`."""
+    sample, asked, confidence = change.sample, ready.analysis, ready.estimator.confidence
+    if change.first_order is None or not asked.price or sample.functional.method not in PRICED:
+        return None
+    E = ready.E if rewards is None else ready.E.with_columns(rewards=rewards)
+    classes = positions_of(E, sample.entropies, asked.position_pattern, ready.policy.tokenizer)
+    require_matches(classes)
+    parts = ("momentum", "total")
+    shares = Jackknifed(
+        torch.tensor([budget[name].value for name in parts]).double(),
+        torch.stack([influences[f"budget.{name}"] for name in parts]),
+        E.n_prompts,
+    )
+    options = {"confidence": confidence, **sample.trust.options(sample.functional.method)}
+    momentum = ratio_of(shares, 0, 1, name="δH₁", unit=NET_SHARE, sign="any", **options)
+    found = price_of_step(sample, ready.rate, classes, rewards, confidence=confidence)
+    for group in sorted(set(E.prompt_groups or ())):  # one at a time, as there may be many
+        of = torch.tensor([name == group for name in E.prompt_groups or ()])[:, None]
+        one = {f"group {group}": of & sample.series[0].mask}
+        part = price_of_step(sample, ready.rate, one, rewards, after=after, confidence=confidence)
+        found.at.update(part.at)
+    cosine = None
+    if rewards is not None and E.n_prompts >= GROUPS:
+        where = ready.gradients.storage.where
+        samples = [sample, of_reward(sample, rewards)]
+        g_H, g_J = gradients_by_group(ready.policy, E, samples, GROUPS, where)
+        cosine = alignment(g_J, g_H, ready.step.preconditioner, confidence)
+    return replace(found, momentum=momentum, cosine=cosine)
 
 
 def _checks(ready: Prepared, change: EntropyChange) -> Checks:
@@ -246,16 +285,6 @@ def _checks(ready: Prepared, change: EntropyChange) -> Checks:
         adjusted_p = None if of is None else adjusted(p, tested)
         verdict = identities_verdict(p)
         found |= {f"{name}_z": of, f"{name}_p": adjusted_p, f"{name}_verdict": verdict}
-    floor = rounding_floor(
-        ready.policy, ready.E, ready.step.direction, sample, first and first.value
-    )
+    slope = first and first.value
+    floor = rounding_floor(ready.policy, ready.E, ready.step.direction, sample, slope)
     return Checks(**found, rounding_floor=floor)
-
-
-def entropies_of(change: EntropyChange, confidence: float) -> dict[str, Estimate]:
-    """Both functionals at θ, from the scores at hand, by name."""
-    other: Functional = "per_token" if change.functional == "per_sequence" else "per_sequence"
-    f = Functionals(other, "prefix", change.sample.functional.tokens)
-    sample = replace(change.sample, functional=f, series=change.sample.series[:1])
-    entropy = change_of_sample(sample, [], [], confidence=confidence).entropy
-    return dict(sorted({change.functional: change.entropy, other: entropy}.items()))

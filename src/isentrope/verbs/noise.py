@@ -17,10 +17,8 @@ from isentrope.attribution.noise.scale import ESTIMATES, groups_with_weight, noi
 from isentrope.estimators.tail import LIGHT_TAILS
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.language_model import Policy
 from isentrope.results.results import NoiseResult
-from isentrope.sampling.tasks.task import Demonstrator, Task
-from isentrope.system.progress import progress
+from isentrope.sampling.tasks.task import Demonstrator
 from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.verbs.influence import influence_of
 from isentrope.verbs.prepare import Prepared
@@ -32,20 +30,17 @@ def find_noise(ready: Prepared) -> NoiseResult:
     policy, U, step = ready.policy, ready.U, ready.step
     confidence = ready.estimator.confidence
     numbers: dict[str, Any] = {}  # estimates by their names, by field of the result
-    kinds = {"gradient": None, "preconditioned": step.preconditioner}
-    with progress().bar("noise scale") as report:
-        for name, P in kinds.items():
-            report(len(numbers), len(kinds), name)
-            scale = noise_scale(
-                policy,
-                U,
-                preconditioner=P,
-                token_weights=step.token_weights,
-                entropy_weights=step.entropy_weights,
-                confidence=confidence,
-                gradients=ready.gradients,
-            )
-            numbers[name] = {key: getattr(scale, key) for key in ESTIMATES}
+    for name, P in {"gradient": None, "preconditioned": step.preconditioner}.items():
+        scale = noise_scale(
+            policy,
+            U,
+            preconditioner=P,
+            token_weights=step.token_weights,
+            entropy_weights=step.entropy_weights,
+            confidence=confidence,
+            gradients=ready.gradients,
+        )
+        numbers[name] = {key: getattr(scale, key) for key in ESTIMATES}
     table = influence_of(ready, tokens=False, reward=False)
     acting = groups_with_weight(U.prompt_index, step.acting)
     of_entropy = entropy_noise_scale(
@@ -74,23 +69,21 @@ def find_noise(ready: Prepared) -> NoiseResult:
 
 
 def _supervised(ready: Prepared) -> dict[str, Estimate]:
-    policy, data = ready.policy, ready.sampler.data
-    E = _demonstrations(policy, data.evaluation_task(), data.B_E, data.seeds["E"])
-    U = _demonstrations(policy, data.update_task(), data.B_U, data.seeds["U"])
+    policy, data, batches = ready.policy, ready.sampler.data, list[Rollouts]()
+    tasks = {"E": (data.evaluation_task(), data.B_E), "U": (data.update_task(), data.B_U)}
+    for name, (task, n) in tasks.items():
+        if not isinstance(task, Demonstrator):
+            raise ValueError(
+                "The task of batch_config has no demonstrations, so there is no supervised loss: "
+                "set analysis.supervised=false."
+            )
+        batches.append(demonstration_rollouts(policy, task.demonstrations(n, data.seeds[name])))
+    E, U = batches
     require_disjoint(E, U)
     options = {"confidence": ready.estimator.confidence, "gradients": ready.gradients}
     change = supervised_loss_change(policy, E, U, **options)
     simple, curved = supervised_noise_scale(policy, E, U, **options)
     return change | {"b_simple": simple.b_simple, "b_noise": curved.b_simple}
-
-
-def _demonstrations(policy: Policy, task: Task, n: int, seed: int) -> Rollouts:
-    if not isinstance(task, Demonstrator):
-        raise ValueError(
-            "The task of batch_config has no demonstrations, so there is no supervised loss: set "
-            "analysis.supervised=false."
-        )
-    return demonstration_rollouts(policy, task.demonstrations(n, seed))
 
 
 def printed_noise(result: NoiseResult, _: Path) -> Printed:

@@ -89,7 +89,9 @@ def past_updates(
                 missing.append(here - back)
                 continue
             batch, update = record
-            policy = Checkpoint(path, path.name).load(ready.where, ready.sampler.sampling)
+            policy = Checkpoint(path, path.name).load(
+                ready.config.checkpoint, ready.sampler.sampling
+            )
             policy.ranks = ready.policy.ranks
             policy.convert(ready.policy.precision)
             size = update.get("gradient_norm")

@@ -11,11 +11,10 @@ from typing import Any
 
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.influence.contributions import Influence
-from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig, TrialConfig
+from isentrope.config.analysis import AnalysisConfig
 from isentrope.config.estimator import EstimatorConfig
-from isentrope.config.measure import CheckpointConfig, MeasureConfig
-from isentrope.config.stages import LoggingConfig, PrecisionConfig
-from isentrope.models.precision import Precision
+from isentrope.config.measure import MeasureConfig
+from isentrope.config.stages import PrecisionConfig
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import norm
 from isentrope.policy.language_model import Policy
@@ -39,10 +38,9 @@ from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import RoundedStep
 from isentrope.update.step import Step
 from isentrope.verbs.batches import Batches, Sampler
-from isentrope.verbs.check_batches import model_obstacles
 from isentrope.verbs.precision_stages import at_precision
-from isentrope.verbs.real_step import OptimizerOf
-from isentrope.verbs.training_step import training_step
+from isentrope.verbs.real_step import OptimizerOf, RealStep
+from isentrope.verbs.training_step import model_obstacles, training_step
 
 log = logging.getLogger("isentrope")
 
@@ -52,6 +50,7 @@ class Prepared:
     """A checkpoint ready to be looked at.
 
     Attributes:
+        config: The settings in force.
         subject: The checkpoint.
         policy: In float32, to be set to a precision for each stage (`at_precision`).
         E: What entropy is measured on.
@@ -60,20 +59,12 @@ class Prepared:
         header: What results say of all that.
         clock: Counts the time of each stage.
         sampler: Draws and rewards further batches.
-        estimator: Which entropy, at which rates, by which estimator.
-        analysis: What influence, noise and audit attribute.
-        gradients: How the gradients of sequences are computed and held.
-        kernel: Which blocks of the Fisher kernel, and what is looked at in them.
-        trial: Which controls are tried.
-        entropies: What a trainer logged, and how.
-        logging: What the log of a measurement holds.
-        where: How checkpoints are loaded.
-        run_folder: The folder that the configuration names; None where it names none.
         along: The step by learning rate where training rounds it; None where it is v.
         attributed: Influences of tokens that a verb has computed, for another that looks at the
             same checkpoint; None where there is no other.
     """
 
+    config: MeasureConfig
     subject: Subject
     policy: Policy
     E: Rollouts
@@ -82,69 +73,59 @@ class Prepared:
     header: Header
     clock: Clock
     sampler: Sampler
-    estimator: EstimatorConfig
-    analysis: AnalysisConfig
-    gradients: GradientOptions
-    kernel: KernelConfig
-    trial: TrialConfig
-    entropies: EntropiesConfig
-    logging: LoggingConfig
-    where: CheckpointConfig
-    run_folder: Path | None = None
     along: Callable[[float], RoundedStep] | None = None
     attributed: list[Influence] | None = None
+
+    @property
+    def estimator(self) -> EstimatorConfig:
+        """Which entropy, at which rates, by which estimator."""
+        return self.config.estimator
+
+    @property
+    def analysis(self) -> AnalysisConfig:
+        """What influence, noise and audit attribute."""
+        return self.config.analysis
+
+    @property
+    def gradients(self) -> GradientOptions:
+        """How the gradients of sequences are computed and held."""
+        return GradientOptions(self.analysis.gradient_backend, self.config.fisher_kernel.held)
 
     @property
     def rate(self) -> float:
         """The learning rate of interest."""
         return self.estimator.rate(self.step.learning_rate)
 
-    @property
-    def updating(self) -> Precision:
-        """Precision of the step's gradient."""
-        return self.header.policy.precision["updating"]
-
 
 def prepare_checkpoint(config: MeasureConfig, subject: Subject, clock: Clock) -> Prepared:
     """Load a checkpoint, draw E and U, and compute the step."""
-    estimator, data = config.estimator, config.batch_config
+    estimator, data, precision = config.estimator, config.batch_config, config.precision
     with clock.stage("load"):
         policy = subject.load(config.checkpoint, config.sampling)
         policy.ranks = all_ranks()
         state = load_optimizer_state(policy, subject.optimizer)
         estimator.etas(state.learning_rate)  # refuses a rate of 0 before any work
         log.debug("%s: optimizer %s matched by %s", subject.name, state.rule, state.matched_by)
-    sampler = Sampler(policy, data, config.sampling, config.precision.sampling, subject.path)
+    sampler = Sampler(policy, data, config.sampling, precision.sampling, subject.path)
     with clock.stage("batches"):
         of_model = model_obstacles(policy, subject)
         refuse(of_model, estimator.ignore_training_settings, subject.name)
         batches = sampler.batches(estimator)
-    with clock.stage("update"), at_precision(policy, config.precision.updating):
+    with clock.stage("update"), at_precision(policy, precision.updating):
         of = OptimizerOf(policy, subject, state, config.checkpoint.master_weights)
         longest, drawn_here = sampler.longest(batches.U), data.U_file is None
-        U, real = training_step(of, batches.U, estimator, longest, drawn_here=drawn_here)
-        step = real.step
-    precision, directory = config.precision, config.output.directory
+        real = training_step(of, batches.U, estimator, longest, drawn_here=drawn_here)
+    header = _header(subject, sampler, replace(batches, U=real.U), real, estimator, precision)
     return Prepared(
+        config=config,
         subject=subject,
         policy=policy,
         E=batches.E,
-        U=U,
-        step=step,
-        header=_header(
-            subject, sampler, replace(batches, U=U), step, real.facts, estimator, precision
-        ),
+        U=real.U,
+        step=real.step,
+        header=header,
         clock=clock,
         sampler=sampler,
-        estimator=estimator,
-        analysis=config.analysis,
-        gradients=GradientOptions(config.analysis.gradient_backend, config.fisher_kernel.held),
-        kernel=config.fisher_kernel,
-        trial=config.trial,
-        entropies=config.entropies,
-        logging=config.detailed_logging,
-        where=config.checkpoint,
-        run_folder=None if directory is None else Path(directory),
         along=real.along,
     )
 
@@ -168,21 +149,18 @@ class PreparedOnce:
         return replace(ready, clock=clock)
 
 
-_STAGES = ("measuring", "updating", "sampling")
-_OF_STEP = ("learning_rate", "gradient_norm", "clip_factor", "matched_by")
-
-
 def _header(
     subject: Subject,
     sampler: Sampler,
     batches: Batches,
-    step: Step,
-    facts: dict[str, Any],
+    real: RealStep,
     estimator: EstimatorConfig,
     precision: PrecisionConfig,
 ) -> Header:
     """The header of the results of one checkpoint."""
-    settled, policy = subject.as_trained, sampler.policy
+    settled, policy, step = subject.as_trained, sampler.policy, real.step
+    groups = batches.U.prompt_index.unique(return_counts=True)[1].tolist()
+    drawn = {} if batches.report is None else vars(batches.report)
     return Header(
         policy=PolicyRecord(
             name=subject.name,
@@ -192,38 +170,32 @@ def _header(
             trainable_parameters=sum(p.numel() for p in policy.theta.values()),
             temperature=policy.temperature,
             device=str(policy.device),
-            precision={name: getattr(precision, name) for name in _STAGES},
+            precision={of: getattr(precision, of) for of in ("measuring", "updating", "sampling")},
             manifest_sha256=verify(subject.path),
         ),
-        batches=_batches(batches),
+        batches=BatchesRecord(
+            B_E=len(batches.E),
+            B_U=batches.U.n_prompts,
+            G=groups[0] if len({*groups}) == 1 else None,
+            E=BatchRecord(**_statistics(batches.E)),
+            U=BatchRecord(**_statistics(batches.U) | drawn),
+        ),
         estimator=EstimatorRecord(
             estimator.functional, estimator.options.method, estimator.confidence
         ),
         settings=SettingsRecord(settled.origins, settled.obstacles, settled.ignored),
         step=StepRecord(
             objective=estimator.objective,
+            learning_rate=step.learning_rate,
+            gradient_norm=step.gradient_norm,
+            clip_factor=step.clip_factor,
             direction_norm=norm(step.direction),
-            **{name: getattr(step, name) for name in _OF_STEP},
-            **facts,
+            matched_by=step.matched_by,
+            **real.facts,
         ),
         provenance=Provenance(
             **versions(), seeds=sampler.data.seeds, made_from=dict(subject.made_from)
         ),
-    )
-
-
-def _batches(batches: Batches) -> BatchesRecord:
-    groups = batches.U.prompt_index.unique(return_counts=True)[1]
-    report = batches.report
-    drawn: dict[str, Any] = {} if report is None else dict(vars(report))
-    if drawn and drawn["entropy_drawn"] is None:
-        drawn["entropy_drawn"] = float("nan")
-    return BatchesRecord(
-        B_E=len(batches.E),
-        B_U=batches.U.n_prompts,
-        G=int(groups[0]) if len(groups.unique()) == 1 else None,
-        E=BatchRecord(**_statistics(batches.E)),
-        U=BatchRecord(**_statistics(batches.U) | drawn),
     )
 
 

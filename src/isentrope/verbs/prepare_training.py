@@ -40,7 +40,7 @@ from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
 from isentrope.training.step_log import StepLog
 from isentrope.training.update_batches import UpdateBatches
-from isentrope.verbs.check_batches import balancing_weight
+from isentrope.verbs.training_step import balancing_weight
 
 
 def held_out_prompts(

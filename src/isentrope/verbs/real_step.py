@@ -3,28 +3,25 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-import torch
-
-from isentrope.checks.checkpoint import Finding, fit_of_order
+from isentrope.checks.checkpoint import fit_of_order
 from isentrope.checks.rates import describe_groups, disagreement
 from isentrope.checks.state_order import describe_misplaced
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.models.adapter import stored_types
-from isentrope.nouns.vectors import axpy
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import axpy, norm, require_same_names, sharded_like
 from isentrope.policy.language_model import Policy
+from isentrope.recording.next_update import NEXT_UPDATE, read_control
 from isentrope.runs.checkpoints import Subject
+from isentrope.update.objective import RECORDED
+from isentrope.update.off_policy import importance_ratios
 from isentrope.update.optimizer_rules import SHORT_MOMENTS, short_types
 from isentrope.update.optimizer_state import OptimizerState
-from isentrope.update.rounding import (
-    MAX_ROUNDING,
-    RoundedStep,
-    rounded_step,
-)
-from isentrope.update.step import Step
-
-ROUNDING = "the step survives rounding"
+from isentrope.update.rounding import MAX_ROUNDING, RoundedStep, rounded_step
+from isentrope.update.step import Step, optimizer_step
 
 
 @dataclass(frozen=True)
@@ -32,11 +29,13 @@ class RealStep:
     """A step with what limits it.
 
     Attributes:
+        U: The batch that it is of.
         step: v, or the rounded step where that is to be measured.
         facts: Param groups, whether an order is confirmed, and rounding, for the results.
         along: The rounded step by learning rate; None where it is v at every rate.
     """
 
+    U: Rollouts
     step: Step
     facts: dict[str, Any]
     along: Callable[[float], RoundedStep] | None
@@ -79,11 +78,73 @@ class OptimizerOf:
         return (take(rate), take) if types else None
 
 
-def real_step(optimizer: OptimizerOf, step: Step, estimator: EstimatorConfig) -> RealStep:
+def update_step(
+    policy: Policy,
+    U: Rollouts,
+    optimizer: OptimizerState,
+    estimator: EstimatorConfig,
+    longest: int | None,
+) -> tuple[Rollouts, Step]:
+    """The optimizer's step on U; `longest` is L of dr_grpo where none is set.
+
+    Returns:
+        U, with its tokens weighted by the ratio to the policy that drew them where it is stale, and
+        the step.
+
+    Raises:
+        ValueError: If it is zero.
+    """
+    objective, weighting = estimator.objective, estimator.weighting(longest)
+    clipped: tuple[str, ...] = ()
+    if estimator.off_policy:
+        ratios = importance_ratios(policy, U, None if objective == "cispo" else estimator.clip_pair)
+        U = ratios.weighted(U, objective, **weighting)
+        objective, clipped = RECORDED, ratios.warnings
+    step = optimizer_step(
+        policy,
+        U,
+        optimizer,
+        objective=objective,
+        max_grad_norm=estimator.max_grad_norm,
+        **weighting,
+    )
+    if norm(step.direction) == 0:
+        raise ValueError(
+            "The step is zero, so there is no change to measure: no response of U has an "
+            "advantage, and the optimizer has neither momentum nor decay."
+        )
+    return U, replace(step, warnings=(*clipped, *step.warnings))
+
+
+def with_control(policy: Policy, checkpoint: Path, U: Rollouts, step: Step) -> Step:
+    """The step with the part of a step control, where U is training's own; a warning says so."""
+    record = checkpoint / NEXT_UPDATE
+    control = read_control(checkpoint) if (record / "update.json").is_file() else None
+    if control is None:
+        return step
+    note = (
+        "Training corrected the step from this checkpoint by a control. U is another batch, so "
+        "what is measured is the optimizer's step without a correction."
+    )
+    if Rollouts.load(record / "rollouts.parquet").fingerprint == U.fingerprint:
+        require_same_names(control, policy.theta)
+        own = {name: sharded_like(x, policy.theta[name]) for name, x in control.items()}
+        step = step.corrected(own)
+        note = (
+            "The step has a part that a control added in training. Attributions to sequences and "
+            "tokens are of the optimizer's own step."
+        )
+    return replace(step, warnings=(*step.warnings, note))
+
+
+def real_step(
+    optimizer: OptimizerOf, U: Rollouts, step: Step, estimator: EstimatorConfig
+) -> RealStep:
     """Hold a step against the checkpoint's records and the type of its weights.
 
     Args:
         optimizer: That of the checkpoint.
+        U: The batch.
         step: v.
         estimator: Says whether the rounded step is to be measured.
 
@@ -94,70 +155,9 @@ def real_step(optimizer: OptimizerOf, step: Step, estimator: EstimatorConfig) ->
         ValueError: If the state is matched by an order that it does not fit, or training rounds the
             step to another one and the configuration does not say which is to be measured.
     """
-    state = optimizer.state
-    confirmed, notes = _order(state, step)
-    notes += _rates(state, optimizer.subject)
-    facts = {"param_groups": tuple(state.distinct_groups), "order_confirmed": confirmed}
-    along, rounding = None, optimizer.rounding(step, estimator)
-    if rounding is not None:
-        rounded, take = rounding
-        facts["rounding"] = rounded
-        notes += _of_rounding(optimizer.policy, rounded, estimator)
-        if estimator.rounded_step:
-            added, along = axpy(-1.0, step.direction, rounded.direction), take
-            parts = step.components | {"rounding": added}
-            step = replace(step, direction=rounded.direction, components=parts)
-    # the numbers of these notes replace the general sentence on moments
-    kept = (sentence for sentence in step.warnings if sentence != SHORT_MOMENTS)
-    return RealStep(replace(step, warnings=(*kept, *notes)), facts, along)
-
-
-def check_rounding(optimizer: OptimizerOf, step: Step, estimator: EstimatorConfig) -> Finding:
-    """Is v the step that training takes in the type of its weights?"""
-    rounding = optimizer.rounding(step, estimator)
-    if rounding is None:
-        stored = set(stored_types(optimizer.subject.path, optimizer.policy.names).values())
-        kinds = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in stored))
-        short = stored & {torch.bfloat16, torch.float16}
-        kept = "; training kept a float32 copy of them" if short else ""
-        return Finding(ROUNDING, True, f"weights on disk are {kinds}{kept}")
-    if estimator.rounded_step:
-        return Finding(ROUNDING, True, f"{rounding[0]}; the rounded step is measured")
-    harmless = rounding[0].error <= MAX_ROUNDING
-    return Finding(
-        ROUNDING, harmless, f"{rounding[0]} (bound {MAX_ROUNDING:g})", "" if harmless else _WAYS_OUT
-    )
-
-
-def _order(state: OptimizerState, step: Step) -> tuple[bool | None, tuple[str, ...]]:
-    """Whether second moments confirm a match that no name in the optimizer's file confirms."""
-    by_order, by_sidecar = state.matched_by == "order", state.matched_by == "sidecar"
-    if not (by_order or by_sidecar):
-        return None, ()
-    order = fit_of_order(state, step.loss_gradient)
-    # names in a file are refused on a test alone; an order without names on less
-    wrong = {} if order is None else order.wrong if by_sidecar else order.better
-    by = "parameter_names.json" if by_sidecar else "their order"
-    matched = f"The optimizer's parameters were matched by {by}"
-    if wrong:
-        raise ValueError(
-            f"{matched}, and {describe_misplaced(wrong)}: put their names, in the optimizer's "
-            "order, into parameter_names.json beside its file."
-        )
-    if by_sidecar:
-        return None, ()
-    if order is None or order.open:
-        return None, (
-            f"{matched}, which no name confirms and second moments do not decide: put "
-            "parameter_names.json beside the optimizer's file to be sure.",
-        )
-    better = "its second moments fit these parameters better than any exchange of two"
-    return True, (f"{matched}; {better}.",)
-
-
-def _rates(state: OptimizerState, subject: Subject) -> tuple[str, ...]:
-    record, difference = disagreement(state, subject.path)
-    notes = []
+    state, notes = optimizer.state, list[str]()
+    confirmed = _confirmed_order(state, step, notes)
+    record, difference = disagreement(state, optimizer.subject.path)
     if difference:
         notes.append(
             f"THE PARAM GROUPS ARE NOT THOSE OF TRAINING ({record}): {difference}. The step is "
@@ -165,32 +165,68 @@ def _rates(state: OptimizerState, subject: Subject) -> tuple[str, ...]:
         )
     if len({float(group["lr"]) for group in state.distinct_groups}) > 1:
         notes.append(f"Learning rates differ: {describe_groups(state)}.")
-    return tuple(notes)
+    facts = {"param_groups": tuple(state.distinct_groups), "order_confirmed": confirmed}
+    along, rounding = None, optimizer.rounding(step, estimator)
+    if rounding is not None:
+        facts["rounding"], take = rounding
+        notes += _of_rounding(optimizer.policy, rounding[0], estimator)
+        if estimator.rounded_step:
+            direction, along = rounding[0].direction, take
+            added = {"rounding": axpy(-1.0, step.direction, direction)}
+            step = replace(step, direction=direction, components=step.components | added)
+    # the numbers of these notes replace the general sentence on moments
+    kept = (sentence for sentence in step.warnings if sentence != SHORT_MOMENTS)
+    return RealStep(U, replace(step, warnings=(*kept, *notes)), facts, along)
 
 
-_WAYS_OUT = (
+def _confirmed_order(state: OptimizerState, step: Step, notes: list[str]) -> bool | None:
+    """Whether second moments confirm a match that no name confirms; notes say what is known."""
+    by = {"order": "their order", "sidecar": "parameter_names.json"}.get(state.matched_by)
+    if by is None:
+        return None
+    order, by_sidecar = fit_of_order(state, step.loss_gradient), state.matched_by == "sidecar"
+    # names in a file are refused on a test alone; an order without names on less
+    wrong = {} if order is None else order.wrong if by_sidecar else order.better
+    matched = f"The optimizer's parameters were matched by {by}"
+    if wrong:
+        raise ValueError(
+            f"{matched}, and {describe_misplaced(wrong)}: put their names, in the optimizer's "
+            "order, into parameter_names.json beside its file."
+        )
+    if by_sidecar:
+        return None
+    if order is None or order.open:
+        notes.append(
+            f"{matched}, which no name confirms and second moments do not decide: put "
+            "parameter_names.json beside the optimizer's file to be sure."
+        )
+        return None
+    better = "its second moments fit these parameters better than any exchange of two"
+    notes.append(f"{matched}; {better}.")
+    return True
+
+
+WAYS_OUT = (
     "Set estimator.rounded_step=true to measure the step that was rounded, false to measure v "
     "all the same, or checkpoint.master_weights=true if training kept float32 weights."
 )
 
 
-def _of_rounding(
-    policy: Policy, rounded: RoundedStep, estimator: EstimatorConfig
-) -> tuple[str, ...]:
+def _of_rounding(policy: Policy, rounded: RoundedStep, estimator: EstimatorConfig) -> list[str]:
     if estimator.rounded_step:
         exact = (
             "Its gradient is not rounded as in training, where passes are in 16 bits too: in tests "
-            "this changed the step by 3 to 15 %. precision.update_vector: bfloat16 rounds it.",
+            "this changed the step by 3 to 15 %. precision.update_vector: bfloat16 rounds it."
         )
-        notes = () if policy.precision.rounding else exact
-        return (f"The step is the one that rounding takes: {rounded}.", *notes)
+        notes = [] if policy.precision.rounding else [exact]
+        return [f"The step is the one that rounding takes: {rounded}.", *notes]
     if rounded.error <= MAX_ROUNDING:
-        return (f"Training rounds its weights: {rounded}.",)
+        return [f"Training rounds its weights: {rounded}."]
     if estimator.rounded_step is None:
         raise ValueError(
-            f"Training rounds its weights, so its step is not v: {rounded}. {_WAYS_OUT}"
+            f"Training rounds its weights, so its step is not v: {rounded}. {WAYS_OUT}"
         )
-    return (
+    return [
         f"THIS IS NOT THE STEP THAT TRAINING TAKES: its weights are rounded, {rounded}. "
-        "estimator.rounded_step=true measures the real one.",
-    )
+        "estimator.rounded_step=true measures the real one."
+    ]

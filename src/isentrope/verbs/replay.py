@@ -8,11 +8,8 @@ its rounding may be is given beside.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 
@@ -22,7 +19,6 @@ from isentrope.config.stages import SamplingConfig
 from isentrope.models.adapter import stored_types
 from isentrope.models.precision import Precision
 from isentrope.nouns.vectors import Vector, axpy, norm
-from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import (
     NEXT_UPDATE,
     precision_of,
@@ -36,9 +32,9 @@ from isentrope.system.manifest import verification
 from isentrope.system.processes import all_ranks, join_processes
 from isentrope.system.progress import progress
 from isentrope.update.objective import RECORDED
-from isentrope.update.step import Step, optimizer_step
+from isentrope.update.step import optimizer_step
 from isentrope.verbs.precision_stages import at_precision
-from isentrope.verbs.training_step import with_control
+from isentrope.verbs.real_step import with_control
 
 STEP = "the recorded step is the one taken"
 NORM = "its gradient has the recorded norm"
@@ -62,33 +58,27 @@ def replay(config: MeasureConfig) -> dict[str, list[Finding]]:
     """
     join_processes()
     findings: dict[str, list[Finding]] = {}
-    missing: list[str] = []
-    with verification(config.checkpoint.verify):
+    missing: list[NoNextStepError] = []
+    with verification(config.checkpoint.verify), progress().bar("replaying") as report:
         subjects = require_inputs(config)
-        with progress().bar("replaying") as report:
-            for done, subject in enumerate(subjects):
-                report(done, len(subjects), subject.name)
-                alone, settled = config.as_trained(subject.path)
-                where, arguments = alone.checkpoint, settled.arguments
-                precision = _as_trained(alone.precision.updating, arguments)
-                rows = alone.estimator.micro_batch or arguments.get("per_device_train_batch_size")
-                try:
-                    found = _replayed(subject, where, alone.sampling, precision, rows)
-                    findings[subject.name] = found
-                except NoNextStepError as error:
-                    missing.append(str(error))
-                    findings[subject.name] = [Finding(STEP, None, str(error))]
+        for done, subject in enumerate(subjects):
+            report(done, len(subjects), subject.name)
+            alone, settled = config.as_trained(subject.path)
+            arguments, precision = settled.arguments, alone.precision.updating
+            # autocast as in the trainer's arguments, where the configuration has none
+            autocast = precision.autocast or precision_of(SimpleNamespace(**arguments)).autocast
+            if autocast is not None:
+                precision = replace(precision, runtime_dtype="float32", autocast=autocast)
+            rows = alone.estimator.micro_batch or arguments.get("per_device_train_batch_size")
+            try:
+                found = _replayed(subject, alone.checkpoint, alone.sampling, precision, rows)
+            except NoNextStepError as error:
+                missing.append(error)
+                found = [Finding(STEP, None, str(error))]
+            findings[subject.name] = found
     if len(missing) == len(subjects):
-        raise NoNextStepError(missing[0])
+        raise missing[0]
     return findings
-
-
-def _as_trained(precision: Precision, arguments: Mapping[str, Any]) -> Precision:
-    """Autocast as in the trainer's arguments, where the configuration has none."""
-    autocast = precision_of(SimpleNamespace(**arguments)).autocast
-    if autocast is None or precision.autocast is not None:
-        return precision
-    return replace(precision, runtime_dtype="float32", autocast=autocast)
 
 
 def _replayed(
@@ -117,12 +107,35 @@ def _replayed(
             micro_batch=micro_batch,
         )
         step = with_control(policy, subject.path, U, step)
-        eta = update.get("learning_rate") or step.learning_rate
-        change = axpy(-1.0, policy.theta, moved.theta)
-        taken = {name: x / eta for name, x in change.items()}
         limit = replay_tolerance(policy)
-        rounding = _rounding(policy, after.path) / (eta * norm(taken)) if norm(taken) else math.inf
-    return _findings(step, taken, update.get("gradient_norm"), limit, rounding)
+        # the largest rounding that the types of the stored weights allow
+        kinds = stored_types(after.path, policy.names)
+        spacing: Vector = {
+            name: torch.finfo(kinds.get(name, torch.float32)).eps * p.double()
+            for name, p in policy.theta.items()
+        }
+        change = axpy(-1.0, policy.theta, moved.theta)
+        size, rounding = norm(change), norm(spacing)
+    eta = update.get("learning_rate") or step.learning_rate
+    rest = axpy(-eta, step.direction, change)
+    error = norm(rest) / size if size else 0.0 if norm(step.direction) == 0 else math.inf
+    rounding = rounding / size if size else math.inf
+    allowed = max(limit, rounding)
+    detail = (
+        f"relative error {error:.2g}, allowed {allowed:.2g}; rounding of stored weights is at most "
+        f"{rounding:.2g}"
+    )
+    advice = (
+        "What is measured is not the step that training took: compare the optimizer's state and "
+        "settings with those of training."
+    )
+    found = [Finding.judged(STEP, "" if error <= allowed else detail, advice, detail)]
+    recorded, norm_here = update.get("gradient_norm"), step.gradient_norm
+    if recorded is not None:
+        gap = abs(norm_here - recorded) / recorded if recorded else norm_here
+        detail = f"relative error {gap:.2g}, allowed {limit:.2g}"
+        found.append(Finding(NORM, gap <= limit, detail))
+    return found
 
 
 def _next(subject: Subject) -> Checkpoint:
@@ -141,35 +154,3 @@ def _next(subject: Subject) -> Checkpoint:
         "with training.save_every=1, or take the step again by `isentrope train --from "
         f"{subject.path} --set training.steps={step + 1} --out FOLDER`."
     )
-
-
-def _rounding(policy: Policy, folder: Path) -> float:
-    """Norm of the largest rounding that the types of the stored weights allow."""
-    kinds = stored_types(folder, policy.names)
-    spacing: Vector = {
-        name: torch.finfo(kinds.get(name, torch.float32)).eps * p.double()
-        for name, p in policy.theta.items()
-    }
-    return norm(spacing)
-
-
-def _findings(
-    step: Step, taken: Vector, recorded: float | None, limit: float, rounding: float
-) -> list[Finding]:
-    size, own = norm(taken), norm(step.direction)
-    error = norm(axpy(-1.0, taken, step.direction)) / size if size else math.inf if own else 0.0
-    allowed = max(limit, rounding)
-    detail = (
-        f"relative error {error:.2g}, allowed {allowed:.2g}; rounding of stored weights is at most "
-        f"{rounding:.2g}"
-    )
-    advice = (
-        "What is measured is not the step that training took: compare the optimizer's state and "
-        "settings with those of training."
-    )
-    found = [Finding(STEP, error <= allowed, detail, "" if error <= allowed else advice)]
-    if recorded is not None:
-        gap = abs(step.gradient_norm - recorded) / recorded if recorded else step.gradient_norm
-        detail = f"relative error {gap:.2g}, allowed {limit:.2g}"
-        found.append(Finding(NORM, gap <= limit, detail))
-    return found

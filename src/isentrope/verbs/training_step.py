@@ -4,35 +4,35 @@ Settings that are left out are those of the checkpoint's files (`trainers.as_tra
 from them, or is in training's step and not in the computed one, is refused.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import nn
+
 from isentrope.config.estimator import AnyObjective, EstimatorConfig
 from isentrope.config.io import load_config
-from isentrope.config.measure import MeasureConfig
+from isentrope.models.requirements import dropout_rates
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import norm, require_same_names, sharded_like
 from isentrope.policy.language_model import Policy
-from isentrope.recording.next_update import NEXT_UPDATE, read_control
 from isentrope.runs.checkpoints import Subject
+from isentrope.sampling.advantages import rules_of_advantages
 from isentrope.system.manifest import NOT_VERIFIED, verifying
-from isentrope.trainers.as_trained import allowed, refuse
-from isentrope.trainers.settings import GivenBatch
-from isentrope.update import step as update
-from isentrope.update.objective import RECORDED
-from isentrope.update.off_policy import importance_ratios
-from isentrope.update.optimizer_state import (
-    OptimizerLike,
-    OptimizerState,
-    file_of,
-    load_optimizer_state,
-)
+from isentrope.trainers.as_trained import AsTrained, allowed, refuse
+from isentrope.trainers.settings import GivenBatch, Obstacle
+from isentrope.update.objective import RECORDED, SFT
+from isentrope.update.off_policy import OTHER_SAMPLER, SAMPLER_ROUNDING, sampler_gap
+from isentrope.update.optimizer_state import OptimizerLike, file_of, load_optimizer_state
 from isentrope.update.parameter_names import Names
 from isentrope.update.step import Step
-from isentrope.verbs.check_batches import model_obstacles, stale_batch, unlike_advantages
-from isentrope.verbs.real_step import OptimizerOf, RealStep, real_step
+from isentrope.verbs.real_step import (
+    OptimizerOf,
+    RealStep,
+    real_step,
+    update_step,
+    with_control,
+)
 
 _AS_TRAINED = "as_trained"
 
@@ -93,6 +93,7 @@ def optimizer_step(
             optimizer does not fit, or the gradient or the direction is not finite.
     """
     file = file_of(optimizer) if isinstance(optimizer, (str, Path)) else None
+    folder, longest = file.parent if file else Path(), rollouts.max_new_tokens
     given = {
         "objective": objective,
         "max_response_length": max_response_length,
@@ -104,32 +105,25 @@ def optimizer_step(
     optional = {"max_grad_norm": max_grad_norm, "clip": clip}
     given = {key: value for key, value in given.items() if value is not None}
     given |= {key: value for key, value in optional.items() if value != _AS_TRAINED}
-    config = _config(policy, "." if file is None else str(file.parent), given)
-    longest = rollouts.max_new_tokens
-    if file is None:
-        state = load_optimizer_state(policy, optimizer, rule=rule, names=names)
-        return update_step(policy, rollouts, state, config.estimator, longest)[1]
-    brings = rollouts.advantages is not None, rollouts.entropy_weights is not None, longest
-    config, settled = config.as_trained(file.parent, GivenBatch(*brings))
-    refuse(settled.obstacles, settled.ignored, str(file.parent))
-    subject = Subject(file.parent, file.parent.name, file, as_trained=settled)
-    state = load_optimizer_state(policy, file, rule=rule, names=names)
-    of = OptimizerOf(policy, subject, state, master_weights)
-    return training_step(of, rollouts, config.estimator, longest, drawn_here=False)[1].step
-
-
-def _config(policy: Policy, checkpoint: str, estimator: dict[str, Any]) -> MeasureConfig:
-    """What a measurement with this policy would be configured by."""
-    autocast, rounding = policy.precision.autocast, policy.precision.rounding
+    autocast = policy.precision.autocast
     amp = {"use_amp": True, "amp_dtype": autocast}
-    return load_config(
+    config = load_config(
         {
-            "checkpoint": {"checkpoint_path": checkpoint},
-            "estimator": estimator,
+            "checkpoint": {"checkpoint_path": str(folder)},
+            "estimator": given,
             "sampling": {"temperature": policy.temperature},
-            "precision": {"update_vector": amp if autocast else rounding},
+            "precision": {"update_vector": amp if autocast else policy.precision.rounding},
         }
     )
+    state = load_optimizer_state(policy, file or optimizer, rule=rule, names=names)
+    if file is None:
+        return update_step(policy, rollouts, state, config.estimator, longest)[1]
+    brings = rollouts.advantages is not None, rollouts.entropy_weights is not None, longest
+    config, settled = config.as_trained(folder, GivenBatch(*brings))
+    refuse(settled.obstacles, settled.ignored, str(folder))
+    subject = Subject(folder, folder.name, file, as_trained=settled)
+    of = OptimizerOf(policy, subject, state, master_weights)
+    return training_step(of, rollouts, config.estimator, longest, drawn_here=False).step
 
 
 def training_step(
@@ -139,82 +133,112 @@ def training_step(
     longest: int | None,
     *,
     drawn_here: bool,
-) -> tuple[Rollouts, RealStep]:
+) -> RealStep:
     """The step on U, refused if it is not training's.
 
-    `longest` is where U's sampler cut responses, in tokens, and `drawn_here` says that U is
-    on-policy.
+    `longest` is where U's sampler cut responses, in tokens. A batch that was drawn here is
+    on-policy by construction and is not scored again.
 
     Returns:
-        U, with token weights where it is stale, and the step.
+        The step, and U with token weights where it is stale.
     """
-    policy, subject = of.policy, of.subject
-    stale, notes = stale_batch(policy, U, estimator, drawn_here=drawn_here)
-    unlike = [] if drawn_here else unlike_advantages(U, subject.as_trained)
-    obstacles = [*model_obstacles(policy, subject), *stale, *unlike]
-    refuse(obstacles, estimator.ignore_training_settings, subject.name)
-    differences = allowed(obstacles, estimator.ignore_training_settings)
-    unverified = () if verifying() else (NOT_VERIFIED,)
+    policy, subject, ignored = of.policy, of.subject, estimator.ignore_training_settings
+    obstacles, notes = model_obstacles(policy, subject), tuple[str, ...]()
+    if not drawn_here:
+        stale, notes = stale_batch(policy, U, estimator)
+        obstacles += stale + unlike_advantages(U, subject.as_trained)
+    refuse(obstacles, ignored, subject.name)
     U, step = update_step(policy, U, of.state, estimator, longest)
-    real = real_step(of, with_control(policy, subject.path, U, step), estimator)
-    warnings = (*unverified, *subject.as_trained.warnings, *differences, *notes)
-    return U, replace(real, step=replace(real.step, warnings=warnings + real.step.warnings))
+    real = real_step(of, U, with_control(policy, subject.path, U, step), estimator)
+    warnings = (
+        *(() if verifying() else (NOT_VERIFIED,)),
+        *subject.as_trained.warnings,
+        *allowed(obstacles, ignored),
+        *notes,
+        *real.step.warnings,
+    )
+    return replace(real, step=replace(real.step, warnings=warnings))
 
 
-def update_step(
-    policy: Policy,
-    U: Rollouts,
-    optimizer: OptimizerState,
-    estimator: EstimatorConfig,
-    longest: int | None,
-) -> tuple[Rollouts, Step]:
-    """The optimizer's step on U; `longest` is L of dr_grpo where none is set.
+def model_obstacles(policy: Policy, subject: Subject) -> list[Obstacle]:
+    """Training's dropout and load-balancing loss, which are not in the computed step."""
+    arguments, found = subject.as_trained.arguments, list[Obstacle]()
+    if rates := training_dropout(policy.model, arguments):
+        name, rate = next(iter(rates.items()))
+        words = (
+            f"{len(rates)} modules drop activations in training, the first is {name} at rate "
+            f"{rate:g}, and a step with dropout is not a function of its batch (train with dropout "
+            "0, or list 'dropout' if training had switched it off)"
+        )
+        found.append(Obstacle("dropout", words))
+    if arguments and (weight := balancing_weight(policy.model, arguments)):
+        words = f"a load-balancing loss of weight {weight:g} is added for the experts"
+        found.append(Obstacle("router_aux_loss_coef", words))
+    return found
+
+
+def training_dropout(model: nn.Module, arguments: Mapping[str, Any]) -> dict[str, float]:
+    """Modules that drop activations in training.
+
+    Args:
+        model: The model.
+        arguments: The trainer's; TRL's `disable_dropout` switches torch's own modules off.
 
     Returns:
-        U, with its tokens weighted by the ratio to the policy that drew them where it is stale, and
-        the step.
-
-    Raises:
-        ValueError: If it is zero.
+        Rate by module name.
     """
-    objective, weighting = estimator.objective, estimator.weighting(longest)
-    clipped: tuple[str, ...] = ()
-    if estimator.off_policy:
-        ratios = importance_ratios(policy, U, None if objective == "cispo" else estimator.clip_pair)
-        U = ratios.weighted(U, objective, **weighting)
-        objective, clipped = RECORDED, ratios.warnings
-    step = update.optimizer_step(
-        policy,
-        U,
-        optimizer,
-        objective=objective,
-        max_grad_norm=estimator.max_grad_norm,
-        **weighting,
-    )
-    if norm(step.direction) == 0:
-        raise ValueError(
-            "The step is zero, so there is no change to measure: no response of U has an "
-            "advantage, and the optimizer has neither momentum nor decay."
-        )
-    return U, replace(step, warnings=(*clipped, *step.warnings))
+    return dropout_rates(model, attributes_only=bool(arguments.get("disable_dropout")))
 
 
-def with_control(policy: Policy, checkpoint: Path, U: Rollouts, step: Step) -> Step:
-    """The step with the part of a step control, where U is training's own; a warning says so."""
-    record = checkpoint / NEXT_UPDATE
-    control = read_control(checkpoint) if (record / "update.json").is_file() else None
-    if control is None:
-        return step
-    note = (
-        "Training corrected the step from this checkpoint by a control. U is another batch, so "
-        "what is measured is the optimizer's step without a correction."
+def balancing_weight(model: Any, arguments: Mapping[str, Any]) -> float:
+    """The weight of the load-balancing loss of a mixture of experts; 0 where there is none."""
+    config = model.config.get_text_config()
+    if not hasattr(config, "output_router_logits"):
+        return 0.0
+    given = arguments.get("router_aux_loss_coef")
+    if given is not None:
+        return float(given)
+    always = "router_aux_loss_coef" in arguments  # TRL, which asks the model for it
+    own = getattr(config, "router_aux_loss_coef", 0.0)
+    return float(own) if always or config.output_router_logits else 0.0
+
+
+_NO_SAMPLER = (RECORDED, SFT)
+"""Objectives to which it does not matter who drew the batch, and with which advantages."""
+
+
+def stale_batch(
+    policy: Policy, U: Rollouts, estimator: EstimatorConfig
+) -> tuple[list[Obstacle], tuple[str, ...]]:
+    """Hold a batch against the policy (at the precision of the update) that should have drawn it.
+
+    Returns:
+        An obstacle where the distance is more than a sampler's rounding, and a note where it is
+        more than that of float32.
+    """
+    unweighted = estimator.off_policy or estimator.objective in _NO_SAMPLER
+    gap = 0.0 if unweighted or U.sampler_logprobs is None else sampler_gap(policy, U)
+    measured = f"U's sampler and this policy differ by {gap:.2g} nats per token (root mean square)"
+    way_out = (
+        "if it was drawn by an earlier policy, set estimator.off_policy: true; if at another "
+        "temperature, set sampling.temperature as there"
     )
-    if Rollouts.load(record / "rollouts.parquet").fingerprint == U.fingerprint:
-        require_same_names(control, policy.theta)
-        own = {name: sharded_like(x, policy.theta[name]) for name, x in control.items()}
-        step = step.corrected(own)
-        note = (
-            "The step has a part that a control added in training. Attributions to sequences and "
-            "tokens are of the optimizer's own step."
-        )
-    return replace(step, warnings=(*step.warnings, note))
+    if gap > OTHER_SAMPLER:
+        return [Obstacle("stale_batch", f"{measured}, so U is not a draw of it: {way_out}")], ()
+    if gap > SAMPLER_ROUNDING:
+        return [], (f"{measured}: {way_out}; a sampler in bfloat16 differs as much.",)
+    return [], ()
+
+
+def unlike_advantages(U: Rollouts, settled: AsTrained) -> list[Obstacle]:
+    """Advantages by another rule than training's, which computing them anew shows."""
+    trained = settled.advantages or settled.arguments.get("scale_rewards")
+    unlike = {"estimator.objective", "estimator.advantages"} & {o.name for o in settled.obstacles}
+    objective = settled.origins["estimator.objective"].value if settled.origins else RECORDED
+    if trained is None or unlike or objective in _NO_SAMPLER:
+        return []
+    rules = rules_of_advantages(U)
+    if not rules or trained in rules:
+        return []
+    words = f"U's advantages are those of {rules[0]}, training had {trained}"
+    return [Obstacle("estimator.advantages", words)]

@@ -133,14 +133,16 @@ def find_trial(ready: Prepared) -> TrialResult:
         ValueError: If the objective has no advantages to rewrite, or a control is not known.
         OutOfReachError: If no control can reach the change that is asked for.
     """
-    tried = ready.trial.controls or [n for n in (*TOKEN, *STEP) if n != RANDOM]
+    tried = ready.config.trial.controls or [n for n in (*TOKEN, *STEP) if n != RANDOM]
     steps = TrialSteps(ready, tried)
     E = ready.sampler.rewarded(ready.E) if ready.analysis.reward else ready.E
     paired = PairedSteps(ready.policy, E, ready.rate, ready.estimator.options)
     _add(paired, VANILLA, Trial.of(steps.plain, {}))
     with progress().bar("trying controls") as report:
         attempts, out_of_reach = _attempts(steps, tried, paired, report)
-        against = {one.name: _against(one, masks=ready.trial.random_masks) for one in attempts}
+        against = {
+            one.name: _against(one, masks=ready.config.trial.random_masks) for one in attempts
+        }
         shares = {against[x.name].get("over_random_"): x.did.get("touched", 0) for x in attempts}
         for names, share in shares.items():
             for draw, mask in enumerate(names or ()):

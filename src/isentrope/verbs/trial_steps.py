@@ -93,7 +93,7 @@ class TrialSteps:
         self.tokens = self._tokens(needs)
 
     def _build(self, control: str, strength: float | None = None) -> Any:
-        return build(control, strength, self._ready.trial.options.get(control))
+        return build(control, strength, self._ready.config.trial.options.get(control))
 
     def without_control(self) -> Iterator[tuple[Attempt, Trial]]:
         """What every control is compared with: no control at all."""
@@ -124,7 +124,7 @@ class TrialSteps:
 
     def _strengths(self, control: str) -> list[tuple[float, float | None]]:
         """Strengths, and the change of entropy that is predicted where one is wanted."""
-        section, default = self._ready.trial, self._build(control)
+        section, default = self._ready.config.trial, self._build(control)
         if section.change is None:
             multiples = section.strengths or SMALL.get(control, MULTIPLES)
             strengths = [self._build(control, m * default.strength).strength for m in multiples]
@@ -144,7 +144,7 @@ class TrialSteps:
         """The controls' own E: on other prompts than E and U, unless overlaps are allowed."""
         ready, data = self._ready, self._ready.sampler.data
         taken = [] if data.allow_overlap else [ready.E, ready.U]
-        own = {"B_E": ready.trial.size, "G_E": 1, "seed": data.seeds["control"]}
+        own = {"B_E": ready.config.trial.size, "G_E": 1, "seed": data.seeds["control"]}
         own["fixed_prompts"] = False
         sampler = replace(ready.sampler, data=data.model_copy(update=own))
         return sampler.evaluation({ids for r in taken for ids in prompts_of(r)})
@@ -182,7 +182,7 @@ class TrialSteps:
             return self._corrected(built)
         tokens = tokens or self.tokens
         rewritten = built.rewrite(tokens, strength)
-        with at_precision(ready.policy, ready.updating):
+        with at_precision(ready.policy, ready.config.precision.updating):
             step = optimizer_step(
                 ready.policy,
                 controlled_batch(ready.U, rewritten),

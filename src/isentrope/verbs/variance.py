@@ -14,70 +14,50 @@ from typing import Any
 import pandas as pd
 
 from isentrope.estimators.baseline import cross_fitted_baseline
-from isentrope.estimators.functional import METHODS, Functionals, Method
+from isentrope.estimators.functional import METHODS, Method
 from isentrope.estimators.sample import ScoredBatch, score_batch
-from isentrope.estimators.variance import CERTAIN, VarianceStudy, variance_study
+from isentrope.estimators.variance import CERTAIN, variance_study
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.chi_square import score_moved
 from isentrope.policy.scoring import score_with_features
 from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.results.results import VarianceResult
-from isentrope.system.progress import progress
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import Column, Printed, Table, named
 
 
 def find_variance(ready: Prepared) -> VarianceResult:
     """Every estimator of ΔH at the rate of interest, on one E-batch."""
-    policy, E, eta, clock = ready.policy, ready.E, ready.rate, ready.clock
-    with progress().bar("variance") as report:
-        report(0, 3, "derivatives to order 1")
-        with clock.stage("derivatives"):
-            sample = score_batch(
-                policy,
-                E,
-                functional=ready.estimator.functional,
-                method="prefix",
-                direction=ready.step.direction,
-                order=1,
-            )
-        report(1, 3, "ΔH at one learning rate")
-        with clock.stage("moved"):
-            found = score_moved(
-                policy,
-                E,
-                ready.step.direction,
-                [eta],
-                sampler=sample.sampler,
-                remainder=False,
-            )[0]
-        if found is None:
-            raise NotFiniteError(
-                f"The scores at θ + ηv are not finite for η = {eta:g}: set a smaller "
-                "estimator.single_eta."
-            )
-        report(2, 3, "the control variate")
-        with clock.stage("control_variate"):
-            samples = _by_method(ready, sample)
-    moved, divergence = found
-    require_short_steps(policy, E, ready.step.direction, sample.series, [eta], [moved])
-    study = variance_study(
-        samples,
-        eta,
-        moved,
-        divergence,
-        wanted=ready.analysis.wanted_error,
-        confidence=ready.estimator.confidence,
-    )
+    policy, E, eta, v, clock = ready.policy, ready.E, ready.rate, ready.step.direction, ready.clock
+    functional, wanted = ready.estimator.functional, ready.analysis.wanted_error
+    with clock.stage("derivatives"):
+        sample = score_batch(policy, E, functional=functional, direction=v, order=1)
+    with clock.stage("moved"):
+        found = score_moved(policy, E, v, [eta], sampler=sample.sampler, remainder=False)[0]
+    if found is None:
+        raise NotFiniteError(
+            f"The scores at θ + ηv are not finite for η = {eta:g}: set a smaller "
+            "estimator.single_eta."
+        )
+    require_short_steps(policy, E, v, sample.series, [eta], [found[0]])
+    with clock.stage("control_variate"):
+        samples = _by_method(ready, sample)
+    confidence = ready.estimator.confidence
+    study = variance_study(samples, eta, *found, wanted=wanted, confidence=confidence)
     stages = ("batches", "derivatives", "moved", "control_variate")
     return VarianceResult(
         **vars(ready.header),
         eta=eta,
-        wanted_error=ready.analysis.wanted_error,
+        wanted_error=wanted,
         methods=study.methods,
         seconds={name: clock.seconds[name] / len(E) for name in stages},
-        warnings=_warnings(study),
+        warnings=tuple(
+            f"{quantity}, {method}: {sentence}"
+            for quantity, by_method in study.methods.items()
+            for method, of in by_method.items()
+            for sentence in of.estimate.warnings
+        ),
         tables={"variance": pd.DataFrame([asdict(size) for size in study.sizes])},
     )
 
@@ -93,21 +73,7 @@ def _by_method(ready: Prepared, sample: ScoredBatch) -> dict[Method, ScoredBatch
         "doubly-robust": {"baseline": baseline},
         "surprisal": {"sampler_logprobs": sample.sampler_logprobs},
     }
-
-    functionals: dict[Method, Functionals] = {
-        m: replace(f, method=m, **own.get(m, {})) for m in METHODS
-    }
-    return {m: replace(sample, functional=of) for m, of in functionals.items()}
-
-
-def _warnings(study: VarianceStudy) -> tuple[str, ...]:
-    sentences = (
-        f"{quantity}, {method}: {sentence}"
-        for quantity, by_method in study.methods.items()
-        for method, of in by_method.items()
-        for sentence in of.estimate.warnings
-    )
-    return tuple(dict.fromkeys(sentences))
+    return {m: replace(sample, functional=replace(f, method=m, **own.get(m, {}))) for m in METHODS}
 
 
 _WORDS = {"entropy": "entropy at θ", "first_order": "ηδH₁", "delta_h": "ΔH(η)"}

@@ -1,0 +1,140 @@
+"""What `isentrope measure` prints: the sweeps in one table, and lines for each checkpoint."""
+
+from collections.abc import Iterator, Sequence
+
+from isentrope.checks.rates import describe_group
+from isentrope.estimators.identities import in_words, p_value
+from isentrope.results.results import MeasureResult
+from isentrope.system.formatting import MISSING, known
+from isentrope.trainers.as_trained import ASSUMED, OURS
+from isentrope.update.step import COMPONENTS
+from isentrope.verbs.printed import (
+    Column,
+    Printed,
+    Table,
+    ends,
+    named,
+    number,
+    text,
+    value_and_interval,
+)
+
+
+def printed_measurements(results: Sequence[MeasureResult]) -> Printed:
+    """One table for all checkpoints, whose results are in one unit, and what goes with each."""
+    title = f"Change of entropy ΔH(η) in {results[0].unit}"
+    if any(s.source == ASSUMED for result in results for s in result.settings.keys.values()):
+        title += ", of a step with assumed settings (note)"
+    columns = [
+        Column("η", "η"),
+        Column("ΔH ± se", "ΔH"),
+        Column("interval", "interval", 1),
+        Column("first order", "first", 2),
+        Column("first + second", "both", 4),
+        Column("ESS", "ess", 3),
+        Column("k̂", "khat", 5),
+        Column("verdict", "verdict"),
+    ]
+    if len(results) > 1:
+        columns.insert(0, Column("checkpoint", "checkpoint", left=True))
+    yield Table(title, [cells for result in results for cells in _rows(result)], columns)
+    for result in results:
+        yield from summary_lines(result)
+
+
+def _rows(result: MeasureResult) -> Iterator[dict[str, str]]:
+    """Cells of each learning rate, and below it those of fresh responses."""
+    for row in result.sweep:
+        change = result.measured_at(row)
+        ess, khat = known(row.effective_size), known(row.khat)
+        cells = {
+            "checkpoint": result.policy.name,
+            "η": f"{row.eta:.3g}",
+            "ΔH": text(change),
+            "interval": ends(change),
+            "first": number(row.first_order),
+            "both": number(row.total),
+            "ess": MISSING if ess is None else f"{ess:.0f}/{result.batches.B_E}",
+            "khat": MISSING if khat is None else f"{khat:.2f}",
+            "verdict": row.verdict,
+        }
+        yield cells
+        if fresh := row.resampled:
+            own = {"ΔH": text(fresh), "interval": ends(fresh), "verdict": "resampled"}
+            yield dict.fromkeys(cells, "") | own
+
+
+def summary_lines(result: MeasureResult) -> Iterator[str]:
+    """What goes with a table: entropy, linear range, orders, reward, price, checks, warnings."""
+    yield f"{result.policy.name}:"
+    for group in result.step.param_groups:
+        yield f"  param group  {describe_group(group)}"
+    for kind in ("per_token", "per_sequence"):
+        entropy = result.entropy[kind]
+        yield f"  entropy      {text(entropy)} {entropy.unit}"
+    reach = result.linear_range
+    if reach is not None and known(reach.value) is not None:
+        interval = ends(reach) if ends(reach) != MISSING else "no interval"
+        line = f"  linear range η* = {number(reach.value)} {interval}"
+        if (ratio := reach.rate_over_range) is not None:
+            line += f"; the training rate {result.rate:.3g} is {ratio:.2g} of it"
+        yield line
+    if (first := result.first_order) is not None:
+        yield (
+            f"  first order  {text(first)} {first.unit}; at fixed samples (what an entropy bonus "
+            f"sees) {text(result.pathwise)}"
+        )
+        yield f"  of which     {named({name: result.part(name) for name in COMPONENTS})}"
+    yield from _reward_line(result)
+    yield from _price_lines(result)
+    taken = {key: s for key, s in result.settings.keys.items() if s.source not in OURS}
+    if taken:
+        values = ", ".join(f"{key.split('.')[1]} {x.value}" for key, x in taken.items())
+        files = ", ".join(dict.fromkeys(setting.source for setting in taken.values()))
+        yield f"  as trained   {values} ({files})"
+    checks = result.checks
+    identities = {"score identity": checks.score_identity_z, "martingale": checks.martingale_z}
+    tested = {name: z for name, z in identities.items() if z is not None}
+    words = [
+        f"{name} z = {number(z)} ({in_words(p_value(z), len(tested))})"
+        for name, z in tested.items()
+    ]
+    floor = number(checks.rounding_floor.log_weight)
+    yield f"  checks       {'; '.join(words)}; rounding {floor} nats per sequence"
+    for sentence in result.warnings:
+        yield f"  note         {sentence}"
+
+
+def _reward_line(result: MeasureResult) -> Iterator[str]:
+    """Expected reward, its change at the training rate, and where its parabola is highest."""
+    reward = result.reward
+    if reward is None:
+        return
+    line = f"  reward       J {text(reward.at_theta)}"
+    if (row := reward.at(result.rate)) is not None:
+        change = row.change(reward.at_theta)
+        line += f"; at η = {row.eta:.3g} ΔJ {text(change)} {ends(change)}"
+    if reward.top is not None:
+        line += f"; highest at η = {number(reward.top.value)} {ends(reward.top)}"
+    yield line
+
+
+def _price_lines(result: MeasureResult) -> Iterator[str]:
+    """What the step spends and earns at the rate of interest, and at which positions."""
+    price = result.price
+    if price is None:
+        return
+    line = f"  price        the step's {text(price.whole.first_order)} {result.unit}"
+    if (reward := price.whole.reward) is not None and (rate := price.whole.reward_for_a_nat):
+        line += f" come with {text(reward)} of reward: {value_and_interval(rate)} {rate.unit}"
+    yield line
+    if price.cosine is not None:
+        yield f"               cosine of its gradients {value_and_interval(price.cosine)}"
+    for name, part in price.at.items():
+        share = value_and_interval(part.share)
+        line = f"  at {name:<16} {part.tokens:4.0%} of tokens, {share} of it"
+        if part.change is not None:
+            line += f", ΔH {text(part.change)}"
+        if part.reward_for_a_nat is not None:
+            line += f", {value_and_interval(part.reward_for_a_nat)} for a nat"
+        yield line
