@@ -111,7 +111,7 @@ def test_the_folder_of_a_run_is_refused_and_left_as_it_is(settings, tmp_path):
 def test_a_run_that_stops_leaves_no_model_and_can_be_begun_again(settings, tmp_path):
     asked = load_config(settings, root=SftConfig)
     section = asked.fine_tuning.model_copy(update={"learning_rate": 1e30})  # more than is read
-    with pytest.raises(RuntimeError, match=r"lower fine_tuning\.learning_rate=1e\+30"):
+    with pytest.raises(RuntimeError, match=r"step 3, .*lower learning rate"):
         sft(asked.model_copy(update={"fine_tuning": section}))
     assert {p.name for p in (tmp_path / "run").iterdir()} == {"logs"}
     assert run(settings).model.is_dir()

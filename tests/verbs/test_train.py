@@ -114,5 +114,5 @@ def test_a_run_that_stops_says_what_is_kept(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(EntropyGRPOTrainer, "training_step", breaks)
     with pytest.raises(ValueError, match="server is gone"):
         train(config(tmp_path))
-    assert "nothing before" in caplog.text
+    assert "Nothing before" in caplog.text
     assert "step_1" in caplog.text

@@ -8,7 +8,7 @@ TRL asks for a batch in pieces; these methods answer from the one batch of the s
     _wrap_model (`SpreadBase`)            DDP over the adapter of a base that is spread
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -38,7 +38,7 @@ from isentrope.training.update_batches import UpdateBatch, UpdateBatches
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run samples and divides, and what its checkpoints hold.
+    """How a run samples and divides, and what is written of it.
 
     Attributes:
         sampling_batch: Sequences sampled at a time on this process.
@@ -49,6 +49,8 @@ class RunOptions:
             is always one of them.
         step_control: Step control; it is attached, and its state saved with each checkpoint.
         keep: `keep_last` and `keep_every` of the checkpoints.
+        rollouts_every: Number of steps between tables of rollouts; 0 for no tables.
+        observe: Called on the first process with the metrics and times of each step.
     """
 
     sampling_batch: int = 128
@@ -57,6 +59,8 @@ class RunOptions:
     stateful: Mapping[str, Any] = field(default_factory=dict)
     step_control: EntropyBudget | None = None
     keep: tuple[int | None, int | None] = (None, None)
+    rollouts_every: int = 1
+    observe: Callable[[dict[str, float]], None] = lambda metrics: None
 
 
 class BatchTrainer(SpreadBase, GRPOTrainer):
@@ -96,8 +100,7 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
         self.policy = Policy(inner, tokenizer, temperature=args.temperature, precision="as_is")
         if control is not None:
             require_controllable(self, control.rule.needs, self.policy.sharded)
-        self.batches, self.run_control = batches, control
-        self.options, self.sampling_batch = options, options.sampling_batch
+        self.batches, self.run_control, self.options = batches, control, options
 
     def get_train_dataloader(self) -> DataLoader:
         """Indices, one per micro-batch: prompts are selected when a step starts, not before."""
@@ -118,7 +121,11 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
         if self.run_control is not None:
             outputs |= self._controlled(self.run_control, outputs)
         if self.options.longest_normaliser:
-            factor = self._longest_factor(outputs)
+            # L over the longest response of each sequence's group, exact while the ratio is 1
+            size = cast(int, self.num_generations)
+            lengths = outputs["completion_mask"].sum(1).view(-1, size)
+            longest = lengths.amax(1).repeat_interleave(size)
+            factor = self.max_completion_length / longest
             whole = outputs["advantages"].dim() == 1
             outputs["advantages"] = outputs["advantages"] * (factor if whole else factor[:, None])
         return outputs
@@ -134,12 +141,6 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
         width = outputs["completion_mask"].shape[1]
         return control.columns(tokens, rewritten, outputs["advantages"], batch.mine, width)
 
-    def _longest_factor(self, outputs: dict[str, Any]) -> Tensor:
-        """L over the longest response of each sequence's group, exact while the ratio is 1."""
-        lengths = outputs["completion_mask"].sum(1).view(-1, self.num_generations)
-        longest = lengths.amax(1).repeat_interleave(self.num_generations)
-        return self.max_completion_length / longest
-
     def _respond(self, prompt_ids: list[Tensor], uniforms: Tensor) -> DrawnResponses:
         if self.use_vllm:
             ids = [p.tolist() for p in prompt_ids]
@@ -148,7 +149,13 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
             )
             assert logprobs is not None
             responses, sampled = ([torch.tensor(x) for x in y] for y in (ids_by_row, logprobs))
-            return DrawnResponses(responses, sampled, self._entropies(prompt_ids, responses))
+            if self.run_control is None and self.options.step_control is None:
+                return DrawnResponses(responses, sampled, None)
+            # a control needs entropies, which vLLM does not return
+            rollouts = Rollouts(prompt_ids, responses, torch.arange(len(responses)))
+            with evaluating(self.policy.model):
+                rows = rollouts.ragged(score(self.policy, rollouts).entropies)
+            return DrawnResponses(responses, sampled, [row.clone() for row in rows])
         generating = unwrap_model_for_generation(
             self.model_wrapped,
             self.accelerator,
@@ -162,19 +169,10 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
             try:
                 return sample_responses(
                     *(self.policy, prompt_ids, uniforms, self.max_completion_length),
-                    batch_size=self.sampling_batch,
+                    batch_size=self.options.sampling_batch,
                 )
             finally:
                 self.model.train(training)
-
-    def _entropies(self, prompt_ids: list[Tensor], responses: list[Tensor]) -> list[Tensor] | None:
-        """Entropies, which vLLM does not return, by a pass without gradient; only for a control."""
-        if self.run_control is None and self.options.step_control is None:
-            return None
-        rollouts = Rollouts(prompt_ids, responses, torch.arange(len(responses)))
-        with evaluating(self.policy.model):
-            entropies = score(self.policy, rollouts).entropies
-        return [row[: len(r)].clone() for row, r in zip(entropies, responses, strict=True)]
 
     def _generate(self, prompts):
         whole, mine = self.batch.rollouts, self.batch.share

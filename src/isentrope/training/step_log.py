@@ -1,109 +1,16 @@
-"""Output of a finished training step: its metrics, its table of rollouts, and its replay."""
+"""What is logged of a finished training step: its metrics, and its table of rollouts."""
 
-import logging
-import time
-from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any, cast
 
+import pandas as pd
 import torch
 from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector
-from isentrope.recording.next_update import write_next_update
-from isentrope.recording.token_record import TokenRecord, off_policy_warning, policy_ratio
+from isentrope.recording.token_record import TokenRecord, policy_ratio
 from isentrope.sampling.batches import UpdateBatchReport
-from isentrope.system.checkpoint_folder import step_name
-from isentrope.system.files import write_file
-from isentrope.system.processes import rank
-from isentrope.training.run_files import RunFiles
 from isentrope.training.update_batches import UpdateBatch
-
-
-class StepLog:
-    """Writes the output of each finished step.
-
-    Attributes:
-        files: The files of the run.
-    """
-
-    def __init__(
-        self,
-        files: RunFiles,
-        *,
-        rollouts_every: int = 1,
-        observe: Callable[[dict[str, float]], None] = lambda metrics: None,
-    ) -> None:
-        """Start the timer of the first step.
-
-        Args:
-            files: The files of the run.
-            rollouts_every: Number of steps between tables of rollouts; 0 for no tables.
-            observe: Called on the first process with the metrics and times of each step.
-        """
-        self.files = files
-        self._rollouts_every, self._observe = rollouts_every, observe
-        self._last_time = time.perf_counter()
-        self._warned = False
-
-    def finish(
-        self,
-        summary: Mapping[str, Any],
-        batch: UpdateBatch,
-        record: TokenRecord,
-        eos_token_ids: Collection[int],
-        readings: Mapping[str, float],
-        *,
-        seconds: Mapping[str, float] | None = None,
-        control: Vector | None = None,
-    ) -> dict[str, float]:
-        """Write a step; only the first process does.
-
-        Args:
-            summary: step, loss, learning_rate, gradient_norm, tokens (so far), max_grad_norm.
-            batch: The update batch.
-            record: Log-probabilities, entropies and weights of its tokens in training.
-            eos_token_ids: Tokens that end a response.
-            readings: Numbers of the probe, the noise scale and the control.
-            seconds: Times of parts of the step, by name.
-            control: The vector that a step control added to v, or None.
-
-        Returns:
-            The step's metrics and times, for trackers.
-        """
-        line = {k: v for k, v in summary.items() if k != "max_grad_norm"}
-        line |= step_metrics(batch, record, eos_token_ids) | dict(readings)
-        now = time.perf_counter()
-        elapsed, self._last_time = now - self._last_time, now
-        tokens = float(batch.rollouts.lengths.sum())
-        timing = {"seconds": elapsed, "tokens_per_second": tokens / elapsed, **(seconds or {})}
-        if (sentence := off_policy_warning(line)) and not self._warned:
-            self._warned = True
-            logging.getLogger("isentrope").warning(sentence)
-        if rank() == 0:
-            self._write(summary, batch, record, control)
-            self.files.log(line, {"step": line["step"]} | timing)
-            self._observe(line | timing)
-        return {k: v for k, v in (line | timing).items() if k != "step"}
-
-    def _write(
-        self,
-        summary: Mapping[str, Any],
-        batch: UpdateBatch,
-        record: TokenRecord,
-        control: Vector | None,
-    ) -> None:
-        step = int(summary["step"])
-        if self._rollouts_every and step % self._rollouts_every == 0:
-            write_rollouts(self.files.rollouts / f"{step_name(step)}.parquet", step, batch, record)
-        before = self.files.checkpoint(step - 1)
-        if before.is_dir():
-            replayable = batch.rollouts.with_columns(
-                token_weights=record.weights, entropy_weights=record.entropy_weights
-            )
-            update = {k: v for k, v in summary.items() if k != "tokens"}
-            write_next_update(before, replayable, update, control)
 
 
 def step_metrics(
@@ -156,10 +63,8 @@ def metrics(batch: Rollouts, report: UpdateBatchReport) -> dict[str, float]:
     }
 
 
-def write_rollouts(path: Path, step: int, batch: UpdateBatch, record: TokenRecord) -> Path:
-    """Write the rollouts of a step as parquet, one row per response, completely or not at all."""
-    import pandas as pd
-
+def rollout_table(step: int, batch: UpdateBatch, record: TokenRecord) -> pd.DataFrame:
+    """The rollouts of a step, one row per response."""
     U = batch.rollouts
     columns: dict[str, Any] = {
         "step": [step] * len(U),
@@ -184,4 +89,4 @@ def write_rollouts(path: Path, step: int, batch: UpdateBatch, record: TokenRecor
     for name, rows in of_tokens.items():
         if rows is not None:
             columns[name] = [row.tolist() for row in rows]
-    return write_file(path, pd.DataFrame(columns).to_parquet)
+    return pd.DataFrame(columns)

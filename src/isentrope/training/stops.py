@@ -1,7 +1,6 @@
 """Stop training at the first number that is not finite, before it reaches a checkpoint."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,20 +46,17 @@ def require_finite_state(
         TrainingDivergedError: If a value is not finite; the message names the step, the parameter
             and the latest checkpoint.
     """
-    finite = {name: x.isfinite().all() for name, x in _tensors(model, optimizer)}
+    states, tensors = getattr(optimizer, "state", {}), dict[str, Tensor]()
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            tensors[f"Parameter {name!r}"] = parameter.detach()
+            for key, value in (states.get(parameter) or {}).items():
+                if isinstance(value, Tensor) and value.is_floating_point():
+                    tensors[f"The optimizer's {key!r} of parameter {name!r}"] = value
+    finite = {name: local_part(x).isfinite().all() for name, x in tensors.items()}
     bad = next((name for name in gather(first_false(finite)) if name), None)
     if bad is not None:
         raise TrainingDivergedError(_message(step, f"{bad} holds NaN or infinity", last_good))
-
-
-def _tensors(model: nn.Module, optimizer: Any) -> Iterator[tuple[str, Tensor]]:
-    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    states = getattr(optimizer, "state", {})
-    for name, parameter in trained.items():
-        yield f"Parameter {name!r}", local_part(parameter.detach())
-        for key, value in (states.get(parameter) or {}).items():
-            if isinstance(value, Tensor) and value.is_floating_point():
-                yield f"The optimizer's {key!r} of parameter {name!r}", local_part(value)
 
 
 def _message(step: int, cause: str, last_good: Path | None) -> str:

@@ -11,6 +11,8 @@ gradient and step. This class records what comes of a batch, by overriding:
     _complete                             the contract of a checkpoint (`checkpoints`)
 """
 
+import logging
+import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
@@ -21,12 +23,15 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from isentrope.control.run_control import RunControl
 from isentrope.recording.contract import hyper_parameters, optimizer_names, write_contract
-from isentrope.recording.token_record import TokenRecorder
-from isentrope.system.checkpoint_folder import require_own_states
+from isentrope.recording.next_update import write_next_update
+from isentrope.recording.token_record import TokenRecorder, off_policy_warning
+from isentrope.system.checkpoint_folder import require_own_states, step_name
+from isentrope.system.files import write_file
+from isentrope.system.processes import rank
 from isentrope.training.batch_trainer import BatchTrainer, RunOptions
 from isentrope.training.checkpoints import SaveStart, WholeCheckpoints, restore_state, write_state
 from isentrope.training.run_files import RunFiles
-from isentrope.training.step_log import StepLog
+from isentrope.training.step_log import rollout_table, step_metrics
 from isentrope.training.stops import require_finite_number, require_finite_state
 from isentrope.training.update_batches import UpdateBatches
 
@@ -47,7 +52,6 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         files: RunFiles,
         *,
         options: RunOptions,
-        step_log: StepLog | None = None,
         control: RunControl | None = None,
     ) -> None:
         """Set up a run; nothing is sampled yet.
@@ -58,33 +62,28 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
             args: TRL's configuration; its batch is `batches.groups.n` groups over all processes.
             batches: The update batches.
             files: The run's files.
-            options: How it samples and divides, and what its checkpoints hold.
-            step_log: Output of each step.
+            options: How it samples and divides, and what is written.
             control: Token control; its state is saved with each checkpoint.
 
         Raises:
             ValueError: If parameters are sharded and TRL's vLLM does not sample, or there is a
                 control; or a control that measures influence does not support the optimizer.
         """
-        super().__init__(
-            *(model, tokenizer, args, batches, options),
-            control=control,
-        )
-        self.files = files
+        super().__init__(model, tokenizer, args, batches, options, control=control)
+        self.files, self.keep = files, options.keep
         self.recorder = TokenRecorder()
         self.gradient_norm = float("nan")
         self.contract = dict(options.contract)
         self._scored: tuple[Tensor, Tensor] | None = None
         self._adaptive_strength: dict[str, float] = {}
+        self._last_time, self._warned = time.perf_counter(), False
         parts = {"control": control, "step_control": options.step_control}
         parts = {name: part for name, part in parts.items() if part is not None}
-        self.stateful = {"prompt_sampler": batches.sampler, **options.stateful, **parts}
+        self.observers = {**options.stateful, **parts}
+        self.stateful = {"prompt_sampler": batches.sampler, **self.observers}
         self.branched = False
-        self.keep, self.step_log = options.keep, step_log or StepLog(files)
-        self.noise_scale = self.stateful.get("noise_scale")
-        self.step_control = options.step_control
-        if self.step_control is not None:
-            self.step_control.attach(self, checkpoints=False)
+        if options.step_control is not None:
+            options.step_control.attach(self, checkpoints=False)
         if not (self.is_fsdp_enabled or self.is_deepspeed_enabled):  # whose states begin at a step
             self.add_callback(SaveStart(self.save_start))
 
@@ -110,8 +109,8 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
     def training_step(self, model, inputs, num_items_in_batch=None):
         """One micro-batch, forward and backward."""
         loss = super().training_step(model, inputs, num_items_in_batch)
-        if self.noise_scale is not None:
-            self.noise_scale.after_backward(self.accelerator.sync_gradients)
+        if noise_scale := self.stateful.get("noise_scale"):
+            noise_scale.after_backward(self.accelerator.sync_gradients)
         return loss
 
     def _get_grad_norm(self, model, grad_norm=None):
@@ -129,29 +128,46 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         step, latest = self.state.global_step, self.files.latest()
         require_finite_number(step, "The loss", logs["loss"], latest)
         require_finite_state(step, self.model, self.optimizer, latest)
-        record = self.recorder.collect(self.batch.share.lengths.tolist())
-        summary: dict[str, Any] = {
+        batch, step_control = self.batch, self.options.step_control
+        record = self.recorder.collect(batch.share.lengths.tolist())
+        line: dict[str, Any] = {
             "step": step,
             "loss": logs["loss"],
             "learning_rate": logs["learning_rate"],
             "gradient_norm": self.gradient_norm,
-            "tokens": self.state.num_input_tokens_seen,
-            "max_grad_norm": self.args.max_grad_norm or None,
         }
-        ends = self.policy.eos_token_ids
-        parts = [part.latest() for n, part in self.stateful.items() if n != "prompt_sampler"]
-        parts.append(self._adaptive_strength)
-        step_control, component = self.step_control, None
-        times = {} if self.run_control is None else self.run_control.times()
+        update = line | {"max_grad_norm": self.args.max_grad_norm or None}
+        line["tokens"] = self.state.num_input_tokens_seen
+        line |= step_metrics(batch, record, self.policy.eos_token_ids)
+        for part in self.observers.values():
+            line |= part.latest()
+        line |= self._adaptive_strength
+        now = time.perf_counter()
+        elapsed, self._last_time = now - self._last_time, now
+        tokens = float(batch.rollouts.lengths.sum())
+        timing = {"seconds": elapsed, "tokens_per_second": tokens / elapsed}
+        if self.run_control is not None:
+            timing |= self.run_control.times()
         if step_control is not None:
-            times, component = {"control/seconds": step_control.seconds}, step_control.component
-        line = self.step_log.finish(
-            *(summary, self.batch, record, ends, {k: v for p in parts for k, v in p.items()}),
-            seconds=times,
-            control=component,
-        )
+            timing |= {"control/seconds": step_control.seconds}
+        if (sentence := off_policy_warning(line)) and not self._warned:
+            self._warned = True
+            logging.getLogger("isentrope").warning(sentence)
+        if rank() == 0:
+            if self.options.rollouts_every and step % self.options.rollouts_every == 0:
+                path = self.files.rollouts / f"{step_name(step)}.parquet"
+                write_file(path, rollout_table(step, batch, record).to_parquet)
+            before = self.files.checkpoint(step - 1)
+            if before.is_dir():
+                replayable = batch.rollouts.with_columns(
+                    token_weights=record.weights, entropy_weights=record.entropy_weights
+                )
+                component = None if step_control is None else step_control.component
+                write_next_update(before, replayable, update, component)
+            self.files.log(line, {"step": step} | timing)
+            self.options.observe(line | timing)
         self._metrics["train"].clear()  # TRL's own metrics; the line has the exact ones
-        super().log(line, start_time)
+        super().log({k: v for k, v in (line | timing).items() if k != "step"}, start_time)
 
     # --- checkpoints -------------------------------------------------------------------------
 

@@ -5,13 +5,16 @@ Observers are what watches and corrects it: probe, alarm, noise scale, entropy b
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import PrinterCallback
+
 from isentrope.config.contract import advantages_of, measures, run_contract, run_control
-from isentrope.config.train import DataConfig, TrainConfig, TrainingConfig
+from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import grpo_options, shards_weights
 from isentrope.config.values import path_in_run
 from isentrope.control.budget import EntropyBudget
@@ -35,66 +38,43 @@ from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.files import sha256
 from isentrope.system.processes import all_ranks, world_size
 from isentrope.system.progress import progress
+from isentrope.training.batch_trainer import RunOptions
 from isentrope.training.models import load_trainable
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
-from isentrope.training.step_log import StepLog
+from isentrope.training.trainer import EntropyGRPOTrainer
 from isentrope.training.update_batches import UpdateBatches
 from isentrope.verbs.training_step import balancing_weight
-
-
-def held_out_prompts(
-    data: DataConfig, readers: Sequence[str], trained_on: Sequence[Prompt]
-) -> list[Prompt]:
-    """Prompts for evaluation batches; those of training, with a warning, where there are no others.
-
-    Args:
-        data: The data set.
-        readers: What reads entropy from them, in words.
-        trained_on: Prompts of the run.
-
-    Returns:
-        The prompts; none where nothing reads them.
-    """
-    if not readers:
-        return []
-    held_out = data.task(data.held_out_split)
-    trained = {prompt.content for prompt in trained_on}
-    prompts = [prompt for prompt in held_out.prompts if prompt.content not in trained]
-    if not prompts:
-        logging.getLogger("isentrope").warning(
-            "The data set has no held-out split for %s: entropy is read from fresh responses to "
-            "prompts that are trained on, not to held-out ones.",
-            " and ".join(readers),
-        )
-    return prompts or held_out.prompts
-
 
 log = logging.getLogger("isentrope")
 
 
-def prepare_training(config: TrainConfig, files: RunFiles, checkpoint: Path | None = None) -> Any:
+def prepare_training(
+    config: TrainConfig, files: RunFiles, checkpoint: Path | None = None
+) -> EntropyGRPOTrainer:
     """Build the trainer of a run; of a resumed run its contract must be the checkpoint's."""
     training = config.training
     log.setLevel(config.output.log_level)
-    if "tensorboard" in config.output.report_to:
-        os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / "tensorboard")
     args = grpo_options(config, files.checkpoints)
-    model, tokenizer = load_trainable(
-        **config.model.model_dump(exclude={"shard_base"}), seed=training.seed
-    )
-    if not (config.model.shard_base or shards_weights(config.trainer)):
-        require_room_to_train(model, args.device)
     done = 0 if checkpoint is None else step_of_folder(checkpoint.name) or 0
     steps = range(done + 1 if done else 0, training.steps + 1)
-    kept = kept_steps(steps, training.save_every, training.keep_last, training.keep_every)
-    require_disk(files.folder, model, kept, "set training.keep_last, or choose another --out")
+    saved = kept_steps(steps, training.save_every, training.keep_last, training.keep_every)
+    model, tokenizer = begin_training(
+        config, files, training.seed, saved, "set training.keep_last, or choose another --out"
+    )
     policy = Policy(model, tokenizer, precision="as_is")
     data, longest = config.data, config.sampling.max_new_tokens
     task = data.task(data.train_split)
     prompts = as_prompts(policy, task.prompts)
     require_room(policy, prompts, longest)
-    batches = _batches(training, prompts, task, longest, advantages_of(config))
+    keys = [prompt.key for prompt in prompts]
+    drawing = {"draws": training.draws, "weighting": training.prompt_weighting}
+    of_step = training.prompts_per_step, training.group_size, longest, advantages_of(config)
+    batches = UpdateBatches(
+        *(prompts, task, PromptSampler(keys, seed=training.seed, **drawing)),
+        Groups(*of_step, training.redraw_limit),
+        seed=training.draws,
+    )
     contract = run_contract(config, args, _facts(policy, prompts, args)) | {
         "made_from": training_origin(config),
         "config": contract_config(config, files.folder),
@@ -103,22 +83,80 @@ def prepare_training(config: TrainConfig, files: RunFiles, checkpoint: Path | No
     if (begun := Branch.of(files)) is not None:
         contract["parent"] = asdict(begun)
     if checkpoint is not None:
-        saved = read_contract(checkpoint)
-        require_same_run(checkpoint, saved, contract, branched=Branch.at(files, done) is not None)
+        before = read_contract(checkpoint)
+        require_same_run(checkpoint, before, contract, branched=Branch.at(files, done) is not None)
     if config.model.shard_base:
         shard_base(model, all_ranks(), args.device)
+    held_out = _held_out_prompts(config, prompts)
+    step_control, observers = _observers(config, held_out, task, model, args)
+    trainer = EntropyGRPOTrainer(
+        *(model, tokenizer, args, batches, files),
+        options=RunOptions(
+            sampling_batch=config.sampling.batch_size,
+            longest_normaliser=training.normaliser == "longest",
+            contract=contract,
+            stateful=observers,
+            step_control=step_control,
+            keep=(training.keep_last, training.keep_every),
+            rollouts_every=config.output.rollouts_every,
+            observe=progress().training(training.steps),
+        ),
+        control=run_control(config, args, held_out),
+    )
+    trainer.remove_callback(PrinterCallback)
+    for name in ("entropy_probe", "alarm"):  # which watches the readings of the probe
+        if name in observers:
+            trainer.add_callback(observers[name])
+    if alarm := observers.get("alarm"):
+        alarm.batch_entropies = lambda: trainer.batch.rollouts.sampler_entropies
+    return trainer
+
+
+def begin_training(
+    config: TrainConfig | SftConfig, files: RunFiles, seed: int, saved: Iterable[int], cure: str
+) -> tuple[Any, Any]:
+    """Load what is trained; memory and disk that are too small are refused before any work.
+
+    Args:
+        config: Of the run.
+        files: Its files.
+        seed: Of random weights.
+        saved: Steps whose checkpoints will be there together; step 0 has no moments.
+        cure: What to do where the disk is full, the end of a sentence.
+
+    Returns:
+        The model and its tokenizer.
+    """
+    if "tensorboard" in config.output.report_to:
+        os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / "tensorboard")
+    where = config.model
+    model, tokenizer = load_trainable(**where.model_dump(exclude={"shard_base"}), seed=seed)
+    if not (where.shard_base or shards_weights(config.trainer)):
+        require_room_to_train(model, "cuda" if torch.cuda.is_available() else "cpu")
+    require_disk(files.folder, model, saved, cure)
+    return model, tokenizer
+
+
+def _held_out_prompts(config: TrainConfig, trained_on: list[Prompt]) -> list[Prompt]:
+    """Prompts that the probe and the control read entropy from; none where neither does.
+
+    Returns:
+        Those of training, with a warning, where there are no others.
+    """
     readers = ["the probe"] if config.entropy_probe.enabled else []
     readers += [f"control.name={config.control.name}"] if measures(config) else []
-    held_out = held_out_prompts(data, readers, prompts)
-    step_control, observers = _observers(config, held_out, task, model, args)
-    return _assembled(
-        config,
-        (model, tokenizer, args, batches, files),
-        contract,
-        step_control,
-        observers,
-        held_out,
-    )
+    if not readers:
+        return []
+    held_out = config.data.task(config.data.held_out_split).prompts
+    trained = {prompt.content for prompt in trained_on}
+    prompts = [prompt for prompt in held_out if prompt.content not in trained]
+    if not prompts:
+        log.warning(
+            "The data set has no held-out split for %s: entropy is read from fresh responses to "
+            "prompts that are trained on, not to held-out ones.",
+            " and ".join(readers),
+        )
+    return prompts or held_out
 
 
 def _base_model(model: Any, given: str, run: Path) -> str:
@@ -126,26 +164,6 @@ def _base_model(model: Any, given: str, run: Path) -> str:
     adapters = getattr(model, "peft_config", {})
     named = next((a.base_model_name_or_path for a in adapters.values()), given)
     return path_in_run(str(named), run, run) or given
-
-
-def _batches(
-    section: TrainingConfig, prompts: list[Prompt], task: Any, longest: int, advantages: str
-) -> UpdateBatches:
-    sampler = PromptSampler(
-        [p.key for p in prompts],
-        seed=section.seed,
-        draws=section.draws,
-        weighting=section.prompt_weighting,
-    )
-    return UpdateBatches(
-        prompts,
-        task,
-        sampler,
-        Groups(
-            section.prompts_per_step, section.group_size, longest, advantages, section.redraw_limit
-        ),
-        seed=section.draws,
-    )
 
 
 def _facts(policy: Policy, prompts: list[Prompt], args: Any) -> dict[str, Any]:
@@ -161,10 +179,10 @@ def _facts(policy: Policy, prompts: list[Prompt], args: Any) -> dict[str, Any]:
     }
 
 
-_AS_CONFIGURED = [
+_AS_CONFIGURED = {
     *("log_every", "functional", "method", "second_order", "fresh", "preconditioning"),
     "position_pattern",
-]
+}
 """Settings of the probe that are its options."""
 
 
@@ -188,7 +206,7 @@ def _observers(
         )
     if probing.enabled:
         options = ProbeOptions(
-            **{name: getattr(probing, name) for name in _AS_CONFIGURED},
+            **probing.model_dump(include=_AS_CONFIGURED),
             seed=training.seed,
             ema_decay=probing.memory,
             reward=task if probing.price else None,
@@ -216,43 +234,3 @@ def _observers(
             ema_decay=noise.memory,
         )
     return step_control, found
-
-
-def _assembled(
-    config: TrainConfig,
-    parts: tuple[Any, Any, Any, UpdateBatches, RunFiles],
-    contract: dict[str, Any],
-    step_control: EntropyBudget | None,
-    observers: dict[str, Any],
-    held_out: list[Prompt],
-) -> Any:
-    from transformers import PrinterCallback
-
-    from isentrope.training.trainer import EntropyGRPOTrainer, RunOptions
-
-    *_, args, _, files = parts
-    training = config.training
-    trainer = EntropyGRPOTrainer(
-        *parts,
-        options=RunOptions(
-            sampling_batch=config.sampling.batch_size,
-            longest_normaliser=training.normaliser == "longest",
-            contract=contract,
-            stateful=observers,
-            step_control=step_control,
-            keep=(training.keep_last, training.keep_every),
-        ),
-        step_log=StepLog(
-            files,
-            rollouts_every=config.output.rollouts_every,
-            observe=progress().training(training.steps),
-        ),
-        control=run_control(config, args, held_out),
-    )
-    trainer.remove_callback(PrinterCallback)
-    if probe := observers.get("entropy_probe"):
-        trainer.add_callback(probe)
-    if alarm := observers.get("alarm"):
-        trainer.add_callback(alarm)  # behind the probe, whose readings it watches
-        alarm.batch_entropies = lambda: trainer.batch.rollouts.sampler_entropies
-    return trainer

@@ -12,26 +12,21 @@ At the end the model answers held-out prompts greedily, whose format and reward 
 from __future__ import annotations
 
 import logging
-import math
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from isentrope.config.train import DataConfig, FineTuningConfig, SftConfig
-from isentrope.config.trl import sft_options, shards_weights
+from isentrope.config.trl import sft_options
 from isentrope.config.values import inputs_of
 from isentrope.evaluation.evaluate import score_records
 from isentrope.evaluation.metrics import Metric, estimate_metrics
 from isentrope.evaluation.responses import choose_prompts, draw_responses, random_numbers
 from isentrope.models.requirements import active_dropout
 from isentrope.nouns.estimate import Estimate
-from isentrope.planning.training_memory import require_room_to_train
 from isentrope.policy.language_model import Policy
-from isentrope.runs.folder import heed, kept_steps, require_disk, resolved_content, run_directory
+from isentrope.runs.folder import heed, kept_steps, resolved_content, run_directory
 from isentrope.runs.identity import CONFIG, flat_settings, require_same, require_same_origin
 from isentrope.runs.one_writer import one_writer
 from isentrope.runs.origin import training_origin
@@ -42,9 +37,10 @@ from isentrope.system.processes import barrier, gather, join_processes, rank
 from isentrope.system.progress import progress
 from isentrope.system.reading import read_json, read_json_lines, reading
 from isentrope.training.demonstrations import IGNORED, encode_demonstrations
-from isentrope.training.models import find_model, load_trainable
+from isentrope.training.models import find_model
 from isentrope.training.run_files import RunFiles
-from isentrope.training.stops import require_finite_state
+from isentrope.training.stops import require_finite_number, require_finite_state
+from isentrope.verbs.prepare_training import begin_training
 from isentrope.verbs.train import require_no_run, resumed, under_way
 
 
@@ -75,8 +71,9 @@ def adherence_of(
     policy = Policy(model.eval(), tokenizer, precision="as_is")
     task = data.task(data.held_out_split)
     prompt_lengths = [labels.count(IGNORED) for labels in rows["labels"]]
-    pairs = zip(rows["input_ids"], prompt_lengths, strict=True)
+    pairs = list(zip(rows["input_ids"], prompt_lengths, strict=True))
     trained = {tuple(ids[:length]) for ids, length in pairs}
+    longest = max(len(ids) - length for ids, length in pairs)
     prompts = choose_prompts(task.prompts, None, seed, policy=policy)
     left = [prompt for prompt in prompts if prompt.token_ids not in trained]
     if len(left) < n:
@@ -85,8 +82,6 @@ def adherence_of(
             f"{len(left)} prompts that are not trained on: lower it, or set data.held_out_split."
         )
     chosen = choose_prompts(left, n, seed, policy=policy)
-    sizes = zip(rows["labels"], prompt_lengths, strict=True)
-    longest = max(len(labels) - length for labels, length in sizes)
 
     def adherence() -> dict[str, Estimate | None]:
         policy.model.eval()
@@ -164,7 +159,7 @@ def resume(folder: str | Path, overrides: Iterable[str] = ()) -> FineTuned:
 
 
 def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> FineTuned:
-    from isentrope.training.supervised import save_model, supervised_trainer
+    from isentrope.training.supervised import RECORD, save_model, supervised_trainer
 
     tuning = config.fine_tuning
     find_model(config.model.path)
@@ -174,18 +169,17 @@ def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> F
     settings = config.model_dump(mode="json", exclude={**others, **places})
     record = {"config": settings, "made_from": training_origin(config)}
     if checkpoint is not None:
-        _require_same(checkpoint, record)
+        before, cure = read_json(checkpoint / RECORD), "or start a new run with another --out."
+        then, now = (flat_settings(x["config"]) for x in (before, record))
+        require_same(checkpoint, then, now, cure=f"restore it, {cure}")
+        require_same_origin(checkpoint, before["made_from"], record["made_from"], cure)
     options = sft_options(config, files.folder)
-    model, tokenizer = load_trainable(
-        **config.model.model_dump(exclude={"shard_base"}), seed=tuning.seed
-    )
-    if not (config.model.shard_base or shards_weights(config.trainer)):
-        require_room_to_train(model, "cuda" if torch.cuda.is_available() else "cpu")
     done = max(files.steps()) if checkpoint else 0
     saved = [0]  # the model
     if tuning.save_every is not None:
         saved += kept_steps(range(done + 1, tuning.steps + 1), tuning.save_every)
-    require_disk(files.folder, model, saved, "set fine_tuning.save_every, or choose another --out")
+    cure = "set fine_tuning.save_every, or choose another --out"
+    model, tokenizer = begin_training(config, files, tuning.seed, saved, cure)
     rows = examples(config.data, tuning, model, tokenizer)
     adherence: Callable[[], dict[str, Estimate | None]] = dict
     if tuning.adherence_prompts:
@@ -198,14 +192,15 @@ def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> F
         if tuning.save_every is not None:
             write_bytes(files.folder / CONFIG, written)
     barrier()
-    if "tensorboard" in options["report_to"]:
-        os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / "tensorboard")
-    how = {"shard_base": config.model.shard_base, "files": files, "record": record}
-    observe = _observer(tuning, files)
     size = options["per_device_train_batch_size"]
     smaller = f"fine_tuning.micro_batch (now {size} demonstrations per backward pass)"
-    with under_way(files, "sft", smaller, saves=tuning.save_every is not None):
-        trainer = supervised_trainer(model, tokenizer, rows, options, observe, **how)
+    with under_way(files, "sft", smaller):
+        trainer = supervised_trainer(
+            *(model, tokenizer, rows, options, _observer(tuning.steps, files)),
+            shard_base=config.model.shard_base,
+            files=files,
+            record=record,
+        )
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     require_finite_state(tuning.steps, model, None)
     adhered: dict[str, Estimate | None] = {}
@@ -220,17 +215,6 @@ def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> F
 def _last_loss(files: RunFiles) -> float:
     with reading(files.metrics):
         return float(read_json_lines(files.metrics)[-1][1]["loss"])
-
-
-def _require_same(checkpoint: Path, now: dict[str, Any]) -> None:
-    """Refuse a run whose settings, model or data are not those of its checkpoint."""
-    from isentrope.training.supervised import RECORD
-
-    saved = read_json(checkpoint / RECORD)
-    cure = "or start a new run with another --out."
-    then, here = (flat_settings(x["config"]) for x in (saved, now))
-    require_same(checkpoint, then, here, cure=f"restore it, {cure}")
-    require_same_origin(checkpoint, saved["made_from"], now["made_from"], cure)
 
 
 def examples(
@@ -250,18 +234,15 @@ def examples(
     return encode_demonstrations(policy, pairs, tuning.max_length)
 
 
-def _observer(tuning: FineTuningConfig, files: RunFiles) -> Callable[[dict[str, float]], None]:
-    show = progress().fine_tuning(tuning.steps)
+def _observer(steps: int, files: RunFiles) -> Callable[[dict[str, float]], None]:
+    show = progress().fine_tuning(steps)
 
     def observe(metrics: dict[str, float]) -> None:
         if rank() == 0:
             files.log(metrics)
             show(metrics)
-        for name, words in {"loss": "loss", "grad_norm": "gradient norm"}.items():
-            if not math.isfinite(metrics.get(name, 0.0)):
-                raise RuntimeError(
-                    f"The {words} of step {metrics['step']} is {metrics[name]}, and no model was "
-                    f"saved: lower fine_tuning.learning_rate={tuning.learning_rate:.3g}."
-                )
+        step, latest = int(metrics["step"]), files.latest()
+        for name, words in (("loss", "The loss"), ("grad_norm", "The gradient norm")):
+            require_finite_number(step, words, metrics.get(name, 0.0), latest)
 
     return observe

@@ -190,27 +190,35 @@ def require_no_run(files: RunFiles, verb: str, names: Iterable[str] = (CONFIG,))
 
 
 @contextmanager
-def under_way(files: RunFiles, verb: str, smaller: str, *, saves: bool = True) -> Iterator[None]:
-    """Say how to resume a run that is interrupted, and what to lower where memory is short.
+def under_way(files: RunFiles, verb: str, smaller: str) -> Iterator[None]:
+    """Say how to resume a run that is stopped, and what to lower where memory is short.
 
     Args:
         files: The run's.
         verb: Its name on the command line.
         smaller: Settings that take less memory.
-        saves: Whether it has checkpoints.
 
     Yields:
         Nothing.
 
     Raises:
         DoesNotFitError: If the memory is full.
+        TrainingDivergedError: If it stops at a number that is not finite.
         Exception: What else stops it.
     """
-    how = f"Resume the run by `isentrope {verb} --resume {files.folder}`." if saves else None
+
+    def kept() -> str | None:
+        how = f"Resume it by `isentrope {verb} --resume {files.folder}`."
+        return f"Nothing before {last} is lost. {how}" if (last := files.latest()) else None
+
     try:
-        with noted_if_interrupted(lambda: how):
+        with noted_if_interrupted(kept):
             yield
+    except TrainingDivergedError:
+        raise  # a run resumed from the last checkpoint would end the same way
     except Exception as error:
+        if sentence := kept():
+            logging.getLogger("isentrope").warning("The run stopped. %s", sentence)
         if not is_lack_of_memory(error):
             raise
         raise DoesNotFitError(
@@ -249,27 +257,14 @@ def _go_on(files: RunFiles, config: TrainConfig, until: int | None) -> Path:
 
 
 def _run(trainer: Any, files: RunFiles, checkpoint: Path | None) -> Path:
-    log = logging.getLogger("isentrope")
     if checkpoint is not None:
         begun = Branch.at(files, max(files.steps()))
         trainer.restore(checkpoint, None if begun is None else begun.changed)
-        log.info("Resuming from %s.", checkpoint)
+        logging.getLogger("isentrope").info("Resuming from %s.", checkpoint)
     smaller = (
         f"training.micro_batch (now {trainer.contract['micro_batch']} prompt groups per backward "
         "pass) or sampling.batch_size"
     )
-    try:
-        with under_way(files, "train", smaller):
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except TrainingDivergedError:
-        raise  # a run resumed from the last checkpoint would end the same way
-    except Exception:
-        if last := files.latest():
-            log.warning(
-                "The run stopped; nothing before %s is lost. Resume it by `isentrope train "
-                "--resume %s`.",
-                last,
-                files.folder,
-            )
-        raise
+    with under_way(files, "train", smaller):
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     return files.folder
