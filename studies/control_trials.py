@@ -36,7 +36,7 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.control.controls import STEP, TOKEN
 from isentrope.estimators.functional import Jackknifed
-from isentrope.estimators.paired import Change, price
+from isentrope.estimators.ratio import ratio_of
 from isentrope.nouns.estimate import Estimate, t_quantile
 from isentrope.results.verbs import TRY
 from isentrope.verbs.loop import run_verb
@@ -238,7 +238,23 @@ def price_of(found: dict[int, list[dict[str, Any]]], name: str, part: str) -> Es
         Estimate.from_standard_error(float(v), float(se), n, unit="", method="mean of steps")
         for v, se in zip(joint.values, joint.standard_errors, strict=True)
     ]
-    return price(joint, (0, 1), Change(*estimates[2:]), Change(*estimates[:2]), 0.95)
+    gained, _, plain, earned = estimates
+    if not plain.ci_high < 0 < min(earned.ci_low, gained.ci_low):
+        return None
+    (gh, gj, h, j), (of_gh, of_gj, of_h, of_j) = joint.values.tolist(), joint.influences
+    ends = joint.values.new_tensor((gj * h, gh * j))
+    parts = torch.stack((gj * of_h + h * of_gj, gh * of_j + j * of_gh))
+    found = ratio_of(
+        Jackknifed(ends, parts, n),
+        0,
+        1,
+        name="the price's denominator",
+        sign="any",
+        unit="of the plain step's",
+        method="mean of steps",
+        confidence=0.95,
+    )
+    return found if math.isfinite(found.ci_low) else None
 
 
 def _price(row: pd.Series) -> str:

@@ -16,7 +16,7 @@ from mkdocs.structure.files import File
 
 NETWORK = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*"')
 ROOT = Path(__file__).parents[2]
-NOUNS = ("estimate", "rollouts", "vectors", "forward_mode")
+NOUNS = ("estimate", "rollouts", "vectors", "differences")
 
 
 def formula(source, language, css_class, options, md, **_) -> str:

@@ -32,7 +32,7 @@ def match(batch):
 def test_a_temperature_is_found(temperature):
     found = match(drawn(cases.policy("qwen2", temperature=temperature)))
     assert not found.agrees
-    assert found.temperature == pytest.approx(temperature, abs=1e-3)
+    assert found.sampler.temperature == pytest.approx(temperature, abs=1e-3)
 
 
 def test_nothing_kept_and_rounding_agree():

@@ -103,11 +103,13 @@ def test_the_interval_of_a_size_holds_the_size_that_is_needed(errors):
 
 def test_smaller_batches_are_disjoint_and_their_errors_larger():
     _, moved, found = study()
-    rows = [s for s in found.sizes if (s.quantity, s.method) == ("entropy", "prefix")]
-    assert [s.prompts for s in rows] == [48, 24, 12, 6]
-    assert all(s.batches * s.prompts == len(moved.mask) for s in rows)
-    assert rows[-1].se > rows[0].se
-    assert [math.isnan(s.spread) for s in rows] == [s.batches < LEAST_BATCHES for s in rows]
+    of = {"quantity": "entropy", "method": "prefix"}
+    rows = [s for s in found.sizes if s.items() >= of.items()]
+    assert [s["prompts"] for s in rows] == [48, 24, 12, 6]
+    assert all(s["batches"] * s["prompts"] == len(moved.mask) for s in rows)
+    assert rows[-1]["se"] > rows[0]["se"]
+    few = [s["batches"] < LEAST_BATCHES for s in rows]
+    assert [math.isnan(s["spread"]) for s in rows] == few
 
 
 def test_surprisal_is_noisier_where_entropies_are_even():

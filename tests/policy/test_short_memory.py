@@ -63,7 +63,7 @@ def test_every_pass_goes_on_in_smaller_micro_batches(short, caplog):
         lambda p: sketched_kernel(p, E, None, 64, torch.eye(len(E)).double())[0],
         lambda p: on_sums(p, score_sums(E), [v], GradientOptions()),
         lambda p: second_order_kernel(p, E, E),
-        lambda p: count_draws(p, E).filters[0].log_within,
+        lambda p: torch.tensor([f.p_value for f in count_draws(p, E).filters]),
         lambda p: kept_mass(p, E, 0.1),
     )
     for k, run in enumerate(passes):

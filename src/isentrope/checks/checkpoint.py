@@ -1,12 +1,16 @@
 """Checks of the checkpoint: its adapter is in the model, its optimizer state is of θ.
 
-The outcome of one check.
+The settings of the param groups are compared with other records of the checkpoint. Records, in this
+order; the first that exists is used: `contract.json` (settings by parameter name) and
+`scheduler.pt` (the last rate of each group).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -14,7 +18,18 @@ from isentrope.checks.state_order import StateOrder, describe_misplaced, state_o
 from isentrope.models.adapter import adapter_mismatch
 from isentrope.nouns.vectors import Vector, read_numbers
 from isentrope.policy.language_model import Policy
-from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
+from isentrope.recording.contract import read_contract
+from isentrope.system.checkpoint_folder import CONTRACT
+from isentrope.system.errors import FileError
+from isentrope.system.reading import read_torch
+from isentrope.update.optimizer_state import (
+    SETTINGS,
+    OptimizerLike,
+    OptimizerState,
+    load_optimizer_state,
+    read_names,
+)
+from isentrope.update.parameter_names import SIDECAR
 from isentrope.update.saved_state import before_first_step
 
 
@@ -73,32 +88,27 @@ def check_adapter(
     if not (Path(checkpoint) / "adapter_model.safetensors").exists():
         return Finding(name, None, "the checkpoint has no adapter")
     if difference := adapter_mismatch(policy.model, checkpoint):
-        return Finding(
-            name,
-            False,
-            difference,
-            "The model is not this checkpoint: load it with Policy.from_checkpoint.",
-        )
+        advice = "The model is not this checkpoint: load it with Policy.from_checkpoint."
+        return Finding(name, False, difference, advice)
     factors = {n: p for n, p in policy.theta.items() if set(n.split(".")) & set(ZERO_AT_START)}
     moved = read_numbers(p.any() for p in factors.values())
-    zero, active = ([n for n, x in zip(factors, moved, strict=True) if x == y] for y in (0, 1))
+    zero = [n for n, x in zip(factors, moved, strict=True) if not x]
     detail = f"{len(policy.names)} tensors equal those on disk"
     if not zero:
         return Finding(name, True, detail)
-    idle = f"{len(zero)} of {len(zero) + len(active)} factors are all zero, the first is {zero[0]}"
-    if not active:
-        if before_first_step(Path(checkpoint) / "adapter_config.json"):
-            return Finding(name, True, f"{idle}, as before the first step")
+    idle = f"{len(zero)} of {len(factors)} factors are all zero, the first is {zero[0]}"
+    if len(zero) == len(factors):
         advice = "The adapter is at its initial value and changes nothing: is this step 0?"
-        return Finding(name, False, idle, advice)
-    if optimizer is not None and _untouched(policy, optimizer, zero):
-        return Finding(name, True, f"{detail}; {idle}, and no gradient has reached them")
-    return Finding(
+        fresh = before_first_step(Path(checkpoint) / "adapter_config.json")
+        fault = None if fresh else idle
+        return Finding.judged(name, fault, advice, f"{idle}, as before the first step")
+    untouched = optimizer is not None and _untouched(policy, optimizer, zero)
+    return Finding.judged(
         name,
-        False,
-        idle,
+        None if untouched else idle,
         "A zero factor switches its layer's adapter off, on disk and in the model, while others "
         "are trained: save the adapter again, or train that layer.",
+        f"{detail}; {idle}, and no gradient has reached them",
     )
 
 
@@ -173,3 +183,86 @@ def fit_of_order(state: OptimizerState, gradient: Vector) -> StateOrder | None:
     if key is None or not all(state.moments.values()):
         return None
     return state_order(gradient, {name: moments[key] for name, moments in state.moments.items()})
+
+
+RATES = "rates of the param groups"
+SCHEDULER = "scheduler.pt"
+
+
+def check_rates(state: OptimizerState, checkpoint: str | Path) -> Finding:
+    """Rates, weight decay and betas against the checkpoint's own records, if there are others."""
+    groups = describe_groups(state)
+    record, difference = disagreement(state, Path(checkpoint))
+    if record is None:
+        return Finding(RATES, None, f"{groups}; no record of training to compare with")
+    return Finding.judged(
+        RATES,
+        f"{groups}; {difference}" if difference else None,
+        "The groups of optimizer.pt are not those of training: exchanged rates give another "
+        "step. Restore the optimizer's file, or the record.",
+        f"{groups}; as in {record}",
+    )
+
+
+def describe_groups(state: OptimizerState) -> str:
+    """The settings of every param group, and what η is where rates differ."""
+    groups = state.distinct_groups
+    words = " and ".join(map(describe_group, groups))
+    if len({float(group["lr"]) for group in groups}) < 2:
+        return words
+    ratios = ", ".join(f"{float(g['lr']) / state.learning_rate:.3g}" for g in groups[1:])
+    return (
+        f"{words}. The η of a sweep is that of the first group; the others move at {ratios} times η"
+    )
+
+
+def disagreement(state: OptimizerState, checkpoint: Path) -> tuple[str | None, str]:
+    """Name of a record of training, or None, and its first difference in words, if there is one."""
+    for record, read in {CONTRACT: _of_contract, SCHEDULER: _of_scheduler}.items():
+        recorded = read(state, checkpoint) if (checkpoint / record).is_file() else {}
+        for name, there in recorded.items():
+            here = state.groups.get(name, {})
+            for key in SETTINGS:
+                values = [_plain(group.get(key)) for group in (here, there)]
+                if all(values) and values[0] != values[1]:
+                    return record, f"{key} of {name} is {values[0]}, and {record} has {values[1]}"
+        if recorded:
+            return record, ""
+    return None, ""
+
+
+def describe_group(group: Mapping[str, Any]) -> str:
+    """The settings of a param group that matter to its step: "η 0.001 (28 tensors)"."""
+    labels = {"lr": "η", "weight_decay": "weight decay", "betas": "betas", "momentum": "momentum"}
+    known = {words: group[key] for key, words in labels.items() if group.get(key) is not None}
+    parts = [f"{words} {_plain(value)}" for words, value in known.items()]
+    return f"{'; '.join(parts)} ({group['tensors']} tensors)"
+
+
+def _plain(value: Any) -> str:
+    """Numbers as text; empty for None."""
+    values = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+    return ", ".join(f"{float(x):g}" for x in values)
+
+
+def _of_contract(_: OptimizerState, folder: Path) -> Mapping[str, Mapping[str, Any]]:
+    """Recorded settings by parameter name; none where the record does not name parameters."""
+    groups, names = read_contract(folder).get("param_groups"), folder / SIDECAR
+    lists = read_names(names) if groups and names.is_file() else []
+    if lists and isinstance(lists[0], str):
+        lists = [lists]
+    if not groups or len(lists) != len(groups):
+        return {}
+    return {name: group for part, group in zip(lists, groups, strict=True) for name in part}
+
+
+def _of_scheduler(state: OptimizerState, folder: Path) -> Mapping[str, Mapping[str, Any]]:
+    """The last rate by parameter name."""
+    try:
+        saved = read_torch(folder / SCHEDULER)
+    except FileError:
+        return {}
+    rates = saved.get("_last_lr") if isinstance(saved, Mapping) else None
+    if not rates or len(rates) <= max(state.group_index.values()):
+        return {}
+    return {name: {"lr": rates[index]} for name, index in state.group_index.items()}

@@ -26,12 +26,15 @@ LOGITS_SORTED = 2**21
 """Largest number of logits sorted at once."""
 
 _USUAL_K = (20, 40, 50, 100, 200, 500, 1000)
-TOP_K = tuple(
-    sorted({*range(1, 17), *(int(2 ** (j / 4)) for j in range(17, 77)), *_USUAL_K, 2**30})
-)
 _USUAL_P = (*(j / 20 for j in range(1, 20)), 0.98, 0.99)
-TOP_P = tuple(sorted({*_USUAL_P, *(1 - 10 ** (-j / 10) for j in range(9, 61)), 1.0}))
-MIN_P = tuple(sorted({*(10 ** (-j / 10) for j in range(61)), 0.05, 0.02, 0.0}, reverse=True))
+SETTINGS: dict[str, tuple[float, ...]] = {
+    "top_k": tuple(
+        sorted({*range(1, 17), *(int(2 ** (j / 4)) for j in range(17, 77)), *_USUAL_K, 2**30})
+    ),
+    "top_p": tuple(sorted({*_USUAL_P, *(1 - 10 ** (-j / 10) for j in range(9, 61)), 1.0})),
+    "min_p": tuple(sorted({*(10 ** (-j / 10) for j in range(61)), 0.05, 0.02, 0.0}, reverse=True)),
+}
+"""Settings of each filter, the strictest first and "no filter" last."""
 
 
 @dataclass(frozen=True)
@@ -65,25 +68,13 @@ class Filter:
 
     Attributes:
         name: "top_k", "top_p" or "min_p".
-        settings: Settings, the strictest first and "no filter" last.
-        log_within: Σ_k log of the mass that each setting keeps at token k.
-        strictest: Index of the strictest setting that keeps every token drawn.
+        setting: The strictest setting that keeps every token drawn.
+        p_value: Probability that the policy's own draws all stay within that setting.
     """
 
     name: str
-    settings: tuple[float, ...]
-    log_within: Tensor
-    strictest: int
-
-    @property
-    def setting(self) -> float:
-        """The strictest setting that keeps every token drawn."""
-        return self.settings[self.strictest]
-
-    @property
-    def p_value(self) -> float:
-        """Probability that the policy's own draws all stay within that setting."""
-        return math.exp(float(self.log_within[self.strictest]))
+    setting: float
+    p_value: float
 
 
 @dataclass(frozen=True)
@@ -98,7 +89,7 @@ class Draws:
 
     eos: Event | None
     repetitions: Event
-    filters: tuple[Filter, ...]
+    filters: list[Filter]
 
 
 @smaller_where_memory_is_short
@@ -121,35 +112,33 @@ def count_draws(policy: Policy, rollouts: Rollouts) -> Draws:
                     totals.append(_of_tokens(policy, packed, rows, logits / policy.temperature))
     # (parts, events + settings + furthest)
     joined = torch.stack(policy.ranks.all_of(totals))
-    sizes = [8, len(TOP_K), len(TOP_P), len(MIN_P)]
-    events, *within = joined[:, :-3].sum(0).split(sizes)
+    sizes = [8, *map(len, SETTINGS.values())]
+    events, *masses = joined[:, :-3].sum(0).split(sizes)
     eos, repetitions = (Event(*of) for of in events.view(2, 4).tolist())
     furthest = joined[:, -3:].amax(0).long().tolist()
-    named = {"top_k": TOP_K, "top_p": TOP_P, "min_p": MIN_P}.items()
-    return Draws(
-        eos if policy.eos_token_id is not None else None,
-        repetitions,
-        tuple(
-            Filter(name, tuple(map(float, settings)), mass, strictest)
-            for (name, settings), mass, strictest in zip(named, within, furthest, strict=True)
-        ),
-    )
+    filters = [
+        Filter(name, float(settings[k]), math.exp(float(mass[k])))
+        for (name, settings), mass, k in zip(SETTINGS.items(), masses, furthest, strict=True)
+    ]
+    return Draws(None if policy.eos_token_id is None else eos, repetitions, filters)
 
 
 def _of_tokens(policy: Policy, batch: MicroBatch, rows: Tensor, logits: Tensor) -> Tensor:
     """Sums over some tokens, and last the three largest indices of settings."""
     targets, p = batch.targets[rows], logits.softmax(-1)
-    events = []
-    if policy.eos_token_id is None:
-        events.append(torch.zeros(4, dtype=torch.float64))
-    else:
-        events.append(_event(targets == policy.eos_token_id, p[:, policy.eos_token_id]))
-    present = _seen(batch, rows, p)
-    events.append(_event(present.gather(1, targets[:, None])[:, 0], (p * present).sum(1)))
+    eos = -1 if policy.eos_token_id is None else policy.eos_token_id  # without one: not read
+    ids, never = batch.input_ids, batch.input_ids.shape[1]
+    places = torch.arange(never, device=ids.device).expand_as(ids)
+    first = torch.full((len(ids), p.shape[1]), never, device=ids.device)
+    first = first.scatter_reduce(1, ids, places, "amin")  # column at which it has each token first
+    seen = first[batch.rows[rows]] <= batch.columns[rows][:, None]  # (rows, vocabulary)
+    happened = torch.stack((targets == eos, seen.gather(1, targets[:, None])[:, 0])).double()
+    q = torch.stack((p[:, eos], (p * seen).sum(1))).double()
+    events = torch.stack((happened, q, q * (1 - q), (happened - q).square()), 1).sum(2)  # (2, 4)
     tails = tail_places(p, targets)
-    masses = [within.sum(0).cpu() for within, _ in tails]
-    furthest = torch.stack([strictest.max().double().cpu() for _, strictest in tails])
-    return torch.cat([*events, *masses, furthest])
+    masses = [within.sum(0) for within, _ in tails]
+    furthest = torch.stack([strictest.max().double() for _, strictest in tails])
+    return torch.cat([events.flatten(), *masses, furthest]).cpu()
 
 
 def tail_places(p: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -165,38 +154,15 @@ def tail_places(p: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
     """
     p, order = p.sort(dim=1, descending=True, stable=True)
     place = (order == targets[:, None]).int().argmax(1)  # (m,) rank from 0
-    total = p.cumsum(1)
+    total, size = p.cumsum(1), p.shape[1]
+    k, mass, ratio = (p.new_tensor(settings).expand(len(p), -1) for settings in SETTINGS.values())
+    before = torch.nn.functional.pad(total[:, :-1], (1, 0))
+    top_p = torch.searchsorted(before, mass.contiguous())  # kept if the mass before it is below
+    top_p[:, -1] = size
+    min_p = torch.searchsorted(-p, -p[:, :1] * ratio, right=True)
     tails = []
-    top_k = torch.tensor(TOP_K, device=p.device).clamp_max(p.shape[1]).expand(len(p), -1)
-    least = p[:, :1] * torch.tensor(MIN_P, dtype=p.dtype, device=p.device)
-    min_p = torch.searchsorted(-p, -least, right=True)
-    for kept in (top_k, _kept_by_top_p(total), min_p):
+    for kept in (k.long().clamp_max(size), top_p, min_p):
         # (m, settings) number of tokens that each setting keeps, the likeliest first
-        within = total.gather(1, kept - 1).clamp(max=1)
-        within = torch.where(kept == p.shape[1], torch.ones_like(within), within)
+        within = total.gather(1, kept - 1).clamp(max=1).masked_fill(kept == size, 1)
         tails.append((within.double().log(), (place[:, None] >= kept).sum(1)))
     return tails
-
-
-def _event(happened: Tensor, q: Tensor) -> Tensor:
-    happened, q = happened.double(), q.double()
-    sums = (happened, q, q * (1 - q), (happened - q).square())
-    return torch.stack([x.sum() for x in sums]).cpu()
-
-
-def _seen(batch: MicroBatch, rows: Tensor, p: Tensor) -> Tensor:
-    """(rows, vocabulary) whether prompt or response has the token before this position."""
-    ids, never = batch.input_ids, batch.input_ids.shape[1]
-    places = torch.arange(never, device=ids.device).expand_as(ids)
-    first = torch.full((len(ids), p.shape[1]), never, device=ids.device)
-    first = first.scatter_reduce(1, ids, places, "amin")  # column at which it has each token first
-    return first[batch.rows[rows]] <= batch.columns[rows][:, None]
-
-
-def _kept_by_top_p(total: Tensor) -> Tensor:
-    before = total.roll(1, 1)  # a token is kept if the mass before it is below top_p
-    before[:, 0] = 0
-    settings = torch.tensor(TOP_P, dtype=total.dtype, device=total.device)
-    kept = torch.searchsorted(before, settings.expand(len(total), -1).contiguous())
-    kept[:, -1] = total.shape[1]
-    return kept

@@ -68,34 +68,28 @@ def identity_findings(martingale: float, score: float, draws: Draws) -> list[Fin
         REPETITIONS: draws.repetitions.z,
     }
     tests = sum(map(math.isfinite, zs.values())) + len(draws.filters)
-    return [
-        *(_finding(name, z, tests) for name, z in zs.items()),
-        _filters(draws.filters, tests),
-    ]
+    findings: list[Finding] = []
+    for name, z in zs.items():
+        p = p_value(z)
+        if math.isnan(p):
+            findings.append(Finding(name, None, "the batch cannot show a difference"))
+            continue
+        advice = "" if identities_verdict(p) == "sound" else NOT_DRAWS + HINTS[name][z > 0]
+        findings.append(Finding(name, not advice, f"z = {z:+.1f}: {in_words(p, tests)}", advice))
+    return [*findings, _filters(draws.filters, tests)]
 
 
-def _finding(name: str, z: float, tests: int) -> Finding:
-    if not math.isfinite(z):
-        return Finding(name, None, "the batch cannot show a difference")
-    p = p_value(z)
-    detail = f"z = {z:+.1f}: {in_words(p, tests)}"
-    passed = identities_verdict(p) == "sound"
-    return Finding(name, passed, detail, "" if passed else NOT_DRAWS + HINTS[name][z > 0])
-
-
-def _filters(filters: tuple[Filter, ...], tests: int) -> Finding:
+def _filters(filters: list[Filter], tests: int) -> Finding:
     within = [f"{f.name} {f.setting:.4g} (p = {adjusted(f.p_value, tests):.2g})" for f in filters]
     detail = f"no token drawn lies beyond {', '.join(within)}"
     likeliest = min(filters, key=lambda f: f.p_value)
-    if likeliest.p_value >= P_LIMIT:
-        return Finding(FILTERS, True, f"sound: {detail}")
-    return Finding(
+    return Finding.judged(
         FILTERS,
-        False,
-        f"not sound: {detail}",
+        f"not sound: {detail}" if likeliest.p_value < P_LIMIT else None,
         f"{NOT_DRAWS}Their tail is missing, as with a hidden {likeliest.name} of about "
         f"{likeliest.setting:.4g}. Sample with top_k=0, top_p=1 and min_p=0: generate defaults to "
         "top_k=50, and a generation_config.json may set more.",
+        f"sound: {detail}",
     )
 
 
@@ -124,15 +118,9 @@ def check_sampler(policy: Policy, rollouts: Rollouts, direction: Vector) -> list
     """
     sample = score_batch(policy, rollouts, direction=direction, order=1)
     eos, agreement = _eos(policy, rollouts), _agreement(policy, rollouts, sample)
-    if len(rollouts) < 2:
-        names = (SURPRISAL, SCORE, EOS, REPETITIONS, FILTERS)
-        untested = [Finding(name, None, "it needs at least two sequences") for name in names]
-        return [eos, agreement, *untested]
     draws = count_draws(policy, rollouts)
     findings = identity_findings(martingale_z(sample), score_identity_z(sample), draws)
-    if agreement.passed is None:
-        agreement = replace(agreement, advice=KEEP_LOGPROBS)
-    elif agreement.passed:
+    if agreement.passed:
         findings = [
             replace(f, advice=f"{f.advice} {RAW_LOGPROBS}") if f.passed is False else f
             for f in findings
@@ -150,22 +138,23 @@ def _eos(policy: Policy, rollouts: Rollouts) -> Finding:
         for i, ids in enumerate(rollouts.response_ids)
         if len(ids) < longest and int(ids[-1]) not in eos
     ]
-    if lost:
-        return Finding(
-            name,
-            False,
-            f"{len(lost)} of {len(rollouts)} responses stop before {longest} tokens "
-            f"without EOS, the first is sequence {lost[0]}",
-            "EOS was masked or stripped, often because pad = EOS: cut each response after its "
-            "first EOS, and score that EOS.",
-        )
-    return Finding(name, True, f"every response shorter than {longest} tokens ends in EOS")
+    return Finding.judged(
+        name,
+        f"{len(lost)} of {len(rollouts)} responses stop before {longest} tokens "
+        f"without EOS, the first is sequence {lost[0]}"
+        if lost
+        else None,
+        "EOS was masked or stripped, often because pad = EOS: cut each response after its "
+        "first EOS, and score that EOS.",
+        f"every response shorter than {longest} tokens ends in EOS",
+    )
 
 
 def _agreement(policy: Policy, rollouts: Rollouts, sample: ScoredBatch) -> Finding:
     match = sample.match
     if match is None or match.difference is None:
-        return Finding(AGREEMENT, None, "the batch has no sampler log-probabilities")
+        unknown = "the batch has no sampler log-probabilities"
+        return Finding(AGREEMENT, None, unknown, KEEP_LOGPROBS)
     detail = f"log-probabilities differ by {match.difference:.1g} nats per token (root mean square)"
     if match.agrees:
         return Finding(AGREEMENT, True, detail)
@@ -182,7 +171,8 @@ def _diagnosis(policy: Policy, rollouts: Rollouts, sample: ScoredBatch, match: S
             "`measure` prints intervals, with a warning. If the sampler should be the scorer, load "
             "the same checkpoint in the same precision in both."
         )
-    if (temperature := match.temperature) is not None:
+    if match.sampler is not None:
+        temperature = match.sampler.temperature
         if _fits(policy, rollouts, policy.temperature) > _fits(policy, rollouts, temperature):
             return (
                 f"The sampler's log-probabilities are those of temperature {temperature:.3g}, but "
@@ -190,7 +180,7 @@ def _diagnosis(policy: Policy, rollouts: Rollouts, sample: ScoredBatch, match: S
                 f"{KEEP_LOGPROBS}"
             )
         return (
-            f"The sampler's log-probabilities are those of temperature {match.temperature:.3g}, "
+            f"The sampler's log-probabilities are those of temperature {temperature:.3g}, "
             f"the scorer is at {policy.temperature:g}: score at the temperature of the sampler."
         )
     if float(gap[mask].min()) > -1e-6:
@@ -201,13 +191,12 @@ def _diagnosis(policy: Policy, rollouts: Rollouts, sample: ScoredBatch, match: S
         )
     lengths = torch.tensor([len(p) for p in rollouts.prompt_ids])
     padded = lengths < lengths.max()
-    if bool(padded.any()) and bool((~padded).any()):
-        inside, outside = (root_mean_square(gap[rows][mask[rows]]) for rows in (padded, ~padded))
-        if outside < 0.1 * inside:
-            return (
-                "Only prompts shorter than the longest disagree: the sampler padded on the left "
-                "without an attention mask (or position ids). Pass attention_mask to generate."
-            )
+    inside, outside = (root_mean_square(gap[rows][mask[rows]]) for rows in (padded, ~padded))
+    if outside < 0.1 * inside:  # NaN where no prompt is shorter
+        return (
+            "Only prompts shorter than the longest disagree: the sampler padded on the left "
+            "without an attention mask (or position ids). Pass attention_mask to generate."
+        )
     return (
         "The sampler ran other weights or another precision than the scorer: load the same "
         "checkpoint in both, or keep the sampler's log-probabilities in the batch and trust them "

@@ -16,7 +16,7 @@ taken out: those of one batch are noise.
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -48,9 +48,9 @@ class StateOrder:
         open: A pair of which the exchange is not clearly worse; None where there is none.
     """
 
-    wrong: dict[str, str] = field(default_factory=dict)
-    better: dict[str, str] = field(default_factory=dict)
-    open: tuple[str, str] | None = None
+    wrong: dict[str, str]
+    better: dict[str, str]
+    open: tuple[str, str] | None
 
 
 def state_order(gradient: Vector, moments: Vector) -> StateOrder:
@@ -65,7 +65,7 @@ def state_order(gradient: Vector, moments: Vector) -> StateOrder:
     """
     groups: dict[tuple[int, ...], list[str]] = {}
     for name, moment in moments.items():
-        groups.setdefault(tuple(moment.shape), []).append(name)
+        groups.setdefault(moment.shape, []).append(name)
     several = [names for names in groups.values() if len(names) > 1]
     pairs = sum(len(names) * (len(names) - 1) // 2 for names in several)
     wrong: dict[str, str] = {}
@@ -99,43 +99,36 @@ def describe_misplaced(wrong: Mapping[str, str]) -> str:
 
 
 def _logs(tensors: list[Tensor]) -> Tensor:
-    """(n, rows, columns) logarithms of some entries, on the CPU."""
-    return torch.stack([_log(x) for x in torch.stack([_some(x) for x in tensors]).cpu().double()])
-
-
-def _some(values: Tensor) -> Tensor:
-    """(rows, columns) entries at even distances."""
-    values = whole(values)
-    values = values.flatten(1) if values.ndim > 1 else values.reshape(-1, 1)
-    rows, columns = (-(-size // SIDE) for size in values.shape)
-    return values[::rows, ::columns]
-
-
-def _log(values: Tensor) -> Tensor:
-    """Logarithms; zeros count as the smallest positive one."""
-    floor = values[values > 0].min() if bool((values > 0).any()) else 1e-300
-    return values.clamp_min(float(floor)).log()
+    """(n, rows, columns) logarithms of entries at even distances; zeros count as the smallest."""
+    some: list[Tensor] = []
+    for x in map(whole, tensors):
+        x = x.flatten(1) if x.ndim > 1 else x.reshape(-1, 1)
+        rows, columns = (-(-size // SIDE) for size in x.shape)
+        x = x[::rows, ::columns].cpu().double()
+        positive = x[x > 0]
+        some.append(x.clamp_min(float(positive.min()) if len(positive) else 1e-300).log())
+    return torch.stack(some)
 
 
 def _chance(v: Tensor, g: Tensor) -> Tensor:
     """(n, n) probability that Δ_ij is as large by chance, of (n, rows, columns) logarithms."""
+    half = torch.full((len(v), len(v)), 0.5, dtype=torch.float64)
     axes = [axis for axis in (1, 2) if v.shape[axis] > 1]
     if not axes or min(v.shape[axis] for axis in axes) < FEWEST:
-        return torch.full((len(v), len(v)), 0.5, dtype=torch.float64)
+        return half
     v, g = (x - x.mean((1, 2), keepdim=True) for x in (v, g))
-    chance = torch.zeros(len(v), len(v), dtype=torch.float64)
-    low = torch.ones_like(chance)
+    chances: list[Tensor] = []
     for axis in axes:
-        parts = []
-        for block in torch.arange(v.shape[axis]).tensor_split(min(BLOCKS, v.shape[axis])):
-            of_v, of_g = (x.index_select(axis, block).flatten(1) for x in (v, g))
+        parts: list[Tensor] = []
+        blocks = min(BLOCKS, v.shape[axis])
+        for both in zip(*(x.tensor_split(blocks, axis) for x in (v, g)), strict=True):
+            of_v, of_g = (x.flatten(1) for x in both)
             product = of_v @ of_g.T / of_v.shape[1]
             own = product.diagonal()
             parts.append(own[:, None] + own[None, :] - product - product.T)
         delta = torch.stack(parts)
         error = delta.std(0) / len(parts) ** 0.5
         ratio = (delta.mean(0) / error).where(error > 0, 0.0)
-        p = torch.from_numpy(stdtr(len(parts) - 1, -ratio.numpy()))
-        chance, low = torch.maximum(chance, p), torch.minimum(low, p)
-    # both axes must agree: the one nearer to 1/2 counts
-    return torch.where(chance <= 0.5, chance, torch.where(low >= 0.5, low, 0.5))
+        chances.append(torch.from_numpy(stdtr(len(parts) - 1, -ratio.numpy())))
+    low, high = torch.stack(chances).aminmax(dim=0)
+    return half.clamp(low, high)  # both axes must agree: the one nearer to 1/2 counts

@@ -13,8 +13,6 @@ independent of the sample it is used on and the estimator stays unbiased.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -55,33 +53,22 @@ def cross_fitted_baseline(
     if units.count < 2:
         raise ValueError("Cross-fitting needs at least two prompt draws; there is one.")
     fold = units.place % min(FOLDS, units.count)
-    inputs = prefix_features(entropies, features)
+    # known before token k: position, running entropy, H_k itself, hidden state
+    n, t = entropies.shape
+    position = torch.linspace(0, 1, t, dtype=torch.float64).expand(n, t)
+    total = entropies.cumsum(1) - entropies
+    running = total / torch.arange(t, dtype=torch.float64).clamp_min(1)
+    inputs = torch.stack((position, position**2, total, running, entropies), dim=2)
+    if features is not None:
+        inputs = torch.cat((inputs, features), dim=2)  # (n, t, 5 + k)
     baseline = torch.zeros_like(entropies)
     for k in range(int(fold.max()) + 1):
         train, test = fold != k, fold == k
         target = _entropy_to_go(entropies[train], tokens[train], functional)
         weights = (entropies * tokens)[train].flatten()
-        predict = _ridge(inputs[train].flatten(0, 1), target.flatten(), weights)
-        baseline[test] = predict(inputs[test]) * tokens[test]
+        seen = inputs[train].flatten(0, 1)
+        baseline[test] = _ridge(seen, target.flatten(), weights, inputs[test]) * tokens[test]
     return baseline
-
-
-def prefix_features(entropies: Tensor, features: Tensor | None) -> Tensor:
-    """What is known before token k: position, running entropy, H_k itself, hidden state.
-
-    Args:
-        entropies: (n, t) nats.
-        features: (n, t, k) or None.
-
-    Returns:
-        (n, t, 5 + k) features.
-    """
-    n, t = entropies.shape
-    position = torch.linspace(0, 1, t, dtype=torch.float64).expand(n, t)
-    total = entropies.cumsum(1) - entropies
-    running = total / torch.arange(t, dtype=torch.float64).clamp_min(1)
-    covariates = torch.stack((position, position**2, total, running, entropies), dim=2)
-    return covariates if features is None else torch.cat((covariates, features), dim=2)
 
 
 def _entropy_to_go(entropies: Tensor, tokens: Tensor, functional: str) -> Tensor:
@@ -92,16 +79,12 @@ def _entropy_to_go(entropies: Tensor, tokens: Tensor, functional: str) -> Tensor
     return x.sum(1, keepdim=True) - x.cumsum(1)
 
 
-def _ridge(inputs: Tensor, target: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
+def _ridge(inputs: Tensor, target: Tensor, weights: Tensor, new: Tensor) -> Tensor:
+    """Predictions for new inputs."""
     weights = weights / weights.sum().clamp_min(1e-300)
-    centre = weights @ inputs
+    centre, mean = weights @ inputs, weights @ target
     spread = (weights @ (inputs - centre).square()).sqrt().clamp_min(1e-12)
     x = (inputs - centre) / spread
-    mean = weights @ target
     gram = (x * weights[:, None]).T @ x + RIDGE * torch.eye(x.shape[1], dtype=x.dtype)
     slope = torch.linalg.solve(gram, (x * weights[:, None]).T @ (target - mean))
-
-    def predict(new: Tensor) -> Tensor:
-        return mean + ((new - centre) / spread) @ slope
-
-    return predict
+    return mean + ((new - centre) / spread) @ slope

@@ -28,7 +28,6 @@ from torch import Tensor
 
 from isentrope.estimators.functional import (
     EstimatorOptions,
-    Jackknifed,
     infinitesimal_jackknife,
 )
 from isentrope.estimators.importance import Trust, Verdict
@@ -145,82 +144,57 @@ class PairedSteps:
         Returns:
             Changes and differences; without interval where the weights cannot be trusted.
         """
-        result = infinitesimal_jackknife(
-            lambda omega: self._statistics(omega, pairs), self._sample.prompt_index
-        )
-        names, several = [*self._moved], self._functionals
+        several, names = self._functionals, [*self._moved]
 
-        def change(k: int, made_of: Sequence[str]) -> Change:
-            """The k-th ΔH and ΔJ, of steps whose weights they are made with."""
+        def values(log_ratios: Tensor, entropies: Tensor, omega: Tensor) -> Tensor:
+            return torch.stack([f(omega, log_ratios, entropies) for f in several])
+
+        def statistics(omega: Tensor) -> Tensor:
+            """ΔH, with rewards ΔJ after it; of pairs the two sides of the price too."""
+            base = values(self._sample.log_ratios, self._sample.entropies, omega)
+            alone = {name: values(*moved, omega) - base for name, moved in self._moved.items()}
+            compared: list[Tensor] = []
+            for name, others in pairs:
+                plain = torch.stack([alone[other] for other in others]).mean(0)
+                gained = alone[name] - plain
+                compared += [gained, torch.stack((gained[-1] * plain[0], gained[0] * plain[-1]))]
+            return torch.cat([*alone.values(), *compared])
+
+        result = infinitesimal_jackknife(statistics, self._sample.prompt_index)
+
+        def change(at: int, made_of: Sequence[str]) -> Change:
+            """ΔH and ΔJ from a row on, of steps whose weights they are made with."""
             estimates: list[Estimate] = []
             for i, f in enumerate(several):
                 trust = reduce(Trust.or_worse, (self._trusts[name][i] for name in made_of))
-                options = {
-                    "unit": f.unit,
-                    "confidence": self._confidence,
-                    **trust.options(f.method),
-                }
-                estimates.append(result.estimate(len(several) * k + i, **options))
+                options = {"confidence": self._confidence, **trust.options(f.method)}
+                estimates.append(result.estimate(at + i, unit=f.unit, **options))
             return Change(*estimates)
 
-        alone = {name: change(k, [name]) for k, name in enumerate(names)}
+        size = len(several)
+        alone = {name: change(k * size, [name]) for k, name in enumerate(names)}
         compared: dict[Pair, Change] = {}
-        for k, (name, others) in enumerate(pairs, len(names)):
-            gained = change(k, [name, *others])
-            if len(others) == 1:
-                rows, plain = (k, names.index(others[0])), alone[others[0]]
-                found = price(result, rows, plain, gained, self._confidence)
-                gained = replace(gained, price=found)
+        for k, (name, others) in enumerate(pairs):
+            at = len(names) * size + k * (size + 2)
+            gained = change(at, [name, *others])
+            if len(others) == 1 and _have_price(alone[others[0]], gained):
+                found = ratio_of(
+                    result,
+                    at + size,
+                    at + size + 1,
+                    name="the price's denominator",
+                    sign="any",
+                    unit="of the plain step's",
+                    method=several[-1].method,
+                    confidence=self._confidence,
+                )
+                gained = replace(gained, price=found if math.isfinite(found.ci_low) else None)
             compared[name, others] = gained
         return PairedChanges(alone, compared, {n: x[0].verdict for n, x in self._trusts.items()})
 
-    def _statistics(self, omega: Tensor, pairs: Sequence[Pair]) -> Tensor:
-        """ΔH, with rewards ΔJ after it, of every step, then of every pair, flat."""
 
-        def values(log_ratios: Tensor, entropies: Tensor) -> Tensor:
-            return torch.stack([f(omega, log_ratios, entropies) for f in self._functionals])
-
-        base = values(self._sample.log_ratios, self._sample.entropies)
-        alone = {name: values(*moved) - base for name, moved in self._moved.items()}
-        compared = [
-            alone[name] - torch.stack([alone[other] for other in others]).mean(0)
-            for name, others in pairs
-        ]
-        return torch.stack([*alone.values(), *compared]).flatten()
-
-
-def price(
-    result: Jackknifed, rows: tuple[int, int], plain: Change, gained: Change, confidence: float
-) -> Estimate | None:
-    """Reward lost per entropy gained, over what the plain step earns per entropy that it spends.
-
-    Args:
-        result: (ΔH, ΔJ) of every step and difference, with their joint error.
-        rows: Which of them the difference is, and which the plain step.
-        plain: The plain step's change.
-        gained: The difference.
-        confidence: Nominal coverage of the interval.
-
-    Returns:
-        The price; None where a part of its denominator is not distinguishable from zero.
-    """
-    if plain.reward is None or gained.reward is None:
-        return None
-    if not plain.entropy.ci_high < 0 < min(plain.reward.ci_low, gained.entropy.ci_low):
-        return None
-    (gh, gj), (h, j) = (result.values[2 * k : 2 * k + 2].tolist() for k in rows)
-    (of_gh, of_gj), (of_h, of_j) = (result.influences[2 * k : 2 * k + 2] for k in rows)
-    ends = result.values.new_tensor((gj * h, gh * j))
-    parts = torch.stack((gj * of_h + h * of_gj, gh * of_j + j * of_gh))
-    joint = replace(result, values=ends, influences=parts)
-    found = ratio_of(
-        joint,
-        0,
-        1,
-        name="the price's denominator",
-        sign="any",
-        unit="of the plain step's",
-        method=gained.reward.method,
-        confidence=confidence,
-    )
-    return found if math.isfinite(found.ci_low) else None
+def _have_price(plain: Change, gained: Change) -> bool:
+    """Whether the parts of a price's denominator are distinguishable from zero."""
+    if plain.reward is None:
+        return False
+    return plain.entropy.ci_high < 0 < min(plain.reward.ci_low, gained.entropy.ci_low)

@@ -45,17 +45,15 @@ def position_classes(
     Returns:
         (n, t) bool by name.
     """
-    first = torch.zeros_like(mask)
-    first[:, 0] = True
-    threshold = entropies[mask].quantile(HIGH)
-    classes = {"first token": first & mask, "high entropy": (entropies >= threshold) & mask}
+    first = (torch.arange(mask.shape[1]) == 0).expand_as(mask)
+    classes = {"first token": first, "high entropy": entropies >= entropies[mask].quantile(HIGH)}
     for pattern, rows in (after or {}).items():
         found = torch.nn.utils.rnn.pad_sequence([*rows], batch_first=True)
-        classes[f"{_AFTER}/{pattern}/"] = found[:, : mask.shape[1]] & mask
+        classes[f"{_AFTER}/{pattern}/"] = found[:, : mask.shape[1]]
     if solved is not None:
-        known, yes = solved.isfinite()[:, None], (solved > 0.5)[:, None]
-        classes |= {"solved prompt": mask & known & yes, "unsolved prompt": mask & known & ~yes}
-    return classes
+        each = {"solved prompt": solved > 0.5, "unsolved prompt": solved <= 0.5}  # NaN is neither
+        classes |= {name: rows[:, None] for name, rows in each.items()}
+    return {name: where & mask for name, where in classes.items()}
 
 
 def solved_prompts(rewards: Tensor | None, prompt_index: Tensor) -> Tensor | None:
@@ -106,7 +104,7 @@ def matches(
         cut = max(0, k - WINDOW)
         return ("…" if cut else "") + tokenizer.decode(ids[cut:k])
 
-    lists = [[int(token) for token in response] for response in responses]
+    lists = [response.tolist() for response in responses]
     found = [[ends.search(before(ids, k)) is not None for k in range(len(ids))] for ids in lists]
     return {pattern: [torch.tensor(row) for row in found]}
 

@@ -31,7 +31,6 @@ from isentrope.estimators.functional import (
     EstimatorOptions,
     Functional,
     Functionals,
-    Jackknifed,
     Units,
     infinitesimal_jackknife,
 )
@@ -139,31 +138,23 @@ def coupled_change(
     result = infinitesimal_jackknife(values, prompt_index)
     units = Units.of(prompt_index)
     different = units.sums(differ) > 0  # (P,)
-    n_different = int(different.sum())
+    n, k = units.count, int(different.sum())
     options: dict[str, Any] = {"unit": UNITS[functional], "method": "resampled"}
-    estimate = result.estimate(0, confidence=confidence, **options)
-    if n_different >= min(ENOUGH, units.count / 2):
+    options["confidence"] = confidence
+    estimate = result.estimate(0, **options)
+    if k >= min(ENOUGH, n / 2) or n < 2:
         return estimate
-    se = _bound(result, different, confidence)
-    bound = Estimate.from_standard_error(
-        estimate.value, se, estimate.n, confidence=confidence, **options
-    )
+    # with the rate of different pairs at its upper limit
+    rate = float(betaincinv(k + 1, n - k, 0.5 + confidence / 2))
+    change, here, there = (n / (n - 1) * result.influences.square()).unbind()
+    difference = float(change[different].sum()) * n / max(k, 1)
+    spread = max(difference, float(here.sum() + there.sum()))
+    se = (float(change[~different].sum()) + rate * spread) ** 0.5
+    bound = Estimate.from_standard_error(estimate.value, se, n, **options)
     warning = (
-        f"Only {n_different} of {units.count} response pairs differ: the error is a bound, from "
+        f"Only {k} of {n} response pairs differ: the error is a bound, from "
         "the largest rate of different pairs that this number allows. At so small a step the "
         "importance-weighted methods are sharper."
     )
     longer = max(bound, estimate, key=lambda e: e.ci_high - e.ci_low)  # the second may be NaN
     return replace(longer, warnings=(warning,))
-
-
-def _bound(result: Jackknifed, different: Tensor, confidence: float) -> float:
-    """Standard error of the difference with the rate of different pairs at its upper limit."""
-    n, k = len(different), int(different.sum())
-    if n < 2:
-        return float("nan")
-    rate = float(betaincinv(k + 1, n - k, 0.5 + confidence / 2)) if k < n else 1.0
-    change, here, there = (n / (n - 1) * result.influences.square()).unbind()
-    difference = float(change[different].sum()) * n / max(k, 1)
-    spread = max(difference, float(here.sum() + there.sum()))
-    return (float(change[~different].sum()) + rate * spread) ** 0.5

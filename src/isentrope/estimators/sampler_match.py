@@ -58,11 +58,6 @@ class SamplerMatch:
     agrees: bool
 
     @property
-    def temperature(self) -> float | None:
-        """Temperature of the scorer's logits that the responses were drawn at, where known."""
-        return None if self.sampler is None else self.sampler.temperature
-
-    @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings for numbers that are computed from the batch."""
         if self.agrees:

@@ -37,18 +37,14 @@ def bounded_mean(scores: Tensor, unit: str, *, confidence: float = 0.95) -> Esti
     Returns:
         The estimate; its interval lies in [0, 1] and, unlike value ± se, is never empty.
     """
-    n = len(scores)
-    value = float(scores.mean())
+    n, value, method = len(scores), float(scores.mean()), "mean over prompts"
     if n < 2:
-        return Estimate.from_standard_error(
-            value, float("nan"), n, unit=unit, method="mean over prompts"
-        )
-    added = torch.cat((scores.double(), torch.tensor([0.0, 1.0], dtype=torch.float64)))
+        return Estimate.from_standard_error(value, math.nan, n, unit=unit, method=method)
+    added = torch.cat((scores.double(), scores.new_tensor([0.0, 1.0])))
     half = t_quantile(n + 1, confidence) * float(added.std()) / (n + 2) ** 0.5
-    middle = float(added.mean())
+    middle, se = float(added.mean()), float(scores.std()) / n**0.5
     low, high = max(middle - half, 0.0), min(middle + half, 1.0)
-    se = float(scores.std()) / n**0.5
-    return Estimate(value, se, min(low, value), max(high, value), n, unit, "mean over prompts")
+    return Estimate(value, se, min(low, value), max(high, value), n, unit, method)
 
 
 MIN_UNITS_FOR_INTERVAL = 32
@@ -74,10 +70,10 @@ def tail_degrees_of_freedom(values: Tensor) -> float:
     Returns:
         2/ξ, between 1 and n − 1.
     """
-    squares = (values.double() - values.double().mean()).square()
+    most, squares = len(values) - 1.0, (values.double() - values.double().mean()).square()
     if not float(squares.max()) > 0:
-        return float(len(values) - 1)  # all equal
-    return float(torch.tensor(2 * _tail_index(squares)).clamp(1, len(values) - 1))
+        return most  # all equal
+    return min(max(2 * _tail_index(squares), 1.0), most)
 
 
 def degrees_of_freedom_of_sums(values: Tensor) -> float:
@@ -89,7 +85,7 @@ def degrees_of_freedom_of_sums(values: Tensor) -> float:
     Returns:
         The larger of 2/ξ and 1/ξ_c, between 1 and n − 1.
     """
-    own = float(torch.tensor(_tail_index(values.double())).clamp(1, len(values) - 1))
+    own = min(_tail_index(values.double()), len(values) - 1.0)
     return max(tail_degrees_of_freedom(values), own)
 
 

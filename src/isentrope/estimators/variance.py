@@ -24,6 +24,7 @@ which is 1 + (G − 1) ρ for G responses each with the correlation ρ.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,38 +69,19 @@ class MethodVariance:
 
 
 @dataclass(frozen=True)
-class SizedError:
-    """The error of one estimator at one size of E.
-
-    Attributes:
-        quantity: One of `QUANTITIES`.
-        method: The estimator.
-        prompts: Prompts of a batch.
-        batches: Disjoint batches of that size.
-        se: Root mean square of the standard errors that the batches claim.
-        spread: Standard deviation of the estimates between the batches; NaN for fewer than
-            `LEAST_BATCHES`.
-    """
-
-    quantity: str
-    method: str
-    prompts: int
-    batches: int
-    se: float
-    spread: float
-
-
-@dataclass(frozen=True)
 class VarianceStudy:
     """Every estimator on one E-batch.
 
     Attributes:
         methods: By quantity, then by method.
-        sizes: Errors by size, the largest first.
+        sizes: Errors of each quantity and method by size, the largest first: `prompts` of a batch,
+            `batches`, the disjoint batches of that size, `se`, root mean square of the standard
+            errors that they claim, and `spread`, standard deviation of the estimates between them,
+            NaN for fewer than `LEAST_BATCHES`.
     """
 
     methods: dict[str, dict[str, MethodVariance]]
-    sizes: tuple[SizedError, ...]
+    sizes: list[dict[str, Any]]
 
 
 def variance_study(
@@ -160,7 +142,7 @@ def variance_study(
                 _needed(x, wanted, confidence, trust.verdict == "trust"),
                 _design_effect(j, alone, row, units, confidence) if alone else None,
             )
-    sizes: list[SizedError] = []
+    sizes: list[dict[str, Any]] = []
     size = units.count
     while size >= 4 and (size == units.count or units.count // size <= 4 * LEAST_BATCHES):
         batches = [(units.place // size == k).nonzero()[:, 0] for k in range(units.count // size)]
@@ -171,11 +153,12 @@ def variance_study(
             if len(parts) >= LEAST_BATCHES:
                 spread = torch.stack([part.values for part in parts]).std(0)
             sizes += [
-                SizedError(q, m, size, len(parts), float(errors[row]), float(spread[row]))
-                for q, row in QUANTITIES.items()
+                {"quantity": quantity, "method": m, "prompts": size, "batches": len(parts)}
+                | {"se": float(errors[row]), "spread": float(spread[row])}
+                for quantity, row in QUANTITIES.items()
             ]
         size //= 2
-    return VarianceStudy(methods, tuple(sizes))
+    return VarianceStudy(methods, sizes)
 
 
 def _design_effect(

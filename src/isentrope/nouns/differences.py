@@ -11,23 +11,42 @@ Rounding, kinks and curvature show in [f(h) + f(−h) − 2 f(0)]/h, which bound
 difference: only larger errors are called wrong.
 
 Forward mode gives (f, f', f'') at 0 in one evaluation.
+
+Operations that torch's forward mode gets wrong, or takes too long over, are replaced.
+
+Layer normalisation, in elementary operations:
+
+    y = (x − mean x) · (var x + ε)^(−1/2) · weight + bias          (variance with 1/n)
+
+Forward mode over forward mode treats the mean and the deviation that `layer_norm` saves as
+constants. So its second derivative by x is wrong by tens of per cent, without an error; first
+derivatives and backward over backward are correct, and so are `group_norm` and `rms_norm`.
+docs/stability.md has a reproduction, tests/nouns/test_forward_mode.py the survey of other
+operations.
+
+Products with a frozen matrix:
+
+    y = x Wᵀ + b,        ∂y = ∂x Wᵀ
+
+torch adds x (∂W)ᵀ with ∂W = 0 as a matrix product of its own: a first derivative then takes four
+products in place of two, a second one (forward over forward) ten in place of four.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-
-from isentrope.nouns.forward_mode import FrozenProducts, NormsWrittenOut
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 
 def derivatives_at_zero(function: Callable[[Tensor], Any], order: int) -> tuple[Any, ...]:
     """Value and derivatives of f(e) at e = 0.
 
     At second order normalisation is written out, because torch's own derivative of it is wrong
-    there (`forward_mode`).
+    there.
 
     Args:
         function: Maps a float64 scalar tensor on the CPU, which multiplies tensors of any device,
@@ -128,13 +147,14 @@ def derivative_gap(
     """
     if mode.startswith("backward"):
         f = _summed(f)
-    here, claimed = _claims(f, mode)
-    value = here[0]
+    count = 2 if " over " in mode else 1
+    here, forward = _at(f, 0.0, count), mode.startswith("forward")
+    claimed = derivatives_at_zero(f, count)[1:] if forward else (*here[1:], _backward(f, count))
     best: list[Gap] = []
     for step in STEPS[dtype]:
         rounding = torch.finfo(dtype).eps / step
-        ahead, behind = (_at(f, h, len(claimed)) for h in (step, -step))
-        scale = float(value.abs().max())
+        ahead, behind = (_at(f, h, count) for h in (step, -step))
+        scale = float(here[0].abs().max())
         gaps: list[Gap] = []
         for at_zero, there, back, derivative in zip(here, ahead, behind, claimed, strict=True):
             difference = (there - back).double() / (2 * step)
@@ -148,19 +168,6 @@ def derivative_gap(
         if max(gap.bound for gap in best) < TOLERANCE:
             break
     return max(best, key=lambda g: g.error - 3 * g.bound)
-
-
-def _claims(f: Function, mode: Mode) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """What is differenced at 0, f or (f, f'), and the derivatives of each by autograd."""
-    if mode == "forward":
-        value, first = derivatives_at_zero(f, 1)
-        return (value,), (first,)
-    if mode == "backward":
-        return _at(f, 0.0, 1), (_backward(f, 1),)
-    here = _at(f, 0.0, 2)
-    if mode == "backward over backward":
-        return here, (here[1], _backward(f, 2))
-    return here, derivatives_at_zero(f, 2)[1:]
 
 
 def _at(f: Function, h: float, count: int) -> tuple[Tensor, ...]:
@@ -191,3 +198,70 @@ def _backward(f: Function, order: int) -> Tensor:
         if order > 1:
             (found,) = torch.autograd.grad(found, e, materialize_grads=True, allow_unused=True)
     return found
+
+
+class NormsWrittenOut(TorchFunctionMode):
+    """Replace every call of `layer_norm` by its formula.
+
+    It intercepts calls from Python, not those of a scripted or compiled module.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the formula in place of `layer_norm`, else `func`."""
+        of_layers = func in (functional.layer_norm, torch.layer_norm)
+        return (_layer_norm if of_layers else func)(*args, **(kwargs or {}))
+
+
+def _layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Tensor:
+    """In float32 at least, as torch's kernels compute it."""
+    dims = list(range(-len(normalized_shape), 0))
+    x = input.to(torch.promote_types(input.dtype, torch.float32))
+    centred = x - x.mean(dims, keepdim=True)
+    y = centred * (centred.square().mean(dims, keepdim=True) + eps).rsqrt()
+    y = y if weight is None else y * weight
+    return (y if bias is None else y + bias).to(input.dtype)
+
+
+class FrozenProducts(TorchFunctionMode):
+    """Replace `linear` where neither its matrix nor its bias is differentiated."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Multiply by a frozen matrix without its tangent, else call `func`."""
+        if func is functional.linear and not kwargs and all(map(_is_frozen, args[1:])):
+            return _FrozenLinear.apply(*args)
+        return func(*args, **(kwargs or {}))
+
+
+def _is_frozen(x: Tensor | None) -> bool:
+    """Whether a tensor is the same at every level of the derivatives that are being taken."""
+    return x is None or (not x.requires_grad and torch.func.debug_unwrap(x) is x)
+
+
+class _FrozenLinear(torch.autograd.Function):
+    """Its rule is one call and nothing else: outer levels do not see other operations in it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """(…, o) of (…, i) and (o, i)."""
+        return functional.linear(x, weight, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the matrix."""
+        ctx.save_for_forward(inputs[1])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        """The same product of the tangent."""
+        x = tangents[0]
+        return None if x is None else _FrozenLinear.apply(x, ctx.saved_tensors[0])

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,8 +33,6 @@ from isentrope.nouns.vectors import tensor_bytes
 from isentrope.system.files import sha256, write_file
 from isentrope.system.reading import read_schema, reading
 
-PerToken = Literal["sampler_logprobs", "sampler_entropies", "token_weights", "entropy_weights"]
-"""Columns with one number per token."""
 _OPTIONAL = tuple(TYPES)[3:]
 _LENGTH = b"max_new_tokens"
 _CURE = "Restore the file, or draw the batch again."
@@ -136,7 +134,7 @@ class Rollouts:
         """(n,) T: tokens of each response that the policy drew."""
         return self.mask.sum(1)
 
-    def padded(self, name: PerToken) -> Tensor:
+    def padded(self, name: str) -> Tensor:
         """A per-token column as one array.
 
         Args:
@@ -156,38 +154,27 @@ class Rollouts:
         """Number of independent prompt draws."""
         return len(set(self.prompt_index.tolist()))
 
-    def require_vocabulary(self, size: int) -> None:
-        """Refuse tokens that a policy does not have.
+    def require_fit(self, vocabulary: int, positions: int | None = None) -> None:
+        """Refuse sequences that are not of a model.
 
         Args:
-            size: Entries of its vocabulary.
-
-        Raises:
-            ValueError: Naming the first such response or prompt.
-        """
-        for what, column in (("Response", self.response_ids), ("Prompt", self.prompt_ids)):
-            for i, ids in enumerate(column):
-                if int(ids.max()) >= size:
-                    raise ValueError(
-                        f"{what} {i} has the token id {int(ids.max())}, and the model's vocabulary "
-                        f"has {size} entries: it was encoded with another tokenizer."
-                    )
-
-    def require_positions(self, size: int | None) -> None:
-        """Refuse sequences that are longer than a model was made for.
-
-        Args:
-            size: Its positions; None if it has no limit.
+            vocabulary: Entries of its vocabulary.
+            positions: Its positions; None if it has no limit.
 
         Raises:
             ValueError: Naming the first such sequence.
         """
-        pairs = zip(self.prompt_ids, self.response_ids, strict=True)
-        for i, length in enumerate(len(p) + len(r) for p, r in pairs):
-            if size is not None and length > size:
+        for i, pair in enumerate(zip(self.prompt_ids, self.response_ids, strict=True)):
+            length, top = sum(map(len, pair)), max(int(ids.max()) for ids in pair)
+            if top >= vocabulary:
                 raise ValueError(
-                    f"Sequence {i} has {length} tokens, more than the model's {size} positions: "
-                    "it was drawn from another model, or must be left out."
+                    f"Sequence {i} has the token id {top}, and the model's vocabulary has "
+                    f"{vocabulary} entries: it was encoded with another tokenizer."
+                )
+            if positions is not None and length > positions:
+                raise ValueError(
+                    f"Sequence {i} has {length} tokens, more than the model's {positions} "
+                    "positions: it was drawn from another model, or must be left out."
                 )
 
     @property

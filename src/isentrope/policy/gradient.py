@@ -24,7 +24,7 @@ from isentrope.models.architecture import refusal_by_name
 from isentrope.models.batching import MicroBatch, as_trained, micro_batches
 from isentrope.models.requirements import require_no_checkpointing
 from isentrope.models.sharding import layer_gradients
-from isentrope.nouns.forward_mode import FrozenProducts
+from isentrope.nouns.differences import FrozenProducts
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, is_sharded, zeros
 from isentrope.policy.head import hidden_gradient, is_frozen_linear
@@ -157,7 +157,7 @@ def weighted_gradients(
         each = ([w] for w in weights)
         return [weighted_gradients(policy, rollouts, w, ranks, micro_batch)[0] for w in each]
     require_no_checkpointing(policy.model)
-    rollouts.require_vocabulary(policy.vocabulary)
+    rollouts.require_fit(policy.vocabulary)
     parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
     theta = {n: p.detach() for n, p in parameters.items()}
     totals = [zeros(theta) for _ in weights]

@@ -194,8 +194,8 @@ def collect_columns(
     Returns:
         (n, t, ...) float64 each, the same on every process.
     """
-    rollouts.require_vocabulary(policy.vocabulary)
-    rollouts.require_positions(getattr(policy.model.config, "max_position_embeddings", None))
+    positions = getattr(policy.model.config, "max_position_embeddings", None)
+    rollouts.require_fit(policy.vocabulary, positions)
     mask = rollouts.mask
     out: list[Tensor] = []
     tokens = max(1, policy.max_tokens // share)

@@ -246,8 +246,9 @@ def read_rollouts(
     else:
         rollouts = Rollouts.load(path)
     with reading(path, "Give a batch that this model could have drawn."):
-        rollouts.require_vocabulary(policy.model.get_input_embeddings().weight.shape[0])
-        rollouts.require_positions(getattr(policy.model.config, "max_position_embeddings", None))
+        vocabulary = policy.model.get_input_embeddings().weight.shape[0]
+        positions = getattr(policy.model.config, "max_position_embeddings", None)
+        rollouts.require_fit(vocabulary, positions)
     return rollouts
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from isentrope.checks.rates import describe_group
+from isentrope.checks.checkpoint import describe_group
 from isentrope.estimators.identities import in_words, p_value
 from isentrope.results.results import MeasureResult
 from isentrope.system.formatting import MISSING, known

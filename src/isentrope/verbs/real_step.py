@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from isentrope.checks.checkpoint import fit_of_order
-from isentrope.checks.rates import describe_groups, disagreement
+from isentrope.checks.checkpoint import describe_groups, disagreement, fit_of_order
 from isentrope.checks.state_order import describe_misplaced
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.models.adapter import stored_types

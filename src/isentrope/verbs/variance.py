@@ -7,7 +7,7 @@ variance.parquet  one row per quantity, estimator and size of E: claimed and obs
 """
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def find_variance(ready: Prepared) -> VarianceResult:
             for method, of in by_method.items()
             for sentence in of.estimate.warnings
         ),
-        tables={"variance": pd.DataFrame([asdict(size) for size in study.sizes])},
+        tables={"variance": pd.DataFrame(study.sizes)},
     )
 
 

@@ -100,7 +100,7 @@ class SequenceGradients:
         """
         policy = self.policy
         require_no_checkpointing(policy.model)
-        token_sum.rollouts.require_vocabulary(policy.vocabulary)
+        token_sum.rollouts.require_fit(policy.vocabulary)
         with nullcontext() if token_sum.of_training else derivative_of_scores(policy.model):
             self._check(token_sum)
             if self._layers is None:
