@@ -22,7 +22,6 @@ SHARED_NAMES = """
 LONG_FILES = {
     "estimators/importance.py",
     "nouns/estimate.py",
-    "nouns/rollouts.py",
     "sampling/generate.py",
     "system/files.py",
     "system/inert.py",

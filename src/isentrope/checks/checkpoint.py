@@ -248,7 +248,7 @@ def _plain(value: Any) -> str:
 def _of_contract(_: OptimizerState, folder: Path) -> Mapping[str, Mapping[str, Any]]:
     """Recorded settings by parameter name; none where the record does not name parameters."""
     groups, names = read_contract(folder).get("param_groups"), folder / SIDECAR
-    lists = read_names(names) if groups and names.is_file() else []
+    lists: Any = read_names(names) if groups and names.is_file() else []
     if lists and isinstance(lists[0], str):
         lists = [lists]
     if not groups or len(lists) != len(groups):

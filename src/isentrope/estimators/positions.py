@@ -104,7 +104,7 @@ def matches(
         cut = max(0, k - WINDOW)
         return ("…" if cut else "") + tokenizer.decode(ids[cut:k])
 
-    lists = [response.tolist() for response in responses]
+    lists: list[list[int]] = [[*map(int, response)] for response in responses]
     found = [[ends.search(before(ids, k)) is not None for k in range(len(ids))] for ids in lists]
     return {pattern: [torch.tensor(row) for row in found]}
 

@@ -235,7 +235,7 @@ class FrozenProducts(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Multiply by a frozen matrix without its tangent, else call `func`."""
         if func is functional.linear and not kwargs and all(map(_is_frozen, args[1:])):
-            return _FrozenLinear.apply(*args)
+            return _frozen_linear(*args)
         return func(*args, **(kwargs or {}))
 
 
@@ -264,4 +264,7 @@ class _FrozenLinear(torch.autograd.Function):
     def jvp(ctx: Any, *tangents: Any) -> Any:
         """The same product of the tangent."""
         x = tangents[0]
-        return None if x is None else _FrozenLinear.apply(x, ctx.saved_tensors[0])
+        return None if x is None else _frozen_linear(x, ctx.saved_tensors[0])
+
+
+_frozen_linear: Any = _FrozenLinear.apply  # pyright: ignore
