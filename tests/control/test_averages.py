@@ -24,8 +24,8 @@ def readings(count, groups=2):
 @pytest.mark.parametrize("window", [1, 2, 7])
 def test_a_mean_weights_the_past_by_its_age(window):
     drawn, means = readings(9), GradientMeans(window)
-    for a, b in drawn:
-        means.add((named(a), named(b)))
+    for count, (a, b) in enumerate(drawn, start=1):
+        means.add((named(a), named(b)), count)
     weights = (1 - 1 / window) ** np.arange(9)[::-1]
     whole = drawn.sum(2).mean(1)
     np.testing.assert_allclose(flat(means.mean), np.average(whole, axis=0, weights=weights))
@@ -33,12 +33,11 @@ def test_a_mean_weights_the_past_by_its_age(window):
 
 def test_saved_means_resume_identically():
     means, again, (*drawn, last) = GradientMeans(3), GradientMeans(3), readings(5)
-    for a, b in drawn:
-        means.add((named(a), named(b)))
-    again.count = means.count
+    for count, (a, b) in enumerate(drawn, start=1):
+        means.add((named(a), named(b)), count)
     again.load(means.tensors())
     for each in (means, again):
-        each.add(tuple(map(named, last)))
+        each.add(tuple(map(named, last)), 5)
     assert means.tensors().keys() == again.tensors().keys()
     for name, x in means.tensors().items():
         assert torch.equal(x, again.tensors()[name])

@@ -56,7 +56,7 @@ def test_the_order_of_sequences_does_not_matter(name):
     torch.testing.assert_close(there, here[order], rtol=1e-10, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", controls.names())
+@pytest.mark.parametrize("name", controls.ALL)
 def test_every_control_is_built_and_compared_by_value(name):
     assert controls.build(name) == controls.build(name)
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -29,11 +29,11 @@ def named(x):
     return {"first": x[..., :2].clone(), "second": x[..., 2:].clone()}
 
 
-def corrected(halves, v, P, eta, entropy, asked, means=None, gains=None):
+def corrected(halves, v, P, eta, entropy, asked, means=None, count=1, gains=None):
     """`correct` for a step that was not computed from the samples, all given as arrays."""
     groups, v, P = tuple(map(named, halves)), named(v), named(P)
     means = means or GradientMeans()
-    means.add(groups)
+    means.add(groups, count)
     along_v = tuple(slope_along(half, v) for half in groups)
     effects, u = effects_of(groups, means, along_v, P)
     effects = effects if gains is None else effects.filtered(gains, entropy)
@@ -85,7 +85,7 @@ def test_the_past_enters_the_direction_and_its_gain_but_not_what_is_predicted():
     past_a, past_b = np.arange(6.0), np.arange(6.0)[::-1].copy()
     means, v, P = GradientMeans(4), np.ones(6), np.linspace(1, 2, 6)
     means.add((named(past_a[None]), named(past_b[None])))
-    made = corrected((a, b), v, P, 0.1, 1.0, Asked(limits=FREE), means)
+    made = corrected((a, b), v, P, 0.1, 1.0, Asked(limits=FREE), means, 2)
     share = 0.25 / (1 - 0.75**2)
     u_a, u_b = (P * (share * x.sum(0) + (1 - share) * y) for x, y in ((a, past_a), (b, past_b)))
     gain = (a.sum(0) @ u_b + b.sum(0) @ u_a) / 2
@@ -212,9 +212,11 @@ def test_the_gain_that_is_applied_is_that_of_the_direction_where_noise_hides_it(
         g = rng.normal(size=40)
         g /= np.linalg.norm(g)
         means, gains = GradientMeans(8), Level()
-        for _ in range(60):
+        for count in range(1, 61):
             a, b = (g / 4 + noise / 2 * rng.normal(size=(4, 40)) for _ in range(2))
-            made = corrected((a, b), -g, np.ones(40), 0.1, 1.0, Asked(limits=FREE), means, gains)
+            made = corrected(
+                (a, b), -g, np.ones(40), 0.1, 1.0, Asked(limits=FREE), means, count, gains
+            )
             if made.weight:
                 used.append(made.numbers["gain"])
                 true.append(g @ flat(made.direction))

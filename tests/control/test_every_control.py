@@ -31,7 +31,7 @@ def test_every_control_is_in_its_table():
     assert found == {*controls.TOKEN.values(), *controls.FIELDS.values()}
 
 
-@pytest.mark.parametrize("name", controls.names())
+@pytest.mark.parametrize("name", controls.ALL)
 def test_a_control_has_a_row_on_the_page(name):
     bare = name.removesuffix("_reward_neutral")  # a variant, in the section of the plain one
     assert re.search(rf"^\| `{bare}` \|", PAGE, re.M) or f"`{name}`" in PAGE
@@ -41,7 +41,7 @@ def test_every_name_of_the_page_is_a_control():
     tables = re.findall(r"^\| name \|.*?\n\n", PAGE, re.M | re.S)
     named = {name for table in tables for name in re.findall(r"^\| `(\w+)` \|", table, re.M)}
     assert named
-    assert named <= set(controls.names())
+    assert named <= set(controls.ALL)
 
 
 @pytest.mark.parametrize("name", [*controls.TOKEN, *controls.FIELDS])

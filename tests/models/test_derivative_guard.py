@@ -21,8 +21,11 @@ from isentrope.nouns.differences import derivative_gap
 from isentrope.policy.gradient import score_jvp
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import require_derivatives, score_along
+from isentrope.probe.requirements import ProbeOptions
 from isentrope.probe.scoring import look_ahead
 from tests import cases
+
+SECOND = ProbeOptions(second_order=True)
 
 TWICE = ("forward over forward", "backward over backward")
 MODES = ("forward", "backward", *TWICE)
@@ -164,7 +167,9 @@ def first_orders(policy, E, v):
         "kernel": lambda: ise.fisher_kernel(policy, draw()),
         "noise": lambda: ise.noise_scale(policy, draw()),
         "slopes": lambda: score_jvp(policy, E, [v]),
-        "probe of the first order": lambda: look_ahead(policy, E, {"gradient": v}, False, 1e-6),
+        "probe of the first order": lambda: look_ahead(
+            policy, E, {"gradient": v}, 1e-6, ProbeOptions()
+        ),
     }
 
 
@@ -178,7 +183,7 @@ def refused(policy, E):
         "supervised": lambda: supervised_loss_change(
             policy, E, E, gradients=GradientOptions("loop")
         ),
-        "probe": lambda: look_ahead(policy, E, {"gradient": v}, True, 1e-6),
+        "probe": lambda: look_ahead(policy, E, {"gradient": v}, 1e-6, SECOND),
     }
 
 

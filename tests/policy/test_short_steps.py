@@ -12,8 +12,11 @@ from isentrope.policy import chi_square, short_steps
 from isentrope.policy.chi_square import divergent_scores
 from isentrope.policy.scoring import score_along
 from isentrope.policy.short_steps import require_short_steps
+from isentrope.probe.requirements import ProbeOptions
 from isentrope.probe.scoring import look_ahead
 from tests import cases
+
+SECOND = ProbeOptions(second_order=True)
 
 RATES = [1e-9, 1.0, 30.0]
 
@@ -41,7 +44,7 @@ def verbs(policy, E, v, eta):
         "first order": lambda: ise.entropy_change(policy, E, v, [eta], order=1),
         "no order": lambda: ise.entropy_change(policy, E, v, [eta], order=0),
         "try": lambda: PairedSteps(policy, E, eta).add("step", v),
-        "probe": lambda: look_ahead(policy, E, {"gradient": v}, True, eta),
+        "probe": lambda: look_ahead(policy, E, {"gradient": v}, eta, SECOND),
     }
 
 

@@ -95,16 +95,16 @@ def test_the_mini_batch_and_its_reading_do_not_depend_on_the_number_of_processes
     made.args.max_steps = 1
     made.train()
     policy, direction = made.policy, {"gradient": runs.theta(made)}
-    whole = scoring.look_ahead(policy, probe.E, direction, False, 1e-6)
+    whole = scoring.look_ahead(policy, probe.E, direction, 1e-6, ProbeOptions())
     shares = [probe.E.select(range(4)), probe.E.select(range(4, 7))]
     sent: list[list] = []
     for share in shares:  # what each of two processes would send
         monkeypatch.setattr(scoring, "gather", lambda x: (sent.append([x]), [x])[1])
-        scoring.look_ahead(policy, share, direction, False, 1e-6)
+        scoring.look_ahead(policy, share, direction, 1e-6, ProbeOptions())
     calls = len(sent) // 2
     both = iter([sent[k] + sent[k + calls] for k in range(calls)])
     monkeypatch.setattr(scoring, "gather", lambda _: next(both))
-    joined = scoring.look_ahead(policy, shares[0], direction, False, 1e-6)
+    joined = scoring.look_ahead(policy, shares[0], direction, 1e-6, ProbeOptions())
     here, there = joined.sample, whole.sample
     torch.testing.assert_close(here.entropies, there.entropies, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(here.sampler_logprobs, there.sampler_logprobs)
@@ -146,7 +146,7 @@ def test_a_collapsed_reading_says_so_and_is_no_part_of_the_running_mean(tmp_path
 def test_a_sampler_far_from_the_policy_leaves_no_part_of_a_reading_with_an_interval():
     policy, v = cases.policy("qwen2"), cases.direction(cases.policy("qwen2"))
     hot = ise.sample(cases.policy("qwen2", temperature=4.0), [[1, 2], [3]], 64, max_new_tokens=12)
-    before = scoring.look_ahead(policy, hot, {"gradient": v}, True, 1e-6)
+    before = scoring.look_ahead(policy, hot, {"gradient": v}, 1e-6, ProbeOptions(second_order=True))
     after = ise.score(policy, hot, policy.parameters_along(v, 1e-4))
     reading = read(1, 1e-4, before, after)
     found = [reading.per_token, reading.per_sequence, reading.first_order, reading.predicted]

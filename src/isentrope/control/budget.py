@@ -76,7 +76,7 @@ class EntropyBudget(SavedFields, TrainerCallback):
         seconds: Wall time of the control in the last step.
     """
 
-    SAVED = ("_feedback", "_level", "_gain")
+    SAVED = ("_feedback", "_level", "_gain", "_effects", "_readings")
 
     def __init__(
         self,
@@ -104,7 +104,8 @@ class EntropyBudget(SavedFields, TrainerCallback):
         self._policy: Policy | None = None
         self._eta = 0.0
         self._latest: dict[str, float] = {}
-        self._effects: Effects | None = None
+        self._effects: dict[str, float] | None = None  # as last read
+        self._readings = 0
         self._warned: set[str] = set()
         self.component: Vector | None = None
         self.seconds = 0.0
@@ -227,12 +228,14 @@ class EntropyBudget(SavedFields, TrainerCallback):
     ) -> tuple[Effects, Vector]:
         """What v and u do, and u: read from this step's responses, or as last read."""
         if self._effects is not None and (step - 1) % self._options.every:
-            return self._effects, multiply(coming.preconditioner, self._means.mean)
+            return Effects(**self._effects), multiply(coming.preconditioner, self._means.mean)
         (g_a, along_a), (g_b, along_b) = self._read(step, coming, policy, drawn, clip)
-        self._means.add((g_a, g_b))
+        self._readings += 1
+        self._means.add((g_a, g_b), self._readings)
         effects, u = effects_of((g_a, g_b), self._means, (along_a, along_b), coming.preconditioner)
         if not coming.first:  # whose gain is not that of later steps
-            effects = self._effects = effects.filtered(self._gain, self._level.value)
+            effects = effects.filtered(self._gain, self._level.value)
+            self._effects = asdict(effects)
         return effects, u
 
     def _read(
@@ -247,20 +250,9 @@ class EntropyBudget(SavedFields, TrainerCallback):
         rows = [torch.isin(units.place, half).nonzero()[:, 0] for half in halves]
         return [read_half(policy, drawn.select(x), coming, clip, trained) for x in rows]
 
-    def state_dict(self) -> dict[str, Any]:
-        """Feedback, level and what was last read, as plain JSON; the means are in `tensors`."""
-        effects = None if self._effects is None else asdict(self._effects)
-        return super().state_dict() | {"effects": effects, "readings": self._means.count}
-
     def tensors(self) -> dict[str, Tensor]:
         """Means of gradients, by name."""
         return self._means.tensors()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state, before `load_tensors`."""
-        super().load_state_dict(state)
-        self._effects = None if state["effects"] is None else Effects(**state["effects"])
-        self._means.count = state["readings"]
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Resume with saved means."""

@@ -65,9 +65,8 @@ STEP: dict[str, type[BudgetOptions]] = {"budget": BudgetOptions}
 """Controls that add to the step itself."""
 
 
-def names() -> tuple[str, ...]:
-    """The names that `build` accepts."""
-    return (*TOKEN, *FIELDS, *STEP)
+ALL: dict[str, type] = {**TOKEN, **FIELDS, **STEP}
+"""Every control that `build` makes."""
 
 
 def build(
@@ -76,7 +75,7 @@ def build(
     """A control by its name.
 
     Args:
-        name: One of `names()`.
+        name: One of `ALL`.
         strength: Its strength; None for its default.
         options: Its other options.
 
@@ -86,24 +85,24 @@ def build(
     Raises:
         ValueError: If the name or an option is unknown, or a value does not fit.
     """
-    table: dict[str, type] = {**TOKEN, **FIELDS, **STEP}
-    if name not in table:
-        near = get_close_matches(str(name).lower(), table, n=1, cutoff=0.0)[0]
+    if name not in ALL:
+        near = get_close_matches(str(name).lower(), ALL, n=1, cutoff=0.0)[0]
         raise ValueError(
             f"Unknown control {name!r}: the nearest is {near!r}; choose one of none, "
-            f"{', '.join(table)}."
+            f"{', '.join(ALL)}."
         )
-    kind, arguments = table[name], dict(options or {})
+    kind, arguments = ALL[name], dict(options or {})
     allowed = {field.name for field in fields(kind)} - {"strength"}
-    if unknown := [option for option in arguments if option not in allowed]:
+    if unknown := sorted(arguments.keys() - allowed):
         words = ", ".join(sorted(allowed)) or "none"
         raise ValueError(f"The control {name!r} has no option {unknown[0]!r}: it has {words}.")
-    given = {} if strength is None else {"strength": strength}
+    if strength is not None:
+        arguments["strength"] = strength
     try:
-        return kind(**arguments, **given)
+        return kind(**arguments)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
+        place = "".join(f"{part}: " for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
-        sentence = f"{place}: {message}, got {first['input']!r}" if place else message
-        raise ValueError(f"The control {name!r}: {sentence}.") from error
+        got = f", got {first['input']!r}" if place else ""
+        raise ValueError(f"The control {name!r}: {place}{message}{got}.") from error

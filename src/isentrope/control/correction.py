@@ -55,7 +55,6 @@ class GradientMeans:
     """The means of both halves over readings.
 
     Attributes:
-        count: Readings added.
         halves: m of each half.
         share: α of the last reading.
     """
@@ -67,13 +66,17 @@ class GradientMeans:
             window: N, in readings.
         """
         self._decay = 1 - 1 / window
-        self.count, self.share = 0, 1.0
+        self.share = 1.0
         self.halves: Halves = {}, {}
 
-    def add(self, groups: Halves) -> None:
-        """Add the gradients of a reading, (K, ...) by groups, whose sum over K is g."""
-        self.count += 1
-        self.share = (1 - self._decay) / (1 - self._decay**self.count)
+    def add(self, groups: Halves, count: int = 1) -> None:
+        """Add the gradients of a reading.
+
+        Args:
+            groups: (K, ...) by groups, whose sum over K is g.
+            count: t, its number from 1.
+        """
+        self.share = (1 - self._decay) / (1 - self._decay**count)
         for mean, half in zip(self.halves, groups, strict=True):
             for n, x in half.items():
                 mean[n] = self.share * x.sum(0) + (1 - self.share) * mean.get(n, 0.0)
@@ -89,7 +92,7 @@ class GradientMeans:
         return {f"{half}/{n}": x for half, mean in pairs for n, x in mean.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Resume from what `tensors` returned; `count` is set apart."""
+        """Resume from what `tensors` returned."""
         for name, x in tensors.items():
             half, _, parameter = name.partition("/")
             self.halves["ab".index(half)][parameter] = x

@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from scipy.optimize import bisect
+
 from isentrope.control.base import Rewritten
 from isentrope.control.correction import Asked, Correction, GradientMeans, correct, effects_of
 from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
@@ -91,31 +93,28 @@ def strength_for(
         OutOfReachError: If no strength between the bounds gives the change; the message has the
             range of changes that they give.
     """
-    zero, ends = (0.0, change(0.0)), list[tuple[float, float]]()
+    start = change(0.0)
+    tried = {0.0: start}
     for end in (x for x in (largest, smallest) if x):
-        ends.append((end, change(end)))
-        if min(zero[1], ends[-1][1]) <= target <= max(zero[1], ends[-1][1]):
+        tried[end] = change(end)
+        if min(start, tried[end]) <= target <= max(start, tried[end]):
             break
     else:
-        changes = [at for _, at in (zero, *ends)]
         raise OutOfReachError(
             f"No strength between {smallest:.4g} and {largest:.4g} changes entropy by {target:.3g} "
-            f"in one step: it gives {min(changes):.3g} to {max(changes):.3g}."
+            f"in one step: it gives {min(tried.values()):.3g} to {max(tried.values()):.3g}."
         )
-    below, above = sorted((zero, ends[-1]), key=lambda tried: tried[1])  # which enclose the target
     # a target of 0 has no relative distance: the scale is then the range of changes
-    close = CLOSE * max(abs(target), CLOSE * (above[1] - below[1]))
+    close = CLOSE * max(abs(target), CLOSE * abs(tried[end] - start))
 
-    def distance(tried: tuple[float, float]) -> float:
-        return abs(tried[1] - target)
+    def gap(strength: float) -> float:
+        if strength not in tried:
+            tried[strength] = change(strength)
+        left = tried[strength] - target
+        return left if abs(left) > close else 0.0
 
-    for _ in range(HALVINGS):
-        if min(map(distance, (below, above))) <= close:
-            break
-        middle = (below[0] + above[0]) / 2
-        tried = middle, change(middle)
-        below, above = (tried, above) if tried[1] < target else (below, tried)
-    return min(below, above, key=distance)
+    bisect(gap, 0.0, end, maxiter=HALVINGS, full_output=True, disp=False)
+    return min(tried.items(), key=lambda one: abs(one[1] - target))
 
 
 def entropy_corrections(

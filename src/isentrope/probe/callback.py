@@ -25,7 +25,6 @@ from typing import Any
 from torch import Tensor
 from transformers import TrainerCallback
 
-from isentrope.estimators.functional import EstimatorOptions
 from isentrope.models.sharding import is_spread
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
@@ -193,15 +192,14 @@ class EntropyProbe(SavedFields, TrainerCallback):
                 return
             drawn = self._draw(policy, step, 0, length)
             E = together(lambda: with_rewards(drawn, options.reward) if options.reward else drawn)
-            estimator = EstimatorOptions(options.functional, options.method)
-            asked = options.second_order, eta, options.position_pattern, estimator
-            before = look_ahead(policy, E, components, *asked)
+            before = look_ahead(policy, E, components, eta, options)
             if self.kept is not None:
                 self.kept.renew(step, gradient_of_reading(policy, before), components, eta)
             other = None
             if options.fresh:
                 apart = self._draw(policy, step, 1, length)
-                other = look_ahead(policy, apart, components, False, eta, None, estimator)
+                first_order = replace(options, second_order=False)
+                other = look_ahead(policy, apart, components, eta, first_order)
         self._before = before, other, eta
 
     @never_raising

@@ -14,8 +14,9 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from isentrope.estimators.functional import EstimatorOptions, Functionals
+from isentrope.estimators.functional import Functionals
 from isentrope.estimators.positions import matches, position_classes
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sampler_match import match_sampler
@@ -28,6 +29,7 @@ from isentrope.policy.scoring import score, score_along
 from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.guard import on_every_process
+from isentrope.probe.requirements import ProbeOptions
 from isentrope.sampling.generate import rollouts_of, sample_responses, texts_of
 from isentrope.sampling.prompts import PromptLike, as_prompts, require_room
 from isentrope.system.processes import gather, rank, world_size
@@ -112,10 +114,8 @@ def look_ahead(
     policy: Policy,
     mine: Rollouts,
     components: Mapping[str, Vector],
-    second_order: bool,
     eta: float,
-    pattern: str | None = None,
-    estimator: EstimatorOptions = EstimatorOptions(),
+    options: ProbeOptions,
 ) -> ScoredBefore:
     """Score an E mini-batch at θ, and its derivatives along the step; every process must call this.
 
@@ -123,10 +123,8 @@ def look_ahead(
         policy: The policy at θ.
         mine: This process's share of the mini-batch, one response per prompt.
         components: Parts of v that are not zero, at least one.
-        second_order: Whether to compute ∂²_v too.
         eta: Learning rate of the step, at which the weights are judged.
-        pattern: Of a class of positions; None for no such class.
-        estimator: Which entropy is read, and how.
+        options: Which entropy is read, how, and whether to second order.
 
     Returns:
         The scored mini-batch, the same on every process but for `mine`.
@@ -140,7 +138,7 @@ def look_ahead(
         """Scores at θ, slopes by component, χ², κ, ρ_2 and ρ_4 at θ + ηv, ∂²_v if wanted."""
         base, *slopes = score_jvp(policy, mine, list(components.values()))
         policy.require_own_logits(mine, base)
-        second = score_along(policy, mine, v, 2)[2:] if second_order else ()
+        second = score_along(policy, mine, v, 2)[2:] if options.second_order else ()
         series = [base, sum_of_scores(slopes), *second]
         (found,) = score_moved(policy, mine, v, [eta], remainder=True)
         require_short_steps(policy, mine, v, series, [eta], [found and found[0]])
@@ -159,12 +157,12 @@ def look_ahead(
     whole = mine if policy.sharded else concatenate(gather(mine))
     classes = dict[str, Tensor]()
     if whole.rewards is not None:
-        after = matches(whole.response_ids, pattern, policy.tokenizer)
+        after = matches(whole.response_ids, options.position_pattern, policy.tokenizer)
         classes = position_classes(base.mask, base.entropies, after=after)
     return ScoredBefore(
         mine=mine,
         sample=ScoredBatch(
-            Functionals(estimator.functional, estimator.method, base.mask.double()),
+            Functionals(options.functional, options.method, base.mask.double()),
             whole.padded("sampler_logprobs"),
             (base, sum_of_scores(slopes), *second),
             torch.arange(len(whole)),
@@ -198,10 +196,8 @@ def _joined(policy: Policy, parts: list[Scores]) -> list[Scores]:
     if policy.sharded:
         return parts
     shares = gather([(s.logprobs, s.entropies, s.mask) for s in parts])
-    width = max(share[0][0].shape[1] for share in shares)
 
     def stack(k: int, which: int) -> Tensor:
-        rows = [share[k][which] for share in shares]
-        return torch.cat([torch.nn.functional.pad(x, (0, width - x.shape[1])) for x in rows])
+        return pad_sequence([row for share in shares for row in share[k][which]], batch_first=True)
 
     return [Scores(stack(k, 0), stack(k, 1), stack(k, 2)) for k in range(len(parts))]

@@ -50,25 +50,16 @@ def evaluating(model: Any) -> Iterator[None]:
         if "require_grad" in getattr(hook, "__name__", ""):
             del hooks[key]
     model.eval()
-    try:
-        base = model.get_base_model() if isinstance(model, PeftModel) else model
-        with plain_products(base), _same_randomness():
-            yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
-        hooks.clear()
-        hooks.update(saved)
-
-
-@contextmanager
-def _same_randomness() -> Iterator[None]:
-    """Restore the state of every global random generator; dropout draws from them."""
     python, numpy_state = random.getstate(), np.random.get_state()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
-        with torch.random.fork_rng(devices):
+        base = model.get_base_model() if isinstance(model, PeftModel) else model
+        with plain_products(base), torch.random.fork_rng(devices):
             yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy_state)
+        for module, training in modes.items():
+            module.training = training
+        hooks.clear()
+        hooks.update(saved)
