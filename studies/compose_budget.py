@@ -24,7 +24,6 @@ from isentrope.control.gradients import (
 )
 from isentrope.control.own_rollouts import LEAST_PROMPTS
 from isentrope.control.requirements import BudgetOptions
-from isentrope.estimators.functional import Units
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply
 from isentrope.probe.coming_step import ComingStep, coming_step
@@ -176,12 +175,10 @@ class PlainBudget(EntropyBudget):
     ) -> list[tuple[Vector, Tensor]]:
         """Both halves of `size` responses, chosen as the library chooses them."""
         E = drawn.rollouts
-        units, trained = Units.of(E.prompt_index), int(in_the_loss(E).sum())
-        wanted = max(LEAST_PROMPTS, round(self._options.size * units.count / len(E)))
-        order = torch.randperm(units.count, generator=generator_of(self._seed, step, STREAM))
-        halves = [
-            torch.isin(units.place, half).nonzero()[:, 0] for half in order[:wanted].tensor_split(2)
-        ]
+        prompts, trained = E.n_prompts, int(in_the_loss(E).sum())
+        wanted = max(LEAST_PROMPTS, round(self._options.size * prompts / len(E)))
+        order = torch.randperm(prompts, generator=generator_of(self._seed, step, STREAM))
+        halves = drawn.groups(2, order[:wanted])
         return [read_half(self._plain, drawn.select(rows), coming, trained) for rows in halves]
 
 

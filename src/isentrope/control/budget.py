@@ -37,7 +37,6 @@ from isentrope.control.feedback import Feedback, Gains, Level, Target
 from isentrope.control.gradients import ControlSample, in_the_loss, read_half
 from isentrope.control.own_rollouts import LEAST_PROMPTS, OwnRollouts, keep_state
 from isentrope.control.requirements import BudgetOptions, require_correctable
-from isentrope.estimators.functional import Units
 from isentrope.estimators.positions import named_positions
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, multiply
@@ -242,13 +241,12 @@ class EntropyBudget(SavedFields, TrainerCallback):
         self, step: int, coming: ComingStep, policy: Policy, drawn: ControlSample, clip: float
     ) -> list[tuple[Vector, Tensor]]:
         """Both halves of `size` responses, by whole prompts."""
-        E, units = drawn.rollouts, Units.of(drawn.rollouts.prompt_index)
+        E, prompts = drawn.rollouts, drawn.rollouts.n_prompts
         trained = int(in_the_loss(E).sum())
-        wanted = max(LEAST_PROMPTS, round(self._options.size * units.count / len(E)))
-        order = torch.randperm(units.count, generator=generator_of(self._seed, step, STREAM))
-        halves = order[:wanted].tensor_split(2)
-        rows = [torch.isin(units.place, half).nonzero()[:, 0] for half in halves]
-        return [read_half(policy, drawn.select(x), coming, clip, trained) for x in rows]
+        wanted = max(LEAST_PROMPTS, round(self._options.size * prompts / len(E)))
+        order = torch.randperm(prompts, generator=generator_of(self._seed, step, STREAM))
+        halves = drawn.groups(2, order[:wanted])
+        return [read_half(policy, drawn.select(rows), coming, clip, trained) for rows in halves]
 
     def tensors(self) -> dict[str, Tensor]:
         """Means of gradients, by name."""

@@ -131,17 +131,10 @@ class Target(_Section):
 
         Returns:
             h*, nats per token.
-
-        Raises:
-            ValueError: If there is no target.
         """
         begin = start if self.value is None else self.value
-        if self.kind in ("hold", "value"):
+        if self.to is None or self.steps is None:  # hold, value
             return begin
-        if self.kind == "none":
-            raise ValueError("There is no target.")
-        assert self.to is not None
-        assert self.steps is not None
         part = min(step / self.steps, 1.0)
         if self.kind == "cosine":
             part = (1 - math.cos(math.pi * part)) / 2
@@ -212,18 +205,12 @@ class Feedback(SavedFields):
         self._sum += self._last
         self.output = max(-largest, min(largest, raw))
         self.share = self.output / largest
-        self._latest |= {
-            "target": target,
-            "error": error,
-            "output": self.output,
-        }
+        self._latest |= {"target": target, "error": error, "output": self.output}
 
     def scheduled(self, step: int) -> float:
         """The change of the target in a step, nats per token; 0 of a target without schedule."""
-        if self.target.kind not in ("linear", "cosine"):
-            return 0.0
-        assert self.start is not None  # an entropy was observed before
-        return self.target.at(step, self.start) - self.target.at(step - 1, self.start)
+        start = self.start or 0.0
+        return self.target.at(step, start) - self.target.at(step - 1, start)
 
     def forget(self) -> None:
         """Remove the last error from the integral, because its request was not applied."""

@@ -99,10 +99,19 @@ class ControlSample:
         a, b = cotangents_of_arrays(f, torch.zeros_like(entropies), entropies)
         return a, b * inside
 
-    def groups(self, number: int) -> Sequence[Tensor]:
-        """Rows of groups of whole prompts, as many as asked for or as there are prompts."""
+    def groups(self, number: int, order: Tensor | None = None) -> list[Tensor]:
+        """Rows of groups of whole prompts, as many as asked for or as there are prompts.
+
+        Args:
+            number: Of groups.
+            order: Prompts by number, which are shared out; None for all.
+
+        Returns:
+            The rows of each group.
+        """
         units = Units.of(self.rollouts.prompt_index)
-        parts = torch.arange(units.count).tensor_split(min(number, units.count))
+        order = torch.arange(units.count) if order is None else order
+        parts = order.tensor_split(min(number, len(order)))
         return [torch.isin(units.place, part).nonzero()[:, 0] for part in parts]
 
 

@@ -29,7 +29,7 @@ from isentrope.models.sharding import is_spread
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.probe.coming_step import StepControl, ZeroStep, moving_parts, zero_optimizer
+from isentrope.probe.coming_step import ZeroStep, moving_parts, zero_optimizer
 from isentrope.probe.guard import never_raising, on_every_process
 from isentrope.probe.kept_gradient import KeptGradient, RunningMean, gradient_of_reading
 from isentrope.probe.reading import ProbeReading, read
@@ -71,7 +71,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
         every: int = 20,
         size: int = 32,
         record: bool = False,
-        control: StepControl | None = None,
+        control: Any = None,
         options: ProbeOptions = ProbeOptions(),
     ) -> None:
         """Set what is probed, and how often.
@@ -82,8 +82,8 @@ class EntropyProbe(SavedFields, TrainerCallback):
             size: Prompts per reading, drawn with replacement, one response each.
             record: Also write the step taken from each checkpoint that the trainer saves into its
                 `next_update/`, which `objective="recorded"` replays; it needs `attach`.
-            control: The step control, if there is one: its λu is a part of the step. It
-                must be among the trainer's callbacks before the probe.
+            control: The step control (`EntropyBudget`), if there is one: its λu is a part of the
+                step. It must be among the trainer's callbacks before the probe.
             options: What a reading is.
 
         Raises:
@@ -207,8 +207,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
         """Look back from θ', and put the reading together."""
         if self._recorder is not None:
             added = None if self._control is None else self._control.component
-            if not self._recorder.write(bare_model(kwargs["model"]), kwargs["optimizer"], added):
-                self._record, self._recorder = False, None
+            self._recorder.write(bare_model(kwargs["model"]), kwargs["optimizer"], added)
         if self._before is None or self._policy is None:
             return
         *samples, eta = self._before

@@ -7,15 +7,16 @@ use it, clipped and unscaled. Afterwards the parts are gathered, and θ is put b
 the step is read.
 """
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from isentrope.nouns.vectors import Vector, axpy, read_numbers
 from isentrope.policy.language_model import Policy
@@ -62,8 +63,8 @@ class ZeroStep:
             if flat.grad is None:
                 continue
             used = {"grad": flat.grad, **optimizer.state.get(flat, {})}
-            kept = {k: x.detach().clone() if isinstance(x, Tensor) else x for k, x in used.items()}
-            self._parts[id(flat)] = {k: x for k, x in group.items() if k != "params"}, kept
+            settings = {k: x for k, x in group.items() if k != "params"}
+            self._parts[id(flat)] = copy.deepcopy((settings, used))
 
     @contextmanager
     def at_start(self) -> Iterator["ZeroStep | None"]:
@@ -156,17 +157,6 @@ class ComingStep:
         return axpy(1.0, axpy(1.0, parts["momentum"], parts["decay"]), parts["gradient"])
 
 
-class StepControl(Protocol):
-    """A control that adds a part of its own to an optimizer's step.
-
-    Attributes:
-        component: λu of the step about to be taken or just taken, per unit learning rate; None
-            where there is none.
-    """
-
-    component: Vector | None
-
-
 def coming_step(
     policy: Policy,
     optimizer: Any,
@@ -209,7 +199,7 @@ def coming_step(
 def moving_parts(
     policy: Policy,
     optimizer: Any,
-    control: StepControl | None,
+    control: Any,
     preconditioning: Preconditioning = "this_step",
 ) -> tuple[dict[str, Vector], float]:
     """Parts of the coming step that are not zero, a control's among them, and η.
@@ -218,7 +208,7 @@ def moving_parts(
         policy: The live policy.
         optimizer: Its optimizer; or DeepSpeed's step, whose rounding is a part of its own, None if
             it was skipped.
-        control: The step control, if there is one.
+        control: The step control, whose `component` is its λu in this step; None for none.
         preconditioning: As in `coming_step`.
 
     Returns:
@@ -234,10 +224,4 @@ def moving_parts(
         parts["rounding"] = optimizer.rounding(policy, v, eta)
     if parts and control is not None and control.component is not None:
         parts["control"] = control.component
-    flags = {
-        name: torch.stack([x.any() for x in part.values()]).any()
-        for name, part in parts.items()
-        if part
-    }
-    moves = zip(flags, read_numbers(flags.values()), strict=True)
-    return {name: parts[name] for name, any_ in moves if any_}, eta
+    return {name: x for name, x in parts.items() if any(y.any() for y in x.values())}, eta

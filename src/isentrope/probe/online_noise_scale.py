@@ -89,9 +89,8 @@ class OnlineNoiseScale(SavedFields):
     def update(self, trace: float, square: float) -> None:
         """Add a step: its unbiased tr Σ and |G|²."""
         beta, x, y = self._memory, trace, square
-        new = {"w": 1.0, "num": x, "den": y}
-        new |= {"ww": 1.0, "nn": x * x, "nd": x * y, "dd": y * y}  # these with w²
-        for name, value in new.items():
+        new = {"w": 1.0, "ww": 1.0, "num": x, "den": y, "nn": x * x, "nd": x * y, "dd": y * y}
+        for name, value in new.items():  # squares have the weights w²
             decay = beta if name in ("w", "num", "den") else beta * beta
             self._sums[name] = decay * self._sums[name] + value
         self._steps += 1

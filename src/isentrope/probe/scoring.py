@@ -85,12 +85,10 @@ def draw_share(
         The rows `own_rows`, one response per prompt.
 
     Raises:
-        ValueError: If there are more processes than prompts, or a prompt leaves no room.
+        ValueError: If a process has no prompt, or a prompt leaves no room.
     """
     draws = torch.randint(len(prompts), (size,), generator=generator)
     uniforms = torch.rand(size, max_new_tokens, generator=generator, dtype=torch.float64)
-    if size < world_size():
-        raise ValueError(f"{size} sequences cannot be shared by {world_size()} processes.")
     chosen = as_prompts(policy, [prompts[i] for i in draws.tolist()])
     require_room(policy, chosen, max_new_tokens)
     rows = own_rows(policy, size)

@@ -81,9 +81,8 @@ def replay_error(
         gradient = torch.zeros_like(part) if grad is None else grad.double()
         used += float((gradient**2).sum())
         gap += float(((clip * part - gradient) ** 2).sum())
-    if used == 0.0:
-        return (0.0 if gap == 0.0 else float("inf")), size
-    return (gap / used) ** 0.5, size
+    unused = math.inf if gap else 0.0
+    return (gap / used) ** 0.5 if used else unused, size
 
 
 NEXT_UPDATE = "next_update"
@@ -136,21 +135,10 @@ def read_control(checkpoint: str | Path) -> Vector | None:
 
     Returns:
         λu by parameter name, float64, per unit learning rate; None if nothing was added.
-
-    Raises:
-        ValueError: If something was added and its file is missing.
     """
     folder = Path(checkpoint) / NEXT_UPDATE
     verify(folder)
-    update = _read_update(folder)
-    if not update.get("controlled", False):
-        return None
-    if not (folder / CONTROL).is_file():
-        raise ValueError(
-            f"{folder} has no {CONTROL}: the step was corrected by a control, and without it the "
-            "step cannot be replayed."
-        )
-    return read_tensors(folder / CONTROL)
+    return read_tensors(folder / CONTROL) if _read_update(folder).get("controlled") else None
 
 
 def read_next_update(checkpoint: str | Path) -> tuple[Rollouts, dict[str, Any]]:

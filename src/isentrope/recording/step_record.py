@@ -60,6 +60,7 @@ class StepRecorder:
         self._checkpoint: Path | None = None
         self._record: tuple[Rollouts, dict[str, Any]] | None = None
         self._failure: Exception | None = None
+        self._given_up = False
         plain = trainer.compute_loss
 
         @wraps(plain)
@@ -73,7 +74,8 @@ class StepRecorder:
         """Start to record if the step starts from a checkpoint without a record."""
         self.stop()
         checkpoint = Path(self.trainer.args.output_dir) / f"checkpoint-{step}"
-        if gather(checkpoint.is_dir() and not (checkpoint / NEXT_UPDATE).exists())[0]:
+        begins = checkpoint.is_dir() and not (checkpoint / NEXT_UPDATE).exists()
+        if not self._given_up and gather(begins)[0]:
             self._checkpoint = checkpoint
             decoder = _causal_lm(model).get_decoder()
             self._hook = decoder.register_forward_hook(self._watch, with_kwargs=True)
@@ -134,7 +136,7 @@ class StepRecorder:
             return
         self.after_backward(model)
         self._hook.remove()
-        args, step = self.trainer.args, self.trainer.state.global_step + 1
+        args = self.trainer.args
         with evaluating(model):
             options = {"temperature": _temperature(args), "precision": precision_of(args)}
             policy = together(lambda: Policy(model, tokenizer, **options))
@@ -146,10 +148,9 @@ class StepRecorder:
                 if tried[-1][0] <= tolerance:
                     break
             error, size, mine = min(tried, key=lambda one: one[0])
-        rate = float(optimizer.param_groups[0]["lr"])
         update = {
-            "step": step,
-            "learning_rate": rate,
+            "step": self.trainer.state.global_step + 1,
+            "learning_rate": float(optimizer.param_groups[0]["lr"]),
             "gradient_norm": size,
             "max_grad_norm": max_norm,
             "temperature": policy.temperature,
@@ -159,21 +160,18 @@ class StepRecorder:
         shares = [share for share in gather(mine) if share is not None]
         self._record = (_joined(shares, policy), update)
 
-    def write(self, model: Any, optimizer: Any, control: Vector | None = None) -> bool:
+    def write(self, model: Any, optimizer: Any, control: Vector | None = None) -> None:
         """Write the record of the step that was just taken; every process calls this.
 
         Args:
             model: The model in training.
             optimizer: Its optimizer.
             control: The part that a step control added to v, or None.
-
-        Returns:
-            Whether records of this trainer replay its steps, as far as is known.
         """
         record, checkpoint = self._record, self._checkpoint
         self.stop()
         if record is None or checkpoint is None:
-            return True
+            return
         rollouts, update = record
         if not update["replayable"]:
             rollouts = rollouts.with_columns(token_weights=None, entropy_weights=None)
@@ -195,7 +193,7 @@ class StepRecorder:
                 checkpoint,
                 update["replay_error"],
             )
-        return bool(update["replayable"])
+            self._given_up = True
 
 
 def _causal_lm(model: Any) -> Any:

@@ -152,9 +152,8 @@ def _split_third(parts: Sequence[Tensor], shapes: Shapes) -> dict[str, Tensor]:
     sizes = [math.ceil(math.prod(shape) / len(parts)) for shape in shapes.values()]
     if any(part.numel() < sum(sizes) for part in parts):
         raise ValueError("A flat vector is shorter than the parameters of its group.")
-    pieces = [part.flatten()[: sum(sizes)].split(sizes) for part in parts]
-    joined = [torch.cat(of) for of in zip(*pieces, strict=True)]
+    pieces = zip(*(part.flatten()[: sum(sizes)].split(sizes) for part in parts), strict=True)
     return {
-        name: whole[: math.prod(shape)].view(tuple(shape)).clone()
-        for (name, shape), whole in zip(shapes.items(), joined, strict=True)
+        name: torch.cat(of)[: math.prod(shape)].view(tuple(shape)).clone()
+        for (name, shape), of in zip(shapes.items(), pieces, strict=True)
     }

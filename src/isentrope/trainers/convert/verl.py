@@ -77,7 +77,9 @@ def _files(folder: Path, kind: str, size: int) -> list[Any]:
     files = [folder / f"{kind}_world_size_{size}_rank_{i}.pt" for i in range(size)]
     if missing := [file for file in files if not file.is_file()]:
         raise FileNotFoundError(f"{missing[0]} is missing: {size} processes wrote one file each.")
-    return [_load(file) for file in files]
+    # it warns of each mesh that is read without its processes
+    logging.getLogger("torch.distributed.device_mesh").setLevel("ERROR")
+    return [read_torch(file) for file in files]
 
 
 def _named(optimizer: State, names: list[str]) -> dict[str, Any]:
@@ -128,18 +130,6 @@ def _layers(names: list[str]) -> list[list[str]]:
         layer = _LAYER.match(name)
         units.setdefault(layer[0] if layer else "", []).append(name)
     return list(units.values())
-
-
-def _load(file: Path) -> Any:
-    import torch.distributed.tensor  # noqa: F401  names the classes that may be read
-
-    log = logging.getLogger("torch.distributed.device_mesh")
-    level = log.level
-    log.setLevel("ERROR")  # it warns of each mesh that is read without its processes
-    try:
-        return read_torch(file)
-    finally:
-        log.setLevel(level)
 
 
 def joined(parts: Sequence[Any]) -> Any:
