@@ -12,7 +12,7 @@ from isentrope.config.io import load_config
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.runs.checkpoints import Checkpoint
-from isentrope.runs.one_study import require_one_contract, require_one_model
+from isentrope.runs.study import require_one_contract, require_one_model
 from isentrope.runs.study_table import numbers_in
 from isentrope.verbs import measure as measure_module
 from isentrope.verbs.measure import measure

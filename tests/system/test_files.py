@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import isentrope
-from isentrope.runs.one_writer import one_writer
+from isentrope.runs.folder import one_writer
 from isentrope.system import files
 from isentrope.system.errors import FileError
 

@@ -186,7 +186,7 @@ EXCEPTIONS = {
     ("system/manifest.py", "*"): "below `reading`, which uses it",
     ("sampling/chat_template.py", "*"): "messages between processes",
     ("system/file_contents.py", "sort_metadata"): "below `reading`; part of writing a file",
-    ("runs/one_writer.py", "_holder"): "the note of a lock, read for a message alone",
+    ("runs/folder.py", "_holder"): "the note of a lock, read for a message alone",
     ("reports/page.py", "write_page"): "a file of the package itself",
 }
 

@@ -24,8 +24,7 @@ from isentrope.reports.read_run import read_run
 from isentrope.reports.report import write_report
 from isentrope.reports.verdict import verdict
 from isentrope.results.verbs import AUDIT, INFLUENCE, KERNEL, MEASURE
-from isentrope.runs.folder import noted_if_interrupted
-from isentrope.runs.one_writer import LOCK, one_writer
+from isentrope.runs.folder import LOCK, noted_if_interrupted, one_writer
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.influence import printed_influence
 from isentrope.verbs.loop import run_verb

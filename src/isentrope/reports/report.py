@@ -16,7 +16,7 @@ from isentrope.reports.panels.tokens import token_map
 from isentrope.reports.read_run import Reading, as_far_as_readable, read_run
 from isentrope.reports.verdict import verdict
 from isentrope.results.results import AuditResult, KernelResult
-from isentrope.runs.one_writer import one_writer
+from isentrope.runs.folder import one_writer
 from isentrope.system.files import write_bytes
 
 Draw = Callable[[Reading], Iterator[Panel]]

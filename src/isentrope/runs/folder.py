@@ -4,20 +4,28 @@ runs/run_YYYY-MM-DD_HH-MM-SS/
   config.yaml                      resolved; running it again reproduces the run
   measurements/<verb>_step_N/      results.json, tables, figure
   logs/                            what `detailed_logging` asks for
+  .lock                            process, host, command and time of the one who writes
 
-Whether results can be written is looked at before any work is done.
+Whether results can be written is looked at before any work is done. One process writes: the kernel
+releases the lock when its holder dies, however it dies, and .lock is removed when the holder is
+done. The file alone locks nothing, and does no harm where it was left by a process that was killed.
 """
 
+import errno
 import logging
 import os
 import platform
+import socket
 import subprocess
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
+
+from filelock import FileLock, Timeout
 
 from isentrope._version import __version__
 from isentrope.config.evaluate import EvaluateConfig
@@ -26,18 +34,23 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.values import relative_to_run
 from isentrope.system.errors import FileError
+from isentrope.system.files import remove_empty, writing_below
+from isentrope.system.outputs import require_apart
+from isentrope.system.processes import gather, rank
 
 C = TypeVar("C", MeasureConfig, EvaluateConfig, TrainConfig, SftConfig)
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "safetensors", "numpy", "scipy", "arviz-stats")
 """Packages whose versions can move a number."""
 
+LOCK = ".lock"
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+
 
 def run_directory(directory: str | None) -> Path:
     """The folder that `output.directory` names, or one named by the time; it is not made yet."""
-    return (
-        Path(directory) if directory else Path("runs") / f"run_{datetime.now():%Y-%m-%d_%H-%M-%S}"
-    )
+    by_time = Path("runs") / f"run_{datetime.now():%Y-%m-%d_%H-%M-%S}"
+    return gather(Path(directory) if directory else by_time)[0]
 
 
 @contextmanager
@@ -145,18 +158,6 @@ def heed(config: C, words: str = "This configuration is of a run") -> None:
         log.warning("%s with %s.", words, difference)
 
 
-def require_new(folder: Path) -> None:
-    """Refuse to write over results.
-
-    Raises:
-        FileExistsError: If it is there already.
-    """
-    if folder.exists():
-        raise FileExistsError(
-            f"{folder} holds results already: choose another --out, or remove it."
-        )
-
-
 def require_writable(folder: str | Path, key: str) -> None:
     """Refuse a folder that cannot be written into, or made.
 
@@ -178,3 +179,90 @@ def require_writable(folder: str | Path, key: str) -> None:
 def folder_name(text: str) -> str:
     """A name of a folder from a text that may hold a path: separators become underscores."""
     return text.replace("/", "_").replace("\\", "_").lstrip(".") or "data"
+
+
+@contextmanager
+def one_writer(folder: str | Path, inputs: Iterable[str | Path] = ()) -> Iterator[None]:
+    """Hold a folder for writing; every process of a distributed run must call this.
+
+    The processes of a distributed run are one writer: the first of them holds the lock. A block
+    inside another block of the same thread, on the same folder, is the same writer too. Readers
+    need no lock. Folders that were made for the lock are removed if nothing was written.
+
+    Args:
+        folder: The folder; it is made if need be.
+        inputs: What is read, which the folder must be apart from (`outputs`).
+
+    Yields:
+        Nothing.
+
+    Raises:
+        FileError: If the folder is in or above an input; nothing is made then.
+        BlockingIOError: If another process writes there; the message names it.
+        OSError: If the folder cannot be made or written into.
+    """
+    folder = Path(folder)
+    require_apart(folder, inputs)
+    created = [p for p in (folder, *folder.parents) if not p.exists()]
+    lock: FileLock | None = None
+    refusal: OSError | None = None
+    if rank() == 0:
+        try:
+            lock = _acquire(folder)
+        except OSError as error:
+            refusal = error
+    try:
+        if refusal := gather(refusal)[0]:
+            raise refusal
+        with writing_below(folder):
+            yield
+    finally:
+        if lock is not None:
+            if lock.lock_counter == 1:
+                with suppress(
+                    OSError
+                ):  # who waits with the old file open finds that it has no name
+                    Path(lock.lock_file).unlink()
+            lock.release()
+        if rank() == 0:
+            remove_empty(created)
+
+
+def _acquire(folder: Path) -> FileLock | None:
+    """The lock, held; None where the file system has no locks, which is said."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK, blocking=False, is_singleton=True, fallback_to_soft=False)
+        lock.acquire()
+    except Timeout:
+        raise BlockingIOError(
+            f"{folder} is being written by another process{_holder(folder / LOCK)}: wait until it "
+            "has ended, or choose another folder."
+        ) from None
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            logging.getLogger("isentrope").warning(
+                "The file system of %s has no locks: see to it that no other process writes there.",
+                folder,
+            )
+            return None
+        raise OSError(
+            f"Nothing can be written into {folder} ({error.strerror or error}): choose another "
+            "folder, or change its permissions."
+        ) from error
+    if lock.lock_counter == 1:
+        command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:2]])
+        since = datetime.now().isoformat(sep=" ", timespec="seconds")
+        note = f"process {os.getpid()} on {socket.gethostname()}, {command}, since {since}"
+        with suppress(OSError):  # the lock holds without its note
+            (folder / LOCK).write_text(note, encoding="utf-8")
+    return lock
+
+
+def _holder(lock: Path) -> str:
+    """What the holder of a lock wrote of itself, in brackets; nothing where that cannot be read."""
+    try:
+        note = lock.read_text(encoding="utf-8") if lock.is_file() else ""
+    except (OSError, ValueError):
+        return ""
+    return f" ({note})" if 0 < len(note) < 500 and note.isprintable() else ""

@@ -170,8 +170,8 @@ def require_same_training(
             "file, or start a new run with another --out."
         ) from error
     before = contract.get("made_from", {})
-    known, named = {*known_parts(before, made_from)}, {*before, *made_from}
-    same = {key for key, parts in BY_CONTENT.items() if named.intersection(parts) <= known}
+    unknown = {*before, *made_from} - {*known_parts(before, made_from)}
+    same = {key for key, parts in BY_CONTENT.items() if unknown.isdisjoint(parts)}
     require_same(
         checkpoint, then, flat_settings(config), (*MAY_CHANGE, *same, *may_change), RESUMED
     )
@@ -211,8 +211,8 @@ def require_same_run(
         now: The contract of the resumed run.
         branched: Whether it is another run that begins there, whose settings may differ.
     """
-    keys = [key for key in (*_STATES, *(() if branched else OF_THE_STEP)) if key in now]
-    then, here = (flat_settings({k: x[k] for k in keys if k in x}) for x in (saved, now))
+    keys = now.keys() & {*_STATES, *(() if branched else OF_THE_STEP)}
+    then, here = (flat_settings({k: x[k] for k in keys & x.keys()}) for x in (saved, now))
     require_same(checkpoint, then, here, cure=RESUMED)
 
 

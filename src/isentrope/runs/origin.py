@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from isentrope.config.evaluate import EvaluateConfig
-from isentrope.config.io import all_keys
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.values import PATHS as OF_SECTIONS
@@ -228,8 +227,7 @@ def training_origin(config: TrainConfig | SftConfig) -> Digests:
 
 def of_measurement(config: MeasureConfig) -> dict[str, Any]:
     """Every key that moves a number, the checkpoint by its resolved path."""
-    sections = config.model_dump(exclude={"output", "provenance", "detailed_logging"})
-    flat = {f"{s}.{k}": value for s, keys in sections.items() for k, value in keys.items()}
+    flat = by_key(config.model_dump(exclude={"output", "provenance", "detailed_logging"}))
     for permission in ("allow_hub", "allow_mixed", "verify"):
         del flat[f"checkpoint.{permission}"]
     where = Path(str(flat["checkpoint.checkpoint_path"])).expanduser()
@@ -238,10 +236,14 @@ def of_measurement(config: MeasureConfig) -> dict[str, Any]:
 
 def of_evaluation(config: EvaluateConfig) -> dict[str, Any]:
     """Dotted key → value of what may move a number, of paths the last part alone."""
-    content = config.model_dump(mode="json")
-    keys = [k for k in all_keys(EvaluateConfig) if "." in k and not k.startswith(_NO_NUMBER)]
-    flat = {key: content[key.split(".")[0]][key.split(".")[1]] for key in keys}
-    return flat | {key: _names(flat[key]) for key in PATHS if key in flat}
+    flat = by_key(config.model_dump(mode="json", exclude={"provenance"}))
+    found = {key: value for key, value in flat.items() if not key.startswith(_NO_NUMBER)}
+    return found | {key: _names(found[key]) for key in PATHS if key in found}
+
+
+def by_key(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The keys of all sections, each by its dotted name."""
+    return {f"{name}.{key}": value for name, of in sections.items() for key, value in of.items()}
 
 
 def _names(paths: str | list[str] | None) -> Any:
@@ -252,10 +254,5 @@ def _names(paths: str | list[str] | None) -> Any:
 
 def _settings_digest(config: BaseModel, settings: Mapping[str, Any]) -> str:
     """Digest of the settings that are not defaults: a version with more keys continues."""
-    chosen = {}
-    for key, value in settings.items():
-        section, _, name = key.partition(".")
-        field = type(getattr(config, section)).model_fields[name]
-        if key not in PATHS and value != field.get_default(call_default_factory=True):
-            chosen[key] = value
-    return digest_of(chosen)
+    chosen = by_key(config.model_dump(exclude_defaults=True, exclude={"provenance"}))
+    return digest_of({key: settings[key] for key in settings if key in chosen and key not in PATHS})

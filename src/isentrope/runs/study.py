@@ -6,10 +6,15 @@
 E has the same prompts and the same seed everywhere; repeats differ in U alone. Each item has a
 configuration of its own, which run by itself gives the same item, so a study that was stopped is
 run again: what is done with the same settings is left, the rest is made.
+
+Checkpoints of one study share the base model, the settings of its architecture, the shapes of
+their adapters and the tokenizer. Otherwise a curve over them would join what does not belong
+together: it is refused by the names of two checkpoints and of what differs. Those of two runs may
+be measured together if their contracts agree in all that makes the measured step.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,26 +22,44 @@ from typing import Any, Generic, TypeVar
 
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.values import inputs_of
+from isentrope.recording.contract import contract_of
 from isentrope.results.result import Result, item_name
 from isentrope.results.results import load_result
-from isentrope.runs.checkpoints import Subject, find_subjects
+from isentrope.runs.checkpoints import Checkpoint, Subject, find_subjects
 from isentrope.runs.folder import (
     noted_if_interrupted,
-    require_new,
+    one_writer,
     require_writable,
     resolved_content,
     run_directory,
 )
-from isentrope.runs.identity import require_same_measurement
-from isentrope.runs.one_study import other_base, require_one_contract, require_one_model
-from isentrope.runs.one_writer import one_writer
-from isentrope.runs.origin import measurement_origin
+from isentrope.runs.identity import (
+    OF_THE_STEP,
+    Content,
+    changed,
+    flat_settings,
+    require_same_measurement,
+)
+from isentrope.runs.origin import Digests, changed_parts, measurement_origin
+from isentrope.system.checkpoint_folder import ADAPTER, CONTRACT, CheckpointFolder
 from isentrope.system.files import write_bytes
+from isentrope.system.manifest import file_digest
 from isentrope.system.outputs import require_apart
-from isentrope.system.processes import from_first
+from isentrope.system.reading import read_json
 from isentrope.trainers.as_trained import refuse
+from isentrope.trainers.fields import FIELDS
+from isentrope.trainers.settings import Obstacle
 
 log = logging.getLogger("isentrope")
+
+_HARMLESS = [name for name, field in FIELDS.items() if field.treatment == "harmless"]
+"""Fields of the trainer that do not change the step, or only through the optimizer."""
+
+_RATES = ("lr", "initial_lr")
+"""Settings of a param group that a schedule changes along a run."""
+
+_VOLATILE = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"}
+"""Settings of a model that say how it was saved, not what it is."""
 
 R = TypeVar("R", bound=Result)
 
@@ -125,6 +148,102 @@ class Study:
         return left
 
 
+def require_one_model(checkpoints: Sequence[Checkpoint], base_model: str | None) -> None:
+    """Refuse checkpoints of different models.
+
+    Args:
+        checkpoints: At least one.
+        base_model: Base of all adapters, where the one that they name is not to be used.
+
+    Raises:
+        ValueError: Naming two checkpoints and what differs between them.
+    """
+    first, *others = checkpoints
+    known = _description(first.path, base_model)
+    for other in others:
+        here = _description(other.path, base_model)
+        both = [aspect for aspect in known if known[aspect] and here[aspect]]
+        a, b = (flat_settings({aspect: x[aspect] for aspect in both}) for x in (known, here))
+        if keys := changed(a, b):
+            aspect, _, key = keys[0].partition(".")
+            words = f"differ in their {aspect} ({key}: {a.get(keys[0])} and {b.get(keys[0])})"
+        elif set(both) <= {"tokenizer"}:
+            words = "cannot be compared, as one is an adapter whose base model is not here"
+        else:
+            continue
+        raise ValueError(
+            f"The checkpoints {first.name} ({first.path}) and {other.name} ({other.path}) are not "
+            f"of one model: they {words}. Evaluate them in studies of their own, each with its own "
+            "--out."
+        )
+
+
+def _description(path: Path, base_model: str | None) -> dict[str, dict[str, Any]]:
+    """What a checkpoint is, by aspect; empty where its files do not tell."""
+    folder = CheckpointFolder(path)
+    name, base, shapes = None, path, {}
+    if settings := folder.adapter:
+        name = base_model or settings.get("base_model_name_or_path")
+        base = Path(name or path)
+        shapes = {key: tuple(shape) for key, (_, shape) in folder.header(ADAPTER).items()}
+    config = base / "config.json"
+    tokenizers = (at / "tokenizer.json" for at in (path, base))
+    return {
+        "base model": {"name": name} if name else {},
+        "adapter": shapes,
+        "architecture": _without(read_json(config) if config.is_file() else {}, _VOLATILE),
+        "tokenizer": {t.name: file_digest(t) for t in tokenizers if t.is_file()},
+    }
+
+
+def require_one_contract(checkpoints: Sequence[Checkpoint]) -> None:
+    """Refuse checkpoints of runs whose configurations differ in what makes the measured step.
+
+    Args:
+        checkpoints: Of one study; those without a contract are not compared.
+
+    Raises:
+        ValueError: Naming two checkpoints and what differs.
+    """
+    known = [(c.path, _of_the_step(x)) for c in checkpoints if (x := contract_of(c.path))]
+    for path, own in known[1:]:
+        first, settings = known[0]
+        for key in sorted(own.keys() & settings.keys()):
+            if own[key] != settings[key]:
+                raise ValueError(
+                    f"The checkpoints {first} and {path} are of runs that trained differently: "
+                    f"{key} was {settings[key]!r} and {own[key]!r}. Measure them in studies of "
+                    "their own, each with its own --out, or set checkpoint.allow_mixed=true."
+                )
+
+
+def other_base(checkpoint: Path, made_from: Digests) -> list[Obstacle]:
+    """Whether the base model under an adapter is another than training had.
+
+    Returns:
+        One obstacle, or none; none where the contract does not say.
+    """
+    recorded = contract_of(checkpoint).get("made_from", {})
+    parts = [part for part in changed_parts(recorded, made_from) if part.startswith("base ")]
+    if not parts:
+        return []
+    words = f"the {' and '.join(parts)} under the adapter differ from training's ({CONTRACT})"
+    return [Obstacle("base_model", words)]
+
+
+def _of_the_step(contract: Content) -> dict[str, Any]:
+    settings = {key: contract[key] for key in OF_THE_STEP if key in contract}
+    if "param_groups" in contract:
+        settings["param_groups"] = [_without(group, _RATES) for group in contract["param_groups"]]
+    if "config" in contract:
+        settings["trainer"] = _without(contract["config"].get("trainer", {}), _HARMLESS)
+    return settings
+
+
+def _without(content: Content, names: Collection[str]) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if key not in names}
+
+
 def require_inputs(config: MeasureConfig) -> list[Subject]:
     """Refuse a configuration whose files are not there, before any work is done."""
     config.batch_config.require_files("batch_config")
@@ -138,7 +257,7 @@ def require_inputs(config: MeasureConfig) -> list[Subject]:
 @contextmanager
 def writing_study(verb: str, config: MeasureConfig) -> Iterator[Study]:
     """Plan a study whose run folder nobody else writes into meanwhile."""
-    folder = from_first(lambda: run_directory(config.output.directory))
+    folder = run_directory(config.output.directory)
     logs = config.detailed_logging
     if logs.enabled and logs.output_directory is not None:
         require_writable(logs.output_directory, "detailed_logging.output_directory")
@@ -168,8 +287,10 @@ def plan_study(verb: str, config: MeasureConfig, folder: Path | None = None) -> 
             known = replace(subject, as_trained=settled, made_from=made_from)
             items.append(Item(known, repeat, alone, target, target.exists()))
     for item in items:
-        if len(items) == 1:
-            require_new(item.target)
-        elif item.done:
+        if item.done and len(items) == 1:
+            raise FileExistsError(
+                f"{item.target} holds results already: choose another --out, or remove it."
+            )
+        if item.done:
             require_same_measurement(item.target, item.config, item.subject.made_from)
     return Study(folder, items)

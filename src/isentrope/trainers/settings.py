@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from isentrope.nouns.rollouts import saved_length
-from isentrope.recording.contract import read_contract
+from isentrope.recording.contract import contract_of
 from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
 from isentrope.system.reading import parse_json, read_arrow, read_json, read_schema, read_text
 from isentrope.trainers.arguments import TRAINING_ARGS, SavedArguments, read_training_arguments
@@ -154,7 +154,7 @@ def read_training_settings(
         for key in settings.keys() - keys.keys():
             keys[key], sources[key] = settings[key], source
 
-    contract = read_contract(checkpoint) if (checkpoint / CONTRACT).is_file() else {}
+    contract = contract_of(checkpoint)
     plain, arguments = contract.get("plain_objective"), None
     named = contract.get("control") and plain in OBJECTIVES
     without = plain if named and (drawn if objective is None else objective == plain) else None

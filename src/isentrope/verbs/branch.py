@@ -29,9 +29,8 @@ from isentrope.config.train import TrainConfig
 from isentrope.config.values import existing, inputs_of
 from isentrope.runs.branch_effects import Effect, EffectSums, effects, table
 from isentrope.runs.branch_study import BranchStudy, Planned, Start, plan_branches
-from isentrope.runs.folder import noted_if_interrupted
+from isentrope.runs.folder import noted_if_interrupted, one_writer
 from isentrope.runs.identity import CONFIG
-from isentrope.runs.one_writer import one_writer
 from isentrope.system.file_contents import csv
 from isentrope.system.files import write_bytes
 from isentrope.system.memory import give_back

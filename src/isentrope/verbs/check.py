@@ -32,9 +32,8 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Subject
 from isentrope.runs.folder import require_writable
-from isentrope.runs.one_study import other_base
 from isentrope.runs.origin import checkpoint_digests
-from isentrope.runs.study import require_inputs
+from isentrope.runs.study import other_base, require_inputs
 from isentrope.sampling.advantages import with_advantages, with_rewards
 from isentrope.sampling.prompts import PromptLike
 from isentrope.system.checkpoint_folder import CONTRACT

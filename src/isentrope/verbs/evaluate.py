@@ -22,11 +22,10 @@ from isentrope.evaluation.metrics import metric_names
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.runs.checkpoints import Checkpoint, find_checkpoints
 from isentrope.runs.evaluation_folder import EvaluationResult, StepFolder, write_evaluations
-from isentrope.runs.folder import folder_name, heed, resolved_content
+from isentrope.runs.folder import folder_name, heed, one_writer, resolved_content
 from isentrope.runs.identity import CONFIG, require_same_evaluation
-from isentrope.runs.one_study import other_base, require_one_model
-from isentrope.runs.one_writer import one_writer
 from isentrope.runs.origin import Digests, evaluation_origin
+from isentrope.runs.study import other_base, require_one_model
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verification
 from isentrope.system.processes import barrier, gather, join_processes, rank, world_size

@@ -26,14 +26,13 @@ from isentrope.evaluation.responses import choose_prompts, draw_responses, rando
 from isentrope.models.requirements import active_dropout
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.language_model import Policy
-from isentrope.runs.folder import heed, resolved_content, run_directory
+from isentrope.runs.folder import heed, one_writer, resolved_content, run_directory
 from isentrope.runs.identity import CONFIG, flat_settings, require_same, require_same_origin
-from isentrope.runs.one_writer import one_writer
 from isentrope.runs.origin import training_origin
 from isentrope.sampling.tasks.task import Demonstrator, FormattedTask
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
-from isentrope.system.processes import barrier, gather, join_processes, rank
+from isentrope.system.processes import barrier, join_processes, rank
 from isentrope.system.progress import progress
 from isentrope.system.reading import read_json, read_json_lines, reading
 from isentrope.training.demonstrations import IGNORED, encode_demonstrations
@@ -121,7 +120,7 @@ def sft(config: SftConfig) -> FineTuned:
     """Fine-tune a model; returns its folder and the last loss."""
     heed(config)
     join_processes()
-    files = RunFiles(gather(run_directory(config.output.directory))[0])
+    files = RunFiles(run_directory(config.output.directory))
     with one_writer(files.folder, inputs_of(config)):
         require_no_run(files, "sft", (MODEL, "training_state", CONFIG))
         return _fine_tune(config, files, None)

@@ -22,6 +22,7 @@ from isentrope.runs.branch import (
 from isentrope.runs.folder import (
     heed,
     noted_if_interrupted,
+    one_writer,
     resolved_content,
     run_directory,
 )
@@ -34,13 +35,12 @@ from isentrope.runs.identity import (
     flat_settings,
     require_same_training,
 )
-from isentrope.runs.one_writer import one_writer
 from isentrope.runs.origin import training_origin
 from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
 from isentrope.system.memory import is_lack_of_memory
-from isentrope.system.processes import barrier, from_first, gather, join_processes, rank
+from isentrope.system.processes import barrier, from_first, join_processes, rank
 from isentrope.training.checkpoints import StopAt, require_resumable
 from isentrope.training.run_files import RunFiles
 from isentrope.training.stops import TrainingDivergedError
@@ -62,7 +62,7 @@ def train(config: TrainConfig) -> Path:
         FileExistsError: If the folder holds a run.
     """
     join_processes()
-    files = RunFiles(gather(run_directory(config.output.directory))[0])
+    files = RunFiles(run_directory(config.output.directory))
     with one_writer(files.folder, inputs_of(config)):
         require_no_run(files, "train")
         trainer = prepare_training(config, files)
