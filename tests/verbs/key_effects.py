@@ -98,7 +98,6 @@ NUMBERS = {
         "u_statistic",
     ),
     "analysis.share_responses": (SEQUENCES, "2"),
-    "analysis.momentum_steps": (SEQUENCES, "3"),
     "analysis.top": (AUDIT, "[0.5]"),
     "analysis.class_share": (AUDIT, "0.5"),
     "analysis.draws": (AUDIT, "20"),

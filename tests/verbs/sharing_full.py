@@ -41,13 +41,13 @@ def asked(folder):
     prompts = str(folder / "run" / "prompts.jsonl")
     sizes = {"B_E": 12, "B_U": 2, "G": 8, "allow_overlap": True, "dataset_path": prompts}
     of_run = {"batch_config": sizes, "sampling": {"max_new_tokens": 1}}
-    past = {"analysis": {"momentum_steps": 2, "overlap": "independent", "tokens": False}}
+    sequences = {"analysis": {"overlap": "independent", "tokens": False}}
     recorded = sizes | {"U_file": str(before / "next_update" / "rollouts.parquet")}
     rounded = {"estimator": {"rounded_step": True, "eta_list": [1e-2], "order": 1}}
     part = settings(folder / "part", batch_config=sharing.BATCHES)
     part["checkpoint"]["trainable"] = list(TRAINED)
     return {
-        "past_updates": ("influence", at(last, of_run | past)),
+        "sequences": ("influence", at(last, of_run | sequences)),
         "recorded": ("measure", at(before, of_run | {"batch_config": recorded})),
         "rounded": ("measure", at(short, of_run | rounded)),
         "part": ("measure", part),

@@ -105,8 +105,6 @@ class AnalysisConfig(Section):
     """A sequence of U that is also in E: an error, chance, or one batch in both roles."""
     share_responses: Whole = 0
     """Fresh responses to each prompt of U: influence by same and other prompts, and block FU."""
-    momentum_steps: Whole = 0
-    """Past updates that influence splits the momentum into, where their batches are recorded."""
     gradient_backend: GradientBackend = "hooks"
     """Per-sequence gradients: by hooks, or loop: a backward pass each, for any kind of layer."""
     top: Annotated[list[Share], Field(min_length=1)] = Field(default=[0.0002, 0.02, 0.2])

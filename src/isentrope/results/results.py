@@ -16,7 +16,6 @@ from isentrope.results.attributions import (
     Budget,
     Changes,
     EntropyRecord,
-    MomentumRecord,
     ProxyRecord,
     SharesRecord,
     Tried,
@@ -124,7 +123,6 @@ class InfluenceResult(Result):
         reliability: Rank correlation with an infinite E, of sequences and tokens.
         listed_share: Share of the largest sizes that is not noise.
         shares: By prompt, if they were asked for.
-        past: The momentum by past update, if that was asked for. Table: momentum.
         classes: Of "tokens" and "sequences"; of "sequences_by_group" where prompts
             have groups.
     """
@@ -138,7 +136,6 @@ class InfluenceResult(Result):
     reliability: dict[str, Estimate]
     listed_share: dict[str, float] = field(default_factory=dict)
     shares: Absent[SharesRecord] = None
-    past: Absent[MomentumRecord] = None
     classes: dict[str, Classes] = field(default_factory=dict)
 
 

@@ -18,8 +18,7 @@ _TYPES = {
         "string": "checkpoint verdict reward_verdict method quantity relation block truncation of "
         "proxy statistic warnings control part batch definition unit decoding",
         "string?": "residual_verdict key text reference prompt_text",
-        "int64": "prompt sequence length step back position token_id entries prompts n batches "
-        "items sample",
+        "int64": "prompt sequence length position token_id entries prompts n batches items sample",
         "bool": "frontier truncated right",
         "list<int64>": "response_ids",
         "list<double>?": "logprobs entropies",
@@ -52,9 +51,6 @@ def _columns(text: str) -> TableSchema:
 
 
 _ESTIMATE = "value se ci_low ci_high"
-_OF_SEQUENCE = (
-    "key group?:string length reward advantage {} delta_h delta_h_se delta_j? delta_j_se? text"
-)
 _DID = (  # numbers that some controls have
     "touched? changed? touched_negative? touched_unlikely? touched_entropy? candidates? "
     "influence? influence_damped? pulled? entropy? entropy_se? predicted? predicted_se? asked? "
@@ -68,8 +64,8 @@ SCHEMAS = {
         "residual residual_se residual_ci_low? residual_ci_high? residual_verdict? ess ess_whole "
         "ess_integrated? carriers? khat verdict method delta_j±? reward_verdict?",
         "influences": "quantity prompt key influence",
-        "sequences": f"sequence prompt {_OF_SEQUENCE.format('S? H?')}",
-        "momentum": f"step back sequence prompt {_OF_SEQUENCE.format('')}",
+        "sequences": "sequence prompt key group?:string length reward advantage S? H? delta_h "
+        "delta_h_se delta_j? delta_j_se? text",
         "tokens": "sequence prompt position length token_id s H coefficient entropy_coefficient? "
         "reward advantage delta_h delta_h_se delta_j? delta_j_se? text",
         "structure": f"relation quantity entries {_ESTIMATE} prompts block",

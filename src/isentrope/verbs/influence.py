@@ -2,13 +2,13 @@
 
 results.json      budget (momentum, decay, gradient, total ± se), closure, and what it was measured
                   on; reliability, listed_share, degrees_of_freedom; classes; shares, on other
-                  responses; past, the momentum by past update (`past_updates`)
+                  responses
 sequences.parquet, tokens.parquet     one row per sequence or token, as measured
 
 Who moved entropy most, classes and the budget are printed too.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,11 @@ from isentrope.attribution.influence.reliability import LISTED
 from isentrope.attribution.influence.shares import influence_shares
 from isentrope.nouns.estimate import t_quantile
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.results.attributions import Budget, MomentumRecord, SharesRecord
+from isentrope.results.attributions import Budget, SharesRecord
 from isentrope.results.results import InfluenceResult
 from isentrope.sampling.prompts import Prompt
 from isentrope.system.formatting import TERMINAL, known
 from isentrope.system.progress import progress
-from isentrope.verbs.past_updates import past_updates
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import (
     Column,
@@ -63,10 +62,6 @@ def find_influence(ready: Prepared) -> InfluenceResult:
     tables = {"sequences": sequence_table(table)}
     if section.tokens:
         tables["tokens"] = token_table(table, ready.policy.tokenizer)
-    past, notes = None, ()
-    if section.momentum_steps:
-        past, of_past, notes = past_updates(ready, table)
-        tables |= {"momentum": of_past} if len(of_past) else {}
     return InfluenceResult(
         **vars(ready.header),
         how=table.how,
@@ -79,8 +74,7 @@ def find_influence(ready: Prepared) -> InfluenceResult:
         listed_share=dict(table.listed_share),
         shares=prompt_shares(ready) if section.share_responses else None,
         classes=classes_of(ready, table),
-        past=past,
-        warnings=(*_warnings(table), *notes),
+        warnings=tuple(_warnings(table)),
         tables=tables,
     )
 
@@ -172,9 +166,6 @@ def _warnings(table: Influence) -> list[str]:
     return warnings
 
 
-LATEST = 5
-"""Past updates that are printed one by one."""
-
 _LISTED_COLUMNS = {
     "tokens": {"sequence": 3, "position": 4, "text": 0, "s": 5, "H": 2, "advantage": 1},
     "sequences": {"sequence": 0, "key": 4, "length": 3, "reward": 2, "advantage": 1},
@@ -194,8 +185,6 @@ def printed_influence(result: InfluenceResult, _: Path) -> Printed:
     yield f"  of which     {parts}; they sum to the total to {entropy.closure:.1e}"
     if reward is not None:
         yield f"  reward       {_parts(reward, 'total', 'momentum', 'gradient')} {reward.unit}"
-    if result.past is not None:
-        yield from past_lines(result.past)
     if result.shares is not None:
         yield _shares(result.shares)
     yield from class_lines(result.classes)
@@ -210,19 +199,6 @@ def printed_influence(result: InfluenceResult, _: Path) -> Printed:
 
 def _parts(budget: Budget, *names: str) -> str:
     return named({name: getattr(budget, name) for name in names})
-
-
-def past_lines(past: MomentumRecord) -> Iterator[str]:
-    """The momentum by past update: the latest, the others together, and what is left."""
-    parts: dict[str, Any] = {f"step_{step.step}": step.delta_h for step in past.steps[:LATEST]}
-    if others := past.steps[LATEST:]:
-        parts[f"{len(others)} earlier ones"] = sum(step.delta_h.value for step in others)
-    if past.before is not None:
-        parts[f"before step_{past.steps[-1].step}"] = past.before.delta_h
-    parts["not attributed"] = past.not_attributed.delta_h
-    yield f"  momentum     by past update: {named(parts)}"
-    if past.half is not None:
-        yield f"  half of it   is of the last {past.half} updates"
 
 
 def _shares(shares: SharesRecord) -> str:

@@ -8,11 +8,11 @@ import torch
 
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.influence.influence import InfluenceOptions, influence
-from isentrope.attribution.influence.momentum import Momentum, half_of, past_influence, unroll
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import clip_factor, optimizer_step
+from studies.past_updates import Momentum, half_of, past_influence, unroll
 from tests import cases
 from tests.attribution.test_influence import update_batch
 
