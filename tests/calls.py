@@ -23,7 +23,11 @@ def refused(code: str) -> list[str]:
                 calls.append(f"line {node.lineno}, {ast.unparse(node)} does not exist")
         if isinstance(node, ast.Call) and callable(target := _named(node.func, found)):
             try:
-                _bind(inspect.signature(target), node)
+                signature = inspect.signature(target)
+            except ValueError:  # of a built-in class, such as an exception without __init__
+                continue
+            try:
+                _bind(signature, node)
             except TypeError as error:
                 calls.append(f"line {node.lineno}, {ast.unparse(node)}: {error}")
     return calls

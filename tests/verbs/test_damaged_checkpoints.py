@@ -37,9 +37,8 @@ def test_a_flipped_bit_in_any_file_is_refused_before_anything_is_loaded(made):
         bad = bytearray(good)
         bad[len(bad) // 2] ^= 4
         path.write_bytes(bad)
-        with pytest.raises(FileError, match=path.parent.name) as caught:
+        with pytest.raises(FileError, match=str(path.parent)):
             Policy.from_checkpoint(made / "step_4", temperature=1.0)
-        assert caught.value.path.parent == path.parent
         path.write_bytes(good)
     assert Policy.from_checkpoint(made / "step_4", temperature=1.0).names
 
