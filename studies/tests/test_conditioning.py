@@ -10,6 +10,7 @@ import torch
 from isentrope.attribution.fisher.kernel import FisherKernel
 from studies.conditioning import compare_kernels, conditioning
 from tests import cases
+from tests.exact_kernel import exact_kernel
 
 SIX = torch.tensor([0, 3, 9, 20, 22, 28])
 
@@ -35,15 +36,15 @@ def test_the_two_kernels_are_those_of_enumeration():
     policy, P, U = exact.policy, positive(exact.policy), exact.rollouts.select(SIX)
     found = conditioning(policy, U, P)
     for kernel, truth in (
-        (found.preconditioned, exact.kernel(P, rows=SIX)),
-        (found.plain, exact.kernel(rows=SIX)),
+        (found.preconditioned, exact_kernel(exact, P, rows=SIX)),
+        (found.plain, exact_kernel(exact, rows=SIX)),
     ):
         scale = float(truth.abs().max())
         torch.testing.assert_close(kernel.matrix, truth, rtol=0, atol=1e-9 * scale)
     names = ("same_prompt rms_cosine", "cross_prompt rms_cosine", "effective_rank")
     for side, K in (
-        ("preconditioned", exact.kernel(P, rows=SIX)),
-        ("plain", exact.kernel(rows=SIX)),
+        ("preconditioned", exact_kernel(exact, P, rows=SIX)),
+        ("plain", exact_kernel(exact, rows=SIX)),
     ):
         by_hand = rms_and_rank(K.numpy(), U.prompt_index.numpy())
         values = [getattr(found[name], side).value for name in names]

@@ -6,13 +6,14 @@ import torch
 from isentrope.oracle import TabularPolicy, enumerate_policy
 from isentrope.policy.language_model import Policy
 from studies.predictive_model import PredictiveModel, fit_predictive_model
+from tests.exact_kernel import exact_kernel
 
 
 def test_a_markov_policy_is_predicted_exactly_from_half_of_its_prompts():
     """K of every response by differences: rank v(v − 1) = 6, and no class means to fit."""
     policy = Policy(TabularPolicy(3, 3, memory=1), eos_token_id=())
     exact = enumerate_policy(policy, [[0], [1], [2], [0, 1]], 3)
-    K, prompts = exact.kernel(), exact.rollouts.prompt_index
+    K, prompts = exact_kernel(exact), exact.rollouts.prompt_index
     fitted, new = prompts < 2, prompts >= 2
     none = torch.zeros_like(prompts)
     values, vectors = leading(K[fitted][:, fitted], 6)

@@ -6,12 +6,13 @@ import torch
 
 from studies import theory_distance
 from tests import cases
+from tests.exact_kernel import exact_kernel
 
 
 def test_the_kernel_of_a_table_is_that_of_the_shared_prefix():
     exact = cases.small_exact("table")
     policy, all_ = exact.policy, exact.rollouts
-    K, log_p = exact.kernel(), theory_distance.next_token_log_p(policy, all_)
+    K, log_p = exact_kernel(exact), theory_distance.next_token_log_p(policy, all_)
     found = torch.zeros_like(K)
     for i in range(len(all_)):
         for j in range(len(all_)):

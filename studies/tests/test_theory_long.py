@@ -7,6 +7,7 @@ from isentrope.oracle import TabularPolicy, enumerate_policy
 from isentrope.policy.language_model import Policy
 from studies import theory_long
 from studies.theory_policies import transformer
+from tests.exact_kernel import exact_kernel
 
 V, LENGTH = 3, 3
 PROMPTS = [[0], [1]]
@@ -20,7 +21,7 @@ def listed(memory):
 
 def by_sums(exact):
     """The six terms as sums over pairs of responses: K by differences, π and rewards by hand."""
-    K, pi = exact.kernel(), exact.probabilities()
+    K, pi = exact_kernel(exact), exact.probabilities()
     prompt = exact.rollouts.prompt_index
     reward = torch.stack([(r == 0).double().mean() for r in exact.rollouts.response_ids])
     mean = torch.zeros(2).double().index_add(0, prompt, pi * reward)

@@ -12,6 +12,7 @@ from isentrope.policy.language_model import Policy
 from studies import theory_rank
 from studies.theory_policies import gradient_matrix
 from tests import cases
+from tests.exact_kernel import exact_kernel
 
 WIDTH, SOME = 4, torch.tensor([0, 5, 11])
 LAYER = "model.layers.0.mlp.down_proj.weight"
@@ -29,7 +30,7 @@ def kernel_of(A):
         for name, p in adapted.named_parameters():
             if "lora_A" in name:
                 p.copy_(torch.tensor([A]))
-    return enumerate_policy(Policy(adapted, eos_token_id=0), [[1, 2]], 3).kernel(rows=SOME)
+    return exact_kernel(enumerate_policy(Policy(adapted, eos_token_id=0), [[1, 2]], 3), rows=SOME)
 
 
 def gradients():

@@ -8,6 +8,7 @@ from isentrope.oracle import TabularPolicy, enumerate_policy
 from isentrope.policy.language_model import Policy
 from studies import theory_typical
 from studies.theory_policies import all_responses, gradient_matrix
+from tests.exact_kernel import exact_kernel
 
 V, LENGTH = 3, 3
 
@@ -22,7 +23,7 @@ def test_the_share_of_a_random_reward_is_that_of_the_projection_on_the_kernel(me
     policy = Policy(TabularPolicy(V, LENGTH, memory=memory), eos_token_id=())
     exact = enumerate_policy(policy, [[1]], LENGTH)
     pi, root = exact.probabilities(), exact.probabilities().sqrt()
-    values, vectors = torch.linalg.eigh(root[:, None] * exact.kernel() * root)
+    values, vectors = torch.linalg.eigh(root[:, None] * exact_kernel(exact) * root)
     onto = vectors[:, values > 1e-8 * values[-1]]
     Pi = onto @ onto.T  # on √π a
     noise = torch.diag(pi)  # covariance of √π a, a independent of variance one

@@ -51,15 +51,12 @@ Statistic = Callable[[Tensor], Tensor]
 
 def mean_of_tokens(x: Tensor, counted: Tensor) -> Statistic:
     """The mean of (n, t) numbers over the tokens that count, (n, t) of 0 and 1."""
-    return _ratio((counted * x).sum(1), counted.sum(1))
-
-
-def _ratio(top: Tensor, bottom: Tensor) -> Statistic:
+    top, bottom = (counted * x).sum(1), counted.sum(1)
     return lambda w: w @ top / (w @ bottom)
 
 
 def definitions(
-    scored: ScoredBatch, batch: Rollouts, end_tokens: Collection[int], groups: Tensor | None
+    scored: ScoredBatch, batch: Rollouts, end_tokens: Collection[int], size: int
 ) -> dict[str, Statistic]:
     """Every definition that a batch has numbers for.
 
@@ -67,27 +64,28 @@ def definitions(
         scored: The batch as the policy scores it.
         batch: The batch.
         end_tokens: Tokens that end a response.
-        groups: Micro-batches of `partitions`; None for a single one.
+        size: Responses of a micro-batch; as many as the batch has, or more, for a single one.
 
     Returns:
         Definition by name, the exact one first.
     """
     H, mask = scored.entropies, scored.series[0].mask.double()
     sums, counts = (mask * H).sum(1), mask.sum(1)
-    each = torch.ones_like(counts)
-    found = {EXACT: _ratio(sums, counts)}
-    if groups is not None:
+    each = torch.ones_like(counts)[:, None]
+    found = {EXACT: mean_of_tokens(H, mask)}
+    if size < len(batch):
+        groups = _partitions(len(batch), size)
         found["micro_batch_means"] = lambda w: (
             (groups @ w) @ ((groups @ (w * sums)) / (groups @ (w * counts))) / groups.sum(0).dot(w)
         )
-    found["response_means"] = _ratio(sums / counts.clamp_min(1), each)
-    found["per_response"] = _ratio(sums, each)
+    found["response_means"] = mean_of_tokens((sums / counts.clamp_min(1))[:, None], each)
+    found["per_response"] = mean_of_tokens(sums[:, None], each)
     found["surprisal"] = mean_of_tokens(-scored.series[0].logprobs, mask)
     if batch.sampler_logprobs is not None:
         found["sampler_surprisal"] = mean_of_tokens(-batch.padded("sampler_logprobs"), mask)
     if batch.sampler_entropies is not None:
         found["sampler_entropy"] = mean_of_tokens(batch.padded("sampler_entropies"), mask)
-    ended = torch.tensor([[float(int(r[-1]) in end_tokens)] for r in batch.response_ids]).double()
+    ended = torch.tensor([[int(r[-1]) in end_tokens] for r in batch.response_ids]).double()
     if bool(ended.any()):
         last = mask * (mask.flip(1).cumsum(1).flip(1) == 1)
         found["without_end"] = mean_of_tokens(H, mask - last * ended)
@@ -98,10 +96,8 @@ def definitions(
     return found
 
 
-def partitions(n: int, size: int) -> Tensor | None:
-    """Which of n responses is in which micro-batch of each order; None for a single one."""
-    if size >= n:
-        return None
+def _partitions(n: int, size: int) -> Tensor:
+    """Which of n responses is in which micro-batch of each order."""
     rng = torch.Generator().manual_seed(0)
     orders = torch.stack([torch.randperm(n, generator=rng) for _ in range(PARTITIONS)])
     count = math.ceil(n / size)
@@ -109,9 +105,10 @@ def partitions(n: int, size: int) -> Tensor | None:
     return torch.zeros(PARTITIONS * count, n, dtype=torch.float64).scatter_(0, rows, 1.0)
 
 
-def spread_of_orders(scored: ScoredBatch, groups: Tensor) -> float:
+def spread_of_orders(scored: ScoredBatch, size: int) -> float:
     """Standard deviation of `micro_batch_means` between orders of the batch."""
     mask = scored.series[0].mask.double()
+    groups = _partitions(len(mask), size)
     means = (groups @ (mask * scored.entropies).sum(1)) / (groups @ mask.sum(1))
     return float(means.view(PARTITIONS, -1).mean(1).std())
 

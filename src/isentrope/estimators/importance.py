@@ -56,29 +56,19 @@ MEAN_WEIGHT_TOLERANCE = 0.1
 """How far from 1 the mean weight may be, beyond five of its standard errors."""
 
 
-@dataclass(frozen=True)
-class Rule:
-    """What an interval requires of the weights.
+Rule = tuple[float, float]
+"""What an interval requires of the weights: least ESS/n, and least number of carriers."""
 
-    Attributes:
-        ess: Least ESS/n.
-        carriers: Least number of carriers.
-    """
-
-    ess: float
-    carriers: float = 0.0
-
-
-PER_TOKEN_PREFIX = Rule(0.8)
+PER_TOKEN_PREFIX: Rule = (0.8, 0)
 """Of ΔH per token by "prefix" weights, which are each of a part of the response only."""
 
-OTHERWISE = Rule(0.9, 2)
+OTHERWISE: Rule = (0.9, 2)
 """Of every other ΔH: per sequence, "sequence", "doubly-robust" and "surprisal"."""
 
-RESIDUAL_RULE = Rule(0.9, 10)
+RESIDUAL_RULE: Rule = (0.9, 10)
 """Of ΔH − ηδH₁ − η²δH₂, in which the common tokens cancel and the rare ones are left."""
 
-WITHOUT_CHI_SQUARE = Rule(0.98)
+WITHOUT_CHI_SQUARE: Rule = (0.98, 0)
 """Of every ΔH where χ² is not known; ESS/n is then that of the batch."""
 
 
@@ -146,11 +136,9 @@ class Trust:
             A copy with the residual's carriers and verdict.
         """
         carriers = integrated(log_ratios.cumsum(1) - log_ratios, remainder)[1]
-        own = _verdict(self.ess_integrated / len(log_ratios), carriers, RESIDUAL_RULE)
-        verdict, reason = max(
-            (self.verdict, self.reason), own, key=lambda decided: VERDICTS.index(decided[0])
-        )
-        return replace(self, carriers=carriers, verdict=verdict, reason=reason)
+        verdict, reason = _verdict(self.ess_integrated / len(log_ratios), carriers, RESIDUAL_RULE)
+        here = replace(self, carriers=carriers)
+        return here.or_worse(replace(here, verdict=verdict, reason=reason))
 
     def without_interval(self, reason: str = UNKNOWN) -> Trust:
         """The same, at best "smooth".
@@ -242,9 +230,10 @@ def _verdict(ess_ratio: float, carriers: float, rule: Rule) -> tuple[Verdict, st
     """The verdict, and why it is not "trust"."""
     if not ess_ratio >= COLLAPSED_ESS:
         return "resample", COLLAPSED
-    if not ess_ratio >= rule.ess:
+    least_ess, fewest = rule
+    if not ess_ratio >= least_ess:
         return "smooth", UNEVEN
-    return ("smooth", FEW_CARRIERS) if carriers < rule.carriers else ("trust", "")
+    return ("smooth", FEW_CARRIERS) if carriers < fewest else ("trust", "")
 
 
 def integrated(log_before: Tensor, moments: Tensor) -> tuple[float, float]:

@@ -177,7 +177,12 @@ class PairedSteps:
         for k, (name, others) in enumerate(pairs):
             at = len(names) * size + k * (size + 2)
             gained = change(at, [name, *others])
-            if len(others) == 1 and _have_price(alone[others[0]], gained):
+            plain = alone[others[0]]
+            if (
+                len(others) == 1
+                and plain.reward is not None
+                and plain.entropy.ci_high < 0 < min(plain.reward.ci_low, gained.entropy.ci_low)
+            ):
                 found = ratio_of(
                     result,
                     at + size,
@@ -191,10 +196,3 @@ class PairedSteps:
                 gained = replace(gained, price=found if math.isfinite(found.ci_low) else None)
             compared[name, others] = gained
         return PairedChanges(alone, compared, {n: x[0].verdict for n, x in self._trusts.items()})
-
-
-def _have_price(plain: Change, gained: Change) -> bool:
-    """Whether the parts of a price's denominator are distinguishable from zero."""
-    if plain.reward is None:
-        return False
-    return plain.entropy.ci_high < 0 < min(plain.reward.ci_low, gained.entropy.ci_low)

@@ -91,9 +91,9 @@ class Price:
             Keys "price/NAME" of the whole step, and "price/at_CLASS/NAME", where CLASS has letters,
             digits and _ alone: trackers refuse others, which a pattern may have.
         """
-        words = {name: re.sub("[^A-Za-z0-9]+", "_", name).strip("_") for name in self.at}
         parts = {"price": self.whole} | {
-            f"price/at_{words[name]}": part for name, part in self.at.items()
+            f"price/at_{re.sub('[^A-Za-z0-9]+', '_', name).strip('_')}": part
+            for name, part in self.at.items()
         }
         named = {
             f"{place}/{name}": getattr(part, name)
@@ -138,7 +138,16 @@ def price_of_step(
         ValueError: If there is no derivative, the method does not read H, or a class has another
             shape than E's tokens.
     """
-    masks = _masks(sample, classes)
+    if len(sample.series) < 2 or sample.functional.method not in PRICED:
+        raise ValueError(
+            "A price needs the derivative along the step, by the method 'prefix' or 'sequence'."
+        )
+    masks = {"": sample.series[0].mask}  # all positions, then those of each class
+    for name, mask in classes.items():
+        if mask.shape != masks[""].shape:
+            shapes = tuple(mask.shape), tuple(masks[""].shape)
+            raise ValueError(f"The class {name!r} has shape {shapes[0]}, E's tokens {shapes[1]}.")
+        masks[name] = mask & masks[""]
     unit, method, base = sample.functional.unit, sample.functional.method, sample.trust
     reward = None if rewards is None else RewardMean.of(sample, rewards)
     result = infinitesimal_jackknife(
@@ -187,22 +196,6 @@ def price_of_step(
     if after and reward:
         change = result.estimate(5, unit=REWARD, **options(5, masks[""]))
     return Price(parts.pop(""), parts, change)
-
-
-def _masks(sample: ScoredBatch, classes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tokens of all positions, by the name "", and of each class."""
-    if len(sample.series) < 2 or sample.functional.method not in PRICED:
-        raise ValueError(
-            "A price needs the derivative along the step, by the method 'prefix' or 'sequence'."
-        )
-    tokens = sample.series[0].mask
-    for name, mask in classes.items():
-        if mask.shape != tokens.shape:
-            raise ValueError(
-                f"The class {name!r} has shape {tuple(mask.shape)}, E's tokens "
-                f"{tuple(tokens.shape)}."
-            )
-    return {"": tokens} | {name: mask & tokens for name, mask in classes.items()}
 
 
 def price_statistics(

@@ -155,8 +155,10 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
         [moved and moved[1] for moved in change.moved],
         confidence=confidence,
     )
-    why = _why_no_top(found)
-    reach, reward, sample = found.linear_range, found.entropy, change.sample
+    why, top, reward, sample = _why_no_top(found), None, found.entropy, change.sample
+    if why is None and (reach := found.linear_range) is not None:
+        ends = ("value", "se", "ci_low", "ci_high")  # η*/2 where the orders have unlike signs
+        top = replace(reach, **{name: getattr(reach, name) / 2 for name in ends})
     in_range = not bool(((rewards < 0) | (rewards > 1)).any())
     if f.withheld and sample.trust.verdict == "trust" and in_range:
         # rewards in [0, 1] of the policy's own responses: J has an interval that holds always
@@ -168,7 +170,7 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
         reward=reward,
         first_order=found.first_order,
         second_order=found.second_order,
-        top=None if why or reach is None else _half(reach),
+        top=top,
         no_top=why,
         points=found.points,
         influences={
@@ -176,12 +178,6 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
             for name, x in found.influences.items()
         },
     )
-
-
-def _half(reach: Estimate) -> Estimate:
-    """η_top = η*/2 where the two orders have unlike signs."""
-    names = ("value", "se", "ci_low", "ci_high")
-    return replace(reach, **{name: getattr(reach, name) / 2 for name in names})
 
 
 def _why_no_top(change: EntropyChange) -> str | None:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from isentrope.nouns.estimate import Functional
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector, norm, require_same_names
+from isentrope.nouns.vectors import Vector, norm
 from isentrope.oracle.richardson import derivatives, gradients, unflattened
 from isentrope.oracle.tree import Tree
 from isentrope.policy.language_model import Policy
@@ -172,31 +172,6 @@ class ExactPolicy:
         gradient = gradients(lambda params: self._value(params, functional)[None], theta)[0]
         return unflattened(gradient, theta)
 
-    def kernel(
-        self,
-        preconditioner: Vector | None = None,
-        rows: Tensor | None = None,
-        columns: Tensor | None = None,
-    ) -> Tensor:
-        """The Fisher kernel K₁(t, t') = Σ_α P_α ∂_αS(t) ∂_αS(t') of the responses (T7).
-
-        Args:
-            preconditioner: P, diagonal, by parameter name; None for 1.
-            rows: Indices into `rollouts`, all responses by default.
-            columns: The same for the columns; the rows by default.
-
-        Returns:
-            (rows, columns) float64, by differences: four evaluations per parameter. The n × d score
-            vectors are held while it is computed.
-        """
-        left = self._score_vectors(rows)
-        right = left if columns is None else self._score_vectors(columns)
-        if preconditioner is None:
-            return left @ right.T
-        require_same_names(self.policy.theta, preconditioner)
-        diagonal = torch.cat([preconditioner[n].flatten().to(left) for n in self.policy.theta])
-        return left @ (diagonal[:, None] * right.T)
-
     def draw(self, n: int, seed: int, probabilities: Tensor | None = None) -> Tensor:
         """Indices into `rollouts` of n independent draws: a uniform prompt, then a response.
 
@@ -249,9 +224,3 @@ class ExactPolicy:
         short = 1e-4 * norm(theta) / norm(direction)
         ahead, behind = (self._tree(self._moved(direction, eta))[0] for eta in (short, -short))
         return 3 * short / float((ahead - behind).abs().max())
-
-    def _score_vectors(self, indices: Tensor | None) -> Tensor:
-        """(n, d) ∂S of some responses, all by default, parameters one after the other."""
-        chosen = self.rollouts if indices is None else self.rollouts.select(indices)
-        tree = Tree(self.policy, chosen)
-        return gradients(lambda params: tree(params)[0], self.policy.theta)

@@ -25,7 +25,6 @@ from isentrope.estimators.entropy import (
     EXACT,
     definitions,
     mean_of_tokens,
-    partitions,
     spread_of_orders,
 )
 from isentrope.estimators.functional import infinitesimal_jackknife
@@ -97,8 +96,8 @@ def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
     n, arguments = len(batch), ready.subject.as_trained.arguments
     section = ready.config.entropies
     size = section.micro_batch or int(arguments.get("per_device_train_batch_size") or n)
-    groups, mask = partitions(n, size), scored.series[0].mask.double()
-    found = definitions(scored, batch, ready.policy.eos_token_ids, groups)
+    mask = scored.series[0].mask.double()
+    found = definitions(scored, batch, ready.policy.eos_token_ids, size)
     found |= {name: mean_of_tokens(x, mask) for name, x in _other_distributions(ready, batch)}
     ratios = scored.log_ratios.sum(1).exp() if weighted else torch.ones(n).double()
     result = infinitesimal_jackknife(
@@ -118,7 +117,7 @@ def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
         }
         for of in (result, result.less(0))
     )
-    spread = 0.0 if groups is None else spread_of_orders(scored, groups)
+    spread = spread_of_orders(scored, size)
     return _Found(values, differences, spread, scored.trust.warnings)
 
 
