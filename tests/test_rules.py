@@ -20,7 +20,6 @@ SHARED_NAMES = """
 """Functions and classes that two modules define."""
 
 LONG_FILES = {
-    "estimators/importance.py",
     "nouns/estimate.py",
     "sampling/generate.py",
     "system/files.py",
