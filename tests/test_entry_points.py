@@ -35,7 +35,7 @@ LISTED = {
     "trainers/convert/gathered.py": {"AutoModelForCausalLM.from_config"},
     "evaluation/vllm_engine.py": {"LLM"},
     "system/file_contents.py": {"json.loads"},
-    "trainers/verl_settings.py": {"yaml.safe_load"},
+    "trainers/arguments.py": {"yaml.safe_load"},
     "system/inert.py": {"_Unpickler", "zipfile.ZipFile"},
     "system/manifest.py": {"json.loads"},
     "planning/plan.py": {

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from isentrope.cli.main import app
 from isentrope.config.io import load_config
 from isentrope.sampling.tasks.addition import character_tokenizer
-from isentrope.trainers.verl_settings import VERL_SETTINGS
+from isentrope.trainers.arguments import VERL_SETTINGS
 from tests.docs.pages import ROOT, blocks
 from tests.tiny_checkpoint import PROMPTS, make_full_checkpoint
 from tests.trainers.test_verl_settings import settings

@@ -13,12 +13,12 @@ import isentrope as ise
 from isentrope.sampling.advantages import with_advantages
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.errors import FileError
+from isentrope.trainers.arguments import LOSSES, VERL_SETTINGS
 from isentrope.trainers.as_trained import refuse
 from isentrope.trainers.fields import require_known_settings
 from isentrope.trainers.logged_texts import read_logged_texts
 from isentrope.trainers.settings import read_training_settings
 from isentrope.trainers.step import Use
-from isentrope.trainers.verl_settings import LOSSES, VERL_SETTINGS
 from isentrope.update.objective import token_weights
 from tests.sampling.conftest import tiny_policy
 from tests.trainers.test_logged_texts import ROWS

@@ -41,36 +41,27 @@ def trainer_fields(config: TrainConfig) -> dict[str, Any]:
     control, name, given = config.control.build(), config.control.name, config.trainer
     if control is None:
         return {}
-    for field, same in CONTROLS.items():
-        if field in given:
-            raise ConfigError(
-                f"control.name={name} and trainer.{field} would both act on entropy: choose one "
-                f"(control.name={same} is the control of that kind)."
-            )
-    if isinstance(control, TokenRule):
-        _require_token_weights(config, control, given)
     fields = control.fields() if isinstance(control, TrainerFields) else {}
-    if taken := sorted(fields.keys() & given):
-        raise ConfigError(
-            f"trainer.{taken[0]} is set by control.name={name}: leave it out of trainer, and give "
-            "the control's options instead."
-        )
-    return fields
-
-
-def _require_token_weights(config: TrainConfig, control: TokenRule, given: dict[str, Any]) -> None:
-    name = config.control.name
-    for field, (usual, words) in BESIDE_TOKEN_WEIGHTS.items():
-        if given.get(field) not in (None, *usual):
-            raise ConfigError(
-                f"control.name={name} gives every token a weight of its own, and "
-                f"trainer.{field}={given[field]} {words}: leave it out."
-            )
+    refused = dict.fromkeys(fields, "is set by the control's own options")
+    refused |= {
+        field: f"acts on entropy too (control.name={same} is the control of that kind)"
+        for field, same in CONTROLS.items()
+    }
+    if isinstance(control, TokenRule):
+        refused |= {
+            field: f"{words}, and the control gives every token a weight of its own"
+            for field, (usual, words) in BESIDE_TOKEN_WEIGHTS.items()
+            if given.get(field) not in (None, *usual)
+        }
     if isinstance(control, InfluenceClip) and given.get("num_iterations", 1) > 1:
+        refused["num_iterations"] = (
+            "has later steps start elsewhere than at the policy that drew the batch, where the "
+            "control measures"
+        )
+    for field in refused.keys() & given:
         raise ConfigError(
-            "control.name=influence measures at the policy that drew the batch, and with "
-            f"trainer.num_iterations={given['num_iterations']} later steps start elsewhere: set "
-            "it to 1."
+            f"control.name={name} does not go with trainer.{field}={given[field]}, which "
+            f"{refused[field]}: leave it out."
         )
     size = config.training.group_size
     if isinstance(control, PassAtK) and control.k >= size:
@@ -78,6 +69,7 @@ def _require_token_weights(config: TrainConfig, control: TokenRule, given: dict[
             f"control.options.k={control.k} of pass_at_k leaves no group of "
             f"training.group_size={size} responses an advantage: k must be smaller."
         )
+    return fields
 
 
 def measures(config: TrainConfig) -> bool:
@@ -87,7 +79,8 @@ def measures(config: TrainConfig) -> bool:
 
 def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> RunControl | None:
     """The token control of a run; None where it has none. Held-out prompts are not trained on."""
-    control = config.control.build()
+    of, sampling = config.control, config.sampling
+    control, section = of.build(), config.training
     inert = {
         "it acts through ratios of the policy to its sampler other than 1, and with "
         "trainer.num_iterations=1 every ratio is 1": not getattr(control, "on_policy", True)
@@ -96,7 +89,7 @@ def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> R
         "no token is below quantile=0": isinstance(control, EntropyMask) and control.quantile == 0,
     }
     for reason in (words for words, found in inert.items() if found):
-        log.warning("control.name=%s does nothing in this run: %s.", config.control.name, reason)
+        log.warning("control.name=%s does nothing in this run: %s.", of.name, reason)
     if not isinstance(control, TokenRule):
         return None
     measured = None
@@ -104,22 +97,23 @@ def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> R
         measured = HeldOutSample(
             prompts=list(held_out),
             size=control.size,
-            max_new_tokens=config.sampling.max_new_tokens,
-            seed=config.training.draws,
-            batch_size=config.sampling.batch_size,
+            max_new_tokens=sampling.max_new_tokens,
+            seed=section.draws,
+            batch_size=sampling.batch_size,
         )
-    high = args.epsilon if args.epsilon_high is None else args.epsilon_high
     plain = partial(
         Tokens.of,
-        objective="dr_grpo_longest" if config.training.normaliser == "longest" else args.loss_type,
-        max_response_length=config.sampling.max_new_tokens,
-        seed=config.training.draws,
-        clip_high=high,
+        objective="dr_grpo_longest" if section.normaliser == "longest" else args.loss_type,
+        max_response_length=sampling.max_new_tokens,
+        seed=section.draws,
+        clip_high=args.epsilon if args.epsilon_high is None else args.epsilon_high,
         micro_batch=args.per_device_train_batch_size,
     )
     return RunControl(
-        *(control, Feedback(config.control.target, config.control.feedback), plain),
-        max_grad_norm=config.training.max_grad_norm or None,
+        control,
+        Feedback(of.target, of.feedback),
+        plain,
+        max_grad_norm=section.max_grad_norm or None,
         held_out=measured,
     )
 

@@ -9,7 +9,8 @@ import typing
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from pkgutil import resolve_name
+from typing import Any
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -29,17 +30,9 @@ def shards_weights(fields: Mapping[str, Any]) -> bool:
     return given or any(os.environ.get(name, "").lower() in ("1", "true") for name in launched)
 
 
-class PlannedFields(NamedTuple):
+def planned_fields(fields: Mapping[str, Any]) -> list[bool]:
     """What a plan depends on in a `trainer` section: reference, recomputation, bf16."""
-
-    reference: bool
-    checkpointing: bool
-    bf16: bool
-
-
-def planned_fields(fields: Mapping[str, Any]) -> PlannedFields:
-    """Read it from the section, by TRL's names and defaults of ours."""
-    return PlannedFields(*(bool(fields.get(x)) for x in ("beta", "gradient_checkpointing", "bf16")))
+    return [bool(fields.get(name)) for name in ("beta", "gradient_checkpointing", "bf16")]
 
 
 def require_spreadable(model: ModelConfig, fields: Mapping[str, Any]) -> None:
@@ -84,8 +77,8 @@ def trainer_options(
     fields = {field.name for field in dataclasses.fields(kind) if field.init}
     for name, value in given.items():
         if name in taken:
-            by, why = taken[name], taken[name].removeprefix("nothing: ")
-            reason = why if why != by else f"it is set by {by}"
+            _, nothing, why = taken[name].rpartition("nothing: ")
+            reason = why if nothing else f"it is set by {why}"
             raise ConfigError(f"trainer.{name} cannot be given there: {reason}.")
         if name not in fields:
             near = get_close_matches(name, sorted(fields - set(taken)), n=1, cutoff=0.0)[0]
@@ -113,12 +106,8 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
         ConfigError: If the sizes do not fit the number of processes, or a passed field does not
             fit the rest.
     """
-    try:
-        from trl.trainer.grpo_config import GRPOConfig
-    except ImportError as error:
-        raise ImportError("Training needs TRL: pip install 'isentrope[train]'.") from error
-    training = config.training
-    given = trainer_options(config.trainer, GRPOConfig, managed_fields("train"))
+    training, kind = config.training, _of_trl("trl.trainer.grpo_config:GRPOConfig")
+    given = trainer_options(config.trainer, kind, managed_fields("train"))
     require_spreadable(config.model, given)
     micro_batch, passes = _micro_batches(
         "training.prompts_per_step", training.prompts_per_step, training.micro_batch
@@ -147,7 +136,7 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
         "disable_dropout": True,
     }
     ours = _of_every_run(config, training, checkpoints) | fixed
-    return on_one_gpu(GRPOConfig(**(_usual() | usual | given | of_control | ours)))
+    return on_one_gpu(kind(**(_usual() | usual | given | of_control | ours)))
 
 
 def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
@@ -160,12 +149,8 @@ def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
         ImportError: If TRL is missing.
         ConfigError: If the batch cannot be shared by the processes in micro-batches.
     """
-    try:
-        from trl.trainer.sft_config import SFTConfig
-    except ImportError as error:
-        raise ImportError("Fine-tuning needs TRL: pip install 'isentrope[train]'.") from error
-    tuning = config.fine_tuning
-    given = trainer_options(config.trainer, SFTConfig, managed_fields("sft"))
+    tuning, kind = config.fine_tuning, _of_trl("trl.trainer.sft_config:SFTConfig")
+    given = trainer_options(config.trainer, kind, managed_fields("sft"))
     require_spreadable(config.model, given)
     micro_batch, passes = _micro_batches(
         "fine_tuning.batch_size", tuning.batch_size, tuning.micro_batch
@@ -181,6 +166,21 @@ def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
         "train_sampling_strategy": "sequential",
     }
     return _usual() | usual | given | _of_every_run(config, tuning, folder) | fixed
+
+
+def _of_trl(name: str) -> Any:
+    """A class of TRL, by its dotted name.
+
+    Returns:
+        The class.
+
+    Raises:
+        ImportError: If TRL is missing.
+    """
+    try:
+        return resolve_name(name)
+    except ImportError as error:
+        raise ImportError("Training needs TRL: pip install 'isentrope[train]'.") from error
 
 
 def _usual() -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The table of trainers' fields: what each does to a step.
 
 The fields are those of TRL's GRPOConfig, RLOOConfig and SFTConfig and of transformers'
-TrainingArguments, and what verl has beside (`verl_settings`). `FIELDS` has one row per field, made
+TrainingArguments, and what verl has beside (`arguments`). `FIELDS` has one row per field, made
 of the columns below. The readers of other trainers' arguments, the objective of a run, the probe
 and the controls take it from here, and docs/trl_settings.md is generated from it. A test compares
 it with the installed TRL, so that a field added by a new version is not missed.

@@ -1,7 +1,7 @@
 """The training settings in a checkpoint's files, which determine its next step.
 
 A setting is read from the first file that has it: `contract.json` of `isentrope train`, then
-`training_args.bin` of TRL and transformers (`arguments`) or `verl.yaml` (`verl_settings`), then
+`training_args.bin` of TRL and transformers (`arguments`) or `verl.yaml` (`arguments`), then
 `trainer_state.json` if a script wrote such keys there. Parts of training's step that the computed
 step lacks (a KL term, filtered sampling, a stale batch) are obstacles; they depend on how the step
 is computed, and on what an update batch brings from its file or from memory: advantages, its
@@ -19,10 +19,15 @@ from isentrope.nouns.rollouts import saved_length
 from isentrope.recording.contract import contract_of
 from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
 from isentrope.system.reading import parse_json, read_arrow, read_json, read_schema, read_text
-from isentrope.trainers.arguments import TRAINING_ARGS, SavedArguments, read_training_arguments
+from isentrope.trainers.arguments import (
+    TRAINING_ARGS,
+    VERL_SETTINGS,
+    SavedArguments,
+    read_training_arguments,
+    read_verl_settings,
+)
 from isentrope.trainers.fields import FIELDS
 from isentrope.trainers.step import TrainerStep, Use
-from isentrope.trainers.verl_settings import VERL_SETTINGS, read_verl_settings
 from isentrope.update.objective import OBJECTIVES, RECORDED, SFT
 
 

@@ -160,7 +160,8 @@ def _training(
     """Plan a training by shapes, and what measures its checkpoints in float32."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     size = memory_of(device) if memory is None else bytes_of(memory)
-    model, fields = untrained(config.model), planned_fields(config.trainer)
+    model = untrained(config.model)
+    reference, checkpointing, bf16 = planned_fields(config.trainer)
     afterwards = load_config(
         {
             "checkpoint": {"checkpoint_path": ".", "device_map": device},
@@ -173,7 +174,7 @@ def _training(
             found = _least(verb, "a checkpoint", afterwards, model, size)
             plans.append(replace(found, not_run=NO_CHECKPOINT))
             continue
-        terms, stages = held_in_training(model, fields.reference), []
+        terms, stages = held_in_training(model, reference), []
         fixed = sum(terms.values())
         if isinstance(config, SftConfig):
             tuning = config.fine_tuning
@@ -186,7 +187,7 @@ def _training(
             at_once = min(sampling.batch_size, training.prompts_per_step * training.group_size)
             cache = cache_bytes(model.config, at_once, shape[1], model.dtype.itemsize)
             stages = [Stage("sampling", None, fixed + cache, fixed, "sampling.batch_size", at_once)]
-        most = pass_bytes(model, *shape, fields.checkpointing, fields.bf16)
+        most = pass_bytes(model, *shape, checkpointing, bf16)
         stages.append(Stage("update", None, fixed + most, fixed, f"{section}.micro_batch", number))
         plans.append(
             Plan(

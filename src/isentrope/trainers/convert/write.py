@@ -13,11 +13,11 @@ from isentrope.system.files import whole_folder, write_json
 from isentrope.system.inert import without_stand_ins
 from isentrope.system.outputs import require_apart
 from isentrope.system.reading import read_json, reading
+from isentrope.trainers.arguments import VERL_SETTINGS, read_verl_settings
 from isentrope.trainers.convert.deepspeed import read_deepspeed
 from isentrope.trainers.convert.distributed import read_dcp, read_fsdp
 from isentrope.trainers.convert.gathered import Gathered, described_model
 from isentrope.trainers.convert.verl import read_verl
-from isentrope.trainers.verl_settings import VERL_SETTINGS, read_verl_settings
 from isentrope.update.parameter_names import plain_name, unwrapped
 
 ADAPTER = "adapter_config.json"
