@@ -107,11 +107,12 @@ def test_a_missing_checkpoint_is_one_sentence(own):
 
 
 def test_every_chapter_of_the_demo_is_a_configuration_that_its_verb_takes(tmp_path):
-    story = demo.Story(tmp_path, 40, 256, 3)
-    assert story.fine_tuning(5).fine_tuning.warmup_steps == 5
-    assert story.training(tmp_path / "model").sampling.max_new_tokens == MAX_NEW_TOKENS
-    assert story.evaluation().sampling.max_new_tokens == MAX_NEW_TOKENS
-    assert story.measurement().batch_config.B_E == 256
+    trained = demo.training_config(tmp_path, tmp_path / "model", 40, 3)
+    assert demo.fine_tuning_config(tmp_path, 5, 3).fine_tuning.warmup_steps == 5
+    assert trained.sampling.max_new_tokens == MAX_NEW_TOKENS
+    evaluated = demo.evaluation_config(tmp_path, 40, 3)
+    assert evaluated.sampling.max_new_tokens == MAX_NEW_TOKENS
+    assert demo.measurement_config(tmp_path, 40, 256, 3).batch_config.B_E == 256
 
 
 def test_the_demo_does_not_write_over_anything(tmp_path):

@@ -157,7 +157,7 @@ def branched(_):
 def found(_):
     path = "/a/path/" + "without/a/space/" * 8
     finding = Finding("optimizer state", True, f"read from {path}", "")
-    return (lambda out, findings: print_findings(out, out, findings)), {NAME: [finding]}
+    return (lambda out, findings: print_findings(out, out, findings, "Sound.")), {NAME: [finding]}
 
 
 PRINTED = (swept, studied, attributed, kernels, noises, audited, evaluated, tried, branched, found)

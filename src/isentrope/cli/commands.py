@@ -1,6 +1,6 @@
 """The table of commands: options, function, printer and help of each.
 
-Functions are given by dotted names and imported when their verb is called, so that `--version` and
+Functions are given by their names and imported when their verb is called, so that `--version` and
 `--help` load no torch. Verbs that measure are rows of `results.verbs`.
 """
 
@@ -26,9 +26,8 @@ class Command:
     Attributes:
         name: As on the command line, and in names of folders.
         options: Those of the command line.
-        through: Dotted name; called with the row and what is asked: runs, then prints.
-        run: Dotted name of the pipeline function.
-        show: Dotted name of what prints its results.
+        through: A function of `cli.running`: called with the row and what is asked, it runs the
+            verb and prints its results.
         help: A sentence.
         kept: What a signal leaves of its work, and how to go on.
         room: Lines of results on its first screen, besides conclusions.
@@ -37,22 +36,16 @@ class Command:
     name: str
     options: tuple[Parameter, ...]
     through: str
-    run: str
-    show: str
     help: str
     kept: str = "Nothing is kept of what was not finished: run the same command again."
     room: int = 21
 
 
-_PIPELINES = "isentrope.verbs"
-
 COMMANDS = (
     Command(
         "demo",
         options.DEMONSTRATED,
-        through="isentrope.cli.running:demonstrating",
-        run="isentrope.cli.demo:demo",
-        show="isentrope.cli.demo:print_verdict",
+        through="demonstrating",
         help="Train a toy policy, and see which tokens spend its entropy.",
         kept="What was finished is kept. Run it again with another --out.",
         room=9,
@@ -60,35 +53,27 @@ COMMANDS = (
     Command(
         "sft",
         (*options.NEW_RUN, *options.CHANGES),
-        through="isentrope.cli.running:training",
-        run=f"{_PIPELINES}.sft:sft",
-        show="isentrope.cli.running:print_fine_tuned",
+        through="training",
         help="Fine-tune a model on a task's demonstrations; or resume a run.",
     ),
     Command(
         "train",
         (*options.NEW_RUN, options.START, *options.CHANGES),
-        through="isentrope.cli.running:training",
-        run=f"{_PIPELINES}.train:train",
-        show="isentrope.cli.console:say_written",
+        through="training",
         help="Train by Dr. GRPO, with checkpoints to measure; or resume a run.",
         kept="No step of training is lost, since none was begun: run the same command again.",
     ),
     Command(
         "branch",
         options.BRANCHED,
-        through="isentrope.cli.running:branching",
-        run=f"{_PIPELINES}.branch:branch_study",
-        show="isentrope.cli.tables:printed_branches",
+        through="branching",
         help="Train on from checkpoints with changed settings, and compare.",
         kept="No branch was begun: run the same command again.",
     ),
     Command(
         "evaluate",
         (options.CONFIG, *options.CHANGES),
-        through="isentrope.cli.running:training",
-        run=f"{_PIPELINES}.evaluate:evaluate_checkpoints",
-        show="isentrope.cli.tables:print_evaluated",
+        through="evaluating",
         help="Evaluate checkpoints on a task: pass@k, lengths, entropy.",
         kept="Finished chunks of prompts are kept: run the same command again to go on.",
     ),
@@ -96,9 +81,7 @@ COMMANDS = (
         Command(
             verb.name,
             options.MEASURED.get(verb, (options.CONFIG, *options.STUDY, *options.CHANGES)),
-            through="isentrope.cli.running:measuring",
-            run=verb.analyse,
-            show=verb.printed,
+            through="measuring",
             help=verb.help,
         )
         for verb in VERBS.values()
@@ -106,33 +89,25 @@ COMMANDS = (
     Command(
         "check",
         options.CHECKED,
-        through="isentrope.cli.running:checking",
-        run=f"{_PIPELINES}.check:check",
-        show="isentrope.cli.tables:print_findings",
+        through="checking",
         help="Check that a checkpoint can be measured; exit status 1 if not.",
     ),
     Command(
         "plan",
         options.PLANNED,
-        through="isentrope.cli.running:planning",
-        run=f"{_PIPELINES}.plan:plan",
-        show="isentrope.cli.tables:print_plans",
+        through="planning",
         help="Say what memory and time verbs take; exit status 1 if too much.",
     ),
     Command(
         "convert",
         options.CONVERTED,
-        through="isentrope.cli.running:run_at_once",
-        run="isentrope.trainers.convert.write:convert",
-        show="isentrope.cli.running:print_converted",
+        through="converting",
         help="Write a checkpoint of FSDP, verl or DeepSpeed as one to measure.",
     ),
     Command(
         "report",
         options.REPORTED,
-        through="isentrope.cli.running:run_at_once",
-        run="isentrope.reports.report:write_report",
-        show="isentrope.cli.running:print_report",
+        through="reporting",
         help="Write report.html of a run: verdict, figures, checks, sources.",
     ),
 )
@@ -141,17 +116,13 @@ CONFIG_COMMANDS = (
     Command(
         "show",
         options.SHOWN,
-        through="isentrope.cli.running:showing",
-        run="isentrope.config.io:dump_config",
-        show="isentrope.cli.running:print_text",
+        through="showing",
         help="Print every setting, its default or its value in CONFIG, and what it does.",
     ),
     Command(
         "validate",
         (options.CONFIG, options.SETTINGS),
-        through="isentrope.cli.running:validating",
-        run=f"{_PIPELINES}.kinds:load_any",
-        show=f"{_PIPELINES}.kinds:intention",
+        through="validating",
         help="Check CONFIG: its keys and values, and that the files it names are there.",
     ),
 )

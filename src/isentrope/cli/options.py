@@ -12,63 +12,69 @@ from typer import Argument, Option
 
 from isentrope.results.verbs import ENTROPIES, TRY, Kind
 
-
-def _option(name: str, kind: Any, info: Any, default: Any = None) -> Parameter:
-    """An option, or an argument, by the name that `KEYS` and the verb's function know it by."""
-    annotation = Annotated[kind, info]
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
 Texts = list[str] | None
 Text = str | None
 REQUIRED = Parameter.empty
 
-SETTINGS = _option(
-    "settings",
-    Texts,
-    Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; repeatable."),
-)
+
+def _option(
+    name: str,
+    kind: Any,
+    help: str,
+    flag: str = "",
+    metavar: str | None = None,
+    default: Any = None,
+    least: int | None = None,
+) -> Parameter:
+    """An option by the name that `KEYS` and the verb know it by: its flag, where none is given."""
+    info = Option(*flag.split(), metavar=metavar, help=help, min=least)
+    return Parameter(
+        name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
+    )
+
+
+def _argument(
+    name: str, metavar: str, help: str, kind: Any = str, default: Any = REQUIRED
+) -> Parameter:
+    """An argument likewise."""
+    info = Argument(metavar=metavar, help=help)
+    return Parameter(
+        name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
+    )
+
+
+_FILE, _SETTING = "A YAML file of settings.", "SECTION.KEY=VALUE"
+
+SETTINGS = _option("settings", Texts, "Override a setting; repeatable.", "--set", _SETTING)
 NO_VERIFY = _option(
     "no_verify",
     bool,
-    Option("--no-verify", help="Read files that were changed after they were written."),
-    False,
+    "Read files that were changed after they were written.",
+    "--no-verify",
+    default=False,
 )
 DETAILS = _option(
-    "details",
-    bool,
-    Option("--details", help="Print everything, and not the first screen of it."),
-    False,
+    "details", bool, "Print everything, and not the first screen of it.", "--details", default=False
 )
 CHANGES = (
     SETTINGS,
-    _option(
-        "folder", Text, Option("--out", metavar="FOLDER", help="Run folder (output.directory).")
-    ),
+    _option("folder", Text, "Run folder (output.directory).", "--out", "FOLDER"),
     NO_VERIFY,
 )
-CONFIG = _option(
-    "config", str, Argument(metavar="CONFIG", help="A YAML file of settings."), REQUIRED
-)
+CONFIG = _argument("config", "CONFIG", _FILE)
 NEW_RUN = (
-    _option("config", Text, Argument(metavar="[CONFIG]", help="A YAML file of settings.")),
-    _option("resume", Text, Option("--resume", metavar="RUN", help="Resume this run folder.")),
+    _argument("config", "[CONFIG]", _FILE, Text, None),
+    _option("resume", Text, "Resume this run folder.", metavar="RUN"),
 )
-START = _option(
-    "start", Text, Option("--from", metavar="CHECKPOINT", help="Start a run where another was.")
-)
+START = _option("start", Text, "Start a run where another was.", "--from", "CHECKPOINT")
 CHECKED = (
-    _option(
-        "config",
-        str,
-        Argument(metavar="CONFIG", help="A YAML file of settings, or a checkpoint folder."),
-        REQUIRED,
-    ),
+    _argument("config", "CONFIG", "A YAML file of settings, or a checkpoint folder."),
     _option(
         "replay",
         bool,
-        Option("--replay", help="Compare the recorded step with the one that was taken."),
-        False,
+        "Compare the recorded step with the one that was taken.",
+        "--replay",
+        default=False,
     ),
     *CHANGES,
 )
@@ -76,149 +82,103 @@ STUDY = (
     _option(
         "checkpoints",
         Texts,
-        Option(
-            "--checkpoints",
-            metavar="PATTERN",
-            help='Checkpoints to look at, as "run/training_state/*" in quotes; repeatable.',
-        ),
+        'Checkpoints to look at, as "run/training_state/*" in quotes; repeatable.',
+        metavar="PATTERN",
     ),
-    _option(
-        "repeats",
-        int | None,
-        Option("--repeats", min=1, help="Fresh update batches at each checkpoint."),
-    ),
+    _option("repeats", int | None, "Fresh update batches at each checkpoint.", least=1),
 )
-CONTROL = _option(
-    "control",
-    str,
-    Argument(metavar="CONTROL", help="Name of a control, several with commas, or all that act."),
-    REQUIRED,
+CONTROL = _argument(
+    "control", "CONTROL", "Name of a control, several with commas, or all that act."
 )
 STRENGTH = (
-    _option(
-        "strength",
-        list[float] | None,
-        Option("--strength", help="Multiple of the default strength; repeatable."),
-    ),
-    _option(
-        "change",
-        float | None,
-        Option("--change", help="Look for the strength that changes entropy by this a step."),
-    ),
+    _option("strength", list[float] | None, "Multiple of the default strength; repeatable."),
+    _option("change", float | None, "Look for the strength that changes entropy by this a step."),
 )
-LOGGED = _option(
-    "logged",
-    float | None,
-    Option("--logged", help="Entropy that the trainer logged, nats per token."),
-)
+LOGGED = _option("logged", float | None, "Entropy that the trainer logged, nats per token.")
 MEASURED = {
     TRY: (CONTROL, CONFIG, *STUDY, *STRENGTH, *CHANGES),
     ENTROPIES: (CONFIG, *STUDY, LOGGED, *CHANGES),
 }
 """Measuring verbs that have options of their own."""
 BRANCHED = (
-    _option(
+    _argument(
         "checkpoints",
+        "CHECKPOINT...",
+        "RUN/training_state/step_N, or a pattern in quotes.",
         list[str],
-        Argument(
-            metavar="CHECKPOINT...", help="RUN/training_state/step_N, or a pattern in quotes."
-        ),
-        REQUIRED,
     ),
-    _option(
-        "folder", str, Option("--out", metavar="FOLDER", help="Where all branches go."), REQUIRED
-    ),
+    _option("folder", str, "Where all branches go.", "--out", "FOLDER", REQUIRED),
     _option(
         "vary",
         Texts,
-        Option(
-            metavar="KEY=VALUE[,VALUE]",
-            help="Settings to compare with the unchanged ones; repeatable. Several keys in quotes: "
-            "all combinations.",
-        ),
+        "Settings to compare with the unchanged ones; repeatable. Several keys in quotes: all "
+        "combinations.",
+        metavar="KEY=VALUE[,VALUE]",
     ),
     _option(
         "repeats",
         int,
-        Option(min=1, help="Branches per checkpoint and setting, each a fresh draw."),
-        3,
+        "Branches per checkpoint and setting, each a fresh draw.",
+        default=3,
+        least=1,
     ),
-    _option("steps", int, Option(min=1, help="Steps of each branch."), 10),
+    _option("steps", int, "Steps of each branch.", default=10, least=1),
     _option(
         "prompts",
         int,
-        Option(min=2, help="Held-out prompts that starts and ends are evaluated on."),
-        256,
+        "Held-out prompts that starts and ends are evaluated on.",
+        default=256,
+        least=2,
     ),
-    _option("samples", int, Option(min=1, help="Responses to each of them."), 4),
-    _option(
-        "changes",
-        Texts,
-        Option("--set", metavar="SECTION.KEY=VALUE", help="A setting of every branch; repeatable."),
-    ),
+    _option("samples", int, "Responses to each of them.", default=4, least=1),
+    _option("changes", Texts, "A setting of every branch; repeatable.", "--set", _SETTING),
     NO_VERIFY,
 )
 CONVERTED = (
-    _option(
-        "source",
-        str,
-        Argument(metavar="SOURCE", help="The folder of the other trainer's checkpoint."),
-        REQUIRED,
-    ),
-    _option("out", str, Option("--out", help="Checkpoint folder, new."), REQUIRED),
+    _argument("source", "SOURCE", "The folder of the other trainer's checkpoint."),
+    _option("out", str, "Checkpoint folder, new.", default=REQUIRED),
     _option(
         "model",
         Text,
-        Option(
-            metavar="FOLDER",
-            help="With config.json and the tokenizer, or with adapter_config.json for an adapter.",
-        ),
+        "With config.json and the tokenizer, or with adapter_config.json for an adapter.",
+        metavar="FOLDER",
     ),
-    _option(
-        "run_settings",
-        Text,
-        Option("--settings", metavar="FILE", help="verl's .hydra/config.yaml of the run."),
-    ),
+    _option("run_settings", Text, "verl's .hydra/config.yaml of the run.", "--settings", "FILE"),
 )
 PLANNED = (
     CONFIG,
-    _option(
-        "verbs",
-        Texts,
-        Option("--verb", metavar="VERB", help="Plan this verb only; repeatable."),
-    ),
-    _option("memory", Text, Option(metavar="SIZE", help="Such as 16GB; what is free if left out.")),
-    _option("as_json", bool, Option("--json", help="Print the plans as JSON."), False),
+    _option("verbs", Texts, "Plan this verb only; repeatable.", "--verb", "VERB"),
+    _option("memory", Text, "Such as 16GB; what is free if left out.", metavar="SIZE"),
+    _option("as_json", bool, "Print the plans as JSON.", "--json", default=False),
     SETTINGS,
 )
 REPORTED = (
-    _option("run", str, Argument(metavar="RUN", help="A run folder."), REQUIRED),
-    _option("other", Text, Argument(metavar="[OTHER]", help="Another, to stand beside it.")),
-    _option(
-        "checkpoint",
-        Text,
-        Option(metavar="NAME", help="The one to show in full; the last measured."),
-    ),
+    _argument("run", "RUN", "A run folder."),
+    _argument("other", "[OTHER]", "Another, to stand beside it.", Text, None),
+    _option("checkpoint", Text, "The one to show in full; the last measured.", metavar="NAME"),
     _option(
         "evaluations",
         Texts,
-        Option("--evaluation", metavar="FOLDER", help="An evaluation of the run; repeatable."),
+        "An evaluation of the run; repeatable.",
+        "--evaluation",
+        "FOLDER",
     ),
     NO_VERIFY,
 )
 DEMONSTRATED = (
-    _option("folder", str, Option("--out", help="Run folder, new."), "runs/demo"),
-    _option("steps", int, Option(min=10, help="Dr. GRPO steps."), 40),
-    _option("fine_tuning_steps", int, Option(min=1, help="Supervised steps."), 400),
-    _option("evaluation_size", int, Option(min=16, help="Responses in E."), 256),
-    _option("seed", int, Option(help="Fixes everything."), 0),
+    _option("folder", str, "Run folder, new.", "--out", default="runs/demo"),
+    _option("steps", int, "Dr. GRPO steps.", default=40, least=10),
+    _option("fine_tuning_steps", int, "Supervised steps.", default=400, least=1),
+    _option("evaluation_size", int, "Responses in E.", default=256, least=16),
+    _option("seed", int, "Fixes everything.", default=0),
 )
 SHOWN = (
-    _option("config", Text, Argument(metavar="[CONFIG]", help="A YAML file; left out: defaults.")),
+    _argument("config", "[CONFIG]", "A YAML file; left out: defaults.", Text, None),
     _option(
         "kind",
         Kind | None,
-        Option("--for", help="The verb whose defaults are shown; measure if left out."),
+        "The verb whose defaults are shown; measure if left out.",
+        "--for",
     ),
     SETTINGS,
 )

@@ -1,55 +1,48 @@
-"""How each kind of verb is run: its settings read, its pipeline called, its results printed."""
+"""How each verb is run: its settings read, its pipeline called, its results printed.
 
-from __future__ import annotations
+Pipelines that load a trainer or figures are given by dotted names, so that other verbs start fast.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 from pkgutil import resolve_name as load
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isentrope.cli.commands import Command
 from isentrope.cli.console import err, out, say, say_written, show
-from isentrope.config.io import load_config
+from isentrope.cli.tables import (
+    print_findings,
+    print_plans,
+    printed_branches,
+    printed_evaluation,
+)
+from isentrope.config.evaluate import EvaluateConfig
+from isentrope.config.io import dump_config, load_config
 from isentrope.results.verbs import MEASURE, VERBS
 from isentrope.runs.branch_study import BranchStudy
 from isentrope.system.processes import rank
 from isentrope.system.progress import Progress
-from isentrope.verbs.kinds import KINDS, defaults, load_any
+from isentrope.verbs.kinds import KINDS, defaults, intention, load_any
 from isentrope.verbs.loop import run_verb
-
-if TYPE_CHECKING:
-    from isentrope.reports.report import Report
-    from isentrope.trainers.convert.write import Converted
-    from isentrope.verbs.sft import FineTuned
 
 
 def measuring(verb: Command, config: str, overrides: Sequence[str]) -> None:
     """Analyse each checkpoint by a measuring verb, and print what was found."""
     of = VERBS[verb.name]
-    settings = load_config(config, overrides)
     with Progress(err):
-        run = run_verb(of, settings, load(of.figure[0]) if of.figure else None)
+        figure = load(of.figure[0]) if of.figure else None
+        run = run_verb(of, load_config(config, overrides), figure)
     if rank() > 0:
         return
-    folders = run.measurements.values()
+    folders, printed = list(run.measurements.values()), load(of.printed)
     if of.together:
-        show(out, load(of.printed)(run.results))
-    *others, last = folders
-    for result, folder in zip(run.results, folders, strict=True):
-        if not of.together:
-            show(out, load(of.printed)(result, folder), result.warnings)
-    for folder in others:
+        show(out, printed(run.results))
+    else:
+        for result, folder in zip(run.results, folders, strict=True):
+            show(out, printed(result, folder), result.warnings)
+    for folder in folders[:-1]:
         say(f"Wrote {folder}")
-    say_written(last)
-
-
-def print_fine_tuned(fine_tuned: FineTuned) -> None:
-    """Print what fine-tuning made."""
-    say(f"Loss of the last step: {fine_tuned.loss:.4f} nats per token")
-    for name, share in fine_tuned.adherence.items():
-        if share is not None:
-            say(f"Greedy on held-out prompts, {name}: {share}")
-    say_written(fine_tuned.model)
+    say_written(folders[-1])
 
 
 def training(
@@ -69,16 +62,31 @@ def training(
             "Give one of a CONFIG to start a run, --resume RUN to resume one, and, of train, "
             "--from CHECKPOINT to start a run at a checkpoint of another."
         )
+    module = f"isentrope.verbs.{verb.name}"
     with Progress(err):
         if config is None:
-            module, _, _ = verb.run.partition(":")
             go_on = load(f"{module}:{'branch' if resume is None else 'resume'}")
             made = go_on(resume or start, overrides)
         else:
-            settings = load_config(config, overrides, KINDS[verb.name])
-            made = load(verb.run)(settings)
+            made = load(f"{module}:{verb.name}")(load_config(config, overrides, KINDS[verb.name]))
+    if rank() > 0:
+        return
+    if verb.name == "sft":
+        say(f"Loss of the last step: {made.loss:.4f} nats per token")
+        for name, share in made.adherence.items():
+            if share is not None:
+                say(f"Greedy on held-out prompts, {name}: {share}")
+    say_written(made.model if verb.name == "sft" else made)
+
+
+def evaluating(verb: Command, config: str, overrides: Sequence[str]) -> None:
+    """Evaluate checkpoints, and print a row for each."""
+    with Progress(err):
+        run = load("isentrope.verbs.evaluate:evaluate_checkpoints")
+        evaluated = run(load_config(config, overrides, EvaluateConfig))
     if rank() == 0:
-        load(verb.show)(made)
+        show(out, printed_evaluation(evaluated.results))
+        say_written(evaluated.table)
 
 
 def branching(
@@ -89,39 +97,36 @@ def branching(
     **sizes: Any,
 ) -> None:
     """Take branches, and print a table per checkpoint."""
-    asked = BranchStudy(vary=vary, changes=changes, folder=Path(folder), **sizes)
+    study = BranchStudy(vary=vary, changes=changes, folder=Path(folder), **sizes)
     with Progress(err):
-        branched = load(verb.run)(asked)
+        branched = load("isentrope.verbs.branch:branch_study")(study)
     if rank() == 0:
-        show(out, load(verb.show)(branched))
+        show(out, printed_branches(branched))
         say_written(branched.table)
 
 
 def checking(verb: Command, config: str, overrides: Sequence[str], replay: bool) -> None:
     """Check or replay, and print a table of findings per checkpoint."""
-    run = load("isentrope.verbs.replay:replay" if replay else verb.run)
+    run = load("isentrope.verbs.replay:replay" if replay else "isentrope.verbs.check:check")
     source = {"checkpoint": {"checkpoint_path": config}} if Path(config).is_dir() else config
     with Progress(err):
         findings = run(load_config(source, overrides))
     if rank() == 0:
         sound = "The step is the one taken." if replay else "Can be measured."
-        load(verb.show)(out, err, findings, sound)
+        print_findings(out, err, findings, sound)
 
 
 def planning(
     verb: Command, config: str, overrides: Sequence[str], as_json: bool, **options: Any
 ) -> None:
     """Plan, and print a table a verb."""
-    load(verb.show)(out, err, load(verb.run)(config, overrides, **options), as_json=as_json)
+    plans = load("isentrope.verbs.plan:plan")(config, overrides, **options)
+    print_plans(out, err, plans, as_json=as_json)
 
 
-def run_at_once(verb: Command, **given: Any) -> None:
-    """Do what is asked, and print what came of it."""
-    load(verb.show)(load(verb.run)(**given))
-
-
-def print_converted(made: Converted) -> None:
-    """Print what a converted checkpoint holds, and what to do next."""
+def converting(verb: Command, **given: str) -> None:
+    """Convert a checkpoint, and print what it holds and what to do next."""
+    made = load("isentrope.trainers.convert.write:convert")(**given)
     states = (
         "no optimizer state, so that no step can be computed"
         if made.parameters is None
@@ -132,8 +137,9 @@ def print_converted(made: Converted) -> None:
     say(f"Next: isentrope check {made.folder}")
 
 
-def print_report(report: Report) -> None:
-    """Print the sentences of a report that was written."""
+def reporting(verb: Command, **given: Any) -> None:
+    """Write a report, and print its sentences."""
+    report = load("isentrope.reports.report:write_report")(**given)
     for title, sentences in (("", report.claims), ("\nNot in the report:\n", report.missing)):
         if sentences:
             say(title + "\n".join(f"- {sentence}" for sentence in sentences))
@@ -142,10 +148,11 @@ def print_report(report: Report) -> None:
 
 
 def demonstrating(verb: Command, **sizes: Any) -> None:
-    """Run every verb in turn, each with its own tables, and print three sentences."""
+    """Run every verb in turn, each with its own tables, and print the verdict."""
     with Progress(err):
-        story = load(verb.run)(**sizes)
-    load(verb.show)(out, story)
+        claims = load("isentrope.cli.demo:demo")(**sizes)
+    for i, claim in enumerate(claims, 1):
+        out.conclude(f"{i}. {claim}")
 
 
 def showing(
@@ -159,15 +166,9 @@ def showing(
     if config and kind:
         raise ValueError(f"{config} says itself which verb it is for: leave --for away.")
     loaded = load_any(config, overrides) if config else defaults(kind or MEASURE.name, overrides)
-    load(verb.show)(load(verb.run)(loaded, comments=True))
-
-
-def print_text(text: str) -> None:
-    """Print settings as they are."""
-    out.conclude(text.rstrip())
+    out.conclude(dump_config(loaded, comments=True).rstrip())
 
 
 def validating(verb: Command, config: str, overrides: Sequence[str]) -> None:
     """Print what a configuration would do."""
-    loaded = load(verb.run)(config, overrides)
-    say(f"{config} is valid: {load(verb.show)(loaded)}.")
+    say(f"{config} is valid: {intention(load_any(config, overrides))}.")

@@ -41,6 +41,7 @@ EXPECTED = (IsentropeError, ValueError, OSError, RuntimeError, ImportError, Safe
 """Errors that are printed as their own sentence."""
 FAULTS = (RecursionError, NotImplementedError)
 """Kinds of them that no user is to blame for."""
+RUNNING = "isentrope.cli.running"
 FAULT_STATUS = 70
 PIPE_STATUS = 128 + int(getattr(signal, "SIGPIPE", 13))
 
@@ -65,7 +66,7 @@ def run(verb: Command, given: dict[str, Any]) -> None:
         ):
             if not verifying():
                 logging.getLogger("isentrope").warning(NOT_VERIFIED)
-            load(verb.through)(verb, **asked(given))
+            load(f"{RUNNING}:{verb.through}")(verb, **asked(given))
             sys.stdout.flush()
     except BaseException as error:
         forget_frames(error)  # they hold models, and with them the group that is left

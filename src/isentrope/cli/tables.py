@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as RichTable
 
 from isentrope.checks import Finding
-from isentrope.cli.console import Results, out, say, say_written, show
+from isentrope.cli.console import Results, say, show
 from isentrope.nouns.estimate import Estimate
 from isentrope.planning.plan import Plan
 from isentrope.runs.branch_effects import START
 from isentrope.runs.branch_study import UNCHANGED
-from isentrope.runs.evaluation_folder import EvaluatedRow, EvaluationResult
+from isentrope.runs.evaluation_folder import EvaluationResult
 from isentrope.system.formatting import MISSING, gigabytes, known, sizes_in_words
-from isentrope.verbs.printed import Column, Printed, Table
+from isentrope.verbs.printed import Column, Printed, Table, ends
 
-if TYPE_CHECKING:  # they import trl
-    from isentrope.verbs.branch import Branched
-    from isentrope.verbs.evaluate import Evaluated
+if TYPE_CHECKING:
+    from isentrope.verbs.branch import Branched  # imports trl
 
 _HEADS = {"entropy_per_token": "h", "reward": "reward"}
 
@@ -34,35 +31,33 @@ _HEADS = {"entropy_per_token": "h", "reward": "reward"}
 def printed_branches(branched: Branched) -> Printed:
     """A row per setting: its difference from unchanged, and the change over the branch."""
     repeats = branched.effects[0].estimate.n
-    of = f"{repeats} repeat{'s' if repeats > 1 else ''}"
     for start in branched.starts:
-        steps = start.until - start.step
-        title = (
-            f"{start.name}, {steps} step{'s' if steps > 1 else ''} on: differences from unchanged, "
-            f"mean of {of}; h in nats per token"
-        )
         found = {
             (e.setting, e.quantity, e.against): e.estimate
             for e in branched.effects
             if e.checkpoint == start.name
         }
-        settings = list(dict.fromkeys(setting for setting, *_ in found))
-        yield Table(title, settings, list(_columns(found)))
+        columns = [Column("setting", _short, left=True)]
+        for quantity, head in _HEADS.items():
+            change, since = (_effects(found, quantity, of) for of in (UNCHANGED, START))
+            columns += [
+                Column(f"Δ{head}", change),
+                Column(f"95 %, {head}", lambda s, of=change: (e := of(s)) and ends(e), rank=1),
+                Column(f"{head} since start", since, rank=2),
+            ]
+        title = (
+            f"{start.name}, {start.until - start.step} steps on: differences from unchanged, mean "
+            f"over {repeats} repeats ± standard error; h in nats per token"
+        )
+        yield Table(title, list(dict.fromkeys(setting for setting, *_ in found)), columns)
     if repeats == 1:
         yield "  note  One repeat has no interval: --repeats 3 or more gives one."
 
 
-def _columns(found: Mapping[tuple[str, str, str], Estimate]) -> Iterator[Column]:
-    def cell(
-        write: Callable[[Estimate | None], str], quantity: str, against: str
-    ) -> Callable[[str], str]:
-        return lambda setting: write(found.get((setting, quantity, against)))
-
-    yield Column("setting", _short, left=True)
-    for quantity, head in _HEADS.items():
-        yield Column(f"Δ{head}", cell(_value, quantity, UNCHANGED))
-        yield Column(f"95 %, {head}", cell(_interval, quantity, UNCHANGED), rank=1)
-        yield Column(f"{head} since start", cell(_both, quantity, START), rank=2)
+def _effects(
+    found: Mapping[tuple[str, str, str], Estimate], quantity: str, against: str
+) -> Callable[[str], Estimate | None]:
+    return lambda setting: found.get((setting, quantity, against))
 
 
 def _short(setting: str) -> str:
@@ -70,28 +65,11 @@ def _short(setting: str) -> str:
     return "\n".join(part.partition(".")[2] or part for part in setting.split())
 
 
-def _value(estimate: Estimate | None) -> str:
-    return MISSING if estimate is None else f"{estimate.value:+.2g}"
-
-
-def _interval(estimate: Estimate | None) -> str:
-    if estimate is None or math.isnan(estimate.ci_low):
-        return MISSING
-    return f"[{estimate.ci_low:.2g}, {estimate.ci_high:.2g}]"
-
-
-def _both(estimate: Estimate | None) -> str:
-    return f"{_value(estimate)} {_interval(estimate)}"
-
-
-MARKS = {True: "[green]ok[/green]", False: "[red]FAIL[/red]", None: "[dim]-[/dim]"}
+MARKS = {True: "ok", False: "FAIL", None: "-"}
 
 
 def print_findings(
-    out: Results,
-    err: Console,
-    by_checkpoint: dict[str, list[Finding]],
-    sound: str = "Can be measured.",
+    out: Results, err: Console, by_checkpoint: dict[str, list[Finding]], sound: str
 ) -> None:
     """Print a table per checkpoint, and a sentence where no check failed.
 
@@ -100,21 +78,22 @@ def print_findings(
     Raises:
         Exit: With status 1, if a check failed.
     """
+    columns = (
+        Column("", lambda finding: MARKS[finding.passed], left=True),
+        Column("check", "name", left=True),
+        Column(
+            "what was seen, and what to do",
+            lambda finding: f"{finding.detail}\n{finding.advice}".strip(),
+            left=True,
+        ),
+    )
     for name, findings in by_checkpoint.items():
         if out.room < math.inf and (passed := sum(f.passed is True for f in findings)):
             of = f"{passed} of {len(findings)}"
             say(f"{name}: {of} checks passed; --details says what each has seen.", out)
             findings = [f for f in findings if not f.passed]
-        if not findings:
-            continue
-        table = RichTable(title=name, title_justify="left")
-        for column in ("", "check", "what was seen, and what to do"):
-            table.add_column(column, overflow="fold")
-        for finding in findings:
-            advice = f"\n[bold]{escape(finding.advice)}[/bold]" if finding.advice else ""
-            seen = escape(finding.detail) + advice
-            table.add_row(MARKS[finding.passed], escape(finding.name), seen)
-        out.print(table)
+        if findings:
+            show(out, [Table(name, findings, columns)])
     broken = sum(f.passed is False for findings in by_checkpoint.values() for f in findings)
     if broken:
         err.print(f"{broken} checks failed.", style="red")
@@ -133,11 +112,8 @@ COLUMNS = {
 }
 """Metrics on the screen besides pass@k; the rest is in the file."""
 
-
-def print_evaluated(evaluated: Evaluated) -> None:
-    """Print the table of an evaluation, and where all of it is."""
-    show(out, printed_evaluation(evaluated.results))
-    say_written(evaluated.table)
+_RANKS = {"entropy_per_token": 1, "response_length": 2, "reward": 2}
+"""What is kept before the others besides the first metric; those come by their order."""
 
 
 def printed_evaluation(results: Sequence[EvaluationResult]) -> Printed:
@@ -151,14 +127,16 @@ def printed_evaluation(results: Sequence[EvaluationResult]) -> Printed:
 def evaluation_table(results: Sequence[EvaluationResult]) -> Table:
     """A row per checkpoint and decoding, with the metrics that have a value somewhere."""
     rows = [(result.checkpoint, row) for result in results for row in result.rows]
-    given = [name for name, estimate in rows[0][1].metrics.items() if estimate]
+    first = rows[0][1]
+    given = [name for name, estimate in first.metrics.items() if estimate]
     passes = [name for name in given if name.startswith("pass_at_")]
     shown = {name: name.replace("_at_", "@") for name in passes[:1] + passes[1:][-1:]}
     shown |= {name: title for name, title in COLUMNS.items() if name in given}
-    if all(_number(row, "reward") == _number(row, "pass_at_1") for _, row in rows):
+    metrics = [row.metrics for _, row in rows]
+    if all(_value(of.get("reward")) == _value(of.get("pass_at_1")) for of in metrics):
         shown.pop("reward", None)  # right or wrong, and nothing else
     title = (
-        f"{results[0].dataset}, {results[0].split}: {rows[0][1].n_prompts} prompts, "
+        f"{results[0].dataset}, {results[0].split}: {first.n_prompts} prompts, "
         "± standard error; ℋ and h in nats per sequence and per token"
     )
     columns = [
@@ -175,12 +153,7 @@ def evaluation_table(results: Sequence[EvaluationResult]) -> Table:
     return Table(title, rows, columns)
 
 
-_RANKS = {"entropy_per_token": 1, "response_length": 2, "reward": 2}
-"""What is kept before the others besides the first metric; those come by their order."""
-
-
-def _number(row: EvaluatedRow, name: str) -> float | None:
-    estimate = row.metrics.get(name)
+def _value(estimate: Estimate | None) -> float | None:
     return None if estimate is None else known(estimate.value)
 
 
