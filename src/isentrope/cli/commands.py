@@ -73,7 +73,7 @@ COMMANDS = (
     Command(
         "evaluate",
         (options.CONFIG, *options.CHANGES),
-        through="evaluating",
+        through="evaluating_checkpoints",
         help="Evaluate checkpoints on a task: pass@k, lengths, entropy.",
         kept="Finished chunks of prompts are kept: run the same command again to go on.",
     ),

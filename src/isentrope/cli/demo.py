@@ -69,26 +69,24 @@ def demo(
             _chapter("evaluation")
             evaluated = evaluate_checkpoints(evaluation_config(where, steps, seed))
             show(out, [evaluation_table(evaluated.results)])
-            _measure(measurement_config(where, steps, evaluation_size, seed))
+            config, prepare = (
+                measurement_config(where, steps, evaluation_size, seed),
+                PreparedOnce(),
+            )
+            _chapter("measure: what one more step does to entropy")
+            run = run_verb(MEASURE, config, entropy_change_figure, prepare)
+            show(out, printed_measurements(run.results[-1:]))
+            _chapter("influence: which tokens do it")
+            run = run_verb(INFLUENCE, config, prepare=prepare)
+            result = run.results[-1]
+            show(out, printed_influence(result, run.folder), result.warnings)
+            _chapter("kernel and audit: how responses are tied, and what the proxies see")
+            for verb in (KERNEL, AUDIT):
+                run_verb(verb, config, prepare=prepare)
             _chapter("report")
             report = write_report(where)
             out.conclude(f"Wrote {report.page}\n")
     return report.claims
-
-
-def _measure(config: MeasureConfig) -> None:
-    """What one more step does to entropy, who does it, and how responses are tied."""
-    prepare = PreparedOnce()
-    _chapter("measure: what one more step does to entropy")
-    run = run_verb(MEASURE, config, entropy_change_figure, prepare)
-    show(out, printed_measurements(run.results[-1:]))
-    _chapter("influence: which tokens do it")
-    run = run_verb(INFLUENCE, config, prepare=prepare)
-    result = run.results[-1]
-    show(out, printed_influence(result, run.folder), result.warnings)
-    _chapter("kernel and audit: how responses are tied, and what the proxies see")
-    for verb in (KERNEL, AUDIT):
-        run_verb(verb, config, prepare=prepare)
 
 
 def fine_tuning_config(folder: Path, steps: int, seed: int) -> SftConfig:

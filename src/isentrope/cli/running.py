@@ -79,7 +79,7 @@ def training(
     say_written(made.model if verb.name == "sft" else made)
 
 
-def evaluating(verb: Command, config: str, overrides: Sequence[str]) -> None:
+def evaluating_checkpoints(verb: Command, config: str, overrides: Sequence[str]) -> None:
     """Evaluate checkpoints, and print a row for each."""
     with Progress(err):
         run = load("isentrope.verbs.evaluate:evaluate_checkpoints")

@@ -108,47 +108,33 @@ def fit_entropy_law(
             f"The law is fitted to one entropy and one reward per step, {MIN_STEPS} steps or more; "
             f"got shapes {h.shape} and {r.shape}."
         )
-    if not (np.isfinite(h).all() and np.isfinite(r).all()):
-        raise ValueError("The law needs finite entropies and rewards: drop the steps without one.")
-    if h.max() > _LARGEST:
+    if not (np.isfinite(h).all() and np.isfinite(r).all() and h.max() <= _LARGEST):
         raise ValueError(
-            f"An entropy of {h.max():.4g} nats per token is more than any vocabulary has: give "
-            "entropies per token, in nats."
+            "The law needs finite rewards, and finite entropies per token in nats, of which no "
+            f"vocabulary has more than {_LARGEST:g}: drop the steps without one."
         )
     block = np.arange(len(h)) * BLOCKS // len(h)
     x = np.exp(h)
     if not all(np.ptp(x[block != g]) > 0 for g in range(BLOCKS)):
         raise ValueError("The entropy is the same at every step, so there is no law to fit.")
-    whole = _fit(x, r)
-    rest = r - (whole[1] - whole[0] * x)
+    slope, intercept, _ = _line(x, r)
+    rest = r - (intercept - slope * x)
     exact = float(np.abs(rest).max()) <= 1e-9 * float(np.ptp(r))  # the remainder is rounding
-    if exact:
-        rest = np.zeros_like(rest)
-    rho = _autocorrelation(rest)
-    warnings = [] if len(h) >= MIN_STEPS_FOR_INTERVAL else [_TOO_SHORT.format(steps=len(h))]
-    inflation = 1.0 if exact else inflation_of_errors(rho, len(h))
-    options: dict[str, Any] = {"confidence": confidence, "inflation": inflation}
-    options["caveats"] = Caveats(trusted=not warnings)
-    a, b, ceiling = _estimates(_fit, x, r, block, **options)
-    options["caveats"] = Caveats(trusted=not exact)
-    if not exact:  # a run that bends leaves residuals of the line that are alike for that reason
-        bent = r - _powers(x - x.mean()) @ _quadratic(x - x.mean(), r)[0]
-        options["inflation"] = inflation_of_errors(_autocorrelation(bent), len(h))
-    (c,) = _estimates(_curvature, x - x.mean(), r, block, **options)
-    law = EntropyLaw(
-        a,
-        b,
-        ceiling,
-        1 - float((rest**2).mean()) / float(r.var()) if r.var() > 0 else 0.0,
-        float(np.sqrt((rest**2).mean())),
-        rho,
-        c,
+    rest = np.zeros_like(rest) if exact else rest
+    # a run that bends leaves residuals of the line that are alike for that reason
+    centred, few = x - x.mean(), len(h) < MIN_STEPS_FOR_INTERVAL
+    bent = rest if exact else r - _powers(centred) @ _quadratic(centred, r)
+    options: dict[str, Any] = {"block": block, "confidence": confidence}
+    *_, c = _estimates(_quadratic, centred, r, bent, Caveats(trusted=not exact), **options)
+    warnings = (_TOO_SHORT.format(steps=len(h)),) if few else ()
+    warnings += (_MISFIT,) if c.ci_low > 0 or c.ci_high < 0 else ()
+    a, b, ceiling = (
+        replace(part, warnings=warnings)
+        for part in _estimates(_line, x, r, rest, Caveats(trusted=not few), **options)
     )
-    if law.misfits:
-        warnings.append(_MISFIT)
-    parts = {"a": law.a, "b": law.b, "ceiling": law.ceiling}
-    noted = {name: replace(part, warnings=tuple(warnings)) for name, part in parts.items()}
-    return replace(law, **noted, warnings=tuple(warnings))
+    explained = 1 - float((rest**2).mean()) / float(r.var()) if r.var() > 0 else 0.0
+    residual, rho = float(np.sqrt((rest**2).mean())), _autocorrelation(rest)
+    return EntropyLaw(a, b, ceiling, explained, residual, rho, c, warnings)
 
 
 def inflation_of_errors(rho: float, steps: int) -> float:
@@ -172,14 +158,16 @@ def _estimates(
     fit: Callable[[np.ndarray, np.ndarray], np.ndarray],
     x: np.ndarray,
     r: np.ndarray,
+    rest: np.ndarray,
+    caveats: Caveats,
+    *,
     block: np.ndarray,
-    inflation: float,
-    **options: Any,
+    confidence: float,
 ) -> list[Estimate]:
-    """Coefficients with the delete-a-block jackknife, its errors inflated."""
-    whole = fit(x, r)
+    """Coefficients with the delete-a-block jackknife, inflated as the residuals `rest` say."""
     left = np.array([fit(x[block != g], r[block != g]) for g in range(BLOCKS)])
-    se = inflation * np.sqrt((BLOCKS - 1) / BLOCKS * ((left - left.mean(0)) ** 2).sum(0))
+    errors = np.sqrt((BLOCKS - 1) / BLOCKS * ((left - left.mean(0)) ** 2).sum(0))
+    errors *= inflation_of_errors(_autocorrelation(rest), len(r))
     return [
         Estimate.from_standard_error(
             float(value),
@@ -188,13 +176,14 @@ def _estimates(
             unit="reward",
             method=_METHOD,
             degrees_of_freedom=BLOCKS - 1,
-            **options,
+            confidence=confidence,
+            caveats=caveats,
         )
-        for value, error in zip(whole, se, strict=True)
+        for value, error in zip(fit(x, r), errors, strict=True)
     ]
 
 
-def _fit(x: np.ndarray, r: np.ndarray) -> np.ndarray:
+def _line(x: np.ndarray, r: np.ndarray) -> np.ndarray:
     """(a, b, b − a) by least squares."""
     dx = x - x.mean()
     a = -(dx @ r) / (dx @ dx)
@@ -202,16 +191,10 @@ def _fit(x: np.ndarray, r: np.ndarray) -> np.ndarray:
     return np.array([a, b, b - a])
 
 
-def _curvature(x: np.ndarray, r: np.ndarray) -> np.ndarray:
-    """(c,) by least squares of r on 1, x, x²; NaN where x has two values only."""
-    coefficients, rank = _quadratic(x, r)
-    return coefficients[2:] if rank == 3 else np.array([np.nan])
-
-
-def _quadratic(x: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, int]:
-    """Coefficients of 1, x and x² by least squares, and how many of them are determined."""
+def _quadratic(x: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """Coefficients of 1, x and x² by least squares; the last is NaN where x has two values only."""
     coefficients, _, rank, _ = np.linalg.lstsq(_powers(x), r, rcond=1e-10)
-    return coefficients, int(rank)
+    return coefficients if rank == 3 else np.append(coefficients[:2], np.nan)
 
 
 def _powers(x: np.ndarray) -> np.ndarray:

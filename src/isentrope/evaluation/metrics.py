@@ -172,54 +172,38 @@ def estimate_metrics(
         By name, in the order of `metric_names`; None where a metric has no meaning.
     """
     values: dict[str, Estimate | None] = {}
+    prompts, lengths = records["prompt"], records["length"]
     if "pass_at_k" in metrics:
         by_prompt = records.groupby("prompt")["right"]
         drawn, right = (torch.tensor(x.tolist()) for x in (by_prompt.size(), by_prompt.sum()))
         values |= {f"pass_at_{k}": pass_at_k(drawn, right, k) for k in (ks if sampled else (1,))}
-    if "reward" in metrics:
-        values["reward"] = _reward(records)
-    for name in ("format", "truncated"):
+    for name, unit in (
+        ("reward", "reward"),
+        ("format", "share of responses"),
+        ("truncated", "share of responses"),
+    ):
         if name in metrics and records[name].notna().all():
-            values[name] = _share(records, name)
+            column = records[name].astype(float)
+            values[name] = _over_prompts(prompts, column, unit=unit, positive=False)
+            if column.between(0, 1).all():
+                values[name] = bounded_mean(_tensor(column.groupby(prompts).mean()), unit)
     if "response_length" in metrics:
-        values |= _lengths(records)
-    if sampled:
-        values |= _entropies(records, metrics)
-    return {name: values.get(name) for name in metric_names(metrics, ks)}
-
-
-def _reward(records: pd.DataFrame) -> Estimate:
-    if records["reward"].between(0, 1).all():
-        return _share(records, "reward", unit="reward")
-    return _over_prompts(records["prompt"], records["reward"], unit="reward", positive=False)
-
-
-def _share(records: pd.DataFrame, name: str, unit: str = "share of responses") -> Estimate:
-    by_prompt = records[name].astype(float).groupby(records["prompt"]).mean()
-    return bounded_mean(_tensor(by_prompt), unit)
-
-
-def _lengths(records: pd.DataFrame) -> dict[str, Estimate | None]:
-    parts = {"": records, "_right": records[records["right"]], "_wrong": records[~records["right"]]}
-    return {
-        f"response_length{which}": _over_prompts(part["prompt"], part["length"], unit="tokens")
-        for which, part in parts.items()
-        if len(part)
-    }
-
-
-def _entropies(records: pd.DataFrame, metrics: Sequence[Metric]) -> dict[str, Estimate | None]:
-    values: dict[str, Estimate | None] = {}
-    prompts, methods = records["prompt"], {"entropy": "rao-blackwell", "surprisal": "surprisal"}
-    for metric, method in methods.items():
-        if metric in metrics:
-            whole, per_token = NAMES[metric]
-            sums, lengths = records[metric], records["length"]
+        for name, of in zip(
+            NAMES["response_length"],
+            (lengths > 0, records["right"], ~records["right"]),
+            strict=True,
+        ):
+            if of.any():
+                values[name] = _over_prompts(prompts[of], lengths[of], unit="tokens")
+    for name, method in {"entropy": "rao-blackwell", "surprisal": "surprisal"}.items():
+        if sampled and name in metrics:
+            whole, per_token = NAMES[name]
+            sums = records[name]
             values[whole] = _over_prompts(prompts, sums, unit="nats per sequence", method=method)
             values[per_token] = _over_prompts(prompts, sums, lengths, method=method)
-    if "forking_entropy" in metrics:
+    if sampled and "forking_entropy" in metrics:
         values["forking_entropy"] = forking_entropy(records["entropies"].tolist(), prompts)
-    return values
+    return {name: values.get(name) for name in metric_names(metrics, ks)}
 
 
 def forking_entropy(

@@ -137,15 +137,30 @@ class VllmEngine:
         Returns:
             The responses, with the log-probabilities they were drawn with where sampled.
         """
-        outputs = self._llm.generate(
-            [{"prompt_token_ids": list(p.token_ids or ())} for p in prompts],
-            [
-                self._parameters(policy, first + i, samples_per_prompt, decoding)
-                for i in range(len(prompts))
-            ],
-            use_tqdm=False,
-            lora_request=self._adapter(checkpoint),
-        )
+        from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
+        from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
+
+        sampled, lora = decoding == "sampled", None
+        if self._adapters is not None:
+            number = self._adapters.setdefault(checkpoint, len(self._adapters) + 1)
+            lora = LoRARequest(f"adapter_{number}", number, str(checkpoint))
+        parameters = [
+            SamplingParams(
+                n=samples_per_prompt,
+                temperature=self._temperature if sampled else 0.0,
+                top_p=1.0,
+                top_k=0,
+                min_p=0.0,
+                max_tokens=self._length,
+                seed=int(np.random.SeedSequence([self._seed, first + i]).generate_state(1)[0]),
+                stop_token_ids=list(policy.eos_token_ids) or None,
+                logprobs=0,
+                detokenize=False,
+            )
+            for i in range(len(prompts))
+        ]
+        ids_of_prompts = [{"prompt_token_ids": list(p.token_ids or ())} for p in prompts]
+        outputs = self._llm.generate(ids_of_prompts, parameters, use_tqdm=False, lora_request=lora)
         answers = [answer for output in outputs for answer in output.outputs]
         ids = [torch.tensor(list(answer.token_ids)) for answer in answers]
         index = torch.arange(len(prompts)).repeat_interleave(samples_per_prompt)
@@ -153,35 +168,10 @@ class VllmEngine:
             [prompts[i] for i in index.tolist()],
             index,
             response_ids=ids,
-            sampler_logprobs=[_logprobs(a) for a in answers] if decoding == "sampled" else None,
+            sampler_logprobs=[_logprobs(a) for a in answers] if sampled else None,
             response_texts=texts_of(policy, ids),
             max_new_tokens=self._length,
         )
-
-    def _parameters(self, policy: Policy, number: int, samples: int, decoding: Decoding) -> Any:
-        from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
-
-        own_seed = np.random.SeedSequence([self._seed, number]).generate_state(1)[0]
-        return SamplingParams(
-            n=samples,
-            temperature=self._temperature if decoding == "sampled" else 0.0,
-            top_p=1.0,
-            top_k=0,
-            min_p=0.0,
-            max_tokens=self._length,
-            seed=int(own_seed),
-            stop_token_ids=list(policy.eos_token_ids) or None,
-            logprobs=0,
-            detokenize=False,
-        )
-
-    def _adapter(self, checkpoint: Path) -> Any:
-        if self._adapters is None:
-            return None
-        from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
-
-        number = self._adapters.setdefault(checkpoint, len(self._adapters) + 1)
-        return LoRARequest(f"adapter_{number}", number, str(checkpoint))
 
 
 def _logprobs(answer: Any) -> torch.Tensor:
