@@ -44,7 +44,7 @@ def test_entropy_is_held_against_its_target(tmp_path):
         "average the two are 5.0 % apart."
     )
     assert set(panel.data["of"]) == {"attained", "target"}
-    band = panel.figure.axes[0].collections[0]
+    band = panel.drawn.figure().axes[0].collections[0]
     heights = band.get_paths()[0].vertices[:, 1]
     assert (heights.min(), heights.max()) == pytest.approx((0.2 - 0.01, 0.22 + 0.01))
 

@@ -95,7 +95,7 @@ def test_without_an_interval_of_the_noise_scale_there_is_no_number_of_it(tmp_pat
 def test_the_panel_draws_the_rates_at_which_both_have_intervals(tmp_path):
     said(tmp_path, rewarded(estimate(5e-3, 1e-3)))
     (panel,) = trade_off(read_run(tmp_path))
-    (axes,) = panel.figure.axes
+    (axes,) = panel.drawn.figure().axes
     points = next(line for line in axes.lines if line.get_marker() == "o")
     assert len(points.get_xdata()) == 2
     assert list(panel.data["ΔJ (reward)"]) == [2e-4, 0.018]

@@ -54,7 +54,7 @@ def panel(rng, shift, key, noise):
     found = estimate(own.mean(), own.std(ddof=1) / np.sqrt(40), 40)
     source = Source("", "", Provenance(seeds={"E": key}))
     numbers, series = {"x": found}, {"x": influences}
-    return Panel(source, "", "", "", pd.DataFrame(), numbers=numbers, influences=series)
+    return Panel(source, "", "", "", numbers=numbers, influences=series)
 
 
 def test_runs_that_share_their_prompts_are_compared_in_pairs():

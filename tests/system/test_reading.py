@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 import isentrope
-from isentrope.reports.read_run import read_log
+from isentrope.reports.evaluations import read_log
 from isentrope.system import files, reading
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.file_contents import TableSchema

@@ -15,7 +15,7 @@ ROOMS = ("planning", "config", "results", "runs", "verbs", "reports", "cli")
 """Packages that know verbs; below them the words are columns, controls and functions."""
 
 OTHER_MEANINGS = {
-    "reports/panels/training.py": {"noise"},  # of a training run
+    "reports/panels/curves.py": {"noise"},  # of a training run
     "reports/read_run.py": {"influence"},
     "runs/study_table.py": {"influence"},
     "verbs/detailed_log.py": {"entropies"},

@@ -38,8 +38,8 @@ class Difference:
 
 def differences(first: Panel, second: Panel | None = None) -> Iterator[Difference]:
     """The differences of what two panels have in common; none where there is one panel."""
-    for name, one in first.numbers.items():
-        two = None if second is None else second.numbers.get(name)
+    for name, one in first.compared.items():
+        two = None if second is None else second.compared.get(name)
         if second is None or two is None or not math.isfinite(one.value + two.value):
             continue
         seeds = first.source.made_with.seeds

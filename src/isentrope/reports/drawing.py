@@ -1,7 +1,7 @@
 """What figures are made of: marks (series, levels, bars) on axes with labels and a legend.
 
-A mark is a function of axes; `chart` draws marks into a figure. A figure is WIDTH units wide, which
-is a column of the page on a desktop; on a phone it shrinks by a fifth and can still be read.
+A mark is a function of axes; a `Chart` draws marks into a figure. A figure is WIDTH units wide,
+which is a column of the page on a desktop; on a phone it shrinks by a fifth and can still be read.
 
 A meaning has one colour in every figure, in a light and a dark shade. Figures are drawn in the
 light shades; in the page each is replaced by its CSS variable, so that a reader who prefers a dark
@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.words import has_interval, number
+from isentrope.reports.words import has_interval, number, rows_of
 from isentrope.system.formatting import power_of_ten
 
 COLOURS = {
@@ -163,44 +163,56 @@ def dashed(place: float, label: str, across: str = "y", dashes: Sequence[float] 
     return lambda axes: (axes.axvline if across == "x" else axes.axhline)(place, **style)
 
 
-def chart(x: str, rows: Mapping[str, Sequence[Mark]], height: int = 310) -> Figure:
+@dataclass(frozen=True)
+class Chart:
     """A figure of marks, with numbers at the ticks, faint lines, and a legend above.
 
-    Args:
+    Attributes:
         x: Label of the horizontal axis, which all rows share.
         rows: What is drawn, by the label of its vertical axis, from top to bottom.
         height: Of the figure.
-
-    Returns:
-        The figure; zero is marked on axes that have it.
     """
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH / DOTS, height / DOTS), layout="constrained")
-        panels = figure.subplots(len(rows), 1, squeeze=False, sharex=True)[:, 0]
-        for axes, (y, marks) in zip(panels, rows.items(), strict=True):
-            for mark in marks:
-                mark(axes)
-            axes.tick_params(which="both", labelsize=11, colors=MUTED)  # made when drawn
-            for axis, label, across in (
-                (axes.xaxis, x, axes.axvline),
-                (axes.yaxis, y, axes.axhline),
-            ):
-                low, high = axis.get_view_interval()
-                if low < 0 < high and label not in ("", STEP):
-                    across(0, color=MUTED, linewidth=0.8, zorder=0)
-                _furnish(axis, label)
-            axes.grid(color=LINE, linewidth=0.8)
-            axes.label_outer()
-        if panels[0].get_legend_handles_labels()[1]:  # above the panel, where it covers nothing
-            panels[0].legend(
-                loc="lower left",
-                bbox_to_anchor=(0, 1.0),
-                ncols=2,
-                frameon=False,
-                handlelength=1.6,
-                columnspacing=1.4,
-            )
-    return figure
+
+    x: str
+    rows: Mapping[str, Sequence[Mark]]
+    height: int = 310
+
+    def table(self) -> pd.DataFrame:
+        """The numbers of its series."""
+        drawn = [(mark, y) for y, marks in self.rows.items() for mark in marks]
+        tables = [mark.table(self.x, y) for mark, y in drawn if isinstance(mark, Series)]
+        return pd.concat(tables, ignore_index=True)
+
+    def figure(self) -> Figure:
+        """The figure; zero is marked on axes that have it."""
+        with mpl.rc_context(STYLE):
+            size = (WIDTH / DOTS, self.height / DOTS)
+            figure = Figure(figsize=size, layout="constrained")
+            panels = figure.subplots(len(self.rows), 1, squeeze=False, sharex=True)[:, 0]
+            for axes, (y, marks) in zip(panels, self.rows.items(), strict=True):
+                for mark in marks:
+                    mark(axes)
+                axes.tick_params(which="both", labelsize=11, colors=MUTED)  # made when drawn
+                for axis, label, across in (
+                    (axes.xaxis, self.x, axes.axvline),
+                    (axes.yaxis, y, axes.axhline),
+                ):
+                    low, high = axis.get_view_interval()
+                    if low < 0 < high and label not in ("", STEP):
+                        across(0, color=MUTED, linewidth=0.8, zorder=0)
+                    _furnish(axis, label)
+                axes.grid(color=LINE, linewidth=0.8)
+                axes.label_outer()
+            if panels[0].get_legend_handles_labels()[1]:  # above it, where it covers nothing
+                panels[0].legend(
+                    loc="lower left",
+                    bbox_to_anchor=(0, 1.0),
+                    ncols=2,
+                    frameon=False,
+                    handlelength=1.6,
+                    columnspacing=1.4,
+                )
+        return figure
 
 
 def _furnish(axis: Any, label: str) -> None:
@@ -215,40 +227,51 @@ def _furnish(axis: Any, label: str) -> None:
         axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
 
 
-def named_rows(names: Sequence[str], label: str, *marks: Mark) -> Figure:
-    """Rows from top to bottom with their names, over an axis of numbers."""
-    figure = chart(label, {"": marks}, 90 + 30 * len(names))
-    (axes,) = figure.axes
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
-    axes.spines["left"].set_visible(False)
-    return figure
+@dataclass(frozen=True)
+class Named:
+    """Estimates by name from top to bottom: bars of one series, or points of two.
 
-
-def bars(
-    estimates: Mapping[str, Estimate], label: str, starts: Sequence[float] | float = 0.0
-) -> Figure:
-    """Horizontal bars with their names, and whiskers at their ends.
-
-    Args:
-        estimates: By name, which may have a colour of its own; others are coloured by sign.
-        label: Of the axis.
+    Attributes:
+        label: Of the axis of numbers.
+        series: By name; a name of an estimate may have a colour of its own in bars, and others are
+            coloured by sign.
         starts: Where the bars begin.
-
-    Returns:
-        The figure.
     """
-    places, values = range(len(estimates)), [e.value for e in estimates.values()]
-    style: Any = {
-        "color": [
-            OF_ORDERS.get(name.partition("  ")[0], by_sign(e.value))
-            for name, e in estimates.items()
-        ],
-        "xerr": errors(estimates.values()),
-        "error_kw": {"elinewidth": 1, "capsize": 2.5, "color": INK, "ecolor": INK},
-    }
-    return named_rows(
-        list(estimates), label, lambda axes: axes.barh(places, values, 0.56, starts, **style)
-    )
+
+    label: str
+    series: Mapping[str, Mapping[str, Estimate]]
+    starts: Sequence[float] | float = 0.0
+
+    def table(self) -> pd.DataFrame:
+        """A row per estimate."""
+        tables = [rows_of(of).assign(by=by) for by, of in self.series.items()]
+        return pd.concat(tables, ignore_index=True)
+
+    def figure(self) -> Figure:
+        """The figure."""
+        names = list(dict.fromkeys(name for of in self.series.values() for name in of))
+        marks = [self._bars]
+        if len(self.series) > 1:
+            looks = ((MEASURED, "o", -0.14), (LOSS, "s", 0.14))
+            marks = [
+                Series(by, colour, list(of.values()), [names.index(x) + shift for x in of], fmt)
+                for (by, of), (colour, fmt, shift) in zip(self.series.items(), looks, strict=True)
+            ]
+        figure = Chart(self.label, {"": marks}, 90 + 30 * len(names)).figure()
+        (axes,) = figure.axes
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(visible=False, axis="y")
+        axes.spines["left"].set_visible(False)
+        return figure
+
+    def _bars(self, axes: Axes) -> None:
+        (of,) = self.series.values()
+        style: Any = {
+            "color": [OF_ORDERS.get(x.partition("  ")[0], by_sign(e.value)) for x, e in of.items()],
+            "xerr": errors(of.values()),
+            "error_kw": {"elinewidth": 1, "capsize": 2.5, "color": INK, "ecolor": INK},
+        }
+        values = [estimate.value for estimate in of.values()]
+        axes.barh(range(len(of)), values, 0.56, self.starts, **style)

@@ -1,6 +1,6 @@
-"""Evaluations that belong to a run: their configuration names one of its checkpoints.
+"""Logs of a run, and evaluations that belong to it: they name one of its checkpoints.
 
-Numbers are those of the checkpoints' metrics.json, which a manifest covers, and not those of the
+Numbers of evaluations are those of the checkpoints' metrics.json, which a manifest covers, and not those of the
 consolidated table.
 """
 
@@ -16,14 +16,14 @@ from isentrope.config.io import ConfigError, read_yaml
 from isentrope.evaluation.metrics import prompt_scores
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports.panel import Source
-from isentrope.reports.words import estimates_in
+from isentrope.reports.words import Row, estimates_in
 from isentrope.results.header import Provenance
 from isentrope.results.verbs import RECORDS
 from isentrope.runs.evaluation_folder import TABLE, finished, table_of
 from isentrope.runs.origin import require_of_run
 from isentrope.system.errors import IsentropeError
 from isentrope.system.manifest import NOT_VERIFIED
-from isentrope.system.reading import read_table
+from isentrope.system.reading import parse_json, read_table, reading
 
 Sections = Mapping[str, Mapping[str, Any]]
 """Keys and values of a config.yaml by section."""
@@ -150,3 +150,36 @@ def _read(run: Path, folder: Path, missing: list[str]) -> Iterator[Evaluation]:
         missing.append(f"{folder}, {', '.join(unverified)}: {NOT_VERIFIED}")
     groups = table[table["group"].notna()] if "group" in table else table[:0]
     yield Evaluation(folder, table.drop(groups.index), groups, read_sections(folder))
+
+
+def read_metrics(run: Path, missing: list[str]) -> pd.DataFrame:
+    """The training log, with the times of the steps; empty where there is none."""
+    tables = list[pd.DataFrame]()
+    for name in ("metrics.jsonl", "timing.jsonl"):
+        path = run / "logs" / name
+        rows, lost = read_log(path) if path.exists() else ([], 0)
+        if lost:
+            missing.append(f"{lost} lines of {path} cannot be read, and are left out.")
+        tables.append(pd.DataFrame(rows))
+    metrics, times = tables
+    if not len(metrics) or not len(times):
+        return metrics
+    times = times.drop_duplicates("step", keep="last")
+    return metrics.merge(times, "left", on="step", suffixes=("", " of timing.jsonl"))
+
+
+def read_log(path: str | Path) -> tuple[list[Row], int]:
+    """The lines of a log that have a step and numbers alone, and how many others there are."""
+    with reading(path) as file:
+        lines = file.read_bytes().decode(errors="replace").split("\n")
+    rows, read = list[Row](), [line for line in lines if line.strip()]
+    for line in read:
+        try:
+            row = parse_json(line)
+        except (ValueError, RecursionError):
+            continue
+        step = row.get("step") if isinstance(row, dict) else None
+        if type(step) is int and 0 <= step < 2**53:
+            plain = all(x is None or isinstance(x, (int, float)) for x in row.values())
+            rows += [row] if plain else []
+    return rows, len(read) - len(rows)

@@ -34,19 +34,12 @@ from isentrope.system.file_contents import csv
 from isentrope.system.files import sha256, write_bytes
 
 
-def svg_file(figure: Figure, name: str) -> bytes:
-    """A figure as SVG; the same name gives the same bytes."""
+def image(figure: Figure, kind: str, name: str) -> bytes:
+    """A figure as SVG, or as PNG for slides; the same name gives the same bytes."""
     buffer = io.BytesIO()
+    dated: Any = {"metadata": {"Date": None, "Creator": None}} if kind == "svg" else {}
     with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return buffer.getvalue()
-
-
-def png_file(figure: Figure) -> bytes:
-    """A figure as pixels, for slides."""
-    buffer = io.BytesIO()
-    with mpl.rc_context(STYLE):
-        figure.savefig(buffer, format="png", dpi=2 * DOTS)
+        figure.savefig(buffer, format=kind, dpi=DOTS if kind == "svg" else 2 * DOTS, **dated)
     return buffer.getvalue()
 
 
@@ -144,7 +137,8 @@ class RenderedPanel:
         id: Used once in the page, and the name of its files.
         label: Of its run.
         figure: Inline SVG.
-        cells: The first rows of its data.
+        data: What is drawn.
+        cells: The first rows of it.
         csv: A link that holds its data; None where they are too large.
     """
 
@@ -152,6 +146,7 @@ class RenderedPanel:
     id: str
     label: str
     figure: Markup
+    data: pd.DataFrame
     cells: list[list[tuple[str, bool]]]
     csv: str | None
 
@@ -210,16 +205,18 @@ def _sections(columns: Sequence[Column], folder: Path) -> Iterator[tuple[Section
 
 def _show(column: Column, panel: Panel, folder: Path) -> RenderedPanel:
     name = f"{column.label.lower()}_{panel.key}" if column.label else panel.key
-    text, figure = csv(panel.data), ""
+    data, figure = panel.data, ""
+    text = csv(data)
     write_bytes(folder / f"{name}.csv", text)
-    if panel.figure is not None:
-        svg = svg_file(panel.figure, name)
+    if panel.drawn is not None:
+        drawn = panel.drawn.figure()
+        svg = image(drawn, "svg", name)
         write_bytes(folder / f"{name}.svg", svg)
-        write_bytes(folder / f"{name}.png", png_file(panel.figure))
+        write_bytes(folder / f"{name}.png", image(drawn, "png", name))
         figure = inline(svg, name, panel.caption)
     link = f"data:text/csv;charset=utf-8,{quote(text.decode())}" if len(text) <= LARGEST else None
-    cells = [[_cell(x) for x in row] for row in panel.data.head(ROWS).itertuples(index=False)]
-    return RenderedPanel(panel, name, column.label, Markup(figure), cells, link)
+    cells = [[_cell(x) for x in row] for row in data.head(ROWS).itertuples(index=False)]
+    return RenderedPanel(panel, name, column.label, Markup(figure), data, cells, link)
 
 
 def _cell(value: Any) -> tuple[str, bool]:

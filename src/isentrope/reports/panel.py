@@ -1,6 +1,6 @@
 """A panel of the report: a figure, its message in a sentence, and its source.
 
-Most panels are one of two kinds: bars of estimates by name, or curves along training.
+Most are charts of series, bars of estimates by name, or curves along training.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,11 +11,10 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.drawing import FEW, STEP, Mark, Series, bars, chart
-from isentrope.reports.words import from_to, number, rows_of, with_interval
+from isentrope.reports.drawing import FEW, STEP, Chart, Mark, Named, Series
+from isentrope.reports.words import from_to, number, with_interval
 from isentrope.results.header import Provenance
 
 
@@ -59,94 +58,42 @@ class Panel:
         source: Where the data come from.
         key: Its name in files and links.
         title: A few words.
-        caption: What is seen, computed from the data.
-        data: What is drawn, to be taken along.
-        figure: The figure; None for a panel of text or a table.
-        numbers: Estimates that another run's may be compared with, by what they are.
+        lead: What is seen.
+        drawn: The figure; None for a panel of text or a table.
+        numbers: Estimates that end the caption.
         influences: Of the prompts on these numbers, by key of the prompt, where they are known.
+        table: What is drawn, where the figure does not say.
         body: Markup instead of a figure, as wide as the page.
     """
 
     source: Source
     key: str
     title: str
-    caption: str
-    data: pd.DataFrame
-    figure: Figure | None = None
+    lead: str
+    drawn: Chart | Named | None = None
     numbers: Mapping[str, Estimate] = field(default_factory=dict)
     influences: Mapping[str, pd.Series] = field(default_factory=dict)
+    table: pd.DataFrame | None = None
     body: Markup = field(default_factory=Markup)
 
+    @property
+    def caption(self) -> str:
+        """What is seen, with the numbers."""
+        words = "; ".join(f"{name} {with_interval(e)}" for name, e in self.numbers.items())
+        return f"{self.lead} Measured: {words}." if words else self.lead
 
-def chart_panel(
-    source: Source,
-    key: str,
-    title: str,
-    caption: str,
-    x: str,
-    rows: Mapping[str, Sequence[Mark]],
-    numbers: Mapping[str, Estimate] | None = None,
-    influences: Mapping[str, pd.Series] | None = None,
-    height: int = 310,
-) -> Panel:
-    """A chart, whose data are those of its series.
+    @property
+    def data(self) -> pd.DataFrame:
+        """What is drawn, to be taken along."""
+        if self.table is not None or self.drawn is None:
+            return pd.DataFrame(self.table)
+        return self.drawn.table()
 
-    Args:
-        source: Of the panel.
-        key: Of the panel.
-        title: Of the panel.
-        caption: Of the panel, to which the numbers are added.
-        x: Label of the horizontal axis.
-        rows: Marks by the label of the vertical axis.
-        numbers: Of the panel.
-        influences: Of the panel.
-        height: Of the figure.
-
-    Returns:
-        The panel.
-    """
-    drawn = [
-        mark.table(x, y) for y, marks in rows.items() for mark in marks if isinstance(mark, Series)
-    ]
-    data, numbers = pd.concat(drawn, ignore_index=True), numbers or {}
-    figure = chart(x, rows, height)
-    return Panel(
-        source, key, title, said(caption, numbers), data, figure, numbers, influences or {}
-    )
-
-
-def bar_panel(
-    source: Source,
-    key: str,
-    title: str,
-    caption: str,
-    label: str,
-    estimates: Mapping[str, Estimate],
-    numbers: Mapping[str, Estimate] | None = None,
-) -> Panel:
-    """Bars of estimates, which are also numbers that two runs are compared by.
-
-    Args:
-        source: Of the panel.
-        key: Of the panel.
-        title: Of the panel.
-        caption: Of the panel, to which the numbers are added.
-        label: Of the axis.
-        estimates: By name, from top to bottom.
-        numbers: Beside those that are drawn.
-
-    Returns:
-        The panel.
-    """
-    caption, figure = said(caption, numbers or {}), bars(estimates, label)
-    compared = {**(numbers or {}), **estimates}
-    return Panel(source, key, title, caption, rows_of(estimates), figure, compared)
-
-
-def said(caption: str, numbers: Mapping[str, Estimate]) -> str:
-    """A caption with numbers behind it."""
-    words = "; ".join(f"{name} {with_interval(e)}" for name, e in numbers.items())
-    return f"{caption} Measured: {words}." if words else caption
+    @property
+    def compared(self) -> Mapping[str, Estimate]:
+        """Estimates that another run's may be compared with: numbers, and a series of bars."""
+        drawn = self.drawn.series.get("", {}) if isinstance(self.drawn, Named) else {}
+        return {**self.numbers, **drawn}
 
 
 def curve_panel(
@@ -178,7 +125,7 @@ def curve_panel(
         steps = [step for curve in curves for step in curve.x]
         words = "; ".join(f"{curve.label} {_went(curve.y, summed)}" for curve in curves)
         caption = f"From step {min(steps):.0f} to {max(steps):.0f}: {words}{caption}."
-        yield chart_panel(source, key, title, caption, STEP, {label: [*curves, *marks]}, height=260)
+        yield Panel(source, key, title, caption, Chart(STEP, {label: [*curves, *marks]}, 260))
 
 
 def _went(estimates: Sequence[Estimate], summed: bool) -> str:

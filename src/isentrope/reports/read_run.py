@@ -8,36 +8,44 @@ A file that cannot be read, or a measurement that was begun and not finished, is
 is reported, and a sentence says what is not there.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name as load
 from typing import Any, Generic, TypeVar
 
 import pandas as pd
 
-from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.estimate import COLUMNS, Estimate
 from isentrope.reports.evaluations import (
     Evaluation,
     Sections,
     again,
     find_evaluations,
     provenance_of,
+    read_metrics,
     read_sections,
 )
 from isentrope.reports.panel import Source
-from isentrope.reports.words import Row
+from isentrope.reports.words import within_one_se
 from isentrope.results.result import Result
+from isentrope.results.results import MeasureResult
 from isentrope.results.verbs import VERBS
 from isentrope.runs.origin import require_of_run
+from isentrope.runs.study_table import numbers_in
 from isentrope.system.checkpoint_folder import step_within
 from isentrope.system.errors import IsentropeError
-from isentrope.system.reading import parse_json, reading
+from isentrope.system.reading import reading
 
 KINDS: dict[type[Result], str] = {
     load(verb.result): verb.absent for verb in VERBS.values() if verb.absent
 }
 """The results that are reported, and what is said where there is none."""
+
+OWN, MOVED = ("UU", "EE"), ("EU", "FU")
+"""Blocks of a batch with itself, and of measured responses with U; the first there is is shown."""
 
 R = TypeVar("R", bound=Result)
 T = TypeVar("T")
@@ -66,23 +74,41 @@ class Measurement(Generic[R]):
         """The training step in the checkpoint's name."""
         return step_within(self.name)
 
-    def compared(
-        self, quantities: Mapping[str, tuple[Estimate | None, str]]
-    ) -> tuple[dict[str, Estimate], dict[str, pd.Series]]:
+    @cached_property
+    def estimates(self) -> dict[str, Estimate]:
+        """Every number that has an error, by its dotted path in results.json."""
+        found, prompts = dict[str, Estimate](), self.result.batches.E.prompt_draws
+        for path, row in numbers_in(vars(self.result)):
+            value, se, low, high = (math.nan if row[x] is None else row[x] for x in COLUMNS)
+            n, unit = row["n"] or prompts, row["unit"] or ""
+            found[path] = Estimate(value, se, low, high, n, unit, "")
+            if isinstance(self.result, MeasureResult) and path.startswith("budget."):
+                found[path] = self.result.part(path.removeprefix("budget.")) or found[path]
+            elif path.endswith("].first_order"):  # of a row of a sweep, which has no interval
+                found[path] = within_one_se(value, se)
+        return found
+
+    def at(self, paths: Mapping[str, str]) -> tuple[dict[str, Estimate], dict[str, pd.Series]]:
         """Numbers that another run's may be compared with.
 
         Args:
-            quantities: An estimate, or None, and the quantity of the table of influences.
+            paths: Dotted paths by what is there. In them {rate} is the training rate, {own} the
+                block of a batch with itself, and {moved} that of measured responses with U.
 
         Returns:
             Those that are there, and the influences of E's prompts on them by key, where known.
         """
-        numbers = {name: e for name, (e, _) in quantities.items() if e is not None}
+        blocks, rate = getattr(self.result, "blocks", {}), self.result.step.rate_of_interest
+        own, moved = (next((x for x in of if x in blocks), "") for of in (OWN, MOVED))
+        places = {"own": own, "moved": moved, "rate": f"{rate or math.nan:g}"}
+        known = {name: path.format(**places) for name, path in paths.items()}
+        numbers = {n: self.estimates[path] for n, path in known.items() if path in self.estimates}
+        numbers = {name: e for name, e in numbers.items() if not math.isnan(e.value)}
         table = self.result.tables.get("influences")
         if table is None or table["key"].isna().any():
             return numbers, {}
         rows = {str(q): of.set_index("key")["influence"] for q, of in table.groupby("quantity")}
-        return numbers, {name: rows[q] for name, (_, q) in quantities.items() if q in rows}
+        return numbers, {name: rows[path] for name, path in known.items() if path in rows}
 
     @property
     def source(self) -> Source:
@@ -197,7 +223,7 @@ def read_run(
         raise FileNotFoundError(f"{folder} is not a directory: give the directory of a run.")
     missing: list[str] = []
     measurements = _measurements(folder, missing)
-    metrics = _metrics(folder, missing)
+    metrics = read_metrics(folder, missing)
     evaluated = find_evaluations(folder, evaluations, missing)
     focus = _focus(measurements, checkpoint, folder)
     if focus is None and not len(metrics) and not evaluated:
@@ -241,22 +267,6 @@ def _measurements(folder: Path, missing: list[str]) -> list[Measurement[Any]]:
     return sorted(found, key=lambda one: (one.step or 0, one.name))
 
 
-def _metrics(folder: Path, missing: list[str]) -> pd.DataFrame:
-    """The training log, with the times of the steps; empty where there is none."""
-    tables = list[pd.DataFrame]()
-    for name in ("metrics.jsonl", "timing.jsonl"):
-        path = folder / "logs" / name
-        rows, lost = read_log(path) if path.exists() else ([], 0)
-        if lost:
-            missing.append(f"{lost} lines of {path} cannot be read, and are left out.")
-        tables.append(pd.DataFrame(rows))
-    metrics, times = tables
-    if not len(metrics) or not len(times):
-        return metrics
-    times = times.drop_duplicates("step", keep="last")
-    return metrics.merge(times, "left", on="step", suffixes=("", " of timing.jsonl"))
-
-
 def _focus(measurements: list[Measurement[Any]], asked: str | None, folder: Path) -> str | None:
     """The checkpoint asked for; else the last of those with the most results, no repeat."""
     names = [one.name for one in measurements]
@@ -266,23 +276,3 @@ def _focus(measurements: list[Measurement[Any]], asked: str | None, folder: Path
     if asked is not None or not names:
         return asked
     return max(names, key=lambda n: (names.count(n), step_within(n) or 0, "_repeat_" not in n, n))
-
-
-def read_log(path: str | Path) -> tuple[list[Row], int]:
-    """The lines of a log that have a step and numbers alone, and how many others there are."""
-    with reading(path) as file:
-        lines = file.read_bytes().decode(errors="replace").split("\n")
-    read = [_numbers(line) for line in lines if line.strip()]
-    rows = [row for row in read if row is not None]
-    return rows, len(read) - len(rows)
-
-
-def _numbers(line: str) -> Row | None:
-    try:
-        row = parse_json(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(row, dict) or type(row.get("step")) is not int:
-        return None
-    plain = all(x is None or isinstance(x, (int, float)) for x in row.values())
-    return row if plain and 0 <= row["step"] < 2**53 else None

@@ -8,22 +8,20 @@ proxy without a sign (an entropy mask) is compared with the size of the influenc
 import math
 from collections.abc import Iterator, Mapping
 
-import pandas as pd
-
 from isentrope.attribution.influence.classes import BY_GROUP
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.drawing import LOSS, MEASURED, Series, named_rows
-from isentrope.reports.panel import Panel, bar_panel
+from isentrope.reports.drawing import Named
+from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement, Reading
-from isentrope.reports.words import number, rows_of, with_interval
+from isentrope.reports.words import number, with_interval
 from isentrope.results.results import AuditResult, InfluenceResult
 from isentrope.system.formatting import percent
 
 RELATIONS = {
-    "itself": "the response itself",
-    "same_prompt": "same prompt",
-    "other_prompt": "other prompts",
-    "gradient": "together",
+    "the response itself": "shares.self",
+    "same prompt": "shares.same_prompt",
+    "other prompts": "shares.other_prompt",
+    "together": "shares.gradient",
 }
 
 
@@ -33,16 +31,16 @@ def shares(reading: Reading) -> Iterator[Panel]:
     if relations:
         title = "Whose responses moved whose, on U's prompts"
         label = f"part of δH₁ ({relations['together'].unit})"
-        yield bar_panel(influence.source, "shares", title, sentence, label, relations)
+        drawn = Named(label, {"": relations})
+        yield Panel(influence.source, "shares", title, sentence, drawn)
 
 
 def shares_of(reading: Reading) -> tuple[dict[str, Estimate], str]:
     """The shares by relation, and in words; empty where they were not asked for."""
-    found = reading.shown(InfluenceResult).result.shares
+    influence = reading.shown(InfluenceResult)
+    found, (relations, _) = influence.result.shares, influence.at(RELATIONS)
     if found is None:
         return {}, ""
-    every = {words: getattr(found, key) for key, words in RELATIONS.items()}
-    relations = {words: estimate for words, estimate in every.items() if estimate is not None}
     *parts, whole = (f"{words} {with_interval(e)}" for words, e in relations.items())
     return relations, (
         f"On other responses than those of E, {found.measured_on}, the gradient's part is, in "
@@ -74,16 +72,16 @@ def class_panels(reading: Reading) -> Iterator[Panel]:
                 f"{ends['H of high entropy']} nats; rewarded and punished are signs of the token's "
                 "weight."
             )
-        yield bar_panel(
+        changes = {
+            f"{name} ({percent(part.members / total)})": part.delta_h
+            for name, part in classes.parts.items()
+        }
+        yield Panel(
             found.source,
             "classes" if of == "tokens" else "groups",
             f"Which classes of {of.replace('_', ' ')} cost entropy",
             f"{words} Beside a name is its share of the members.",
-            f"δH ({classes.gradient.unit})",
-            {
-                f"{name} ({percent(part.members / total)})": part.delta_h
-                for name, part in classes.parts.items()
-            },
+            Named(f"δH ({classes.gradient.unit})", {"": changes}),
         )
 
 
@@ -140,18 +138,5 @@ def audit_panels(reading: Reading) -> Iterator[Panel]:
             f"Of the {share} of tokens with the largest influence each proxy finds so many.",
         ),
     ):
-        tokens, sequences = (
-            proxies_of(audit.result, of, statistics) for of in ("tokens", "sequences")
-        )
-        places = {name: place for place, name in enumerate({**tokens, **sequences})}
-        marks = [
-            Series(of, colour, list(by.values()), [places[name] + shift for name in by], fmt)
-            for of, by, colour, fmt, shift in (
-                ("tokens", tokens, MEASURED, "o", -0.14),
-                ("sequences", sequences, LOSS, "s", 0.14),
-            )
-        ]
-        data = pd.concat([rows_of(tokens), rows_of(sequences)], keys=["tokens", "sequences"])
-        data = data.reset_index(0, names="by")
-        figure = named_rows(list(places), label, *marks)
-        yield Panel(audit.source, key, title, lead, data, figure, tokens)
+        series = {of: proxies_of(audit.result, of, statistics) for of in ("tokens", "sequences")}
+        yield Panel(audit.source, key, title, lead, Named(label, series))

@@ -24,31 +24,23 @@ from isentrope.reports.drawing import (
     MEASURED,
     PAPER,
     SECOND,
+    Chart,
     Mark,
+    Named,
     Series,
-    bars,
-    chart,
     dashed,
 )
-from isentrope.reports.panel import Panel, chart_panel
+from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
-from isentrope.reports.words import number, rows_of, scaled, with_error, within_one_se
+from isentrope.reports.words import number, scaled, with_error, within_one_se
 from isentrope.results.results import InfluenceResult, MeasureResult, TrialResult
 from isentrope.update.step import COMPONENTS
-
-RATE = "learning rate η"
 
 
 def change_at_rate(result: MeasureResult) -> Estimate | None:
     """ΔH at the training rate, where it was measured."""
     row = result.at_rate()
     return None if row is None or math.isnan(row.delta_h) else result.change_at(row)
-
-
-def predicted(result: MeasureResult) -> Estimate | None:
-    """ηδH₁ at the training rate, where it is known."""
-    first, rate = result.first_order, result.rate
-    return None if first is None or rate is None else scaled(first, rate)
 
 
 def parts_of(result: MeasureResult | InfluenceResult) -> dict[str, Estimate]:
@@ -66,24 +58,22 @@ def delta_h(reading: Reading) -> Iterator[Panel]:
     result, row = measured.result, measured.result.at_rate()
     if not result.sweep:
         return
-    at_rate = f"sweep[{row.eta:g}].delta_h" if row and row.resampled is None else ""
-    quantities = {
-        "entropy": (result.at_theta, ""),
-        "ΔH at the training rate": (change_at_rate(result), at_rate),
-        "first order δH₁": (result.first_order, "first_order"),
-        "linear range η*": (result.linear_range, ""),
+    fresh = row is not None and row.resampled is not None
+    paths = {
+        "entropy": f"entropy.{result.estimator.functional}",
+        "ΔH at the training rate": f"sweep[{{rate}}].{'resampled' if fresh else 'delta_h'}",
+        "first order δH₁": "first_order",
+        "linear range η*": "linear_range",
     }
     trusted = sum(row.verdict == "trust" for row in result.sweep)
-    yield chart_panel(
+    yield Panel(
         measured.source,
         "delta_h",
         "Change of entropy against the learning rate",
         f"{trusted} of {len(result.sweep)} learning rates are measured with an interval. The lower "
         "row is level where entropy changes in proportion to the learning rate.",
-        RATE,
-        _rows(result),
-        *measured.compared(quantities),
-        height=500,
+        _chart(result),
+        *measured.at(paths),
     )
 
 
@@ -107,37 +97,36 @@ def waterfall(reading: Reading) -> Iterator[Panel]:
         starts.append(0.0 if name in ("first order", "measured") else end)
         end = starts[-1] + step.value
     named = {f"{name}  {number(step.value, 2)}": step for name, step in steps.items()}
-    quantities = {name: (part, f"budget.{name}") for name, part in parts.items()}
     yield Panel(
         measured.source,
         "budget",
         f"From momentum to what is measured, at η = {number(rate)}",
         "A bar starts where the last one ended, and a sum from zero.",
-        rows_of(steps),
-        bars(named, f"ΔH ({result.unit})", starts),
-        *measured.compared(quantities),
+        Named(f"ΔH ({result.unit})", {"at the rate": named}, starts),
+        *measured.at({f"{name} per η": f"budget.{name}" for name in parts}),
     )
 
 
 def entropy_change_figure(result: MeasureResult) -> Figure:
     """ΔH(η) as measured and as predicted; below it ΔH/η, which is level where ΔH is linear."""
-    figure = chart(RATE, _rows(result), 500)
+    figure = _chart(result).figure()
     title = f"{result.policy.name}: H = {with_error(result.at_theta)} {result.unit}"
     figure.suptitle(title, fontsize=11.5)
     return figure
 
 
-def _rows(result: MeasureResult) -> dict[str, list[Mark]]:
+def _chart(result: MeasureResult) -> Chart:
     """What is drawn of ΔH, on a signed logarithmic axis, and of ΔH/η."""
     eta = [row.eta for row in result.sweep]
     spread = 1.8 if min(eta) < max(eta) else 4.0
     rates = np.geomspace(min(eta) / spread, max(eta) * spread, 160)
     sizes = [abs(row.delta_h) for row in result.sweep if abs(row.delta_h) > 0]
     smallest = 10 ** math.floor(math.log10(min(sizes))) if sizes else None
-    return {
+    rows = {
         f"ΔH ({result.unit})": _marks(result, rates, 0, smallest),
         f"ΔH/η ({result.unit} per η)": _marks(result, rates, 1),
     }
+    return Chart("learning rate η", rows, 500)
 
 
 def _marks(
@@ -196,7 +185,7 @@ def trial_figure(result: TrialResult) -> Figure:
         marks.append(Series(control, f"C{k}", against, gained, fmt, style))
     x = "ΔJ gained (reward)" if rewarded else "share of tokens touched"
     y = f"ΔH gained ({result.vanilla['step']['delta_h'].unit})"
-    figure = chart(x, {y: marks}, 480)
+    figure = Chart(x, {y: marks}, 480).figure()
     title = f"{result.policy.name}: gained over vanilla in one step of η = {result.eta:.3g}"
     figure.suptitle(title, fontsize=11.5)
     return figure

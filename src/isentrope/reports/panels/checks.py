@@ -36,7 +36,7 @@ def provenance(reading: Reading) -> Iterator[Panel]:
         "provenance",
         "Commands, seeds and versions",
         f"{several if len(versions) > 1 else 'Everything was made with '}{'; '.join(versions)}.",
-        data,
+        table=data,
         body=markup("provenance", rows),
     )
 
@@ -160,4 +160,4 @@ def checks_panel(reading: Reading) -> Iterator[Panel]:
         notes = [(m.result.verb, warning) for m in shown for warning in m.result.warnings]
         source, data = (shown[0] if shown else reading).source, pd.DataFrame(map(vars, checks))
         body = markup("checks", checks, notes)
-        yield Panel(source, "checks", "Checks", checks_sentence(checks), data, body=body)
+        yield Panel(source, "checks", "Checks", checks_sentence(checks), table=data, body=body)

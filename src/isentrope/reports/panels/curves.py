@@ -4,15 +4,12 @@ Training curves come from the logs of the run; bands are intervals, or one stand
 log has none. In the study a point is one measurement.
 """
 
-import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from isentrope.nouns.estimate import Estimate
 from isentrope.reports.drawing import (
     FALL,
     FIRST,
@@ -23,16 +20,15 @@ from isentrope.reports.drawing import (
     REWARD,
     SECOND,
     Mark,
+    Named,
     Series,
     dashed,
 )
 from isentrope.reports.evaluations import Evaluation
-from isentrope.reports.panel import Panel, bar_panel, curve_panel
-from isentrope.reports.panels.attribution import proxies_of
-from isentrope.reports.panels.change import change_at_rate, parts_of, predicted
-from isentrope.reports.panels.kernel import cosines_of, ranks_of
+from isentrope.reports.panel import Panel, curve_panel
+from isentrope.reports.panels.kernel import COSINES, RANKS
 from isentrope.reports.read_run import Reading
-from isentrope.reports.words import estimates_in, within_one_se
+from isentrope.reports.words import estimates_in
 from isentrope.results.result import Result
 from isentrope.results.results import AuditResult, KernelResult, MeasureResult
 from isentrope.system.formatting import percent
@@ -183,98 +179,93 @@ def passes(reading: Reading) -> Iterator[Panel]:
         key = "pass_at_k" if place == 1 else f"pass_at_k_{place}"
         title, label = f"pass@k of {evaluation.folder.name}", "share of prompts"
         for panel in curve_panel(evaluation.source, key, title, label, curves):
-            numbers = {f"{curve.label} at the last step": curve.y[-1] for curve in curves}
-            by_prompt = {
-                f"pass@{k} at the last step": x for k, x in evaluation.scores(last, ks).items()
-            }
-            yield replace(panel, numbers=numbers, influences=by_prompt)
+            numbers = {str(curve.label): curve.y[-1] for curve in curves}
+            by_prompt = {f"pass@{k}": x for k, x in evaluation.scores(last, ks).items()}
+            lead = f"At the last step, {last:.0f}."
+            yield replace(panel, lead=lead, numbers=numbers, influences=by_prompt)
         groups = evaluation.groups[evaluation.groups["step"] == last]
         groups = groups[groups["decoding"] == rows["decoding"].iloc[-1]]
         if len(groups):
-            yield bar_panel(
+            estimates = estimates_in(groups, f"pass_at_{ks[0]}")
+            named = dict(zip(groups["group"], estimates, strict=True))
+            yield Panel(
                 evaluation.source,
                 f"pass_by_group_{place}",
                 f"pass@{ks[0]} by group of prompts, {evaluation.folder.name}",
                 f"At step {last:.0f}. A bar without an interval is of one prompt.",
-                "share",
-                dict(zip(groups["group"], estimates_in(groups, f"pass_at_{ks[0]}"), strict=True)),
+                Named("share", {"": named}),
             )
 
 
-Numbers = Callable[[Any], dict[str, Estimate | None]]
-"""From a result to estimates by name."""
-
-STUDIES: tuple[tuple[str, str, type[Result], str, dict[str, str], Numbers], ...] = (
+STUDIES: tuple[tuple[str, str, type[Result], str, dict[str, str], tuple[str, ...]], ...] = (
     (
         "study_change",
         "The step along training",
         MeasureResult,
         "ΔH",
-        {"measured": MEASURED, "first order": FIRST},
-        lambda result: {"measured": change_at_rate(result), "first order": predicted(result)},
+        {"measured": "sweep[{rate}].delta_h", "first order": "sweep[{rate}].first_order"},
+        (MEASURED, FIRST),
     ),
     (
         "study_budget",
         "Who decided the step",
         MeasureResult,
         "δH₁ per η",
-        {"momentum": MUTED, "gradient": INK, "total": FIRST},
-        lambda result: {**parts_of(result)},
+        {"momentum": "budget.momentum", "gradient": "budget.gradient", "total": "budget.total"},
+        (MUTED, INK, FIRST),
     ),
     (
         "study_range",
         "How far first order reaches",
         MeasureResult,
         "learning rate η",
-        {"linear range η*": SECOND, "training rate": MUTED},
-        lambda result: {
-            "linear range η*": result.linear_range,
-            "training rate": within_one_se(result.rate or math.nan, 0.0),
-        },
+        {"linear range η*": "linear_range"},
+        (SECOND,),
     ),
     (
         "study_kernel",
         "How alike responses are",
         KernelResult,
         "rms cosine",
-        {"same prompt": MEASURED, "other prompts": MUTED, "E × U": INK},
-        cosines_of,
+        {name: COSINES[name] for name in ("same prompt", "other prompts", "E × U")},
+        (MEASURED, MUTED, INK),
     ),
     (
         "study_rank",
         "Directions of the batch",
         KernelResult,
         "effective rank",
-        {"effective rank": MEASURED, "effective rank of E × U": INK},
-        ranks_of,
+        RANKS,
+        (MEASURED, INK),
     ),
     (
         "study_audit",
         "Proxies along training",
         AuditResult,
         "rank correlation",
-        {"token covariance": MEASURED, "S* × advantage": INK, "surprisal × A": LOSS},
-        lambda result: {**proxies_of(result)},
+        {
+            "token covariance": "tokens.proxies.token_covariance.spearman",
+            "S* × advantage": "tokens.proxies.discriminator.spearman",
+            "surprisal × A": "tokens.proxies.surprisal_advantage.spearman",
+        },
+        (MEASURED, INK, LOSS),
     ),
 )
-"""Key, title, results, vertical axis, colours by name, and numbers of a panel of the study."""
+"""Key, title, results, vertical axis, paths of numbers by label, and colours of a panel."""
 
 
 def study_panels(reading: Reading) -> Iterator[Panel]:
     """One panel per question that two checkpoints answer, from the change to the proxies."""
-    for key, title, kind, label, colours, numbers in STUDIES:
+    for key, title, kind, label, paths, colours in STUDIES:
         measured = [m for m in reading.of(kind) if m.step is not None]
-        found = [(m.step or 0, numbers(m.result)) for m in measured]
+        found = [(m.step, m.at(paths)[0]) for m in measured]
         curves = list[Series]()
-        for name, colour in colours.items():
-            known = [(step, e) for step, by in found if (e := by.get(name)) is not None]
-            known = [(step, e) for step, e in known if not math.isnan(e.value)]
-            steps, estimates = [step for step, _ in known], [e for _, e in known]
+        for name, colour in zip(paths, colours, strict=True):
+            points = [(step, by[name]) for step, by in found if name in by]
+            steps, estimates = [step for step, _ in points], [e for _, e in points]
             curves.append(Series(name, colour, steps, estimates, "-o"))
         if len({step for curve in curves for step in curve.x}) > 1:
-            folder = str(measured[0].folder)
-            every = f"{reading.folder / 'measurements' / kind.verb}_*"
-            source = measured[0].source
-            command = source.command.replace(folder, every)
+            source, every = measured[0].source, f"{measured[0].folder.parent / kind.verb}_*"
+            command = source.command.replace(source.path, every)
             source = replace(source, command=command, path=every)
             yield from curve_panel(source, key, title, label, curves)

@@ -8,28 +8,26 @@ columns stand in the order of clusters that move the rows alike, and a second fi
 cluster does to entropy against its mean reward.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 
 from isentrope.attribution.fisher.kernel import DIAGONALS, SIDE
-from isentrope.nouns.estimate import Estimate
 from isentrope.reports.drawing import (
     APART,
     MEASURED,
     TOGETHER,
+    Chart,
     Mark,
     Series,
     by_sign,
-    chart,
     dashed,
 )
-from isentrope.reports.panel import Panel, chart_panel, said
-from isentrope.reports.read_run import Measurement, Reading
+from isentrope.reports.panel import Panel
+from isentrope.reports.read_run import MOVED, OWN, Measurement, Reading
 from isentrope.reports.words import number, rows_of
 from isentrope.results.kernel import BlockRecord
 from isentrope.results.results import KernelResult
@@ -43,17 +41,24 @@ HUES = LinearSegmentedColormap.from_list(
 )
 """Hue by sign and opacity by size, in few shades, so that the picture is small."""
 
-OWN, MOVED = ("UU", "EE"), ("EU", "FU")
-"""Blocks of a batch with itself, and of measured responses with U; the first there is is shown."""
-
 ROWS = {"EU": "response of E", "FU": "fresh response to U's prompts"}
 
-RELATIONS = {
-    "same_prompt": "same prompt",
-    "cross_prompt": "other prompts",
-    "same_prompt right/right": "same prompt, right with right",
-    "same_prompt right/wrong": "same prompt, right with wrong",
-    "same_prompt wrong/wrong": "same prompt, wrong with wrong",
+COSINES = {
+    name: f"blocks.{{own}}.structure.{relation}.rms_cosine"
+    for name, relation in {
+        "same prompt": "same_prompt",
+        "other prompts": "cross_prompt",
+        "same prompt, right with right": "same_prompt right/right",
+        "same prompt, right with wrong": "same_prompt right/wrong",
+        "same prompt, wrong with wrong": "same_prompt wrong/wrong",
+    }.items()
+} | {
+    "same less other": "blocks.{own}.same_less_other_prompt.rms_cosine",
+    "E × U": "blocks.{moved}.structure.cross_prompt.rms_cosine",
+}
+RANKS = {
+    "effective rank": "blocks.{own}.spectrum.effective_rank",
+    "effective rank of E × U": "blocks.{moved}.singular.effective_rank",
 }
 
 
@@ -61,33 +66,6 @@ def block_of(result: KernelResult, names: tuple[str, ...]) -> tuple[str, BlockRe
     """The first of these blocks that there is, with its name; "" and an empty one without any."""
     name = next((name for name in names if name in result.blocks), "")
     return name, result.blocks.get(name, BlockRecord(0, 0))
-
-
-def cosines_of(result: KernelResult) -> dict[str, Estimate | None]:
-    """Root mean square cosines by how two responses are related."""
-    (_, own), (_, moved) = (block_of(result, names) for names in (OWN, MOVED))
-    structure, across = own.structure or {}, (moved.structure or {}).get("cross_prompt")
-    return {
-        **{
-            words: structure[key].rms_cosine for key, words in RELATIONS.items() if key in structure
-        },
-        "same less other": (own.same_less_other_prompt or {}).get("rms_cosine"),
-        "E × U": across and across.rms_cosine,
-    }
-
-
-def ranks_of(result: KernelResult) -> dict[str, Estimate | None]:
-    """Effective ranks of the block of a batch with itself, and of two batches."""
-    (_, own), (_, moved) = (block_of(result, names) for names in (OWN, MOVED))
-    return {
-        "effective rank": own.spectrum and own.spectrum.effective_rank,
-        "effective rank of E × U": moved.singular and moved.singular.effective_rank,
-    }
-
-
-def known_of(numbers: Mapping[str, Estimate | None]) -> dict[str, Estimate]:
-    """Those that are known."""
-    return {name: estimate for name, estimate in numbers.items() if estimate is not None}
 
 
 def moved_panels(reading: Reading) -> Iterator[Panel]:
@@ -99,26 +77,23 @@ def moved_panels(reading: Reading) -> Iterator[Panel]:
     cosines, clusters, singular = _cosines(kernel, name), block.clusters, block.singular
     if clusters is not None:
         cosines = cosines[:, clusters.order.numpy()]
-    caption, form = (
-        "Columns stand in the order of clusters that move the rows alike.",
-        block.delta_h,
-    )
+    caption = "Columns stand in the order of clusters that move the rows alike."
     if singular.null is not None:
         rank = number(singular.null.effective_rank)
         caption += f" Random directions have an effective rank of {rank}."
-    numbers = {
-        "effective rank": singular.effective_rank,
-        "δH₁ of the gradient, kernel form": form and form.kernel,
-        "by forward mode on the same responses": form and form.forward_mode,
+    paths = {
+        "effective rank": "blocks.{moved}.singular.effective_rank",
+        "δH₁ of the gradient, kernel form": "blocks.{moved}.delta_h.kernel",
+        "by forward mode on the same responses": "blocks.{moved}.delta_h.forward_mode",
     }
     yield Panel(
         kernel.source,
         "kernel_block",
         f"How the update moves other responses ({name})",
-        said(caption, known_of(numbers)),
-        pd.DataFrame({"singular_value": singular.values}),
+        caption,
         _picture(cosines, "response of U, ordered by cluster", ROWS[name]),
-        known_of(numbers),
+        *kernel.at(paths),
+        table=pd.DataFrame({"singular_value": singular.values}),
     )
     if clusters is not None and clusters.parts is not None:
         marks = [
@@ -131,14 +106,14 @@ def moved_panels(reading: Reading) -> Iterator[Panel]:
             )
             for part in clusters.parts
         ]
-        yield chart_panel(
+        y = f"δH₁ ({clusters.parts[0].delta_h.unit})"
+        yield Panel(
             kernel.source,
             "kernel_clusters",
             "Who pushes together, and what it costs",
             "Clusters of U's responses by how they move the rows; a point is as large as its "
             "cluster.",
-            "mean reward of the cluster",
-            {f"δH₁ ({clusters.parts[0].delta_h.unit})": marks},
+            Chart("mean reward of the cluster", {y: marks}),
         )
 
 
@@ -149,7 +124,7 @@ def own_panels(reading: Reading) -> Iterator[Panel]:
     if not name:
         return
     prompts = read_table(kernel.folder / name / "rows.parquet", schema=SIDE)["prompt"].to_numpy()
-    order, numbers = np.argsort(prompts, kind="stable"), known_of(cosines_of(kernel.result))
+    order, (numbers, _) = np.argsort(prompts, kind="stable"), kernel.at(COSINES)
     caption = (
         f"Root mean square cosines of {len(order)} responses, ordered by prompt: blue-green move "
         "together, red apart."
@@ -158,10 +133,10 @@ def own_panels(reading: Reading) -> Iterator[Panel]:
         kernel.source,
         KernelResult.verb,
         f"How responses move each other ({name})",
-        said(caption, numbers),
-        rows_of(numbers),
+        caption,
         _picture(_cosines(kernel, name)[np.ix_(order, order)], "response", "response"),
         numbers,
+        table=rows_of(numbers),
     )
     if (spectrum := block.spectrum) is None:
         return
@@ -178,14 +153,13 @@ def own_panels(reading: Reading) -> Iterator[Panel]:
             )
     low = values[values > 1e-8 * top].min(initial=top)
     marks.append(lambda axes: axes.set(xscale="log", yscale="log", ylim=(low / 2, 2 * top)))
-    yield chart_panel(
+    yield Panel(
         kernel.source,
         "spectrum",
         "In how many directions the batch pushes",
         caption,
-        "rank",
-        {"eigenvalue of K": marks},
-        known_of(ranks_of(kernel.result)),
+        Chart("rank", {"eigenvalue of K": marks}),
+        *kernel.at(RANKS),
     )
 
 
@@ -199,12 +173,10 @@ def _cosines(kernel: Measurement[KernelResult], name: str) -> np.ndarray:
     return np.clip(matrix / np.outer(*scales), -1, 1)
 
 
-def _picture(cosines: np.ndarray, columns: str, rows: str) -> Figure:
+def _picture(cosines: np.ndarray, columns: str, rows: str) -> Chart:
     """A picture of cosines; pixels of a large kernel are means of its cells."""
 
     def draw(axes: Axes) -> None:
         axes.imshow(np.sign(cosines) * np.abs(cosines) ** 0.7, HUES, vmin=-1, vmax=1, aspect="auto")
 
-    figure = chart(columns, {rows: [draw]}, 430)
-    figure.axes[0].set(xticks=[], yticks=[])
-    return figure
+    return Chart(columns, {rows: [draw]}, 430)

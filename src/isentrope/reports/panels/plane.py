@@ -13,10 +13,20 @@ import numpy as np
 
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
 from isentrope.nouns.estimate import Estimate, t_quantile
-from isentrope.reports.drawing import INK, LOSS, MEASURED, MUTED, REWARD, Mark, Series, dashed
-from isentrope.reports.panel import Panel, bar_panel, chart_panel
+from isentrope.reports.drawing import (
+    INK,
+    LOSS,
+    MEASURED,
+    MUTED,
+    REWARD,
+    Chart,
+    Mark,
+    Named,
+    Series,
+    dashed,
+)
+from isentrope.reports.panel import Panel
 from isentrope.reports.panels.change import change_at_rate
-from isentrope.reports.panels.kernel import known_of
 from isentrope.reports.read_run import Reading
 from isentrope.reports.words import has_interval, number
 from isentrope.results.results import InfluenceResult, MeasureResult
@@ -46,19 +56,18 @@ def trade_off(reading: Reading) -> Iterator[Panel]:
     marks: list[Mark] = [Series("measured", MEASURED, changes, gains)]
     if (here := change_at_rate(result)) is not None:
         marks.append(dashed(here.value, "training rate", "x"))
-    first = (reward.first_order, "reward.first_order")
-    quantities = {"J": (reward.at_theta, ""), "first order δJ₁": first}
-    if (at_rate := reward.at(result.rate)) is not None:
-        own = f"reward.sweep[{at_rate.eta:g}].delta_j"
-        quantities["ΔJ at the training rate"] = (at_rate.change(reward.at_theta), own)
-    yield chart_panel(
+    paths = {
+        "J": "reward.at_theta",
+        "first order δJ₁": "reward.first_order",
+        "ΔJ at the training rate": "reward.sweep[{rate}].delta_j",
+    }
+    yield Panel(
         measured.source,
         "trade_off",
         "What a step earns for the entropy it costs",
         "A point per learning rate at which both have an interval.",
-        f"ΔH ({result.unit})",
-        {"ΔJ (reward)": marks},
-        *measured.compared(quantities),
+        Chart(f"ΔH ({result.unit})", {"ΔJ (reward)": marks}),
+        *measured.at(paths),
     )
 
 
@@ -93,13 +102,12 @@ def along_training(reading: Reading) -> Iterator[Panel]:
             "The training batches follow the law R = b − a exp(h), with R² = "
             f"{number(law.r_squared, 2)}."
         )
-    yield chart_panel(
+    yield Panel(
         reading.source if len(steps) else reading.evaluations[0].source,
         "plane",
         "Reward against entropy along training",
         " ".join([caption, *(law.warnings if law else ())]),
-        "entropy (nats per token)",
-        {"reward": marks},
+        Chart("entropy (nats per token)", {"reward": marks}),
         fitted,
     )
 
@@ -120,14 +128,13 @@ def within_step(reading: Reading) -> Iterator[Panel]:
         x, y = (table[signs == sign][name].tolist() for name in ("delta_h", "delta_j"))
         marks += [Series(label, colour, x, y, "o", CLOUD)] if x else []
     wasted = float(((table["delta_h"] < 0) & (table["delta_j"] <= 0)).mean())
-    yield chart_panel(
+    yield Panel(
         influence.source,
         "plane_step",
         "What each sequence cost and earned",
         f"{percent(wasted)} of the sequences lower entropy and earn nothing.",
-        f"δH ({entropy.unit})",
-        {f"δJ ({reward.unit})": marks},
-        {"entropy": entropy.gradient, "reward": reward.gradient},
+        Chart(f"δH ({entropy.unit})", {f"δJ ({reward.unit})": marks}),
+        *influence.at({"entropy": "entropy.gradient", "reward": "reward.gradient"}),
     )
 
 
@@ -137,20 +144,20 @@ def step_price(reading: Reading) -> Iterator[Panel]:
     price = measured.result.price
     if price is None or not price.at:
         return
-    numbers = {
-        "change of entropy": price.whole.first_order,
-        "of reward": price.whole.reward,
-        "reward for a nat": price.whole.reward_for_a_nat,
-        "cosine of the gradients of both": price.cosine,
+    paths = {
+        "change of entropy": "price.whole.first_order",
+        "of reward": "price.whole.reward",
+        "reward for a nat": "price.whole.reward_for_a_nat",
+        "cosine of the gradients of both": "price.cosine",
     }
-    yield bar_panel(
+    shares = {f"{name}, {part.tokens:.0%} of tokens": part.share for name, part in price.at.items()}
+    yield Panel(
         measured.source,
         "price",
         "Where the step spends entropy",
         "Classes of positions overlap; first order.",
-        "share of the change",
-        {f"{name}, {part.tokens:.0%} of tokens": part.share for name, part in price.at.items()},
-        known_of(numbers),
+        Named("share of the change", {"": shares}),
+        *measured.at(paths),
     )
 
 
@@ -173,12 +180,11 @@ def run_price(reading: Reading) -> Iterator[Panel]:
     spent = {"all positions": over_run("price/first_order")}
     spent |= {name.replace("_", " "): over_run(f"price/at_{name}/first_order") for name in classes}
     numbers = {"reward": over_run("price/reward")} if "price/reward" in rows else {}
-    yield bar_panel(
+    yield Panel(
         reading.source,
         "price_of_run",
         "Where the run spent entropy",
         f"By {len(rows)} readings, each standing for the steps up to the next, to first order.",
-        "change of entropy",
-        spent,
+        Named("change of entropy", {"": spent}),
         numbers,
     )

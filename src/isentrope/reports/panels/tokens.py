@@ -59,7 +59,7 @@ def token_map(reading: Reading) -> Iterator[Panel]:
         "Tokens of the most influential sequences",
         f"The {len(top)} most influential of {len(sequences)} sequences carry {percent(share)} of "
         f"Σ|δH_i|. Sizes in the map are as measured; the largest {kept}.",
-        shown,
+        table=shown,
         body=markup("token_map", maps, unit, "delta_j" in shown),
     )
 
