@@ -1,7 +1,7 @@
 """Logs of a run, and evaluations that belong to it: they name one of its checkpoints.
 
-Numbers of evaluations are those of the checkpoints' metrics.json, which a manifest covers, and not those of the
-consolidated table.
+Numbers of evaluations are those of the checkpoints' metrics.json, which a manifest covers, and not
+those of the consolidated table.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
