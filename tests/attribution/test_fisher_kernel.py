@@ -1,10 +1,9 @@
-"""The Fisher kernel as users get it: blocks, products, sketches, files."""
+"""The Fisher kernel as users get it: blocks, products, files."""
 
 import pytest
 import torch
 
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
-from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import multiply
@@ -78,37 +77,6 @@ def test_structure_and_spectrum_come_from_the_block():
         block.spectrum()
     with pytest.raises(ValueError, match="no rewards"):
         fisher_kernel(policy, paired).structure(right_above=0.5)
-
-
-def with_sketches():
-    """A block, and what sketches it."""
-    policy = cases.lora_policy("llama")
-    P = positive(policy)
-    exact = fisher_kernel(policy, E, U, preconditioner=P).matrix
-    options = {"preconditioner": P}
-    return exact, lambda k, seed: sketched_kernel(policy, E, U, k, exact, seed=seed, **options)
-
-
-def test_a_sketch_measures_its_own_error():
-    exact, sketch = with_sketches()
-    for k in (64, 1024):
-        matrix, error = sketch(k, k)
-        wrong = float((matrix - exact).norm() / exact.norm())
-        assert wrong > 0
-        assert error.value == pytest.approx(wrong, rel=1e-4)
-
-
-@pytest.mark.slow
-def test_sketches_converge_at_the_stated_rate():
-    exact, sketch = with_sketches()
-
-    def mean_square(k):
-        found = [sketch(k, seed)[0] - exact for seed in range(300)]
-        return float(torch.stack(found).square().mean())
-
-    assert mean_square(64) / mean_square(1024) == pytest.approx(1024 / 64, rel=0.15)
-    mean = torch.stack([sketch(256, seed)[0] for seed in range(40)]).mean(0)
-    assert float((mean - exact).norm() / exact.norm()) < 0.1
 
 
 def test_saved_and_loaded_it_is_the_same(tmp_path):

@@ -127,8 +127,8 @@ def influence(tiny, folder):
 
 
 def kernel(tiny, folder):
-    """All blocks, a sketch and the second-order kernel."""
-    options = {"blocks": ["UU", "EU", "FU", "EE"], "sketch": 64, "second_order": True}
+    """All blocks and the second-order kernel."""
+    options = {"blocks": ["UU", "EU", "FU", "EE"], "second_order": True}
     more = {"fisher_kernel": options, "analysis": {"share_responses": 2}}
     sections = asked(tiny, batch_config=responses(folder), **more)
     return Command("kernel", sections)

@@ -7,7 +7,6 @@ from peft import LoraConfig, get_peft_model
 import isentrope as ise
 from isentrope.attribution.fisher.kernel import fisher_kernel
 from isentrope.attribution.gradients.closure import tolerance
-from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.models.architecture import DerivativeOfTraining
@@ -71,8 +70,6 @@ def test_the_kernel_has_the_derivative_in_its_rows_and_trainings_gradient_in_its
         v = weighted_gradient(policy, one, score_sums(one).logprob_weights)
         slope = score_along(policy, E, v, 1)[1].logprobs.sum(1)
         torch.testing.assert_close(kernel[:, j], slope)
-    # sixteen numbers per parameter: few of them share one; the other derivative is 6 % off
-    assert sketched_kernel(policy, E, U, 2**16, kernel)[1].value < 0.03
 
 
 def test_forward_mode_as_training_has_it_is_autograds_gradient():

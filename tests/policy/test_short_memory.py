@@ -7,7 +7,6 @@ import torch
 
 import isentrope as ise
 from isentrope.attribution.fisher.second_order import second_order_kernel
-from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.attribution.influence.projection import on_sums
@@ -60,7 +59,6 @@ def test_every_pass_goes_on_in_smaller_micro_batches(short, caplog):
         lambda p: next(iter(weighted_gradient(p, E, weights).values())),
         lambda p: ise.fisher_kernel(p, E).matrix,
         lambda p: ise.fisher_kernel(p, E, E).matrix,
-        lambda p: sketched_kernel(p, E, None, 64, torch.eye(len(E)).double())[0],
         lambda p: on_sums(p, score_sums(E), [v], GradientOptions()),
         lambda p: second_order_kernel(p, E, E),
         lambda p: torch.tensor([f.p_value for f in count_draws(p, E).filters]),

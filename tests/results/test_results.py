@@ -26,7 +26,6 @@ SMALL = (
     "analysis.draws=10",
     "trial.controls=[clip_cov]",
     "trial.size=8",
-    "fisher_kernel.sketch=32",
     "estimator.eta_list=[1e-3, 0.3]",
     "estimator.resample_collapsed=true",
 )

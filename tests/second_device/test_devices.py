@@ -9,7 +9,6 @@ from peft import LoraConfig, get_peft_model
 
 import isentrope as ise
 from isentrope.attribution.gradients.gram import gram_plan
-from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.config.io import load_config
 from isentrope.config.measure import CheckpointConfig
@@ -272,15 +271,6 @@ def test_the_oracle_is_that_of_the_cpu():
     assert exact[0].entropy() == pytest.approx(exact[1].entropy(), rel=1e-9)
     assert exact[0].derivatives(v) == pytest.approx(exact[1].derivatives(v), rel=1e-6)
     close(gradients[1], gradients[0])
-
-
-def test_a_sketch_takes_a_preconditioner_from_the_cpu():
-    E, found = cases.ragged(8, seed=2), []
-    for policy in (policy_of(device="cpu"), policy_of()):
-        P = {n: x.abs() for n, x in cases.direction(policy).items()}
-        exact = torch.eye(len(E), dtype=torch.float64)
-        found.append(sketched_kernel(policy, E, None, 64, exact, preconditioner=P)[0])
-    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
 
 
 # ---- a group of NCCL, which carries tensors of devices alone

@@ -111,7 +111,6 @@ NUMBERS = {
     "fisher_kernel.blocks": (KERNEL, "[EU]"),
     "fisher_kernel.preconditioned": (KERNEL, "false"),
     "fisher_kernel.storage": (KERNEL, "int8"),
-    "fisher_kernel.sketch": (KERNEL, "64"),
     "fisher_kernel.rank": (KERNEL, "1"),
     "fisher_kernel.clusters": (KERNEL, "2"),
     "fisher_kernel.right_above": (KERNEL, "-1"),

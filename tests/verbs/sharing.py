@@ -20,7 +20,7 @@ MORE = {
     "measure": {"estimator": {"eta_list": [1e-4, 1e-3], "resample_collapsed": True, "order": 2}},
     "stages": {"precision": {"sampler_dtype": "float32"}},
     "influence": {"analysis": {"share_responses": 2}},
-    "kernel": {"fisher_kernel": {"blocks": ["UU", "EU", "EE"], "second_order": True, "sketch": 64}},
+    "kernel": {"fisher_kernel": {"blocks": ["UU", "EU", "EE"], "second_order": True}},
     "noise": {},
     "variance": {},
     "audit": {},

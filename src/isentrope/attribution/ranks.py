@@ -17,11 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+Array = NDArray[np.float64]
+
 TIED = 1e-10
 """Largest gap between neighbours that are tied, as a share of the largest value's size."""
 
 
-def resolution(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def resolution(values: Array) -> Array:
     """The largest difference that is rounding.
 
     Args:
@@ -33,7 +35,7 @@ def resolution(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return TIED * np.abs(values).max(-1, keepdims=True, initial=0.0)
 
 
-def signs(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def signs(values: Array) -> Array:
     """The signs of values, 0 where a value is tied with zero.
 
     Args:
@@ -45,20 +47,7 @@ def signs(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(np.abs(values) > resolution(values), np.sign(values), 0.0)
 
 
-def last_of_ties(ascending: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Where groups of tied values end.
-
-    Args:
-        ascending: (..., n) sorted along the last axis.
-
-    Returns:
-        (..., n) bool.
-    """
-    apart = np.diff(ascending, axis=-1) > resolution(ascending)
-    return np.concatenate((apart, np.ones((*apart.shape[:-1], 1), dtype=bool)), -1)
-
-
-def tied(values: NDArray[np.float64]) -> NDArray[np.int64]:
+def tied(values: Array) -> NDArray[np.int64]:
     """The number of the group of tied values that each value is in, in ascending order.
 
     Args:
@@ -68,9 +57,10 @@ def tied(values: NDArray[np.float64]) -> NDArray[np.int64]:
         (..., n) whole numbers, which rank as the values do.
     """
     order = np.argsort(values, -1, kind="stable")
-    last = last_of_ties(np.take_along_axis(values, order, -1))
+    ascending = np.take_along_axis(values, order, -1)
+    apart = np.diff(ascending, axis=-1, prepend=ascending[..., :1]) > resolution(ascending)
     groups = np.empty(values.shape, dtype=np.int64)
-    np.put_along_axis(groups, order, np.cumsum(last, -1) - last, -1)
+    np.put_along_axis(groups, order, np.cumsum(apart, -1), -1)
     return groups
 
 
@@ -89,9 +79,6 @@ def lowest(values: Tensor, share: float) -> Tensor:
     return numbers <= last + TIED * numbers.abs().max()
 
 
-Array = NDArray[np.float64]
-
-
 class WeightedRanks:
     """An array sorted once, ranked under any weights."""
 
@@ -101,11 +88,8 @@ class WeightedRanks:
         Args:
             values: (n,) float64.
         """
-        self.order = np.argsort(values, kind="stable")
-        last = last_of_ties(values[self.order])
-        self.ends = np.flatnonzero(last)
-        self.group = np.empty(len(values), dtype=np.int64)
-        self.group[self.order] = np.cumsum(last) - last
+        self.order, self.group = np.argsort(values, kind="stable"), tied(values)
+        self.ends = np.flatnonzero(np.diff(self.group[self.order], append=-1))
 
     def below(self, weights: Array) -> tuple[Array, Array]:
         """Weight below each group of equal values, and with it.

@@ -156,8 +156,6 @@ class KernelConfig(Section):
     """How held gradients are kept; bfloat16 and int8 round (about 2e-4 and 1e-3 of the kernel)."""
     where: Literal["device", "cpu", "disk"] = "device"
     """Where they are held, and with them the gradients of the error groups of influence."""
-    sketch: Count | None = None
-    """Also a count-sketch of this dimension, with its measured error; null: none."""
     rank: Whole = 5
     """Leading eigenpairs in the block model."""
     clusters: Annotated[Count, Field(ge=2)] | None = None

@@ -26,19 +26,6 @@ class KernelFormRecord:
 
 
 @dataclass(frozen=True)
-class SketchRecord:
-    """A random projection of the scores.
-
-    Attributes:
-        dimension: Of the projection.
-        error: Of the block computed from it.
-    """
-
-    dimension: int
-    error: Estimate
-
-
-@dataclass(frozen=True)
 class BlockRecord:
     """A block of the kernel; what needs two prompts, or a symmetric block, may be None.
 
@@ -46,7 +33,6 @@ class BlockRecord:
         rows: Responses.
         columns: Responses.
         zero_rows: Responses that no parameter moves.
-        sketch: A random projection, if it was asked for.
         structure: By relation of the two responses.
         same_less_other_prompt: Difference of those two relations.
         spectrum: Eigenvalues.
@@ -61,7 +47,6 @@ class BlockRecord:
     rows: int
     columns: int
     zero_rows: tuple[int, ...] = ()
-    sketch: Absent[SketchRecord] = None
     structure: Absent[dict[str, Relation]] = None
     same_less_other_prompt: Absent[dict[str, Estimate]] = None
     spectrum: Absent[Spectrum] = None

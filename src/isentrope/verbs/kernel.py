@@ -122,8 +122,6 @@ def _lines(record: BlockRecord) -> Iterator[str]:
     if record.clusters is not None:
         agreement = text(record.clusters.prompt_agreement)
         yield f"  clusters     agree with prompts to {agreement} (adjusted Rand index)"
-    if record.sketch is not None:
-        yield f"  sketch       {record.sketch.dimension}: error {text(record.sketch.error)}"
 
 
 def find_kernel(ready: Prepared) -> KernelResult:

@@ -21,7 +21,6 @@ from isentrope.attribution.fisher.kernel import fisher_kernel
 from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pair_classes
 from isentrope.attribution.fisher.square import SquareKernel, block_model, block_model_table
 from isentrope.attribution.fisher.truncation import Prediction, truncations
-from isentrope.attribution.gradients.sketch import sketched_kernel
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.functional import EstimatorOptions
 from isentrope.policy.gradient import weighted_gradient
@@ -29,7 +28,6 @@ from isentrope.policy.scoring import score
 from isentrope.results.kernel import (
     BlockRecord,
     KernelFormRecord,
-    SketchRecord,
 )
 from isentrope.verbs.influence import fresh_responses
 from isentrope.verbs.prepare import Prepared
@@ -83,18 +81,6 @@ class Block:
         if K.zero_rows:
             zero = f"{len(K.zero_rows)} responses have a zero row: no parameter moves them."
             self.warnings.append(zero)
-        if (dimension := self._section.sketch) is not None:
-            _, error = sketched_kernel(
-                ready.policy,
-                self._rows,
-                self._columns,
-                dimension,
-                K.matrix,
-                preconditioner=P,
-                seed=self._seed,
-                backend=ready.gradients.backend,
-            )
-            found["sketch"] = SketchRecord(dimension, error)
         if K.rows["prompt"].nunique() < 2:
             self.warnings.append("There is one prompt only, so there is no structure.")
         else:

@@ -1,1 +1,1 @@
-"""Per-sequence gradients: formed by hooks, stored, multiplied and sketched (T7)."""
+"""Per-sequence gradients: formed by hooks, stored and multiplied (T7)."""

@@ -5,8 +5,7 @@
 A linear layer y = W x + c with output gradients g has G_i = Σ_l g_il x_ilᵀ over the positions l of
 sequence i: it needs only the input and the output gradient, which hooks can read. An embedding adds
 g_il to the row of its token; a norm y = w ⊙ x̂ + c has Σ_l g_il ⊙ x̂_il. LoRA factors are linear
-layers, and a plain LoRA layer is one operation (`gradients.lora`). The output embedding is
-differentiated by hand (`policy.head`).
+layers. The output embedding is differentiated by hand (`policy.head`).
 
 No summed weight gradients are computed, and nothing is stored: each layer's rows are passed to a
 visitor as they arrive. Layers that the hooks do not support are refused by name. Before any work,
@@ -26,7 +25,6 @@ from torch import Tensor, nn
 
 from isentrope.attribution.gradients.closure import require_agreement
 from isentrope.attribution.gradients.layers import Layer, by_sequence, find_layers, recorded
-from isentrope.attribution.gradients.lora import recorded_lora
 from isentrope.attribution.gradients.storage_plan import GradientBackend
 from isentrope.attribution.gradients.token_sum import TokenSum, first_tokens
 from isentrope.models.architecture import (
@@ -146,8 +144,8 @@ class SequenceGradients:
                 visited.add(name)
                 size = getattr(layer.module, own).numel()
                 parts = (y.split(max(1, at_once(ELEMENTS_HELD) // size)) for y in (of, x, g))
-                for some, *both in zip(*parts, strict=True):
-                    visit(name, some, layer.gradient(own, *both))
+                for some, kept, of_output in zip(*parts, strict=True):
+                    visit(name, some, layer.gradient(own, kept, of_output))
 
         def whole_batch(layer: Layer, x: Tensor, g: Tensor) -> None:
             hand_over(layer, by_sequence(x, batch), by_sequence(g, batch))
@@ -160,13 +158,12 @@ class SequenceGradients:
             mapped_blocks(),
             policy.precision.active(forward_mode=False),
             torch.enable_grad(),
-            recorded_lora(policy.model, self._layers or [], whole_batch) as (others, anchors),
-            recorded(policy, others, whole_batch) as sources,
+            recorded(policy, self._layers or [], whole_batch) as sources,
         ):
             hidden = policy.packed_hidden(batch)
             root, cotangent = self._through_head(hidden, batch, a, b, rows, hand_over)
-            if below := [*anchors, *sources]:
-                torch.autograd.grad(root, below, cotangent, allow_unused=True)
+            if sources:
+                torch.autograd.grad(root, sources, cotangent, allow_unused=True)
         return visited
 
     def _through_head(

@@ -18,16 +18,22 @@ A proxy without sign has sizes and overlap@q, and its negative_share@q is on the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from isentrope.attribution.ranks import Array, WeightedRanks, resolution, signs
 
 Statistic = tuple[float, tuple[Array, ...]]
 """A number, and the amounts (n,) of the items over which it is a sum, of one set or of two; none
 for ranks and signs, which are spread over all items."""
+
+
+MEASURED = "measured"
+"""The name under which the influence itself is in the table: its concentration and reliability."""
 
 
 class ScoreColumn:
@@ -53,6 +59,32 @@ class ScoreColumn:
         self.squares = np.square(values - values.mean())
         self._ascending, self._by_size = WeightedRanks(values), WeightedRanks(-self.sizes)
 
+    @classmethod
+    def of(cls, name: str, values: Tensor, mask: Tensor, signed: bool = True) -> ScoreColumn:
+        """The values of the tokens of a batch.
+
+        Args:
+            name: Of the values, for errors.
+            values: (n, t).
+            mask: (n, t) bool.
+            signed: Whether the sign has a meaning.
+
+        Returns:
+            A column of as many items as tokens.
+
+        Raises:
+            ValueError: If shapes differ, or a value is not finite.
+        """
+        values = torch.as_tensor(values, dtype=torch.float64)
+        if values.shape != mask.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(values.shape)} where the mask has {tuple(mask.shape)}."
+            )
+        here = values[mask]
+        if not bool(here.isfinite().all()):
+            raise ValueError(f"{int((~here.isfinite()).sum())} values of {name} are not finite.")
+        return cls(here.numpy(), signed)
+
     @property
     def varies(self) -> bool:
         """Whether the values differ by more than rounding."""
@@ -68,15 +100,13 @@ class ScoreColumn:
         Returns:
             Ranks and tops.
         """
-        ascending, by_size, counts = self._ascending, self._by_size, list(counts)
-        values, sizes = ascending.below(weights), by_size.below(weights)
-        return WeightedColumn(
-            self,
-            ascending.ranks(*values),
-            by_size.ranks(*sizes),
-            [ascending.bottom(*values, k) for k in counts],
-            [by_size.bottom(*sizes, k) for k in counts],
+        tops = list(counts)
+        (ranks, lowest), (size_ranks, largest) = (
+            (order.ranks(*below), [order.bottom(*below, k) for k in tops])
+            for order in (self._ascending, self._by_size)
+            for below in [order.below(weights)]
         )
+        return WeightedColumn(self, ranks, size_ranks, lowest, largest)
 
 
 @dataclass(frozen=True)
@@ -96,11 +126,6 @@ class WeightedColumn:
     size_ranks: Array
     lowest: list[Array]
     largest: list[Array]
-
-    @property
-    def chosen(self) -> list[Array]:
-        """The tokens that such a proxy predicts to lower the entropy, for each k."""
-        return self.lowest if self.column.signed else self.largest
 
 
 def top_counts(total: float, tops: Iterable[float]) -> dict[float, int]:
@@ -131,14 +156,16 @@ def agreement(
         Statistics by name; NaN where one is not defined.
     """
     x, y = proxy.column, measured.column
-    squares, of_signs = (x.squares, y.squares), _sign_agreement(weights, x, y)
+    squares, product = (x.squares, y.squares), x.signs * y.signs
+    both, agree = weights * (product != 0), weights * (product > 0)
+    signed, sized = float(both.sum()) or math.nan, float(both @ y.sizes) or math.nan
     found: dict[str, Statistic] = {
         "pearson": (correlation(weights, x.values, y.values), squares),
         "spearman": (correlation(weights, proxy.ranks, measured.ranks), ()),
         "pearson_size": (correlation(weights, x.sizes, y.sizes), squares),
         "spearman_size": (correlation(weights, proxy.size_ranks, measured.size_ranks), ()),
-        "sign_agreement": (of_signs[0], ()),
-        "sign_agreement_weighted": (of_signs[1], (y.sizes,)),
+        "sign_agreement": (float(agree.sum()) / signed, ()),
+        "sign_agreement_weighted": (float(agree @ y.sizes) / sized, (y.sizes,)),
     }
     for j, (q, k) in enumerate(counts.items()):
         tops = {
@@ -147,7 +174,7 @@ def agreement(
         }
         for name, sets in tops.items():
             found[f"{name}@{q:g}"] = float(weights @ np.minimum(*sets)) / k, sets
-        chosen = proxy.chosen[j]
+        chosen = proxy.lowest[j] if x.signed else proxy.largest[j]  # that would lower entropy
         found[f"negative_share@{q:g}"] = negative_share(weights, chosen, y), (chosen,)
     unsigned = ("pearson_size", "spearman_size", "overlap@", "negative_share@")
     return {
@@ -192,10 +219,46 @@ def negative_share(weights: Array, chosen: Array, measured: ScoreColumn) -> floa
     return float(negative @ chosen) / total if total < 0 else math.nan
 
 
-def _sign_agreement(weights: Array, x: ScoreColumn, y: ScoreColumn) -> tuple[float, float]:
-    product = x.signs * y.signs
-    both, agree = weights * (product != 0), weights * (product > 0)
-    total, sized = float(both.sum()), float(both @ y.sizes)
-    if total == 0:
-        return math.nan, math.nan
-    return float(agree.sum()) / total, float(agree @ y.sizes) / sized
+def statistics(
+    weights: Array,
+    measured: ScoreColumn,
+    proxies: Mapping[str, ScoreColumn],
+    halves: tuple[ScoreColumn, ScoreColumn] | None,
+    tops: Sequence[float],
+) -> dict[tuple[str, str], Statistic]:
+    """Every statistic of every proxy under one set of weights.
+
+    Args:
+        weights: (n,) how often each item counts.
+        measured: The influence.
+        proxies: The proxies by name.
+        halves: The influence measured on two halves of E, or None.
+        tops: Shares q.
+
+    Returns:
+        Statistics by proxy, or "measured", and name; NaN where one is not defined.
+    """
+    counts = top_counts(float(weights.sum()), tops)
+    y = measured.weighted(weights, counts.values())
+    found: dict[tuple[str, str], Statistic] = {}
+    for q, lowest in zip(tops, y.lowest, strict=True):
+        share = negative_share(weights, lowest, measured)
+        found[MEASURED, f"negative_share@{q:g}"] = share, (lowest,)
+    for proxy, column in proxies.items():
+        row = agreement(weights, column.weighted(weights, counts.values()), y, counts)
+        for name, (x, sets) in row.items():
+            found[proxy, name] = x if column.varies else math.nan, sets
+    if halves is None:
+        return found
+    one, two = (half.weighted(weights, ()) for half in halves)
+    pairs = {"pearson": (one.column.values, two.column.values), "spearman": (one.ranks, two.ranks)}
+    for kind, pair in pairs.items():
+        r = correlation(weights, *pair)
+        reliability = math.sqrt(2 * r / (1 + r)) if r > 0 else math.nan
+        of_y = (measured.squares,) if kind == "pearson" else ()
+        found[MEASURED, f"{kind}_of_halves"] = r, of_y
+        found[MEASURED, f"{kind}_reliability"] = reliability, of_y
+        for proxy in proxies:
+            value, sets = found[proxy, kind]
+            found[proxy, f"{kind}_corrected"] = value / reliability, sets
+    return found

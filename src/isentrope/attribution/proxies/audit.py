@@ -7,10 +7,15 @@ with replacement and all items are ranked again,
     SE² = Var_draws θ*,     interval  g⁻¹( g(θ̂) ± t_{P'−1} SD_draws g(θ*) )
 
 with g = artanh for correlations, arcsin √ for shares, and P' the number of equal prompts that the
-statistic is spread over (`audit_sample`), P for ranks and signs. Proxies are treated as exact: the
-error of a batch mean inside one is not counted. Nor is the error of the measurement itself, due to
-the finite E; for that, two halves of E give the reliability of the whole, its correlation
-with the influence that an infinite E would give (Spearman and Brown), and
+statistic is spread over, P for ranks and signs:
+
+    P' = (Σ a_p)²/Σ a_p²,     a_p the part of prompt p in a top, or in a sum of squares or of sizes
+
+A bootstrap draw is a multinomial number of copies of each prompt; every item counts as often as its
+prompt was drawn. Proxies are treated as exact: the error of a batch mean inside one is not counted.
+Nor is the error of the measurement itself, due to the finite E; for that, two halves of E give the
+reliability of the whole, its correlation with the influence that an infinite E would give (Spearman
+and Brown), and
 
     r_half = corr(y₁, y₂),   reliability = √(2 r_half/(1 + r_half)),   r_corrected = r/reliability
 
@@ -27,24 +32,41 @@ the influence, and a warning says so: Pearson's covers 79–98 %, the sign agree
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import estimate_columns
-from isentrope.attribution.proxies.agreement import ScoreColumn, correlation, top_counts
-from isentrope.attribution.proxies.audit_sample import MEASURED, AuditSample
+from isentrope.attribution.proxies.agreement import (
+    MEASURED,
+    ScoreColumn,
+    Statistic,
+    correlation,
+    statistics,
+    top_counts,
+)
 from isentrope.attribution.proxies.proxies import UNSIGNED
 from isentrope.attribution.ranks import Array
-from isentrope.nouns.estimate import NO_SPREAD, ROUNDING, Estimate, t_quantile
+from isentrope.nouns.estimate import NO_SPREAD, ROUNDING, Estimate, participation, t_quantile
 
-TOPS = (0.0002, 0.02, 0.2)
 METHOD = "cluster bootstrap over prompts"
 _NEARLY_ONE = 1 - 1e-12
+
+MIN_SPREAD = 15
+"""Prompts, if equal ones, over which a top must be spread for a valid bootstrap error."""
+
+CONCENTRATED_SHARE = 0.4
+"""Share of the prompts, if equal ones, below which a warning says that few of them hold a sum."""
+
+_UNDEFINED = (
+    "It is not defined: the proxy does not vary or has no sign, the influence does not vary or is "
+    "nowhere negative, or its two halves do not agree."
+)
 
 
 @dataclass(frozen=True)
@@ -102,7 +124,7 @@ class AuditOptions:
         confidence: Nominal coverage.
     """
 
-    top: Sequence[float] = TOPS
+    top: Sequence[float] = (0.0002, 0.02, 0.2)
     draws: int = 200
     seed: int = 0
     confidence: float = 0.95
@@ -128,11 +150,15 @@ def audit_sequences(
     Returns:
         The audit, in sequences.
     """
-    columns = {name: x[:, None] for name, x in proxies.items()}
-    both = None if halves is None else tuple(x[:, None] for x in halves)
-    mask = torch.ones(len(measured), 1, dtype=torch.bool)
-    of_sequences = (measured[:, None], mask, prompt_index, columns, options)
-    return audit(*of_sequences, halves=both, unit="sequences")
+    return audit(
+        measured[:, None],
+        torch.ones(len(measured), 1, dtype=torch.bool),
+        prompt_index,
+        {name: x[:, None] for name, x in proxies.items()},
+        options,
+        halves=None if halves is None else (halves[0][:, None], halves[1][:, None]),
+        unit="sequences",
+    )
 
 
 def audit(
@@ -179,51 +205,93 @@ def audit(
         raise ValueError(f"top must be different shares between 0 and 1, got {top}.")
     if options.draws < 2:
         raise ValueError(f"draws must be at least 2, got {options.draws}; 200 is usual.")
-    y = ScoreColumn(_flat(MEASURED, measured, mask))
+    y = ScoreColumn.of(MEASURED, measured, mask)
     if not y.varies:
         raise ValueError("The measured influences do not vary: there is nothing to rank.")
     columns = {
-        name: ScoreColumn(_flat(name, x, mask), name not in unsigned) for name, x in proxies.items()
+        name: ScoreColumn.of(name, x, mask, name not in unsigned) for name, x in proxies.items()
     }
+    both = None
+    if halves is not None:
+        both = ScoreColumn.of("half 0", halves[0], mask), ScoreColumn.of("half 1", halves[1], mask)
+        sums = both[0].values + both[1].values
+        if not correlation(np.ones(len(sums)), sums, y.values) > 1 - 1e-6:
+            raise ValueError(
+                "The halves do not sum to the measured influence: give the two halves of the very "
+                "measurement that is audited."
+            )
     place = torch.as_tensor(prompt_index)[mask.nonzero()[:, 0]].unique(return_inverse=True)[1]
-    sample = AuditSample(place.numpy(), y, columns, _halves(halves, mask, y), options.top)
-    drawn = sample.bootstrap(options.draws, options.seed)
-    statistics: dict[str, dict[str, Estimate]] = {}
-    for (proxy, name), statistic in sample.statistics(np.ones(sample.n)).items():
-        trusted, warnings = sample.interval_caveats(name, statistic)
-        df = sample.degrees_of_freedom(name, statistic)
-        quantile = t_quantile(df, options.confidence) if trusted else None
-        series = np.array([draw[proxy, name] for draw in drawn])
-        estimate = _estimate(name, statistic[0], series, sample.n_prompts, quantile, warnings)
-        statistics.setdefault(proxy, {})[name] = estimate
-    return Audit(statistics, top_counts(sample.n, options.top), sample.n, sample.n_prompts, unit)
+    sample = _Sample(place.numpy(), y, int(place.max()) + 1, options.confidence)
+    rng, prompts = np.random.default_rng(options.seed), sample.prompts
+    copies = rng.multinomial(prompts, np.full(prompts, 1 / prompts), size=options.draws)
+    drawn: list[dict[tuple[str, str], float]] = []
+    for row in copies:
+        one = statistics(row[sample.place].astype(np.float64), y, columns, both, top)
+        drawn.append({name: x for name, (x, _) in one.items()})
+    found: dict[str, dict[str, Estimate]] = {}
+    for key, statistic in statistics(np.ones(len(place)), y, columns, both, top).items():
+        series = np.array([draw[key] for draw in drawn])
+        found.setdefault(key[0], {})[key[1]] = sample.estimate(key[1], statistic, series)
+    return Audit(found, top_counts(len(place), top), len(place), prompts, unit)
 
 
-def _estimate(
-    name: str,
-    value: float,
-    drawn: Array,
-    n_prompts: int,
-    quantile: float | None,
-    warnings: tuple[str, ...],
-) -> Estimate:
-    """Value, spread of the draws, and the interval on the scale where they spread evenly."""
-    finite = drawn[np.isfinite(drawn)]
-    if math.isfinite(value) and len(finite) < len(drawn):
-        lost = len(drawn) - len(finite)
-        warnings = (*warnings, f"It is not defined in {lost} of {len(drawn)} bootstrap draws.")
-        quantile = quantile if lost < len(drawn) / 10 else None
-    enough = n_prompts > 1 and len(finite) > 1 and math.isfinite(value)
-    se, low, high = (float(finite.std(ddof=1)) if enough else math.nan), math.nan, math.nan
-    if enough and quantile is not None:
-        there, back = _scale(name)
-        half = quantile * there(finite).std(ddof=1)
-        middle = float(there(np.array(value)))
-        low, high = (float(back(middle + side * half)) for side in (-1, 1))
-    if se <= ROUNDING:
-        low, high, warnings = math.nan, math.nan, (*warnings, NO_SPREAD)
-    unit = "correlation" if name.partition("_")[0] in ("pearson", "spearman") else "share"
-    return Estimate(value, se, low, high, n_prompts, unit, METHOD, warnings=warnings)
+@dataclass(frozen=True)
+class _Sample:
+    place: NDArray[np.int64]  # (n,) the prompt of each item
+    measured: ScoreColumn
+    prompts: int
+    confidence: float
+
+    def estimate(self, name: str, statistic: Statistic, drawn: Array) -> Estimate:
+        """Value, spread of the draws, and the interval on the scale where they spread evenly."""
+        value, sets = statistic
+        spread, finite = self._spread(sets), drawn[np.isfinite(drawn)]
+        trusted, warnings = self._caveats(name, value, spread)
+        if math.isfinite(value) and len(finite) < len(drawn):
+            lost = len(drawn) - len(finite)
+            warnings = (*warnings, f"It is not defined in {lost} of {len(drawn)} bootstrap draws.")
+            trusted = trusted and lost < len(drawn) / 10
+        enough = self.prompts > 1 and len(finite) > 1 and math.isfinite(value)
+        se, low, high = (float(finite.std(ddof=1)) if enough else math.nan), math.nan, math.nan
+        if enough and trusted:
+            if name.startswith("negative_share"):
+                spread = min(spread, self._spread([np.maximum(-self.measured.values, 0.0)]))
+            there, back = _scale(name)
+            df = max(spread - 1, 1.0)
+            half = t_quantile(df, self.confidence) * there(finite).std(ddof=1)
+            middle = float(there(np.array(value)))
+            low, high = (float(back(middle + side * half)) for side in (-1, 1))
+        if se <= ROUNDING:
+            low, high, warnings = math.nan, math.nan, (*warnings, NO_SPREAD)
+        unit = "correlation" if name.partition("_")[0] in ("pearson", "spearman") else "share"
+        return Estimate(value, se, low, high, self.prompts, unit, METHOD, warnings=warnings)
+
+    def _caveats(self, name: str, value: float, spread: float) -> tuple[bool, tuple[str, ...]]:
+        """Whether a statistic's interval can be trusted, and the warnings on it."""
+        if math.isnan(value):
+            return False, (_UNDEFINED,)
+        if self.prompts == 1:
+            return False, ("There is one prompt: no error can be given.",)
+        _, top, q = name.partition("@")
+        if top and spread < MIN_SPREAD:
+            n = len(self.place)
+            (k,) = top_counts(n, [float(q)]).values()
+            return False, (
+                f"The top is {k} of {n}, spread as over {spread:.1f} equal prompts: "
+                f"no interval below {MIN_SPREAD}.",
+            )
+        if not top and spread < CONCENTRATED_SHARE * self.prompts:
+            return True, (
+                f"Few of the {self.prompts} prompts hold most of the influence (as {spread:.1f} "
+                "equal ones would): the interval is likely too short. Ranks are not affected.",
+            )
+        return True, ()
+
+    def _spread(self, sets: Iterable[Array]) -> float:
+        """The least (Σ a_p)²/Σ a_p² of some sets of amounts; all prompts for none."""
+        by_prompt = (np.bincount(self.place, x, minlength=self.prompts) for x in sets)
+        equal = (participation(a) if a.any() else 0.0 for a in by_prompt)
+        return min(equal, default=float(self.prompts))
 
 
 def _scale(name: str) -> tuple[Callable[[Array], Array], Callable[[float], float]]:
@@ -237,30 +305,3 @@ def _scale(name: str) -> tuple[Callable[[Array], Array], Callable[[float], float
         lambda p: np.arcsin(np.sqrt(np.clip(p, 0.0, 1.0))),
         lambda a: math.sin(min(max(a, 0.0), quarter)) ** 2,
     )
-
-
-def _flat(name: str, values: Tensor, mask: Tensor) -> Array:
-    """The values of the tokens, (items,) float64."""
-    values = torch.as_tensor(values, dtype=torch.float64)
-    if values.shape != mask.shape:
-        raise ValueError(
-            f"{name} has shape {tuple(values.shape)} where the mask has {tuple(mask.shape)}."
-        )
-    here = values[mask]
-    if not bool(here.isfinite().all()):
-        raise ValueError(f"{int((~here.isfinite()).sum())} values of {name} are not finite.")
-    return here.numpy()
-
-
-def _halves(
-    halves: tuple[Tensor, ...] | None, mask: Tensor, measured: ScoreColumn
-) -> tuple[ScoreColumn, ScoreColumn] | None:
-    if halves is None:
-        return None
-    one, two = (_flat(f"half {k}", half, mask) for k, half in enumerate(halves))
-    if not correlation(np.ones(len(one)), one + two, measured.values) > 1 - 1e-6:
-        raise ValueError(
-            "The halves do not sum to the measured influence: give the two halves of the very "
-            "measurement that is audited."
-        )
-    return ScoreColumn(one), ScoreColumn(two)
