@@ -109,6 +109,32 @@ class ScoreColumn:
         return WeightedColumn(self, ranks, size_ranks, lowest, largest)
 
 
+def halves_of(
+    halves: tuple[Tensor, ...], mask: Tensor, measured: ScoreColumn
+) -> tuple[ScoreColumn, ScoreColumn]:
+    """The influence measured on two halves of E.
+
+    Args:
+        halves: (n, t) each.
+        mask: (n, t) bool.
+        measured: What they sum to.
+
+    Returns:
+        A column each.
+
+    Raises:
+        ValueError: If they do not sum to it.
+    """
+    one, two = (ScoreColumn.of(f"half {k}", half, mask) for k, half in enumerate(halves))
+    weights, sums = np.ones(len(one.values)), one.values + two.values
+    if not correlation(weights, sums, measured.values) > 1 - 1e-6:
+        raise ValueError(
+            "The halves do not sum to the measured influence: give the two halves of the very "
+            "measurement that is audited."
+        )
+    return one, two
+
+
 @dataclass(frozen=True)
 class WeightedColumn:
     """Ranks and tops of a column under weights.

@@ -46,7 +46,7 @@ from isentrope.attribution.proxies.agreement import (
     MEASURED,
     ScoreColumn,
     Statistic,
-    correlation,
+    halves_of,
     statistics,
     top_counts,
 )
@@ -211,15 +211,7 @@ def audit(
     columns = {
         name: ScoreColumn.of(name, x, mask, name not in unsigned) for name, x in proxies.items()
     }
-    both = None
-    if halves is not None:
-        both = ScoreColumn.of("half 0", halves[0], mask), ScoreColumn.of("half 1", halves[1], mask)
-        sums = both[0].values + both[1].values
-        if not correlation(np.ones(len(sums)), sums, y.values) > 1 - 1e-6:
-            raise ValueError(
-                "The halves do not sum to the measured influence: give the two halves of the very "
-                "measurement that is audited."
-            )
+    both = None if halves is None else halves_of(halves, mask, y)
     place = torch.as_tensor(prompt_index)[mask.nonzero()[:, 0]].unique(return_inverse=True)[1]
     sample = _Sample(place.numpy(), y, int(place.max()) + 1, options.confidence)
     rng, prompts = np.random.default_rng(options.seed), sample.prompts
