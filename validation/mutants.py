@@ -33,8 +33,8 @@ from validation.mutants_page import PAGE, Outcome, Sample, page
 from validation.mutations import Mutant
 
 ROOMS = ("estimators", "update", "attribution")
-_GUARDS = ("test_padding", "test_derivative_guard")
-ELSEWHERE = {"attribution": tuple(f"tests/models/{x}.py" for x in _GUARDS)}
+_GUARDS = ("models/test_padding", "policy/test_derivative_guard")
+ELSEWHERE = {"attribution": tuple(f"tests/{x}.py" for x in _GUARDS)}
 """Tests of a room that lie in another folder."""
 RESULTS = Path("docs/results/mutants.json")
 

@@ -20,14 +20,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from isentrope.models.architecture import UnsupportedModelError, name_of
 from isentrope.models.batching import MicroBatch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, zeros
 from isentrope.policy.head import Scorer
 from isentrope.policy.language_model import Policy
-from isentrope.policy.own_logits import OWN_TOKENS, first_tokens_of, rounding_of
-from isentrope.policy.scoring import collect_columns, score
+from isentrope.policy.scoring import collect_columns
 from isentrope.policy.scoring_batches import smaller_where_memory_is_short
 from isentrope.policy.token_statistics import (
     NotFiniteError,
@@ -126,42 +124,7 @@ def score_moved(
         jumps = sampler.farther(columns[..., 2:4], rollouts.mask)
         moved = scores, Divergence(jumps, columns[..., 4:] if remainder else None)
         found.append(moved if bool(columns[..., :2].isfinite().all()) else None)
-    _require_scores(policy, rollouts, direction, etas, found)
     return found
-
-
-def _require_scores(
-    policy: Policy,
-    rollouts: Rollouts,
-    direction: Vector,
-    etas: Sequence[float],
-    found: Sequence[tuple[Scores, Divergence] | None],
-) -> None:
-    """Refuse scores at the smallest η that are not those that the policy itself gives there.
-
-    The start of one response is scored again.
-
-    Raises:
-        UnsupportedModelError: If they differ by more than rounding.
-    """
-    known = [(abs(eta), eta, x[0]) for eta, x in zip(etas, found, strict=True) if x]
-    if not known:
-        return
-    _, eta, moved = min(known, key=lambda x: x[0])
-    drawn = moved.mask[:, :OWN_TOKENS]
-    row = int(drawn.sum(1).argmax())
-    one = first_tokens_of(rollouts, row)
-    own = score(policy, one, policy.parameters_along(direction, eta))
-    here = drawn[row, : own.mask.shape[1]]
-    for name in ("logprobs", "entropies"):
-        gap = getattr(own, name)[0] - getattr(moved, name)[row, : len(here)]
-        size = float(gap[here].square().mean().sqrt()) if bool(here.any()) else 0.0
-        if not size < rounding_of(policy.model):
-            raise UnsupportedModelError(
-                f"isentrope does not support {name_of(policy.causal_lm)} as it is loaded: at "
-                f"θ + ηv (η = {eta:g}) its {name} by two passes differ by {size:.2g} nats, so no "
-                "change is reported."
-            )
 
 
 def divergence_at_theta(policy: Policy, rollouts: Rollouts, sampler: RowSampler) -> Tensor:

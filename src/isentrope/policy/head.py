@@ -159,10 +159,14 @@ def hidden_gradient(
             logits = nn.functional.linear(hidden[here], head.weight, head.bias)
             b_here = None if b is None else b[here]
             of = logit_gradient(logits, targets[here], a[here], b_here, temperature)
-            gradient[here] = through_embedding(of, logits.dtype, head.weight).to(hidden)
-            if of_weight is not None:  # then training rounds, and logits are of 16 bits
-                of, read = (x.to(logits.dtype).to(of_weight.dtype) for x in (of, hidden[here]))
-                with torch.autocast(of.device.type, enabled=False):
+            # under autocast factors are rounded to the type of the logits, and the products are
+            # added up in the type of the weights, as TRL's fused head does it
+            of, weight, read = (
+                x.to(logits.dtype).to(head.weight.dtype) for x in (of, head.weight, hidden[here])
+            )
+            with torch.autocast(of.device.type, enabled=False):
+                gradient[here] = (of @ weight).to(hidden)
+                if of_weight is not None:
                     of_weight += of.T @ read
     return gradient
 
@@ -192,23 +196,3 @@ def logit_gradient(
         entropy = -(p * log_p).sum(-1, keepdim=True)
         gradient = -p * (pull + b[:, None].to(dtype) * (log_p + entropy))
     return gradient.scatter_add_(1, targets[:, None], pull).div_(temperature)
-
-
-def through_embedding(of: Tensor, dtype: torch.dtype, weight: Tensor) -> Tensor:
-    """The derivative by the hidden states, from that by the logits.
-
-    Under autocast both factors are rounded to the type of the logits, and the products are added
-    up in the type of the weights, as TRL's fused head does it.
-
-    Args:
-        of: (m, v) derivative by the logits.
-        dtype: Type of the logits; another than that of the weights under autocast only.
-        weight: (v, d) output embedding.
-
-    Returns:
-        (m, d) at the type of the weights.
-    """
-    if dtype == weight.dtype:
-        return of.to(dtype) @ weight
-    with torch.autocast(of.device.type, enabled=False):
-        return of.to(dtype).to(weight.dtype) @ weight.to(dtype).to(weight.dtype)

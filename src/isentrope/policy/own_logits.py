@@ -7,7 +7,7 @@ from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from isentrope.models.architecture import UnsupportedModelError, name_of, refusal_by_name
 from isentrope.models.batching import micro_batches
@@ -52,8 +52,9 @@ def require_own_logits(
     else:
         sequences, rows = rollouts, [drawn_first.index(max(drawn_first))]
     for row in rows:
-        one = first_tokens_of(sequences, row, most)
-        m = len(one.response_ids[0])
+        first = sequences.response_ids[row][:most]  # all of them taken as drawn
+        one = Rollouts([sequences.prompt_ids[row]], [first], torch.zeros(1, dtype=torch.long))
+        m = len(first)
         drawn = sequences.mask[row][:m]  # what the policy did not draw has no score
         if scores is None:
             batch = micro_batches(one, 8192)[0].to(scorer.device)
@@ -63,7 +64,7 @@ def require_own_logits(
             s, entropy = scores.logprobs[row][:m], scores.entropies[row][:m]
         logits = own_logits(scorer, one, precision)
         log_p = (logits.to(softmax.dtype) / softmax.temperature).log_softmax(-1)
-        targets = one.response_ids[0][:, None].to(log_p.device)
+        targets = first[:, None].to(log_p.device)
         theirs = log_p.gather(1, targets)[:, 0], -(log_p.exp() * log_p).sum(-1)
         for ours, own in zip((s, entropy), theirs, strict=True):
             gap = (ours.to(own.device).double() - own.double())[drawn.to(own.device)]
@@ -74,18 +75,6 @@ def require_own_logits(
                     "those of its output embedding with the scale and the soft cap that its "
                     f"configuration declares (scores differ by {size:.2g} nats)."
                 )
-
-
-def rounding_of(model: nn.Module) -> float:
-    """Root mean square difference of two scores of a token that rounding explains, nats."""
-    types = {p.dtype for p in model.parameters() if p.is_floating_point()}
-    return max(OWN_LOGITS.get(dtype, 0.3) for dtype in types)
-
-
-def first_tokens_of(sequences: Rollouts, row: int, most: int = OWN_TOKENS) -> Rollouts:
-    """One sequence with the first tokens of its response, all of them taken as drawn."""
-    response = sequences.response_ids[row][:most]
-    return Rollouts([sequences.prompt_ids[row]], [response], torch.zeros(1, dtype=torch.long))
 
 
 def own_logits(scorer: Scorer, one: Rollouts, precision: Precision) -> Tensor:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from isentrope.models.architecture import name_of
-from isentrope.models.derivative_guard import DerivativeError
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm
 from isentrope.policy.chi_square import score_moved
+from isentrope.policy.derivative_guard import DerivativeError
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
 

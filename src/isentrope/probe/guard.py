@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from isentrope.models.architecture import UnsupportedModelError
-from isentrope.models.derivative_guard import DerivativeError
+from isentrope.policy.derivative_guard import DerivativeError
 from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.system.processes import together
 

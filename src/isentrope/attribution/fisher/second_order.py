@@ -47,9 +47,10 @@ from isentrope.models.batching import micro_batches
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
+from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import require_derivatives, score, score_along
+from isentrope.policy.scoring import score, score_along
 from isentrope.policy.scoring_batches import smaller_where_memory_is_short
 
 UNIT = "nats per example"

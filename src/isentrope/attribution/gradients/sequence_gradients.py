@@ -44,10 +44,11 @@ from isentrope.nouns.vectors import (
     read_numbers,
     sharded_like,
 )
+from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import require_derivatives, score_along
+from isentrope.policy.scoring import score_along
 from isentrope.system.memory import mapped_blocks
 from isentrope.system.processes import ALONE
 

@@ -13,14 +13,14 @@ from isentrope.attribution.fisher.second_order import (
     supervised_loss_change,
 )
 from isentrope.attribution.gradients.storage_plan import GradientOptions
-from isentrope.models import derivative_guard
 from isentrope.models.architecture import UnsupportedModelError
-from isentrope.models.derivative_guard import DerivativeError
 from isentrope.nouns import differences
 from isentrope.nouns.differences import derivative_gap
+from isentrope.policy import derivative_guard
+from isentrope.policy.derivative_guard import DerivativeError, require_derivatives
 from isentrope.policy.gradient import score_jvp
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import require_derivatives, score_along
+from isentrope.policy.scoring import score_along
 from isentrope.probe.requirements import ProbeOptions
 from isentrope.probe.scoring import look_ahead
 from tests import cases
@@ -105,21 +105,21 @@ def torchs_layer_norm(monkeypatch):
 @pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16"])
 def test_layer_norm_as_torch_differentiates_it_is_refused(torchs_layer_norm, precision):
     policy = cases.policy("gpt2", precision=precision)
-    with pytest.raises(DerivativeError, match=r"LayerNorm \(transformer.h.0.ln_1\)"):
+    with pytest.raises(DerivativeError, match="GPT2LMHeadModel"):
         score_along(policy, cases.ragged(), cases.direction(policy), 2)
     score_along(policy, cases.ragged(), cases.direction(policy), 1)
 
 
 def test_without_room_for_a_copy_float32_is_compared_as_it_is(torchs_layer_norm, monkeypatch):
     monkeypatch.setattr(derivative_guard, "free_memory", lambda device: 0)
-    with pytest.raises(DerivativeError, match="LayerNorm"):
+    with pytest.raises(DerivativeError, match="GPT2LMHeadModel"):
         require_derivatives(cases.policy("gpt2", precision="float32"), cases.ragged(), TWICE[0])
     require_derivatives(cases.policy("qwen2", precision="float32"), cases.ragged(), TWICE[0])
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_derivative_wrong_by_three_per_cent_is_refused_with_its_class(mode):
-    with pytest.raises(DerivativeError, match=r"Squares \(transformer.h.0.mlp.act\)"):
+def test_a_derivative_wrong_by_three_per_cent_is_refused(mode):
+    with pytest.raises(DerivativeError, match="GPT2LMHeadModel"):
         require_derivatives(own_activation(Squares()), cases.ragged(), mode)
 
 
@@ -128,7 +128,7 @@ def test_a_scripted_normalisation_which_cannot_be_written_out_is_refused():
     norm = model.transformer.ln_f
     scripted = torch.jit.script(nn.functional.layer_norm)
     norm.forward = lambda x: scripted(x, [16], norm.weight, norm.bias, norm.eps)
-    with pytest.raises(DerivativeError, match=r"LayerNorm \(transformer.ln_f\)"):
+    with pytest.raises(DerivativeError, match="GPT2LMHeadModel"):
         require_derivatives(Policy(model, eos_token_id=0), cases.ragged(), TWICE[0])
 
 
@@ -198,14 +198,14 @@ def test_every_derivative_of_the_library_is_guarded(name):
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 def test_a_kernel_without_a_forward_rule_is_refused_in_every_verb(precision, name):
     policy, E = own_activation(Squares(Still.apply), precision), cases.ragged(4)
-    with pytest.raises(DerivativeError, match=r"Squares \(transformer.h.0.mlp.act\)"):
+    with pytest.raises(DerivativeError, match="GPT2LMHeadModel"):
         first_orders(policy, E, cases.direction(policy))[name]()
 
 
 def test_a_kernel_without_any_rule_is_refused_in_both_modes():
     policy, E = own_activation(Squares(squares)), cases.ragged(4)
     verbs = first_orders(policy, E, cases.direction(policy))
-    with pytest.raises(DerivativeError, match="Squares"):
+    with pytest.raises(DerivativeError, match="GPT2LMHeadModel"):
         verbs["entropy_change"]()
     with pytest.raises(UnsupportedModelError, match=r"GPT2LMHeadModel .*isentrope_tests"):
         verbs["noise"]()
@@ -215,7 +215,7 @@ def test_a_norm_without_a_forward_rule_is_refused():
     model = cases.model("qwen2")
     norm = model.model.layers[1].post_attention_layernorm
     norm.forward = lambda x: norm.weight * x * (Still.apply(x).mean(-1, keepdim=True) + 1) ** -0.5
-    with pytest.raises(DerivativeError, match=r"Qwen2RMSNorm \(model.layers.1.post_attention"):
+    with pytest.raises(DerivativeError, match="Qwen2ForCausalLM"):
         require_derivatives(Policy(model, eos_token_id=0), cases.ragged())
 
 

@@ -1,0 +1,129 @@
+"""Compares a policy's derivatives with finite differences, once per way to take them.
+
+Scores of two short sequences at θ + e d, with d a fixed random direction as large as θ, are
+differentiated by e in the mode that will be used, and compared (`differences`): an operation
+without a rule for a mode has a derivative of 0 there, without an error. The model is evaluated in
+float64, on a copy of its tensors; the model itself is not changed. Where that is impossible (no
+memory, an operation that has no float64, or a base that is spread over processes), a float32 policy
+is compared as it is, which finds errors of some per cent. A shorter one is then not compared at
+all.
+"""
+
+import logging
+from itertools import chain
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from isentrope.models.architecture import derivative_of_scores, name_of
+from isentrope.models.batching import MicroBatch, micro_batches
+from isentrope.models.precision import Precision
+from isentrope.models.sharding import Moved, Point, layers_at, moved_along
+from isentrope.nouns.differences import Function, Mode, derivative_gap
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import is_sharded, local_part, sharded_like, total
+from isentrope.policy.head import Scorer
+from isentrope.policy.language_model import Policy
+from isentrope.system.memory import free_memory, mapped_blocks
+
+log = logging.getLogger("isentrope")
+
+TOKENS = 4
+"""Prompt tokens and response tokens that are kept of a sequence."""
+
+_FIRST_ORDER = "Ask for the first order only (order=1; `measure.order: 1`). "
+
+
+class DerivativeError(ValueError):
+    """torch differentiates a part of the model wrongly."""
+
+
+def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forward") -> None:
+    """Refuse a policy whose derivatives are wrong. Later calls with the policy cost nothing.
+
+    Args:
+        policy: The policy, whose layers may be spread over processes.
+        rollouts: The first two sequences are used, cut short.
+        mode: How derivatives are about to be computed.
+
+    Raises:
+        DerivativeError: If they are wrong.
+        RuntimeError: What torch raised, where layers are spread over processes.
+    """
+    dtype_of_theta = next(iter(policy.theta.values())).dtype
+    known = {way for way, dtype in policy.compared_derivatives if dtype == dtype_of_theta}
+    # forward over forward compares the first derivative on its way
+    if mode in known or (mode == "forward" and "forward over forward" in known):
+        return
+    policy.require_no_dropout()
+    n = min(2, len(rollouts))
+    short = Rollouts(
+        [p[-TOKENS:] for p in rollouts.prompt_ids[:n]],
+        [r[:TOKENS] for r in rollouts.response_ids[:n]],
+        torch.arange(n),
+    )
+    (batch,) = micro_batches(short, 4 * TOKENS**2, padding=4 * TOKENS**2)
+    for dtype in _types(policy):
+        precision = Precision("float64" if dtype == torch.float64 else "float32")
+        with mapped_blocks(), precision.active(), derivative_of_scores(policy.model):
+            try:
+                scores = _scores_along(policy, batch.to(policy.device), dtype)
+                gap = derivative_gap(scores, mode=mode, dtype=dtype)
+            except RuntimeError:  # an operation that has no such type, or no memory
+                if policy.sharded:  # the other processes go on, and would wait for this one
+                    raise
+                continue
+        if gap.wrong:
+            raise DerivativeError(
+                f"The derivatives of {name_of(policy.causal_lm)} are wrong: {mode}, on two short "
+                f"sequences, they are {gap.error:.1%} from differences. "
+                f"{_FIRST_ORDER if ' over ' in mode else ''}Write its own kernels in elementary "
+                "operations of torch, or load the model without them."
+            )
+        break
+    else:
+        log.warning(
+            "Derivatives (%s) of %s are not compared with finite differences: that takes a copy in "
+            "float64, or a model in float32.",
+            mode,
+            name_of(policy.causal_lm),
+        )
+    policy.compared_derivatives.add((mode, dtype_of_theta))
+
+
+def _types(policy: Policy) -> list[torch.dtype]:
+    """float64 where there is room for a copy, then float32 where that is the policy's."""
+    tensors = [p for p in policy.model.parameters() if p.is_floating_point()]
+    copied = sum(8 * p.numel() for p in tensors if p.dtype != torch.float64)
+    # the layers of a sharded base are exchanged in their own type
+    room = 0 if policy.sharded else free_memory(policy.device) / 2
+    types = [torch.float64] if not copied or copied < room else []
+    return types + [torch.float32] * ({p.dtype for p in tensors} == {torch.float32})
+
+
+def _scores_along(policy: Policy, batch: MicroBatch, dtype: torch.dtype) -> Function:
+    """The scores (2, m), as the parameters move in the random direction."""
+    scorer, names, theta = policy.scorer, policy.scorer.inner_names, policy.theta
+    named = chain(scorer.named_parameters(), scorer.named_buffers())
+    tensors = {n: x.detach().to(dtype) for n, x in named if x.is_floating_point()}
+    squares = {n: local_part(x).double().square().sum() for n, x in theta.items()}
+    pairs = zip(theta.items(), total(squares, theta), strict=True)
+    sizes = {n: (square / max(1, x.numel())) ** 0.5 for (n, x), square in pairs}
+    along: dict[str, Tensor] = {}
+    for k, (n, x) in enumerate(theta.items()):
+        generator = torch.Generator().manual_seed(k)
+        noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+        along[n] = sharded_like((sizes[n] or max(sizes.values())) * noise, x)
+
+    def scores(e: Tensor) -> Tensor:
+        point: Point = {
+            n: Moved(v, e) if is_sharded(theta[n]) else moved_along(tensors[names[n]], v, e)
+            for n, v in along.items()
+        }
+        moved = {names[n]: x for n, x in point.items() if isinstance(x, Tensor)}
+        arguments = (Scorer.scores, batch, policy.softmax)
+        with layers_at(policy.model, point):
+            return torch.stack(functional_call(scorer, tensors | moved, arguments))
+
+    return scores
