@@ -26,7 +26,7 @@ from isentrope.estimators.entropy_change import change_of_sample
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.resampled import coupled_change
 from isentrope.estimators.sample import ScoredBatch
-from isentrope.policy.scoring import score, score_along, score_with_features
+from isentrope.policy.scoring import score, score_along
 from isentrope.policy.token_statistics import Scores
 from tests import cases
 from validation import hard_policies
@@ -58,7 +58,7 @@ class Enumerated:
         params = [policy.parameters_along(self.v, eta) for eta in self.etas]
         self.series = score_along(policy, rollouts, self.v, 2)
         self.moved = [score(policy, rollouts, p) for p in params]
-        self.features = score_with_features(policy, rollouts, 8).features
+        self.features = score(policy, rollouts, features=8).features
 
     def truth(self, functional: str) -> list[float]:
         first, second = self.exact.derivatives(self.v, functional)

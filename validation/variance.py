@@ -19,7 +19,7 @@ import torch
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.functional import METHODS, UNITS, Functionals
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score, score_with_features
+from isentrope.policy.scoring import score
 from isentrope.sampling.batches import Groups, update_batch
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition
@@ -85,7 +85,7 @@ def main() -> None:
     )
     etas = [factor * step.learning_rate for factor in (0.01, 0.3, 1.0, 3.0)]
     E = sample(policy, test.prompts, args.batches * args.n, seed=2, **sizes)
-    base = score_with_features(policy, E)
+    base = score(policy, E, features=32)
     moved = [score(policy, E, policy.parameters_along(step.direction, eta)) for eta in etas]
     ess = [_ess(base, s) for s in moved]
     lines = [

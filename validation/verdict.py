@@ -36,7 +36,7 @@ from isentrope.estimators.sampler_match import SamplerMatch, noise_of
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.chi_square import Divergence, RowSampler, divergence_at_theta, score_moved
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score_along, score_with_features
+from isentrope.policy.scoring import score, score_along
 from isentrope.policy.token_statistics import Scores
 from validation import hard_policies
 
@@ -307,7 +307,7 @@ class Study:
         self.etas = [e.eta_of(target) for target in TARGETS]
         self.ess = [e.exact_ess(eta) for eta in self.etas]
         self.series = score_along(e.policy, e.rollouts, e.v, 2)
-        features = score_with_features(e.policy, e.rollouts, 8).features
+        features = score(e.policy, e.rollouts, features=8).features
         assert features is not None
         self.features = features
         moved = score_moved(e.policy, e.rollouts, e.v, self.etas, remainder=True)

@@ -15,7 +15,7 @@ from isentrope.policy import language_model
 from isentrope.policy.chi_square import score_moved
 from isentrope.policy.gradient import score_jvp, weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score, score_along, score_with_features
+from isentrope.policy.scoring import score, score_along
 from isentrope.policy.scoring_batches import scoring_batches
 from isentrope.system.processes import Ranks
 from tests import cases
@@ -138,11 +138,11 @@ def test_slopes_along_several_directions_are_those_of_a_backward_pass():
 def test_what_else_a_pass_gives_is_that_of_whole_sequences():
     policy, E = cases.lora_policy("llama"), groups()
     v = cases.direction(policy)
-    features = score_with_features(policy, E, 3).features
+    features = score(policy, E, features=3).features
     (moved,) = score_moved(policy, E, v, [1e-2])
     for i, (own, (single,)) in enumerate(
         zip(
-            alone(policy, E, lambda one: score_with_features(policy, one, 3).features),
+            alone(policy, E, lambda one: score(policy, one, features=3).features),
             alone(policy, E, lambda one: score_moved(policy, one, v, [1e-2])),
             strict=True,
         )

@@ -4,7 +4,7 @@ import torch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score, score_along, score_with_features
+from isentrope.policy.scoring import score, score_along
 from isentrope.policy.token_statistics import NotFiniteError
 from tests import cases
 
@@ -94,7 +94,7 @@ def test_features_depend_on_the_prefix_alone():
     policy = cases.policy("qwen2")
     a = Rollouts([[1, 2]], [[3, 1, 4, 0]], [0])
     b = Rollouts([[1, 2]], [[3, 1, 2, 2]], [0])
-    features = [score_with_features(policy, x, 4).features[0] for x in (a, b)]
+    features = [score(policy, x, features=4).features[0] for x in (a, b)]
     torch.testing.assert_close(features[0][:3], features[1][:3])
     assert not torch.allclose(features[0][3], features[1][3])
 

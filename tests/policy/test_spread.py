@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isentrope.policy.scoring import score_along, score_with_variances
+from isentrope.policy.scoring import score, score_along
 from tests import cases
 
 
@@ -31,7 +31,7 @@ def test_variances_are_those_over_the_vocabulary(order, vocab_chunk):
     ahead, behind = (conditionals(policy, rollouts, policy.parameters_along(v, e)) for e in (h, -h))
     slope = (ahead - behind) / (2 * h)
     if order == 0:
-        series = (score_with_variances(policy, rollouts),)
+        series = (score(policy, rollouts, variances=True),)
     else:
         series = score_along(policy, rollouts, v, order, variances=True)
     for scores, x in zip(series, (log_p, slope), strict=False):
@@ -45,6 +45,6 @@ def test_a_certain_token_has_no_variance():
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(1e4)
     policy = cases.Policy(model, eos_token_id=0)
-    scores = score_with_variances(policy, cases.ragged())
+    scores = score(policy, cases.ragged(), variances=True)
     assert float(scores.variances.min()) >= 0
     assert float(scores.variances[scores.entropies == 0].abs().sum()) == 0

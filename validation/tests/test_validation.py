@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from isentrope.policy.scoring import score_with_features
+from isentrope.policy.scoring import score
 from tests import cases
 from validation import coverage, identities, intervals, power, reliability, variance
 
@@ -16,7 +16,7 @@ def test_coverage_study_names_every_estimator():
 
 def test_variance_compares_the_same_batches():
     exact = cases.exact("table")
-    pool = score_with_features(exact.policy, exact.sample(96, 0))
+    pool = score(exact.policy, exact.sample(96, 0), features=32)
     for method in cases.METHODS:
         table = variance.estimates((pool, [pool]), [0.0], 32, "per_token", method)
         torch.testing.assert_close(table, torch.zeros(3, 1).double(), atol=1e-12, rtol=0)

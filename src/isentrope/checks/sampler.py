@@ -29,7 +29,7 @@ from isentrope.estimators.sampler_match import SamplerMatch, at_temperature, roo
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score_with_variances
+from isentrope.policy.scoring import score
 
 SURPRISAL, SCORE, EOS = "E[surprisal] = E[H]", "E[Σ ∂s] = 0", "EOS as often as the policy's"
 REPETITIONS, FILTERS = "repetitions as often as the policy's", "no filter on the tail"
@@ -207,7 +207,7 @@ def _diagnosis(policy: Policy, rollouts: Rollouts, sample: ScoredBatch, match: S
 def _fits(policy: Policy, rollouts: Rollouts, temperature: float) -> bool:
     """Whether the responses can be draws of the policy at another temperature."""
     with at_temperature(policy, temperature):
-        scores = score_with_variances(policy, rollouts)
+        scores = score(policy, rollouts, variances=True)
     assert scores.variances is not None
     z = studentised(scores.logprobs + scores.entropies, scores.variances)
     return identities_verdict(p_value(z)) == "sound"

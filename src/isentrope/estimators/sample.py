@@ -29,7 +29,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.chi_square import Divergence, RowSampler, divergence_at_theta
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score_along, score_with_features, score_with_variances
+from isentrope.policy.scoring import FEATURES, score, score_along
 from isentrope.policy.token_statistics import Scores
 
 
@@ -121,13 +121,13 @@ def score_batch(
     series = (
         score_along(policy, rollouts, direction, order, variances=True)
         if order and direction is not None
-        else (score_with_variances(policy, rollouts),)
+        else (score(policy, rollouts, variances=True),)
     )
     policy.require_own_logits(rollouts, series[0])
     tokens = series[0].mask.double()
     baseline = None
     if method == "doubly-robust":
-        features = score_with_features(policy, rollouts).features
+        features = score(policy, rollouts, features=FEATURES).features
         baseline = cross_fitted_baseline(
             series[0].entropies, tokens, rollouts.prompt_index, functional, features=features
         )

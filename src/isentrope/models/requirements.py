@@ -30,22 +30,22 @@ def end_tokens(chosen: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> t
     Raises:
         ValueError: If it is no token id.
     """
-
-    def listed(value: Any) -> list[int]:
-        if value is None:
-            return []
-        values = cast("Iterable[Any]", value) if isinstance(value, Iterable) else (value,)
-        try:
-            return [int(x) for x in values]
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"eos_token_id is {value!r}, not one token id or several.") from error
-
+    sources = [tokenizer, getattr(lm, "generation_config", None)]
+    named: list[Any] = [getattr(source, "eos_token_id", None) for source in sources]
     if chosen is not None:
-        return tuple(dict.fromkeys(listed(chosen)))
-    generation = getattr(lm, "generation_config", None)
-    ends = [getattr(source, "eos_token_id", None) for source in (tokenizer, generation)]
-    named = [token for value in ends for token in listed(value)]
-    return tuple(dict.fromkeys(named or listed(getattr(lm.config, "eos_token_id", None))))
+        named = [chosen]
+    elif named == [None, None]:
+        named = [getattr(lm.config, "eos_token_id", None)]
+    ends: list[int] = []
+    for value in named:
+        if value is not None:
+            try:
+                ends += map(int, value if isinstance(value, Iterable) else [value])
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"eos_token_id is {value!r}, not one token id or several."
+                ) from error
+    return tuple(dict.fromkeys(ends))
 
 
 def padding_token(chosen: int | None, tokenizer: Any, config: Any) -> int | None:

@@ -19,17 +19,29 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring_batches import scoring_batches, smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, require_finite
 
+FEATURES = 32
+"""Projected hidden-state coordinates from which the mean of what follows is predicted."""
+
 PackedScores = Callable[[MicroBatch], Sequence[Tensor]]
 """Maps a micro-batch to pairs (s, H) of (m,), features last if there are any."""
 
 
-def score(policy: Policy, rollouts: Rollouts, params: Point | None = None) -> Scores:
+def score(
+    policy: Policy,
+    rollouts: Rollouts,
+    params: Point | None = None,
+    *,
+    features: int = 0,
+    variances: bool = False,
+) -> Scores:
     """Score every response under the policy, or under other parameters of it.
 
     Args:
         policy: The policy.
         rollouts: n sequences.
         params: Trainable parameters to use in place of θ; the model is not touched.
+        features: Number k of projected hidden-state coordinates to give before each token.
+        variances: Whether to give the variance of every log-probability given its prefix.
 
     Returns:
         Scores at θ, or at `params`.
@@ -37,38 +49,10 @@ def score(policy: Policy, rollouts: Rollouts, params: Point | None = None) -> Sc
     Raises:
         NotFiniteError: If a score is not finite, naming the first such sequence.
     """
+    packed = partial(policy.packed_scores, params=params, features=features, variances=variances)
     with torch.no_grad():
-        return collect(policy, rollouts, lambda batch: policy.packed_scores(batch, params))[0]
-
-
-def score_with_variances(policy: Policy, rollouts: Rollouts) -> Scores:
-    """Like `score` at θ, with the variance of every log-probability given its prefix.
-
-    Args:
-        policy: The policy.
-        rollouts: n sequences.
-
-    Returns:
-        Scores with `variances` (n, t), nats².
-    """
-    with torch.no_grad():
-        scores, spread = collect(policy, rollouts, partial(policy.packed_scores, variances=True))
-    return replace(scores, variances=spread.logprobs)
-
-
-def score_with_features(policy: Policy, rollouts: Rollouts, features: int = 32) -> Scores:
-    """Like `score` at θ, with the hidden state before each token projected to a few numbers.
-
-    Args:
-        policy: The policy.
-        rollouts: n sequences.
-        features: Number of projected hidden-state coordinates k.
-
-    Returns:
-        Scores with `features` (n, t, k).
-    """
-    with torch.no_grad():
-        return collect(policy, rollouts, partial(policy.packed_scores, features=features))[0]
+        scores, *spread = collect(policy, rollouts, packed)
+    return replace(scores, variances=spread[0].logprobs) if spread else scores
 
 
 def score_along(

@@ -17,7 +17,7 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.values import PATHS as OF_SECTIONS
 from isentrope.models.base_model import adapter_base
-from isentrope.sampling.tasks.python_file import NAME
+from isentrope.sampling.tasks import NAME
 from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
 from isentrope.system.errors import FileError
 from isentrope.system.files import sha256

@@ -19,7 +19,7 @@ from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.estimators.variance import CERTAIN, variance_study
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.chi_square import score_moved
-from isentrope.policy.scoring import score_with_features
+from isentrope.policy.scoring import FEATURES, score
 from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.results.results import VarianceResult
@@ -65,7 +65,7 @@ def find_variance(ready: Prepared) -> VarianceResult:
 def _by_method(ready: Prepared, sample: ScoredBatch) -> dict[Method, ScoredBatch]:
     """The same scores with each estimator."""
     f, E = sample.functional, ready.E
-    features = score_with_features(ready.policy, E).features
+    features = score(ready.policy, E, features=FEATURES).features
     baseline = cross_fitted_baseline(
         sample.entropies, f.tokens, E.prompt_index, f.functional, features=features
     )

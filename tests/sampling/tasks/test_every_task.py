@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from isentrope.sampling import tasks
-from isentrope.sampling.tasks import TASKS, Task, load_task
-from isentrope.sampling.tasks.python_file import RewardedPrompts
+from isentrope.sampling.tasks import TASKS, RewardedPrompts, Task, load_task
 from isentrope.sampling.tasks.task import Conversations, Demonstrator
 
 DOCS = Path(__file__).parents[3] / "docs"

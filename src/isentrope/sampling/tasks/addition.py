@@ -70,9 +70,14 @@ class Addition:
             ValueError: If an argument is out of range.
         """
         require_probability("slip", slip)
+        require_split(split, "Addition")
+        if digits not in (1, 2, 3):
+            raise ValueError(f"digits must be 1, 2 or 3, got {digits}.")
         self.slip = slip
-        pairs = limited(_pairs(split, digits), limit, seed)
-        self.prompts = [self._prompt(a, b) for a, b in pairs]
+        numbers = range(0 if digits == 1 else 10 ** (digits - 1), 10**digits)
+        every = [(a, b) for a in numbers for b in numbers]
+        pairs = [(a, b) for a, b in every if in_test(f"{a}+{b}") == (split == "test")]
+        self.prompts = [self._prompt(a, b) for a, b in limited(pairs, limit, seed)]
 
     def _prompt(self, a: int, b: int) -> Prompt:
         return Prompt(f"addition/{a}+{b}", text=f"{a}+{b}=", reference=str(a + b))
@@ -197,16 +202,6 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
         unk_token="<unk>",
         clean_up_tokenization_spaces=False,
     )
-
-
-def _pairs(split: str, digits: int) -> list[tuple[int, int]]:
-    require_split(split, "Addition")
-    if digits not in (1, 2, 3):
-        raise ValueError(f"digits must be 1, 2 or 3, got {digits}.")
-    low = 0 if digits == 1 else 10 ** (digits - 1)
-    numbers = range(low, 10**digits)
-    test = split == "test"
-    return [(a, b) for a in numbers for b in numbers if in_test(f"{a}+{b}") == test]
 
 
 def numbers_of(prompt: Prompt) -> tuple[int, int]:

@@ -27,7 +27,6 @@ from isentrope.sampling.tasks.task import shuffled_epochs
 from isentrope.system.reading import read_json_lines, require_types
 
 _PER_TOKEN = ("response_mask", "sampler_logprobs", "token_weights", "entropy_weights")
-_NUMBERS = {"reward": "rewards", "advantage": "advantages"}
 
 _Number = Annotated[float, Field(gt=-1e300, lt=1e300)]
 _Name = str | _Number | None
@@ -138,9 +137,9 @@ def read_responses(policy: Policy, path: str | Path) -> Rollouts:
     prompts = as_prompts(policy, [_prompt(row, where) for where, row in rows])
     responses = [torch.tensor(_response_ids(policy, row, where)) for where, row in rows]
     columns: dict[str, Any] = {name: _complete(rows, name) for name in _PER_TOKEN}
-    for name, column in _NUMBERS.items():
+    for name in ("reward", "advantage"):
         values = _complete(rows, name)
-        columns[column] = None if values is None else torch.tensor([float(x) for x in values])
+        columns[f"{name}s"] = None if values is None else torch.tensor([float(x) for x in values])
     if len(steps := {row.get("step") for _, row in rows}) > 1:
         raise ValueError(
             f"{path} holds the responses of {len(steps)} training steps: an update batch is the "

@@ -11,6 +11,7 @@ where not.
 
 import re
 import threading
+from collections.abc import Mapping
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,8 +71,7 @@ class GSM8K:
             ValueError: If the split is unknown or a row has no question or no final answer.
         """
         require_split(split, "GSM8K")
-        rows = _rows_from_hub(split) if path is None else _rows_from_file(Path(path), split)
-        source = Path(path).stem if path is not None and Path(path).is_file() else split
+        rows, source = _rows_from_hub(split) if path is None else _rows_from_file(Path(path), split)
         self.prompts = [_prompt(row, i, source, template) for i, row in enumerate(rows)]
         if not self.prompts:
             raise ValueError(f"The GSM8K split {split!r} in {path} is empty.")
@@ -130,27 +130,26 @@ def _verified(answer: str, reference: str) -> bool:
     return bool(verify(gold, parsed, timeout_seconds=seconds))
 
 
-def _prompt(content: Any, i: int, split: str, template: str) -> Prompt:
-    row = cast("dict[str, Any]", content if isinstance(content, dict) else {})
+def _prompt(row: Mapping[str, Any], i: int, split: str, template: str) -> Prompt:
     texts = all(isinstance(row.get(name), str) for name in ("question", "answer"))
     if not texts or "####" not in row["answer"]:
-        fields = sorted(row) if isinstance(content, dict) else "none"
         raise ValueError(
             f"Row {i} of GSM8K {split} is not a problem: it needs a 'question' and an 'answer' "
-            f"that ends in '#### number', both texts, and has the fields {fields}."
+            f"that ends in '#### number', both texts, and has the fields {sorted(row) or 'none'}."
         )
     reference = row["answer"].rsplit("####", 1)[1].strip().replace(",", "")
     text = template.replace("{question}", row["question"])
     return Prompt(f"gsm8k/{split}/{i}", text=text, reference=reference)
 
 
-def _rows_from_file(path: Path, split: str) -> list[dict[str, Any]]:
+def _rows_from_file(path: Path, split: str) -> tuple[list[dict[str, Any]], str]:
+    """The rows, and what they are called."""
     file = path / f"{split}.jsonl" if path.is_dir() else path
     rows = read_json_lines(file, "Correct the line.")
-    return [row if isinstance(row, dict) else {} for _, row in rows]
+    return [row if isinstance(row, dict) else {} for _, row in rows], file.stem
 
 
-def _rows_from_hub(split: str) -> list[dict[str, Any]]:
+def _rows_from_hub(split: str) -> tuple[list[dict[str, Any]], str]:
     try:
         from datasets import load_dataset
     except ImportError as error:
@@ -158,4 +157,4 @@ def _rows_from_hub(split: str) -> list[dict[str, Any]]:
             "GSM8K without a path comes through datasets: pip install 'isentrope[gsm8k]', or give "
             "the path of a jsonl file."
         ) from error
-    return list(cast(Any, load_dataset(HUB_ID, "main", split=split)))
+    return list(cast(Any, load_dataset(HUB_ID, "main", split=split))), split

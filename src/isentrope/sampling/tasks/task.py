@@ -7,6 +7,7 @@ prompts can become the user's turn of a conversation.
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from isentrope.sampling.prompts import Message, Prompt
@@ -81,25 +82,14 @@ class Conversations:
             system_prompt: First message of every conversation that has no system message.
             template: Arguments of the chat template.
         """
-
-        def wrap(prompt: Prompt) -> Prompt:
-            return _conversation(prompt, system_prompt, template or {})
-
+        wrap = partial(_conversation, system=system_prompt, template=template or {})
         self.prompts = [wrap(prompt) for prompt in task.prompts]
-        self._reward = task.reward
+        self.reward = task.reward
         if isinstance(task, FormattedTask):
             self.format_reward = task.format_reward
         if isinstance(task, Demonstrator):
             draw = task.demonstrations
-
-            def demonstrations(n: int, seed: int) -> list[tuple[Prompt, str]]:
-                return [(wrap(p), text) for p, text in draw(n, seed)]
-
-            self.demonstrations = demonstrations
-
-    def reward(self, response_text: str, reference: str | None) -> float:
-        """Reward of one response, the task's own."""
-        return self._reward(response_text, reference)
+            self.demonstrations = lambda n, seed: [(wrap(p), text) for p, text in draw(n, seed)]
 
 
 def _conversation(prompt: Prompt, system: str | None, template: Mapping[str, Any]) -> Prompt:
