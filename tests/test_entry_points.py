@@ -38,16 +38,12 @@ LISTED = {
     "trainers/arguments.py": {"yaml.safe_load"},
     "system/inert.py": {"_Unpickler", "zipfile.ZipFile"},
     "system/manifest.py": {"json.loads"},
-    "planning/plan.py": {
-        *("AutoModelForCausalLM.from_config", "PeftConfig.from_pretrained", "psutil.Process"),
-    },
+    "planning/plan.py": {"AutoModelForCausalLM.from_config", "psutil.Process"},
+    "models/adapter.py": {"PeftConfig.from_pretrained", "PeftModel.from_pretrained"},
     "models/base_model.py": {
         *("AutoConfig.from_pretrained", "auto.from_pretrained", "try_to_load_from_cache"),
     },
-    "models/checkpoint.py": {
-        *("PeftConfig.from_pretrained", "PeftModel.from_pretrained", "get_tokenizer_config"),
-        "kind.from_pretrained",
-    },
+    "models/checkpoint.py": {"get_tokenizer_config", "kind.from_pretrained"},
     "system/processes.py": {"dist.all_gather_object"},
     "system/reading.py": {
         *("load_file", "safe_open", "torch.load", "json.loads"),

@@ -39,11 +39,6 @@ def test_a_path_that_is_not_there_is_named_and_never_sought_in_a_hub(folders, na
     assert f", {named}, does not exist" in str(error.value)
 
 
-def test_where_the_base_lies_now_is_told(folders):
-    with pytest.raises(FileNotFoundError, match=r"It is at .*runs/own/base\."):
-        named_base(folders[1], "runs/own/base")
-
-
 def test_a_base_here_or_given_or_of_the_hub_is_taken(folders, monkeypatch):
     root, adapter = folders
     chosen = named_base(adapter, "runs/own/base", root / "runs/own/base")

@@ -15,8 +15,7 @@ from isentrope.policy import language_model
 from isentrope.policy.chi_square import score_moved
 from isentrope.policy.gradient import score_jvp, weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score, score_along
-from isentrope.policy.scoring_batches import scoring_batches
+from isentrope.policy.scoring import score, score_along, scoring_batches
 from isentrope.system.processes import Ranks
 from tests import cases
 from tests.architectures import SETTINGS

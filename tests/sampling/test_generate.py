@@ -84,11 +84,11 @@ def test_common_random_numbers_couple_nearby_policies(policy):
     }
     prompts = [torch.tensor(PROMPTS[0])] * 60
     uniforms = torch.rand(60, 6, generator=generator, dtype=torch.float64)
-    here = sample_responses(policy, prompts, uniforms, 6).responses
+    here = sample_responses(policy, prompts, uniforms, 6).response_ids
 
     def moved(eta):
         with policy.shifted(direction, eta):
-            there = sample_responses(policy, prompts, uniforms, 6).responses
+            there = sample_responses(policy, prompts, uniforms, 6).response_ids
         return sum(not torch.equal(a, b) for a, b in zip(here, there, strict=True))
 
     assert moved(1e-9) == 0

@@ -16,7 +16,7 @@ from isentrope.config.stages import SamplingConfig
 from isentrope.config.train import TrainConfig
 from isentrope.models.sharding import shard_base
 from isentrope.planning.plan import CONTEXT, libraries_bytes, memory_of
-from isentrope.policy.scoring_batches import tokens_in
+from isentrope.policy.scoring import tokens_in
 from isentrope.runs import checkpoints
 from isentrope.runs.checkpoints import Checkpoint
 from isentrope.system.processes import Ranks

@@ -10,7 +10,7 @@ import torch
 import yaml
 
 import isentrope as ise
-from isentrope.sampling.advantages import with_advantages
+from isentrope.sampling.batches import with_advantages
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.errors import FileError
 from isentrope.trainers.arguments import LOSSES, VERL_SETTINGS

@@ -20,7 +20,7 @@ from torch import Tensor
 from isentrope.models.batching import MicroBatch, micro_batches
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring_batches import smaller_where_memory_is_short
+from isentrope.policy.scoring import smaller_where_memory_is_short
 
 LOGITS_SORTED = 2**21
 """Largest number of logits sorted at once."""

@@ -21,8 +21,7 @@ from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector, multiply
 from isentrope.policy.gradient import score_jvp
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import collect_columns
-from isentrope.policy.scoring_batches import smaller_where_memory_is_short
+from isentrope.policy.scoring import collect_columns, smaller_where_memory_is_short
 from isentrope.policy.token_statistics import rows_held
 from isentrope.probe.scoring import draw_share
 from isentrope.sampling.prompts import PromptLike

@@ -86,7 +86,7 @@ def resampled_entropy_change(
 
     def fresh() -> Rollouts:
         drawn = sample_responses(policy, rollouts.prompt_ids, uniforms, max_new_tokens)
-        return Rollouts(rollouts.prompt_ids, drawn.responses, rollouts.prompt_index)
+        return Rollouts(rollouts.prompt_ids, drawn.response_ids, rollouts.prompt_index)
 
     progress(0, len(etas) + 1, "θ")
     here = fresh()

@@ -18,7 +18,7 @@ from isentrope.evaluation.responses import Decoding
 from isentrope.models.base_model import adapter_base
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.generate import rollouts_of, texts_of
+from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import Prompt
 from isentrope.system.checkpoint_folder import CheckpointFolder
 
@@ -165,11 +165,11 @@ class VllmEngine:
         ids = [torch.tensor(list(answer.token_ids)) for answer in answers]
         index = torch.arange(len(prompts)).repeat_interleave(samples_per_prompt)
         return rollouts_of(
+            policy,
             [prompts[i] for i in index.tolist()],
             index,
             response_ids=ids,
             sampler_logprobs=[_logprobs(a) for a in answers] if sampled else None,
-            response_texts=texts_of(policy, ids),
             max_new_tokens=self._length,
         )
 

@@ -18,7 +18,8 @@ from isentrope.system.errors import FileError
 from isentrope.system.manifest import verify
 from isentrope.system.reading import reading
 
-_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+"""A name on the model hub."""
 
 
 def adapter_base(folder: Path, chosen: str | Path | None = None, *, allow_hub: bool = False) -> str:
@@ -50,18 +51,16 @@ def adapter_base(folder: Path, chosen: str | Path | None = None, *, allow_hub: b
         )
     if (path := Path(source).expanduser()).exists():
         return str(path)
-    is_name = _HUB_NAME.fullmatch(source) is not None
+    is_name = HUB_NAME.fullmatch(source) is not None
     if is_name and chosen is not None:
         return source
-    moved = next((p / source for p in folder.resolve().parents if (p / source).exists()), None)
     first, *rest = Path(source).parts  # a folder here, or one above the adapter
-    of_folder = moved or (rest and (Path(first).is_dir() or first in folder.resolve().parts))
+    of_folder = rest and (Path(first).is_dir() or first in folder.resolve().parts)
     if not is_name or (of_folder and not _cached(source)):
-        way = f" It is at {moved}." if moved else ""
         raise FileNotFoundError(
             f"The base model of the adapter in {folder}, {source}, does not exist relative to "
             f"{Path.cwd()}: give its location, or that it is a name on the hub, with base_model "
-            f"(checkpoint.base_model).{way}"
+            f"(checkpoint.base_model)."
         )
     if not allow_hub:
         raise ValueError(

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.system.processes import ALONE, Ranks
@@ -226,7 +227,7 @@ def padded(rollouts: Rollouts, indices: list[int]) -> MicroBatch:
         rows, positions, targets = rows[own], positions[own], targets[own]
     return MicroBatch(
         sequences=torch.tensor(indices),
-        input_ids=torch.nn.utils.rnn.pad_sequence(whole, batch_first=True),
+        input_ids=pad_sequence(whole, batch_first=True),
         rows=rows,
         columns=starts[rows] + positions,
         targets=targets,
@@ -245,21 +246,17 @@ def as_trained(
     Returns:
         Micro-batches; equally many on every process, some of which may not be counted.
     """
-    pairs = list(zip(rollouts.prompt_ids, rollouts.response_ids, strict=True))
-    left, right = (max(map(len, texts)) for texts in zip(*pairs, strict=True))
-    ids = torch.zeros(len(pairs), left + right, dtype=torch.long)
-    seen = torch.zeros_like(ids)
-    for i, (prompt, response) in enumerate(pairs):
-        here = slice(left - len(prompt), left + len(response))
-        ids[i, here], seen[i, here] = torch.cat((prompt, response)), 1
-    rows_held = max(1, max_tokens // (left + right))
-    size = micro_batch or len(pairs)
+    tokens = rollouts.prompt_ids, rollouts.response_ids
+    ones = tuple([torch.ones_like(x) for x in of] for of in tokens)
+    ids, seen = (
+        torch.cat((pad_sequence(p, True, padding_side="left"), pad_sequence(r, True)), 1)
+        for p, r in (tokens, ones)
+    )
+    left = max(map(len, rollouts.prompt_ids))
     batches: list[MicroBatch] = []
-    for first in range(0, len(pairs), size):
-        last = min(first + size, len(pairs))
-        for start in range(first, last, rows_held):
-            part = list(range(start, min(start + rows_held, last)))
-            plain = padded(rollouts, part)
+    for of_training in torch.arange(len(ids)).split(micro_batch or len(ids)):
+        for part in of_training.split(max(1, max_tokens // ids.shape[1])):
+            plain = padded(rollouts, part.tolist())
             columns = left - 1 + plain.positions
             batches.append(
                 replace(plain, input_ids=ids[part], columns=columns, attention_mask=seen[part])

@@ -142,52 +142,34 @@ def _dropout_rate(module: nn.Module) -> float:
     return max(kept, default=0.0)
 
 
-def require_one_device(model: nn.Module) -> None:
-    """Refuse a model whose weights lie on several devices.
+def require_plain_weights(model: nn.Module) -> None:
+    """Refuse weights on several devices, NaN or infinite ones, and embeddings of a kind of its own.
+
+    An embedding may not have a gradient that is no derivative, or change when it is looked up.
 
     Args:
         model: Any module.
 
     Raises:
-        ValueError: Naming a parameter on each of two devices.
+        ValueError: Naming a parameter on each of two devices, the first that is not finite, or an
+            embedding and its options.
     """
-    places = {parameter.device: name for name, parameter in model.named_parameters()}
+    named = dict(model.named_parameters())
+    places = {parameter.device: name for name, parameter in named.items()}
     if len(places) > 1:
         examples = ", ".join(f"{name!r} on {device}" for device, name in list(places.items())[:2])
         raise ValueError(
             f"The model is spread over {len(places)} devices: {examples}. isentrope needs all "
             "weights on one device: load the model with device_map='cpu' or 'cuda', not 'auto'."
         )
-
-
-def require_finite_weights(model: nn.Module) -> None:
-    """Refuse NaN or infinite weights.
-
-    Args:
-        model: Any module.
-
-    Raises:
-        ValueError: Naming the first such parameter.
-    """
-    floating = {n: local_part(p) for n, p in model.named_parameters() if p.is_floating_point()}
+    floating = {n: local_part(p) for n, p in named.items() if p.is_floating_point()}
     if name := first_false({n: x.isfinite().all() for n, x in floating.items()}):
         raise ValueError(f"Parameter {name!r} holds NaN or infinity.")
-
-
-def require_plain_embeddings(model: nn.Module) -> None:
-    """Refuse embeddings whose gradient is not a derivative, or whose lookup changes them.
-
-    Args:
-        model: Any module.
-
-    Raises:
-        ValueError: Naming the module and the option.
-    """
     for name, module in model.named_modules():
-        if not isinstance(module, nn.Embedding):
-            continue
-        by_frequency = module.scale_grad_by_freq and module.weight.requires_grad
-        if module.max_norm is not None or by_frequency:
+        if isinstance(module, nn.Embedding) and (
+            module.max_norm is not None
+            or (module.scale_grad_by_freq and module.weight.requires_grad)
+        ):
             raise ValueError(
                 f"The embedding {name!r} has max_norm={module.max_norm} and scale_grad_by_freq="
                 f"{module.scale_grad_by_freq}: the one rescales rows when they are looked up, the "

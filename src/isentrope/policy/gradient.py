@@ -30,8 +30,7 @@ from isentrope.nouns.vectors import Vector, is_sharded, zeros
 from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.head import hidden_gradient, is_frozen_linear
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import collect, score_along
-from isentrope.policy.scoring_batches import smaller_where_memory_is_short
+from isentrope.policy.scoring import collect, score_along, smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, token_statistics
 from isentrope.system.memory import mapped_blocks
 from isentrope.system.processes import Ranks

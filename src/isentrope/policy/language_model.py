@@ -22,10 +22,8 @@ from isentrope.models.quantised import convert_model
 from isentrope.models.requirements import (
     end_tokens,
     padding_token,
-    require_finite_weights,
     require_no_dropout,
-    require_one_device,
-    require_plain_embeddings,
+    require_plain_weights,
 )
 from isentrope.models.sharding import Point, layers_at
 from isentrope.nouns.rollouts import Rollouts
@@ -105,20 +103,17 @@ class Policy(Theta):
         self.temperature = float(temperature)
         self.precision = Precision.named(precision)
         self.max_tokens, self.vocab_chunk = max_tokens, vocab_chunk
-        require_one_device(model)
+        require_plain_weights(model)
         self.compared_derivatives: set[tuple[str, torch.dtype]] = set()
         self.scorer = Scorer(model)
         config = self.scorer.lm.config
         self.eos_token_ids = end_tokens(eos_token_id, tokenizer, self.scorer.lm)
         pad = padding_token(pad_token_id, tokenizer, config)
         self.pad_token_id = pad if pad is not None else self.eos_token_id
-        # first, as the checks below look at the weights in the type that is measured
         self.convert(self.precision)
         self.names = tuple(self.theta)
         self.require_trainable(trainable)
         self.require_no_dropout()
-        require_finite_weights(model)
-        require_plain_embeddings(model)
         self.require_own_logits()
 
     @classmethod

@@ -1,23 +1,168 @@
 """Scores of whole batches: s and H of every token, at θ, elsewhere and along directions.
 
-Rollouts are scored in micro-batches. Derivatives along a direction are by forward mode.
+Rollouts are scored in micro-batches. Derivatives along a direction are by forward mode. A prompt is
+read once for all its responses where that is faster. Work is counted in tokens: those
+that the model reads, and `padding` for each call of it. Responses to one prompt make a micro-batch
+of their own, in which the prompt is read once, if that saves more than the calls cost: one for the
+prompt, and one for each part of responses of similar length.
+
+Passes over a batch are tried again in smaller micro-batches where memory is short. The smaller size
+stays with the policy. Micro-batches change sums by rounding and nothing else. In several processes
+there is no second try: the others would wait for a pass that begins again.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from isentrope.models.batching import MicroBatch
+from isentrope.models.attention import keeps_plain_cache
+from isentrope.models.batching import (
+    MicroBatch,
+    Part,
+    cut_by_length,
+    micro_batches,
+    owners,
+    padded,
+    tokens_read,
+)
 from isentrope.models.sharding import Point
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring_batches import scoring_batches, smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, require_finite
+from isentrope.system.memory import give_back, is_lack_of_memory
+
+log = logging.getLogger("isentrope")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def smaller_where_memory_is_short(
+    compute: Callable[Concatenate[Policy, Rollouts, P], R],
+) -> Callable[Concatenate[Policy, Rollouts, P], R]:
+    """Try a pass again with half of the tokens per micro-batch, down to one sequence.
+
+    Args:
+        compute: A function of a policy and rollouts that changes nothing outside itself.
+
+    Returns:
+        The same function, which lowers `policy.max_tokens` where it has to.
+    """
+
+    @wraps(compute)
+    def tried(policy: Policy, rollouts: Rollouts, *args: P.args, **options: P.kwargs) -> R:
+        return tried_again(policy, rollouts, partial(compute, policy, rollouts, *args, **options))
+
+    return tried
+
+
+def tried_again(policy: Policy, rollouts: Rollouts, attempt: Callable[[], R]) -> R:
+    """Compute something, and from its beginning with half of the tokens where memory is short.
+
+    Args:
+        policy: Whose `max_tokens` is lowered.
+        rollouts: What is read in micro-batches.
+        attempt: It must leave nothing behind where it fails.
+
+    Returns:
+        What it returned.
+
+    Raises:
+        MemoryError: Where no smaller micro-batch is possible; of a device it is torch's own error.
+        RuntimeError: What else it raises.
+    """
+    lengths = tokens_read(rollouts)
+    longest = max(lengths)
+    while True:
+        now = min(policy.max_tokens, longest * len(lengths))
+        smaller = max(longest, now // 2)
+        try:
+            return attempt()
+        except (RuntimeError, MemoryError) as error:
+            alone = policy.ranks.size == 1 and now >= 2 * longest
+            if not alone or not is_lack_of_memory(error):
+                raise
+            log.warning(
+                "Memory is short: %d tokens per micro-batch from here on instead of %d "
+                "(sampling.max_tokens).",
+                *(smaller, policy.max_tokens),
+            )
+        policy.max_tokens = smaller  # outside of the handler, which keeps the tensors alive
+        give_back()
+
+
+def tokens_in(memory: int, policy: Policy) -> int:
+    """How many tokens a micro-batch may have, about, where a pass may keep so many bytes.
+
+    Args:
+        memory: Bytes.
+        policy: The policy; inputs and outputs of its decoder's linear layers are kept.
+
+    Returns:
+        At least one.
+    """
+    layers = [m for n, m in policy.model.named_modules() if "lora_" not in n and m != policy.head]
+    kept = sum(m.in_features + m.out_features for m in layers if isinstance(m, nn.Linear))
+    return max(1, memory // max(1, 4 * kept))
+
+
+GROUPS_OF_A_PROCESS = 4
+"""Prompts per process from which all responses to a prompt go to one process."""
+
+
+def scoring_batches(
+    policy: Policy, rollouts: Rollouts, max_tokens: int, padding: int
+) -> list[MicroBatch]:
+    """Cut this process's part of rollouts into micro-batches of at most `max_tokens` tokens.
+
+    Args:
+        policy: The policy that reads them, whose `ranks` share them.
+        rollouts: n sequences.
+        max_tokens: Budget of padded tokens, those of a shared prompt counted for every sequence.
+        padding: Padded tokens that cost as much as one more call of the model.
+
+    Returns:
+        Micro-batches, at least one, which may not be counted.
+    """
+    ranks = policy.ranks
+    number: dict[bytes, int] = {}  # equal prompts have one, whichever draws they are of
+    prompt_of = [number.setdefault(p.numpy().tobytes(), len(number)) for p in rollouts.prompt_ids]
+    prompts = max(prompt_of) + 1
+    if prompts == len(rollouts) or policy.sharded or not keeps_plain_cache(policy.model):
+        return micro_batches(rollouts, max_tokens, ranks, padding=padding)
+    totals = tokens_read(rollouts)
+    together = prompts >= GROUPS_OF_A_PROCESS * ranks.size
+    owner = owners(totals, ranks, torch.tensor(prompt_of) if together else None)
+    own = [i for i in range(len(totals)) if int(owner[i]) == ranks.own]
+    own.sort(key=lambda i: -totals[i])
+    groups: dict[int, list[int]] = {}
+    for i in own:
+        groups.setdefault(prompt_of[i], []).append(i)
+    shared: list[MicroBatch] = []
+    left: list[int] = []
+    for rows in groups.values():
+        prompt = len(rollouts.prompt_ids[rows[0]]) - 1
+        for chosen in cut_by_length(rows, totals, max_tokens, max_tokens):
+            parts: list[Part] = []
+            for part in cut_by_length(chosen, totals, max_tokens, padding):
+                start = parts[-1].stop if parts else 0
+                parts.append(Part(start, start + len(part), totals[part[0]]))
+            if prompt * (len(chosen) - 1) > padding * (1 + len(parts)):
+                batch = padded(rollouts, chosen)
+                shared.append(replace(batch, prompt=prompt, parts=tuple(parts)))
+            else:
+                left += chosen
+    left.sort(key=lambda i: -totals[i])
+    whole = [padded(rollouts, rows) for rows in cut_by_length(left, totals, max_tokens, padding)]
+    return [*whole, *shared] or [replace(padded(rollouts, [0]), counted=False)]
+
 
 FEATURES = 32
 """Projected hidden-state coordinates from which the mean of what follows is predicted."""

@@ -74,7 +74,11 @@ def require_short_steps(
         return
     few = torch.arange(min(FEW, len(rollouts)))
     some = rollouts.select(few)
-    start = [_first(x, few, some.mask) for x in series]
+    here = slice(len(few)), slice(some.mask.shape[1])
+    start = [
+        replace(x, logprobs=x.logprobs[here], entropies=x.entropies[here], mask=some.mask)
+        for x in series
+    ]
     longest = RELATIVE_STEP * norm(policy.theta) / (norm(direction) or 1.0)
     rate = min(abs(eta) * LONGEST / max(measured, expected), longest)
     for k in range(RATES):
@@ -94,12 +98,6 @@ def require_short_steps(
         "reported. Write that part in elementary operations of torch, or load the model without "
         "custom kernels."
     )
-
-
-def _first(scores: Scores, rows: Tensor, mask: Tensor) -> Scores:
-    width = mask.shape[1]
-    s, entropies = scores.logprobs[rows, :width], scores.entropies[rows, :width]
-    return replace(scores, logprobs=s, entropies=entropies, mask=mask)
 
 
 def _means(series: Sequence[Scores], eta: float, there: Scores) -> tuple[float, float, float]:

@@ -44,7 +44,7 @@ from isentrope.probe.requirements import (
 from isentrope.probe.scoring import ScoredBefore, draw_share, look_ahead, look_back
 from isentrope.recording.observing import add_to_log, bare_model, evaluating
 from isentrope.recording.step_record import StepRecorder
-from isentrope.sampling.advantages import with_rewards
+from isentrope.sampling.batches import with_rewards
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.sampling.streams import generator_of
 from isentrope.system.processes import all_ranks, rank, together

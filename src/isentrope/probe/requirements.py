@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 
 from isentrope.estimators.functional import Functional, Method
 from isentrope.models.requirements import active_dropout
-from isentrope.sampling.advantages import RewardFunction
+from isentrope.sampling.batches import RewardFunction
 from isentrope.sampling.tasks.task import Task
 from isentrope.trainers.fields import SAMPLER_OFF, filters
 from isentrope.update.optimizer_rules import Preconditioning, choose_rule

@@ -30,7 +30,7 @@ from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.guard import on_every_process
 from isentrope.probe.requirements import ProbeOptions
-from isentrope.sampling.generate import rollouts_of, sample_responses, texts_of
+from isentrope.sampling.generate import rollouts_of, sample_responses
 from isentrope.sampling.prompts import PromptLike, as_prompts, require_room
 from isentrope.system.processes import gather, rank, world_size
 
@@ -98,14 +98,7 @@ def draw_share(
         policy.sharded,
         lambda: sample_responses(policy, ids, uniforms[rows], max_new_tokens, batch_size),
     )
-    return rollouts_of(
-        mine,
-        torch.arange(len(mine)),
-        response_ids=drawn.responses,
-        response_texts=texts_of(policy, drawn.responses),
-        sampler_logprobs=drawn.logprobs,
-        sampler_entropies=drawn.entropies,
-    )
+    return rollouts_of(policy, mine, torch.arange(len(mine)), **drawn._asdict())
 
 
 def look_ahead(

@@ -14,7 +14,7 @@ from isentrope.config.stages import SamplingConfig
 from isentrope.models.checkpoint import foreign_layout, require_checkpoint
 from isentrope.models.sharding import shard_base
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring_batches import tokens_in
+from isentrope.policy.scoring import tokens_in
 from isentrope.system.checkpoint_folder import step_name, step_of_folder
 from isentrope.system.memory import free_memory, require_device
 from isentrope.system.processes import all_ranks, world_size

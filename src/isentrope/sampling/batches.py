@@ -4,20 +4,134 @@ E: prompts uniformly with replacement, as a rule one response each, nothing filt
 U: prompts without replacement within a pass over the set, G responses each; a group whose
 rewards are all equal has no advantage, is rejected, and another prompt is drawn in its place.
 The report counts what was rejected. E and U are drawn by separate calls: they never share samples.
+
+Rewards r and advantages A(t) of rollouts:
+
+    dr_grpo   A_i = r_i − mean_group r                                   (arXiv 2503.20783)
+    grpo      A_i = (r_i − mean_group r) / (std_group r + 1e-4)          (arXiv 2402.03300)
+    rloo      A_i = r_i − mean of the group's other rewards              (arXiv 2402.14740)
+
+A group is the sequences of one prompt draw (`prompt_index`); std is the unbiased one, as in TRL.
 """
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.advantages import RewardFunction, with_advantages, with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks import Task
 from isentrope.system.progress import Report, silent
+
+ADVANTAGES = ("dr_grpo", "grpo", "rloo")
+"""Names of the advantage rules."""
+
+GRPO_EPSILON = 1e-4
+"""Added to the group's standard deviation, as TRL does."""
+
+LARGEST = 1e100
+"""A larger reward may overflow in an advantage."""
+
+RewardFunction = Callable[[Rollouts], Sequence[float] | Tensor]
+"""n rewards for n rollouts."""
+
+
+def with_rewards(rollouts: Rollouts, task: Task | RewardFunction) -> Rollouts:
+    """Attach a reward to every response.
+
+    Args:
+        rollouts: n sequences; a task needs their `response_texts`.
+        task: A task, whose `reward(text, reference)` is called for each response, or a function of
+            the rollouts that returns n rewards.
+
+    Returns:
+        A copy with `rewards` (n,) float64.
+
+    Raises:
+        ValueError: If texts are missing, or the rewards are not n numbers below `LARGEST`.
+    """
+    if isinstance(task, Task):
+        if rollouts.response_texts is None:
+            raise ValueError(
+                "A task rewards texts, and these rollouts have none: sample with a policy that has "
+                "a tokenizer, or pass a function of the rollouts."
+            )
+        references = rollouts.references or [None] * len(rollouts)
+        pairs = zip(rollouts.response_texts, references, strict=True)
+        values = [task.reward(text, reference) for text, reference in pairs]
+    else:
+        values = task(rollouts)
+    rewards = torch.as_tensor(values, dtype=torch.float64).cpu()
+    if rewards.shape != (len(rollouts),):
+        raise ValueError(
+            f"The reward function returned shape {tuple(rewards.shape)} for {len(rollouts)} "
+            "responses; one number per response is needed."
+        )
+    if bool((wrong := ~(rewards.abs() < LARGEST)).any()):
+        first = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"The reward of response {first} is {float(rewards[first])}, not a number between "
+            f"±{LARGEST:g}."
+        )
+    return rollouts.with_columns(rewards=rewards)
+
+
+def with_advantages(rollouts: Rollouts, rule: str) -> Rollouts:
+    """Attach advantages, computed from the rewards within each prompt draw.
+
+    Args:
+        rollouts: n sequences with rewards, at least two per group.
+        rule: "dr_grpo", "grpo" or "rloo".
+
+    Returns:
+        A copy with `advantages` (n,) float64; exactly 0 throughout a group of equal rewards.
+
+    Raises:
+        ValueError: If the rule is unknown, rewards are missing, or a group has one response.
+    """
+    if rule not in ADVANTAGES:
+        raise ValueError(f"Unknown advantages {rule!r}; choose one of {', '.join(ADVANTAGES)}.")
+    if rollouts.rewards is None:
+        raise ValueError("Advantages need rewards: call with_rewards first.")
+    draws, group, size = rollouts.prompt_index.unique(return_inverse=True, return_counts=True)
+    if int(size.min()) < 2:
+        raise ValueError(
+            f"Prompt draw {int(draws[size.argmin()])} has one response: an advantage compares "
+            "responses to the same prompt. Sample with group_size >= 2."
+        )
+    # Differences from one reward of the same group are exactly zero for equal rewards.
+    some = torch.zeros(len(draws), dtype=torch.float64).scatter_(0, group, rollouts.rewards)
+    rewards = rollouts.rewards - some[group]
+    counts = size.double()
+    mean = _group_sum(rewards, group, len(draws)) / counts
+    centred = rewards - mean[group]
+    if rule == "grpo":
+        variance = _group_sum(centred**2, group, len(draws)) / (counts - 1)
+        centred = centred / (variance.sqrt() + GRPO_EPSILON)[group]
+    elif rule == "rloo":
+        centred = centred * (counts / (counts - 1))[group]
+    return rollouts.with_columns(advantages=centred)
+
+
+def rules_of_advantages(rollouts: Rollouts) -> list[str]:
+    """The rules by which the rewards give the advantages that rollouts have; none of their own."""
+    given = rollouts.advantages
+    groups = rollouts.prompt_index.unique(return_counts=True)[1]
+    if rollouts.rewards is None or given is None or int(groups.min()) < 2:
+        return []
+    anew = {rule: with_advantages(rollouts, rule).advantages for rule in ADVANTAGES}
+    return [r for r, x in anew.items() if x is not None and torch.allclose(x, given, 1e-5, 1e-7)]
+
+
+def _group_sum(values: Tensor, group: Tensor, groups: int) -> Tensor:
+    return torch.zeros(groups, dtype=torch.float64).index_add_(0, group, values)
 
 
 @dataclass(frozen=True)
@@ -128,7 +242,7 @@ def draw_until_full(
     """
     kept: list[Rollouts] = []
     rewards = torch.empty(0, groups.size, dtype=torch.float64)
-    entropies: list[torch.Tensor] = []
+    entropies: list[Tensor] = []
     found = 0
     for round_ in range(groups.redraw_limit + 1):
         batch = with_advantages(draw(groups.n - found, round_), groups.advantages)

@@ -116,38 +116,42 @@ def respond(
     ids = [torch.tensor(prompt.token_ids) for prompt in each]
     uniforms = torch.rand(len(ids), max_new_tokens, generator=generator, dtype=torch.float64)
     drawn = sample_responses(policy, ids, uniforms, max_new_tokens, batch_size, progress)
-    return rollouts_of(
-        each,
-        index,
-        response_ids=drawn.responses,
-        sampler_logprobs=drawn.logprobs,
-        sampler_entropies=drawn.entropies,
-        response_texts=texts_of(policy, drawn.responses),
-        max_new_tokens=max_new_tokens,
-    )
+    return rollouts_of(policy, each, index, **drawn._asdict(), max_new_tokens=max_new_tokens)
 
 
-def rollouts_of(prompts: Sequence[Prompt], prompt_index: Tensor, **columns: Any) -> Rollouts:
-    """Rollouts with what prompts say of themselves.
+def rollouts_of(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    prompt_index: Tensor,
+    response_ids: Sequence[Tensor],
+    **columns: Any,
+) -> Rollouts:
+    """Rollouts with what prompts say of themselves, and with texts.
 
     Args:
+        policy: Gives the tokenizer.
         prompts: The prompt of each response, encoded.
         prompt_index: (n,) draw that each is of.
-        **columns: The other columns of `Rollouts`, the responses among them.
+        response_ids: Token ids of the responses.
+        **columns: The other columns of `Rollouts`; texts are decoded where they are not given.
 
     Returns:
         n sequences.
     """
     references = [prompt.reference for prompt in prompts]
     groups = [prompt.group for prompt in prompts if prompt.group is not None]
-    return Rollouts(
+    rollouts = Rollouts(
         prompt_ids=[torch.tensor(prompt.token_ids) for prompt in prompts],
+        response_ids=list(response_ids),
         prompt_index=prompt_index,
         prompt_keys=[prompt.key for prompt in prompts],
         references=None if all(r is None for r in references) else references,
         prompt_groups=groups or None,
         **columns,
     )
+    if "response_texts" in columns:
+        return rollouts
+    return rollouts.with_columns(response_texts=texts_of(policy, response_ids))
 
 
 def texts_of(policy: Policy, responses: Sequence[Tensor]) -> list[str] | None:
@@ -170,15 +174,15 @@ class DrawnResponses(NamedTuple):
     """n responses as they were drawn, one 1-D tensor per response.
 
     Attributes:
-        responses: Token ids, EOS included.
-        logprobs: The log-probability each token was drawn with, float64, nats.
-        entropies: The entropy of the distribution it was drawn from, float64, nats; None where
-            the sampler does not give it.
+        response_ids: Token ids, EOS included.
+        sampler_logprobs: The log-probability each token was drawn with, float64, nats.
+        sampler_entropies: The entropy of the distribution it was drawn from, float64, nats; None
+            where the sampler does not give it.
     """
 
-    responses: list[Tensor]
-    logprobs: list[Tensor]
-    entropies: list[Tensor] | None
+    response_ids: list[Tensor]
+    sampler_logprobs: list[Tensor]
+    sampler_entropies: list[Tensor] | None
 
 
 def sample_responses(

@@ -136,8 +136,9 @@ def _require_encodable(policy: Policy, prompts: Sequence[Prompt], texts: Sequenc
 def _warn_of_unknown(tokenizer: Any, prompts: Sequence[Prompt]) -> None:
     """Warn of texts with parts that the tokenizer does not know."""
     unknown, name = getattr(tokenizer, "unk_token_id", None), getattr(tokenizer, "unk_token", "")
-    found = [p for p in prompts if unknown is not None and unknown in (p.token_ids or ())]
-    found = [p for p in found if name not in p.content]
+    if unknown is None:
+        return
+    found = [p for p in prompts if unknown in (p.token_ids or ()) and name not in p.content]
     if found:
         _LOG.warning(
             "The tokenizer does not know all of %d prompt(s): what it does not know is read as %s. "

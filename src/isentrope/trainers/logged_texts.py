@@ -100,6 +100,7 @@ def read_logged_texts(
     rewards = [c for c in table if c not in _TRL and pd.api.types.is_float_dtype(table[c])]
     texts = [_text(value, i, path) for i, value in enumerate(table["completion"])]
     return rollouts_of(
+        policy,
         prompts,
         runs_of(prompts),
         response_ids=[_encode(policy, text, max_new_tokens, path) for text in texts],

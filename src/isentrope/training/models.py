@@ -8,7 +8,6 @@ transformers model: it is saved, loaded, adapted and scored like any other.
 """
 
 import os
-import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from isentrope.models.adapter import with_adapter
-from isentrope.models.base_model import adapter_base, causal_lm
+from isentrope.models.base_model import HUB_NAME, adapter_base, causal_lm
 from isentrope.models.checkpoint import load_tokenizer, require_checkpoint
 from isentrope.models.sharding import is_spread
 from isentrope.policy.language_model import Policy
@@ -62,8 +61,6 @@ def build_toy_policy(seed: int) -> Policy:
 
 TOY = "toy"
 """The path of the toy policy with random weights."""
-
-_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def load_trainable(
@@ -189,7 +186,7 @@ def find_model(path: str) -> str:
         FileNotFoundError: If it is neither a checkpoint folder nor a valid name.
     """
     folder = Path(path).expanduser()
-    if path == TOY or (not folder.exists() and _HUB_NAME.fullmatch(path)):
+    if path == TOY or (not folder.exists() and HUB_NAME.fullmatch(path)):
         return path
     if not folder.exists():
         raise FileNotFoundError(f"There is no model folder {path} (model.path).")

@@ -14,9 +14,14 @@ from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.advantages import RewardFunction, with_rewards
-from isentrope.sampling.batches import Groups, UpdateBatchReport, draw_until_full
-from isentrope.sampling.generate import DrawnResponses, rollouts_of, texts_of
+from isentrope.sampling.batches import (
+    Groups,
+    RewardFunction,
+    UpdateBatchReport,
+    draw_until_full,
+    with_rewards,
+)
+from isentrope.sampling.generate import DrawnResponses, rollouts_of
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks import Task
@@ -125,12 +130,10 @@ class UpdateBatches:
         prompts = [self.prompts[indices[slot]] for slot in mine for _ in range(self.groups.size)]
         responses = respond([torch.tensor(p.token_ids) for p in prompts], uniforms[rows])
         rollouts = rollouts_of(
+            policy,
             prompts,
             torch.arange(share).repeat_interleave(self.groups.size),
-            response_ids=responses.responses,
-            sampler_logprobs=responses.logprobs,
-            sampler_entropies=responses.entropies,
-            response_texts=texts_of(policy, responses.responses),
+            **responses._asdict(),
             max_new_tokens=self.groups.max_new_tokens,
         )
         try:

@@ -34,7 +34,7 @@ from isentrope.runs.checkpoints import Subject
 from isentrope.runs.folder import require_writable
 from isentrope.runs.origin import checkpoint_digests
 from isentrope.runs.study import other_base, require_inputs
-from isentrope.sampling.advantages import with_advantages, with_rewards
+from isentrope.sampling.batches import with_advantages, with_rewards
 from isentrope.sampling.prompts import PromptLike
 from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.manifest import verification

@@ -17,7 +17,7 @@ from isentrope.models.requirements import dropout_rates
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Subject
-from isentrope.sampling.advantages import rules_of_advantages
+from isentrope.sampling.batches import rules_of_advantages
 from isentrope.system.manifest import NOT_VERIFIED, verifying
 from isentrope.trainers.as_trained import AsTrained, allowed, refuse
 from isentrope.trainers.settings import GivenBatch, Obstacle

@@ -50,8 +50,7 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score, score_along
-from isentrope.policy.scoring_batches import smaller_where_memory_is_short
+from isentrope.policy.scoring import score, score_along, smaller_where_memory_is_short
 
 UNIT = "nats per example"
 

@@ -38,7 +38,7 @@ from isentrope.nouns.vectors import (
     tensor_bytes,
 )
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring_batches import tried_again
+from isentrope.policy.scoring import tried_again
 from isentrope.system.files import sha256, write_file
 from isentrope.system.memory import free_memory
 from isentrope.system.reading import read_tensors

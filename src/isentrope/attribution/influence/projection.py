@@ -23,7 +23,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, largest_part, local_part
 from isentrope.policy.gradient import score_jvp
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring_batches import tried_again
+from isentrope.policy.scoring import tried_again
 from isentrope.policy.token_statistics import Scores
 from isentrope.update.step import Step
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field, PositiveInt
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.generate import rollouts_of, texts_of
+from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts, runs_of
 from isentrope.sampling.tasks.task import shuffled_epochs
 from isentrope.system.reading import read_json_lines, require_types
@@ -145,8 +145,7 @@ def read_responses(policy: Policy, path: str | Path) -> Rollouts:
             f"{path} holds the responses of {len(steps)} training steps: an update batch is the "
             "responses of one step."
         )
-    rollouts = rollouts_of(prompts, runs_of(prompts), response_ids=responses, **columns)
-    return rollouts.with_columns(response_texts=texts_of(policy, rollouts.response_ids))
+    return rollouts_of(policy, prompts, runs_of(prompts), responses, **columns)
 
 
 def _complete(rows: list[tuple[str, dict[str, Any]]], name: str) -> list[Any] | None:
