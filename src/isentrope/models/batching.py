@@ -254,9 +254,9 @@ def as_trained(
     )
     left = max(map(len, rollouts.prompt_ids))
     batches: list[MicroBatch] = []
-    for of_training in torch.arange(len(ids)).split(micro_batch or len(ids)):
-        for part in of_training.split(max(1, max_tokens // ids.shape[1])):
-            plain = padded(rollouts, part.tolist())
+    for of_training in torch.split(torch.arange(len(ids)), micro_batch or len(ids)):
+        for part in torch.split(of_training, max(1, max_tokens // ids.shape[1])):
+            plain = padded(rollouts, [int(i) for i in part])
             columns = left - 1 + plain.positions
             batches.append(
                 replace(plain, input_ids=ids[part], columns=columns, attention_mask=seen[part])

@@ -14,7 +14,7 @@ of the user's own.
 import importlib.util
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,9 @@ def load_task(
             f"{', '.join(TASKS)}, or file.py:name."
         )
     target = _of_file(Path(match["file"]).expanduser(), match["name"]) if match else TASKS[name]
-    takes = inspect.signature(target).parameters if isinstance(target, type) else {}
+    takes: Mapping[str, inspect.Parameter] = {}
+    if isinstance(target, type):
+        takes = inspect.signature(target).parameters
     accepted = [option for option, p in takes.items() if p.kind is p.KEYWORD_ONLY]
     if unknown := [option for option in options if option not in accepted]:
         has = f"its options are {', '.join(accepted)}" if accepted else "it has none"

@@ -89,7 +89,11 @@ class Conversations:
             self.format_reward = task.format_reward
         if isinstance(task, Demonstrator):
             draw = task.demonstrations
-            self.demonstrations = lambda n, seed: [(wrap(p), text) for p, text in draw(n, seed)]
+
+            def demonstrations(n: int, seed: int) -> list[tuple[Prompt, str]]:
+                return [(wrap(p), text) for p, text in draw(n, seed)]
+
+            self.demonstrations = demonstrations
 
 
 def _conversation(prompt: Prompt, system: str | None, template: Mapping[str, Any]) -> Prompt:
