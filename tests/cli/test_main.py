@@ -204,7 +204,7 @@ def test_weights_that_are_not_numbers_are_refused(broken, tmp_path):
 def test_pickled_weights_are_refused(broken, tmp_path):
     folder, path = broken
     (folder / "step_4" / "adapter_model.safetensors").rename(folder / "step_4" / "adapter.bin")
-    assert "pickled weights only" in refused(path, tmp_path)
+    assert "pickled weights are refused" in refused(path, tmp_path)
 
 
 def test_a_torn_weights_file_is_refused(broken, tmp_path):

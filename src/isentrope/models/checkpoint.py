@@ -31,7 +31,6 @@ def load_checkpoint(
     trainable_patterns: Sequence[str] | None = None,
     mapped: bool = False,
     verify: bool = True,
-    tokenizer: Any = None,
 ) -> tuple[Any, Any]:
     """Load the model and the tokenizer of a checkpoint.
 
@@ -47,7 +46,6 @@ def load_checkpoint(
             which the CPU then maps it; else it is converted to float32.
         verify: Whether to compare the checkpoint and its base with their manifests, where they have
             them.
-        tokenizer: The tokenizer, where that of the folder or of its base is not to be used.
 
     Returns:
         The model, its adapter or all its weights trainable, in evaluation mode; and its tokenizer,
@@ -79,6 +77,7 @@ def load_checkpoint(
             model = with_adapter(model, folder)
         if trainable_patterns is not None:
             train_only(model, trainable_patterns)
+        tokenizer = None
         for place in (folder, Path(model.config.name_or_path or folder)):
             if tokenizer is None and (place / "tokenizer_config.json").exists():
                 tokenizer = load_tokenizer(place)

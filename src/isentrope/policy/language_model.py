@@ -122,13 +122,16 @@ class Policy(Theta):
 
         Args:
             path: Folder with an adapter or a full model.
-            **options: Those of `models.checkpoint.load_checkpoint`, and of `Policy`.
+            **options: Those of `models.checkpoint.load_checkpoint`, and of `Policy`, such as a
+                tokenizer that is used in place of that of the folder or of its base.
 
         Returns:
             The policy.
         """
         own = {n: options.pop(n) for n in cls.__init__.__kwdefaults__ or () if n in options}
-        return cls(*load_checkpoint(path, **options), **own)
+        chosen = options.pop("tokenizer", None)
+        model, tokenizer = load_checkpoint(path, **options)
+        return cls(model, chosen or tokenizer, **own)
 
     @property
     def eos_token_id(self) -> int | None:

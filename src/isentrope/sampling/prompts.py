@@ -94,43 +94,37 @@ def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
             f"Prompt {named[missing[0]].key!r} is text, but the policy has no tokenizer: give "
             "Policy a tokenizer, or give token ids."
         )
-    if missing:
-        for chat in (False, True):
-            chosen = [i for i in missing if (named[i].messages is not None) == chat]
-            some = [named[i] for i in chosen]
-            texts = [prompt.text or "" for prompt in some]
-            if chat and some:
-                if not getattr(policy.tokenizer, "chat_template", None):
-                    raise ValueError(
-                        f"Prompt {some[0].key!r} is a conversation, and the tokenizer has no chat "
-                        "template: give texts, or save the checkpoint with a tokenizer that has "
-                        "one."
-                    )
-                conversations = [(p.messages or (), p.template) for p in some]
-                texts = render_chats(policy.tokenizer, conversations)
-            _require_encodable(policy, some, texts)
-            # a chat template has its own special tokens
-            ids = policy.tokenizer(texts, add_special_tokens=not chat)["input_ids"] if texts else ()
-            for i, token_ids in zip(chosen, ids, strict=True):
-                named[i] = replace(named[i], token_ids=tuple(token_ids))
-        _warn_of_unknown(policy.tokenizer, [named[i] for i in missing])
+    texts = {i: named[i].text or "" for i in missing}
+    if chats := [i for i in missing if named[i].messages is not None]:
+        if not getattr(policy.tokenizer, "chat_template", None):
+            raise ValueError(
+                f"Prompt {named[chats[0]].key!r} is a conversation, and the tokenizer has no chat "
+                "template: give texts, or save the checkpoint with a tokenizer that has one."
+            )
+        conversations = [(named[i].messages or (), named[i].template) for i in chats]
+        texts.update(zip(chats, render_chats(policy.tokenizer, conversations), strict=True))
+    for i, text in texts.items():
+        _require_encodable(policy, named[i].key, text)
+        # a chat template has its own special tokens
+        plain = named[i].messages is None
+        ids = policy.tokenizer(text, add_special_tokens=plain)["input_ids"]
+        named[i] = replace(named[i], token_ids=tuple(ids))
+    _warn_of_unknown(policy.tokenizer, [named[i] for i in missing])
     _require_vocabulary(policy, named)
     return named
 
 
-def _require_encodable(policy: Policy, prompts: Sequence[Prompt], texts: Sequence[str]) -> None:
-    """Refuse texts that cannot fit the model before they are encoded, which takes much memory."""
+def _require_encodable(policy: Policy, key: str, text: str) -> None:
+    """Refuse a text that cannot fit the model before it is encoded, which takes much memory."""
     positions = getattr(policy.model.config, "max_position_embeddings", None)
-    if positions is None or max(map(len, texts), default=0) <= _SHORT * positions:
+    if positions is None or len(text) <= _SHORT * positions:
         return
     longest = max(map(len, policy.tokenizer.get_vocab()))
-    for prompt, text in zip(prompts, texts, strict=True):
-        if len(text) > longest * positions:
-            raise ValueError(
-                f"Prompt {prompt.key!r} has {len(text)} characters, more than the model's "
-                f"{positions} positions can hold at {longest} characters per token. Omit the "
-                "prompt."
-            )
+    if len(text) > longest * positions:
+        raise ValueError(
+            f"Prompt {key!r} has {len(text)} characters, more than the model's {positions} "
+            f"positions can hold at {longest} characters per token. Omit the prompt."
+        )
 
 
 def _warn_of_unknown(tokenizer: Any, prompts: Sequence[Prompt]) -> None:
@@ -216,7 +210,14 @@ def _named(prompt: PromptLike) -> Prompt:
     if isinstance(prompt, str):
         return Prompt(f"text/{_digest(prompt)}", text=prompt)
     if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], Mapping):
-        messages = tuple(map(_message, range(len(prompt)), prompt))
+        for i, message in enumerate(cast("Sequence[Any]", prompt)):
+            known = isinstance(message, Mapping) and "role" in message and "content" in message
+            if not known or not isinstance(message["content"], str):
+                raise ValueError(
+                    f"Message {i} of a conversation needs 'role' and a text in 'content', got "
+                    f"{message!r}."
+                )
+        messages = tuple(dict(message) for message in cast("Sequence[Message]", prompt))
         return Prompt(f"chat/{_digest(json.dumps(messages, sort_keys=True))}", messages=messages)
     try:
         ids = torch.as_tensor(prompt)
@@ -229,16 +230,6 @@ def _named(prompt: PromptLike) -> Prompt:
         )
     values = tuple(int(i) for i in ids)
     return Prompt(f"ids/{_digest(','.join(map(str, values)))}", token_ids=values)
-
-
-def _message(i: int, message: Any) -> Message:
-    """Refuse one that has no role, or no text."""
-    known = isinstance(message, Mapping) and "role" in message and "content" in message
-    if not known or not isinstance(message["content"], str):
-        raise ValueError(
-            f"Message {i} of a conversation needs 'role' and a text in 'content', got {message!r}."
-        )
-    return dict(cast(Message, message))
 
 
 def _digest(text: str) -> str:
