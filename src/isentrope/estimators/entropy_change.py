@@ -36,7 +36,6 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
-from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import Scores
 from isentrope.system.progress import Report, silent
 
@@ -169,8 +168,7 @@ def entropy_change(
 
     Raises:
         ValueError: If a learning rate is not finite or `order` is not 0, 1 or 2.
-        DerivativeError: If the scores at the smallest learning rate are not those of their
-            derivatives, or these not those of differences.
+        DerivativeError: If the derivatives of scores are not those of differences.
     """
     if order not in (0, 1, 2) or not all(math.isfinite(eta) for eta in etas):
         raise ValueError(f"etas must be finite and order 0, 1 or 2; got {list(etas)}, {order}.")
@@ -191,7 +189,6 @@ def entropy_change(
         policy, rollouts, direction, etas, sampler=sample.sampler, remainder=order == 2
     )
     moved = [one and one[0] for one in results]
-    require_short_steps(policy, rollouts, direction, sample.series, etas, moved)
     divergences = [one and one[1] for one in results]
     change = change_of_sample(sample, etas, moved, divergences, confidence=estimator.confidence)
     return replace(change, moved=results)

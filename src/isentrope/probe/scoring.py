@@ -26,7 +26,6 @@ from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.gradient import score_jvp
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along
-from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.guard import on_every_process
 from isentrope.probe.requirements import ProbeOptions
@@ -130,9 +129,7 @@ def look_ahead(
         base, *slopes = score_jvp(policy, mine, list(components.values()))
         policy.require_own_logits(mine, base)
         second = score_along(policy, mine, v, 2)[2:] if options.second_order else ()
-        series = [base, sum_of_scores(slopes), *second]
         (found,) = score_moved(policy, mine, v, [eta], remainder=True)
-        require_short_steps(policy, mine, v, series, [eta], [found and found[0]])
         if found is None:  # nowhere finite
             jumps = torch.zeros(*base.mask.shape, 2).double()
             jumps[base.mask] = torch.inf

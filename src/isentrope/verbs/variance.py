@@ -20,7 +20,6 @@ from isentrope.estimators.variance import CERTAIN, variance_study
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.chi_square import score_moved
 from isentrope.policy.scoring import FEATURES, score
-from isentrope.policy.short_steps import require_short_steps
 from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.results.results import VarianceResult
 from isentrope.verbs.prepare import Prepared
@@ -40,7 +39,6 @@ def find_variance(ready: Prepared) -> VarianceResult:
             f"The scores at θ + ηv are not finite for η = {eta:g}: set a smaller "
             "estimator.single_eta."
         )
-    require_short_steps(policy, E, v, sample.series, [eta], [found[0]])
     with clock.stage("control_variate"):
         samples = _by_method(ready, sample)
     confidence = ready.estimator.confidence
