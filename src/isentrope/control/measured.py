@@ -21,7 +21,7 @@ from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector, multiply
 from isentrope.policy.gradient import score_jvp
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import collect_columns, smaller_where_memory_is_short
+from isentrope.policy.scoring import collect_columns
 from isentrope.policy.token_statistics import rows_held
 from isentrope.probe.scoring import draw_share
 from isentrope.sampling.prompts import PromptLike
@@ -47,7 +47,6 @@ def shared_passes(policy: Policy) -> Generator[None]:
         policy.ranks = own
 
 
-@smaller_where_memory_is_short
 def kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
     """The mass that a min-p filter keeps at every token.
 

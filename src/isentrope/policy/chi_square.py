@@ -25,7 +25,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, zeros
 from isentrope.policy.head import Scorer
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import collect_columns, smaller_where_memory_is_short
+from isentrope.policy.scoring import collect_columns
 from isentrope.policy.token_statistics import (
     NotFiniteError,
     Scores,
@@ -78,7 +78,6 @@ class RowSampler:
         return (jumps ** (1 / powers) + sizes) ** powers * mask[..., None]
 
 
-@smaller_where_memory_is_short
 def score_moved(
     policy: Policy,
     rollouts: Rollouts,

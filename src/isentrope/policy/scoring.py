@@ -239,7 +239,6 @@ def score_along(
     return (here, replace(first, variances=spread.entropies), *second)
 
 
-@smaller_where_memory_is_short
 def collect(
     policy: Policy,
     rollouts: Rollouts,
@@ -269,6 +268,7 @@ def collect(
     return scores
 
 
+@smaller_where_memory_is_short
 def collect_columns(
     policy: Policy,
     rollouts: Rollouts,
