@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from isentrope.attribution.gradients.storage_plan import GradientBackend, Storage
-from isentrope.config.stages import Section
+from isentrope.config.stages import Refusals, Section
 from isentrope.config.values import (
     Count,
     Name,
@@ -36,21 +36,18 @@ class ControlConfig(Section):
     options: Settings = Field(default_factory=dict)
     """Settings of the control."""
 
-    @model_validator(mode="after")
-    def _known(self) -> ControlConfig:
-        control = self.build()
-        if control is None:
-            given = self.strength is not None or self.options or self.target.kind != "none"
-            if given:
-                raise ValueError(
-                    "name is none, and a strength, a target or options are given: name the control"
-                )
-        elif self.target.kind != "none" and not getattr(control, "targetable", True):
-            raise ValueError(
-                f"the control {self.name!r} cannot use a target: it has no strength that moves "
-                "entropy one way; leave control.target out"
-            )
-        return self
+    def refusals(self) -> Refusals:
+        """Settings of no control, and a target of one that cannot use it."""
+        control, targeted = self.build(), self.target.kind != "none"
+        yield (
+            control is None and (self.strength is not None or self.options or targeted),
+            "name is none, and a strength, a target or options are given: name the control",
+        )
+        yield (
+            targeted and not getattr(control, "targetable", True),
+            f"the control {self.name!r} cannot use a target: it has no strength that moves "
+            "entropy one way; leave control.target out",
+        )
 
     def build(self) -> Any:
         """The control, or None where there is none."""
@@ -77,15 +74,12 @@ class TrialConfig(Section):
     change: Real | None = None
     """Instead of `strengths`: the change of entropy per step that a strength is looked for."""
 
-    @model_validator(mode="after")
-    def _options_fit(self) -> TrialConfig:
-        from isentrope.control import controls
-
-        if self.change is not None and self.strengths is not None:
-            raise ValueError("change looks for the strength, so strengths cannot be given with it.")
+    def refusals(self) -> Refusals:
+        """Strengths beside what looks for them, and options that do not fit."""
         for name, options in self.options.items():
-            controls.build(name, None, options)
-        return self
+            ControlConfig.model_construct(name=name, options=options).build()
+        both = self.change is not None and self.strengths is not None
+        yield both, "change looks for the strength, so strengths cannot be given with it"
 
 
 class AnalysisConfig(Section):

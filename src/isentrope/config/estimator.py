@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from isentrope.config.stages import Section
+from isentrope.config.stages import Refusals, Section
 from isentrope.config.values import Count, Name, Order, Positive, Rate, Share
 from isentrope.estimators.functional import EstimatorOptions
 from isentrope.trainers.fields import require_known_settings
@@ -73,19 +73,18 @@ class EstimatorConfig(Section):
             raise ValueError(f"{key}: true is method: surprisal, and method is {rest['method']!r}")
         return rest | {"method": "surprisal"}
 
-    @model_validator(mode="after")
-    def _consistent(self) -> EstimatorConfig:
-        if self.max_response_length is not None and self.objective != "dr_grpo":
-            raise ValueError(
-                f"max_response_length acts with the objective dr_grpo only, not {self.objective}"
-            )
-        if self.off_policy and self.objective == "recorded":
-            raise ValueError(
-                "off_policy computes token weights by an objective, and objective=recorded takes "
-                "them from U_file: choose one"
-            )
+    def refusals(self) -> Refusals:
+        """Keys that do not go with the objective, and unknown settings of training."""
         require_known_settings(self.ignore_training_settings)
-        return self
+        yield (
+            self.max_response_length is not None and self.objective != "dr_grpo",
+            f"max_response_length acts with the objective dr_grpo only, not {self.objective}",
+        )
+        yield (
+            self.off_policy and self.objective == "recorded",
+            "off_policy computes token weights by an objective, and objective=recorded takes them "
+            "from U_file: choose one",
+        )
 
     @property
     def clip_pair(self) -> tuple[float, float] | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from isentrope.config.measure import PolicyConfig
 from isentrope.config.stages import (
     OutputConfig,
+    Refusals,
     SamplingConfig,
     ScoringPrecision,
     Section,
@@ -51,10 +52,10 @@ class EvaluationProfile(Section):
     save_tokens: bool = True
     """Keep ids, log-probabilities and entropies of all tokens in records.parquet."""
 
-    @model_validator(mode="after")
-    def _enough_responses(self) -> EvaluationProfile:
+    def refusals(self) -> Refusals:
+        """Nothing beside a k that is larger than the responses are many."""
         require_tries(self.tries, self.samples_per_prompt)
-        return self
+        return ()
 
     @property
     def tries(self) -> tuple[int, ...]:
@@ -97,19 +98,17 @@ class EvaluateConfig(Section):
     provenance: Settings | None = None
     """Written into the folder's config.yaml; a rerun warns where versions differ from it."""
 
-    @model_validator(mode="after")
-    def _vllm_samples_the_same_policy(self) -> EvaluateConfig:
-        if self.sampling.engine != "vllm":
-            return self
-        if self.precision.sampling.runtime_dtype == "float64":
-            raise ValueError(
-                "sampling.engine=vllm cannot sample in float64: set precision.sampler_dtype to "
-                "bfloat16 or float32"
-            )
-        if self.checkpoint.quantization != "none":
-            raise ValueError(
-                f"sampling.engine=vllm would sample from the base model as it is, and "
-                f"checkpoint.quantization={self.checkpoint.quantization} scores another: set it to "
-                "none, or sampling.engine to transformers"
-            )
-        return self
+    def refusals(self) -> Refusals:
+        """An engine that samples from another policy."""
+        vllm, quantization = self.sampling.engine == "vllm", self.checkpoint.quantization
+        yield (
+            vllm and self.precision.sampling.runtime_dtype == "float64",
+            "sampling.engine=vllm cannot sample in float64: set precision.sampler_dtype to "
+            "bfloat16 or float32",
+        )
+        yield (
+            vllm and quantization != "none",
+            "sampling.engine=vllm would sample from the base model as it is, and "
+            f"checkpoint.quantization={quantization} scores another: set it to none, or "
+            "sampling.engine to transformers",
+        )

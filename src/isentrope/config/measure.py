@@ -20,6 +20,7 @@ from isentrope.config.stages import (
     OutputConfig,
     PrecisionConfig,
     PromptsConfig,
+    Refusals,
     SamplingConfig,
     Section,
     under_one_name,
@@ -167,20 +168,19 @@ class BatchConfig(PromptsConfig):
     redraw_limit: Whole = 20
     """Rounds of redrawing for groups of U without advantage."""
 
-    @model_validator(mode="after")
-    def _one_batch_or_fresh_ones(self) -> BatchConfig:
+    def refusals(self) -> Refusals:
+        """One batch U, where others are asked for."""
+        yield from super().refusals()
         given = self.U_file is not None
-        if self.U_weighting != "uniform" and (self.fixed_prompts is True or given):
-            raise ValueError(
-                f"U_weighting={self.U_weighting} draws the prompts of U, and fixed_prompts or "
-                "U_file say which they are: choose one"
-            )
-        if self.repeats > 1 and given:
-            raise ValueError(
-                f"repeats={self.repeats} asks for fresh batches U, and U_file is one batch: choose "
-                "one"
-            )
-        return self
+        yield (
+            self.U_weighting != "uniform" and (self.fixed_prompts is True or given),
+            f"U_weighting={self.U_weighting} draws the prompts of U, and fixed_prompts or U_file "
+            "say which they are: choose one",
+        )
+        yield (
+            self.repeats > 1 and given,
+            f"repeats={self.repeats} asks for fresh batches U, and U_file is one batch: choose one",
+        )
 
     @property
     def seeds(self) -> dict[str, int]:
@@ -249,12 +249,11 @@ class MeasureConfig(Section):
             sections[name] = sections[name].model_copy(update={own: value})
         return self.model_copy(update=sections), settled
 
-    @model_validator(mode="after")
-    def _micro_batches_act(self) -> MeasureConfig:
+    def refusals(self) -> Refusals:
+        """Micro-batches that change nothing."""
         estimator, rounding = self.estimator, self.precision.updating.rounding
-        if estimator.micro_batch and estimator.objective != "bnpo" and rounding is None:
-            raise ValueError(
-                "estimator.micro_batch acts with the objective bnpo, or with "
-                f"a precision.update_vector of 16 bits, not with {estimator.objective}"
-            )
-        return self
+        yield (
+            estimator.micro_batch and estimator.objective != "bnpo" and rounding is None,
+            "estimator.micro_batch acts with the objective bnpo, or with a precision.update_vector "
+            f"of 16 bits, not with {estimator.objective}",
+        )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
@@ -31,6 +31,9 @@ Dtype = Literal["float64", "float32", "bfloat16"]
 Level = Literal["minimal", "standard", "detailed", "debug"]
 
 
+Refusals = Iterable[tuple[object, str]]
+
+
 class Section(BaseModel):
     """A frozen group of keys; numbers are finite, and only numbers."""
 
@@ -41,6 +44,17 @@ class Section(BaseModel):
         strict=True,
         allow_inf_nan=False,
     )
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        for impossible, words in self.refusals():
+            if impossible:
+                raise ValueError(words)
+        return self
+
+    def refusals(self) -> Refusals:
+        """What cannot be set together, and the words about it."""
+        return ()
 
 
 def under_one_name(content: Any, other: str, name: str) -> Any:
@@ -89,11 +103,11 @@ class PromptsConfig(Section):
             raise ValueError(f"choose one of {', '.join(TASKS)}, or file.py:name, not {value!r}")
         return value
 
-    @model_validator(mode="after")
-    def _chat_settings_need_the_template(self) -> PromptsConfig:
-        if not self.chat_template and (self.system_prompt is not None or self.chat_template_kwargs):
-            raise ValueError("system_prompt and chat_template_kwargs act with chat_template: true")
-        return self
+    def refusals(self) -> Refusals:
+        """Settings of a chat template that is not used."""
+        given = self.system_prompt is not None or self.chat_template_kwargs
+        words = "system_prompt and chat_template_kwargs act with chat_template: true"
+        yield given and not self.chat_template, words
 
     def require_files(self, section: str = "data") -> None:
         """Refuse files that are missing, before any work is done.
@@ -159,10 +173,9 @@ class ScoringPrecision(Section):
         )
         return {**content, "matmul_precision": "highest"}
 
-    @model_validator(mode="after")
-    def _consistent(self) -> ScoringPrecision:
-        self.measuring  # noqa: B018  refuses TF32 that is off and on
-        return self
+    def refusals(self) -> Refusals:
+        """Nothing beside TF32 that is off and on, which `Precision` refuses."""
+        yield not self.measuring, ""
 
     @property
     def measuring(self) -> Precision:
@@ -188,12 +201,9 @@ class UpdatePrecision(Section):
     grads_fp32: bool = True
     """true, always: gradients are added up in float64 here."""
 
-    @field_validator("grads_fp32")
-    @classmethod
-    def _added_up_exactly(cls, value: bool) -> bool:
-        if not value:
-            raise ValueError("gradients are always added up in float64: leave it out, or set true")
-        return value
+    def refusals(self) -> Refusals:
+        """Rounded sums."""
+        yield not self.grads_fp32, "grads_fp32: gradients are always added up in float64"
 
 
 class PrecisionConfig(ScoringPrecision):
@@ -232,14 +242,13 @@ class SamplingConfig(Section):
     vocab_chunk: Count = 8192
     """Vocabulary entries whose logits are held at a time."""
 
-    @model_validator(mode="after")
-    def _unfiltered(self) -> SamplingConfig:
-        if self.top_k != 0 or self.top_p != 1.0:
-            raise ValueError(
-                f"top_k={self.top_k} and top_p={self.top_p} would sample from another policy than "
-                "the one that is measured; only top_k=0 and top_p=1.0 are possible"
-            )
-        return self
+    def refusals(self) -> Refusals:
+        """Filters of the sampler."""
+        yield (
+            self.top_k != 0 or self.top_p != 1.0,
+            f"top_k={self.top_k} and top_p={self.top_p} would sample from another policy than "
+            "the one that is measured; only top_k=0 and top_p=1.0 are possible",
+        )
 
 
 class LoggingConfig(Section):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from isentrope.config.analysis import ControlConfig
-from isentrope.config.stages import OutputConfig, Section, TaskConfig
+from isentrope.config.stages import OutputConfig, Refusals, Section, TaskConfig
 from isentrope.config.values import (
     Count,
     Decay,
@@ -107,14 +107,13 @@ class TrainingConfig(Section):
         """Seed of all batches and tokens."""
         return seed_of_repeat(self.seed, self.repeat)
 
-    @model_validator(mode="after")
-    def _whole_micro_batches(self) -> TrainingConfig:
-        if self.micro_batch is not None and self.prompts_per_step % self.micro_batch:
-            raise ValueError(
-                f"prompts_per_step={self.prompts_per_step} is not a multiple of "
-                f"micro_batch={self.micro_batch}"
-            )
-        return self
+    def refusals(self) -> Refusals:
+        """Micro-batches that are not whole."""
+        yield (
+            self.prompts_per_step % (self.micro_batch or 1),
+            f"prompts_per_step={self.prompts_per_step} is not a multiple of "
+            f"micro_batch={self.micro_batch}",
+        )
 
 
 class ProbeConfig(Section):
@@ -213,11 +212,11 @@ class TrainConfig(Section):
     provenance: Settings | None = None
     """Written into a run folder's config.yaml."""
 
-    @model_validator(mode="after")
-    def _something_to_watch(self) -> TrainConfig:
-        if self.alarm.stop and not (self.alarm.enabled and self.entropy_probe.enabled):
-            raise ValueError("alarm.stop needs alarm.enabled and entropy_probe.enabled")
-        return self
+    def refusals(self) -> Refusals:
+        """An alarm without readings."""
+        watched = self.alarm.enabled and self.entropy_probe.enabled
+        words = "alarm.stop needs alarm.enabled and entropy_probe.enabled"
+        yield self.alarm.stop and not watched, words
 
 
 class FineTuningConfig(Section):
@@ -255,11 +254,10 @@ class SftConfig(Section):
     provenance: Settings | None = None
     """Written into a run folder's config.yaml."""
 
-    @model_validator(mode="after")
-    def _adherence_needs_a_whole_model(self) -> SftConfig:
-        if self.fine_tuning.adherence_prompts and self.model.shard_base:
-            raise ValueError(
-                "fine_tuning.adherence_prompts needs a whole model, and model.shard_base spreads "
-                "it: set it to 0, and run isentrope evaluate on the model afterwards"
-            )
-        return self
+    def refusals(self) -> Refusals:
+        """Responses of a model that is not whole."""
+        yield (
+            self.fine_tuning.adherence_prompts and self.model.shard_base,
+            "fine_tuning.adherence_prompts needs a whole model, and model.shard_base spreads it: "
+            "set it to 0, and run isentrope evaluate on the model afterwards",
+        )

@@ -66,7 +66,7 @@ class Branch:
     def at(cls, files: RunFiles, step: int) -> Branch | None:
         """Where a run began, if it has come no further than that."""
         begun = cls.of(files)
-        return begun if begun is not None and begun.step == step else None
+        return begun if begun and begun.step == step else None
 
 
 def parent_of(checkpoint: str | Path) -> tuple[Path, RunFiles]:

@@ -186,8 +186,7 @@ def _start(asked: BranchStudy, settings: list[tuple[str, ...]], name: str, path:
 
 def _require_room_in_schedule(last: int, trainer: Mapping[str, Any], step: int, steps: int) -> None:
     """Refuse branches that end in the middle of a batch's uses, or after a schedule's end."""
-    uses = trainer.get("num_iterations", 1)
-    if steps % uses:
+    if steps % (uses := trainer.get("num_iterations", 1)):
         raise ConfigError(
             f"--steps {steps} is not a multiple of trainer.num_iterations={uses}: a branch would "
             "end in the middle of a batch's uses."

@@ -115,7 +115,7 @@ def find_checkpoints(where: PolicyConfig) -> list[Checkpoint]:
     given = where.checkpoint_path
     entries = [given] if isinstance(given, str) else given
     paths = [require_checkpoint(path) for entry in entries for path in _matches(entry)]
-    return [Checkpoint(*pair) for pair in zip(paths, _names(paths), strict=True)]
+    return list(map(Checkpoint, paths, _names(paths)))
 
 
 def find_subjects(where: CheckpointConfig) -> list[Subject]:
@@ -146,7 +146,7 @@ def _matches(entry: str) -> list[Path]:
     folders = [p for p in anchor.glob(str(path.relative_to(anchor))) if p.is_dir()]
     if not folders:
         raise FileNotFoundError(f"No checkpoint folder matches {entry}.")
-    return _in_natural_order(folders)
+    return sorted(folders, key=_by_number)
 
 
 def _inside(folder: Path) -> list[Path]:
@@ -154,14 +154,11 @@ def _inside(folder: Path) -> list[Path]:
     if not folder.is_dir() or any(folder.glob("*config.json")) or (folder / "_actor").is_dir():
         return []
     steps = [p for p in folder.iterdir() if p.is_dir() and step_of_folder(p.name) is not None]
-    return _in_natural_order(steps)
+    return sorted(steps, key=_by_number)
 
 
-def _in_natural_order(paths: list[Path]) -> list[Path]:
-    def pieces(path: Path) -> list[int | str]:
-        return [int(x) if x.isdigit() else x for x in re.split(r"(\d+)", str(path))]
-
-    return sorted(paths, key=pieces)
+def _by_number(path: Path) -> list[int | str]:
+    return [int(x) if x.isdigit() else x for x in re.split(r"(\d+)", str(path))]
 
 
 def _optimizer(checkpoint: Path, given: str | None) -> Path:
@@ -172,19 +169,18 @@ def _optimizer(checkpoint: Path, given: str | None) -> Path:
             raise FileNotFoundError(f"There is no optimizer state at {file}: {foreign}")
         raise FileNotFoundError(
             f"There is no optimizer state at {file}, so the step is not known: save optimizer.pt "
-            f"with the checkpoint, or set checkpoint.optimizer_path."
+            "with the checkpoint, or set checkpoint.optimizer_path."
         )
     return file
 
 
 def _names(paths: list[Path]) -> list[str]:
     """Short names, with the run's where two checkpoints would share one."""
-    steps = [step_of_folder(p.name) for p in paths]
     short = [
-        p.resolve().name if s is None else step_name(s) for s, p in zip(steps, paths, strict=True)
+        p.resolve().name if (s := step_of_folder(p.name)) is None else step_name(s) for p in paths
     ]
     parents = [p.resolve().parent for p in paths]
     runs = [p.parent.name if p.name == "training_state" else p.name for p in parents]
-    full = [f"{run}_{n}" for run, n in zip(runs, short, strict=True)]
-    names = [f if short.count(n) > 1 else n for n, f in zip(short, full, strict=True)]
+    pairs = zip(runs, short, strict=True)
+    names = [f"{run}_{n}" if short.count(n) > 1 else n for run, n in pairs]
     return [f"{n}_{i}" if names.count(n) > 1 else n for i, n in enumerate(names)]

@@ -211,18 +211,18 @@ class StepFolder:
         Raises:
             FileError: If a chunk was changed, or is another one under this one's name.
         """
-        parts = [self._load(decoding, number) for number in range(chunks)]
+        parts = []
+        for number in range(chunks):
+            paths = self._files(decoding, number)
+            digests = [self._digest(decoding, number, sha256_of_file(path)) for path in paths]
+            if [path.stem.rpartition("_")[2] for path in paths] != digests[:1]:
+                raise FileError(
+                    f"{self._chunks} does not have the chunk {number} ({decoding}) that was "
+                    f"written: remove its files {decoding}_{number:06d}_*, and the same command "
+                    "makes it again.",
+                )
+            parts.append(read_table(paths[0], schema=RECORDS))
         return pd.concat(parts, ignore_index=True)
-
-    def _load(self, decoding: str, number: int) -> pd.DataFrame:
-        paths = self._files(decoding, number)
-        digests = [self._digest(decoding, number, sha256_of_file(path)) for path in paths]
-        if len(paths) != 1 or paths[0].stem.rpartition("_")[2] != digests[0]:
-            raise FileError(
-                f"{self._chunks} does not have the chunk {number} ({decoding}) that was written: "
-                f"remove its files {decoding}_{number:06d}_*, and the same command makes it again.",
-            )
-        return read_table(paths[0], schema=RECORDS)
 
     def _digest(self, decoding: str, number: int, content: str) -> str:
         """Which chunk of which evaluation the content of this digest is."""

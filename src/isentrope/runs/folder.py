@@ -78,10 +78,8 @@ def versions() -> dict[str, Any]:
     """With what a run is made: isentrope and its git commit, Python, the packages that matter."""
     installed = {}
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             installed[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return {
         "isentrope": __version__,
         "git": git_commit(Path(__file__).parents[1]),
@@ -139,10 +137,10 @@ def git_commit(folder: Path) -> str | None:
 
 def content_differences(made_with: Mapping[str, Any]) -> list[str]:
     """What is another version here than in `provenance`: ["torch 2.12.0 then, 2.13.0 now"]."""
-    then = {k: v for k, v in made_with.items() if k in ("isentrope", "python")}
-    then |= made_with.get("packages", {})
-    here = versions()
-    now = {"isentrope": here["isentrope"], "python": here["python"]} | here["packages"]
+    then, now = (
+        {k: x[k] for k in ("isentrope", "python") if k in x} | x.get("packages", {})
+        for x in (made_with, versions())
+    )
     return [
         f"{name} {old} then, {now.get(name, 'absent')} now"
         for name, old in then.items()

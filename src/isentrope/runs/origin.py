@@ -99,8 +99,7 @@ def require_of_run(run: Path, what: Path, checkpoint: str, made_from: Digests) -
         FileError: If the contract of the run's own checkpoint is another.
     """
     contract = run / "training_state" / checkpoint / CONTRACT
-    recorded = made_from.get("contract")
-    if contract.is_file() and recorded is not None and recorded != _of_files([contract]):
+    if contract.is_file() and made_from.get("contract") not in (None, _of_files([contract])):
         raise FileError(
             f"{what} is of another checkpoint than {contract.parent}, whose {CONTRACT} differs: "
             "move it to its own run.",
@@ -192,12 +191,14 @@ def _of_files(files: Iterable[Path]) -> str:
 def measurement_origin(config: MeasureConfig, checkpoint: Path, optimizer: Path) -> Digests:
     """Digests, by part, of what the results of one item of a study are made from."""
     settings, batch, where = of_measurement(config), config.batch_config, config.checkpoint
-    parts = checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub)
     names = optimizer.parent / SIDECAR
-    parts["optimizer"] = _of_files([optimizer, names] if names.is_file() else [optimizer])
-    parts |= {part: data_digest(settings[key]) for part, key in DATA_OF_MEASURE.items()}
-    parts["task"] = task_digest(batch.dataset_name, batch.U_dataset_name)
-    return parts | {"settings": _settings_digest(config, settings)}
+    return {
+        **checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub),
+        "optimizer": _of_files([optimizer, names] if names.is_file() else [optimizer]),
+        **{part: data_digest(settings[key]) for part, key in DATA_OF_MEASURE.items()},
+        "task": task_digest(batch.dataset_name, batch.U_dataset_name),
+        "settings": _settings_digest(config, settings),
+    }
 
 
 def evaluation_origin(config: EvaluateConfig, checkpoint: Path) -> Digests:

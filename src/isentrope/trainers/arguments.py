@@ -116,7 +116,7 @@ def read_training_arguments(path: Path) -> SavedArguments:
     Raises:
         ValueError: If the file does not hold arguments of a trainer, or would run code.
     """
-    try:
+    with reading(path, "Remove the file, and set the training settings in the configuration."):
         if (size := path.stat().st_size) > _LARGEST:
             raise ValueError(f"{size} bytes are too many")
         loaded = load_torch(path)
@@ -127,15 +127,13 @@ def read_training_arguments(path: Path) -> SavedArguments:
             )
         if not isinstance(content := loaded.value, Inert):
             raise ValueError(f"it holds a {type(content).__name__}, not training arguments")
-    except Exception as error:  # a truncated or foreign file fails in many ways
-        raise ValueError(
-            f"{path} cannot be read as training arguments ({type(error).__name__}: {error}): "
-            "remove the file, and set the training settings in the configuration."
-        ) from error
     state = content.attributes()
     fields = {key: _plain(value) for key, value in state.items()}
     fields = {k: v for k, v in fields.items() if v is not _OPAQUE and not any(secrets_in({k: v}))}
-    return SavedArguments(content.name, fields, _processes(state))
+    distributed = state.get("distributed_state")
+    held = distributed.attributes() if isinstance(distributed, Inert) else {}
+    number = held.get("num_processes")
+    return SavedArguments(content.name, fields, number if isinstance(number, int) else 1)
 
 
 def _occurs(call: str) -> bool:
@@ -162,13 +160,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [v for item in value if (v := _plain(item)) is not _OPAQUE]
     return _OPAQUE
-
-
-def _processes(state: Mapping[str, Any]) -> int:
-    distributed = state.get("distributed_state")
-    held = distributed.attributes() if isinstance(distributed, Inert) else {}
-    number = held.get("num_processes", 1)
-    return number if isinstance(number, int) else 1
 
 
 def read_verl_settings(path: Path) -> SavedArguments:
