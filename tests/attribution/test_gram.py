@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import torch
 
-from isentrope.attribution.gradients.gram import fingerprint, gram, gram_diagonals
+from isentrope.attribution.gradients.gram import gram, gram_diagonals
 from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage, plan_storage
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
 from tests import cases
@@ -87,8 +87,7 @@ def test_tiles_give_the_same_numbers(rows_that_fit):
         (Storage(where="cpu"), 1e-14),
         (Storage(where="disk"), 1e-14),
         (Storage(kept="bfloat16"), 3e-3),
-        (Storage(kept="int8"), 6e-3),
-        (Storage(kept="int8", where="disk"), 6e-3),
+        (Storage(kept="bfloat16", where="disk"), 3e-3),
     ],
     ids=str,
 )
@@ -101,13 +100,13 @@ def test_every_way_of_holding_gradients_is_as_exact_as_it_says(storage, bound):
     assert storage.kept == "exact" or error(found, truth) > 1e-6  # rounding did take place
 
 
-@pytest.mark.parametrize("storage", [Storage(), Storage(kept="int8"), Storage(memory=8 * 928)])
+@pytest.mark.parametrize("storage", [Storage(), Storage(kept="bfloat16"), Storage(memory=8 * 928)])
 def test_rows_of_groups_are_sums_of_sequences(storage):
     policy, rows = cases.lora_policy("qwen2"), torch.tensor([0, 2, 0, 1, 1, 2, 0])
     member = torch.nn.functional.one_hot(rows).double()
     every = gram(policy, score_sums(E))
     found = gram(policy, score_sums(E, rows), gradients=GradientOptions(storage=storage))
-    assert error(found, member.T @ every @ member) < (1e-2 if storage.kept == "int8" else 1e-12)
+    assert error(found, member.T @ every @ member) < (4e-3 if storage.kept == "bfloat16" else 1e-12)
 
 
 def test_a_memory_too_small_for_one_row_says_the_smallest_that_works():
@@ -133,17 +132,6 @@ def test_entropy_weights_enter_the_products():
     P = preconditioner(policy)
     truth = dense(policy, left, score_sums(U), P)
     assert error(gram(policy, left, score_sums(U), P), truth) < 1e-10
-
-
-def test_a_tile_is_found_again_under_another_limit_that_cuts_the_same_tiles():
-    policy, sides = POLICIES["qwen2"](), (score_sums(U), score_sums(E))
-
-    def name(memory):
-        plan = plan_storage(5, 7, 10, 4, Storage().within(memory))
-        return fingerprint(policy, sides, None, plan, GradientOptions())
-
-    assert name(1 << 30) == name(1 << 20)
-    assert name(1 << 8) != name(1 << 20)  # three rows of 40 bytes a tile
 
 
 @pytest.mark.parametrize("free", [0, 1, 2])

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
-from isentrope.attribution.gradients import gram as gram_module
 from isentrope.attribution.influence.influence import InfluenceOptions, influence
 from isentrope.config.io import load_config
 from isentrope.nouns.rollouts import Rollouts
@@ -83,31 +82,6 @@ def test_kernel_writes_its_blocks_and_their_structure(run, tiny):
     assert "diagonal" in results["blocks"]["UU"]["structure"]
     assert results["truncations"]["full"]["ratio"]["value"] == pytest.approx(1)
     assert set(pd.read_parquet(folder / "structure.parquet")["block"]) == {"UU", "EU"}
-
-
-def test_a_killed_kernel_goes_on_from_its_tiles(run, tmp_path, monkeypatch):
-    tiny_memory = ["fisher_kernel.memory_gb=7.5e-6", "fisher_kernel.blocks=[UU, EU]"]
-    products = gram_module.gram.__globals__["_Products"]
-    tile, begun = products.tile, []
-
-    def killed(self, held, streamed, start, end, symmetric):
-        begun.append((start, end))
-        if len(begun) == 4:
-            raise KeyboardInterrupt
-        return tile(self, held, streamed, start, end, symmetric)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(products, "tile", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run("kernel", *tiny_memory)
-        assert len(list((tmp_path / "run" / "tiles").rglob("*.safetensors"))) == 3
-        folder, _ = run("kernel", *tiny_memory)
-    whole, _ = run("kernel", "fisher_kernel.blocks=[UU, EU]", name="whole")
-    for block in ("UU", "EU"):
-        found, expected = (FisherKernel.load(x / block).matrix for x in (folder, whole))
-        assert torch.allclose(found, expected, rtol=1e-9)
-    assert begun[4] == begun[3]  # the tile that was killed, and none of those before it
-    assert not (tmp_path / "run" / "tiles").exists()
 
 
 def test_second_order_by_kernel_is_that_of_forward_mode(run):

@@ -9,7 +9,6 @@ UU/  EU/  FU/  EE/  kernel.safetensors, rows.parquet, columns.parquet
 The structure of each block, its spectrum and its truncations are printed too.
 """
 
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -23,9 +22,8 @@ from isentrope.attribution.fisher.truncation import Prediction, truncation_table
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.results.kernel import BlockRecord, SecondOrder
 from isentrope.results.results import KernelResult
-from isentrope.system.files import remove_empty
 from isentrope.system.progress import progress
-from isentrope.verbs.kernel_block import UNEQUAL, Block, sequence_weights, tiles_of
+from isentrope.verbs.kernel_block import UNEQUAL, Block, sequence_weights
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import KEY, Column, Printed, Table, ends, named, number, text
 
@@ -163,9 +161,6 @@ def find_kernel(ready: Prepared) -> KernelResult:
         joined["truncations"] = truncation_table(truncated)
 
     def save(folder: Path) -> None:
-        if (tiles := tiles_of(ready)) is not None and tiles.exists():
-            shutil.rmtree(tiles)
-            remove_empty([tiles.parent])
         for name, block in blocks.items():
             block.K.save(folder / name)
         if K2 is not None:

@@ -8,7 +8,6 @@ that move the rows alike, and truncations.
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -73,7 +72,6 @@ class Block:
             preconditioner=P,
             gradients=ready.gradients,
             diagonals=True,
-            folder=tiles_of(ready),
         )
         self.tables: dict[str, pd.DataFrame] = {}
         self.warnings: list[str] = []
@@ -194,9 +192,3 @@ def sequence_weights(ready: Prepared) -> Tensor | None:
     weights = ready.step.token_weights
     x = weights.gather(1, weights.abs().argmax(1, keepdim=True))[:, 0]
     return x if torch.equal(weights, x[:, None] * ready.U.mask) else None
-
-
-def tiles_of(ready: Prepared) -> Path | None:
-    """Where finished tiles wait for a run that was killed, if its folder is named."""
-    folder = ready.config.output.directory
-    return None if folder is None else Path(folder) / "tiles" / ready.subject.name

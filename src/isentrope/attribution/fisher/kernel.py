@@ -206,7 +206,6 @@ def fisher_kernel(
     preconditioner: Vector | None = None,
     gradients: GradientOptions = GradientOptions(),
     diagonals: bool = False,
-    folder: str | Path | None = None,
 ) -> FisherKernel:
     """Compute a block of the Fisher kernel exactly.
 
@@ -218,19 +217,18 @@ def fisher_kernel(
         gradients: How gradients are computed, and those of the smaller side held.
         diagonals: Whether the squared norms of both sides of a block of two batches are computed
             too, for its cosines: another pass over each.
-        folder: Where finished tiles are kept, so that a stopped computation can be resumed.
 
     Returns:
         The block.
     """
     sides = (score_sums(E), None if U is None else score_sums(U).as_trained())
-    matrix = gram(policy, *sides, preconditioner, gradients, folder=folder)
+    matrix = gram(policy, *sides, preconditioner, gradients)
     norms = None
     if diagonals and sides[1] is not None:
         norms = gram_diagonals(policy, (sides[0], sides[1]), preconditioner, gradients)
     rows = _index(E)
     dtype = next(iter(policy.theta.values())).dtype
-    held = {"exact": 0.0, "bfloat16": 4e-3, "int8": 1e-2}[gradients.storage.kept]
+    held = 4e-3 if gradients.storage.kept == "bfloat16" else 0.0
     return FisherKernel(
         matrix,
         rows,

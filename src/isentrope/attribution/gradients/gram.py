@@ -5,20 +5,13 @@
 One side is held as `storage_plan` says; the other side is streamed: each layer's rows are
 multiplied with the held ones as soon as autograd has them, and then dropped. Sums over layers are
 float64.
-
-Finished tiles may be kept on disk, from which a run that was killed goes on. They are named by a
-fingerprint of everything they depend on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
-from itertools import chain
-from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from isentrope.attribution.gradients.gradient_store import GradientStore
@@ -35,15 +28,10 @@ from isentrope.nouns.vectors import (
     largest_part,
     local_part,
     require_same_names,
-    tensor_bytes,
 )
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import tried_again
-from isentrope.system.files import sha256, write_file
 from isentrope.system.memory import free_memory
-from isentrope.system.reading import read_tensors
-
-_CURE = "Remove the file: the same computation makes it again."
 
 
 def gram(
@@ -52,8 +40,6 @@ def gram(
     right: TokenSum | None = None,
     preconditioner: Vector | None = None,
     gradients: GradientOptions = GradientOptions(),
-    *,
-    folder: str | Path | None = None,
 ) -> Tensor:
     """The matrix of inner products <g_left, P g_right>.
 
@@ -63,7 +49,6 @@ def gram(
         right: Functions whose gradients are the columns; None: those of `left`.
         preconditioner: P, diagonal, by parameter name; None for 1.
         gradients: How gradients are computed, and those of the smaller side held.
-        folder: Where finished tiles are kept; tiles of the same matrix are read from there.
 
     Returns:
         (rows of left, rows of right) float64, on the CPU.
@@ -73,25 +58,13 @@ def gram(
     plan = gram_plan(policy, left.n_rows, n_right, gradients.storage)
     held, streamed = (left, right or left) if plan.hold_left else (right or left, left)
     out = torch.zeros(held.n_rows, streamed.n_rows, dtype=torch.float64)
-    name = ""
-    if folder is not None:
-        name = fingerprint(policy, (held, streamed), preconditioner, plan, gradients)
-    for k, (start, end) in enumerate(plan.tiles):
-        path = Path(folder or "", f"tile_{name}_{k}.safetensors")
-        tile = policy.ranks.from_first(partial(_finished, path)) if name else None
-        if tile is None:
-            compute = partial(products.tile, held, streamed, start, end, right is None)
-            tile = tried_again(policy, max(held.rollouts, streamed.rollouts, key=len), compute)
-            if name and policy.ranks.own == 0:
-                write_file(path, partial(save_file, {"tile": tile.contiguous()}))
-        out[start:end] += tile
+    for start, end in plan.tiles:
+        compute = partial(products.tile, held, streamed, start, end, right is None)
+        more = max(held.rollouts, streamed.rollouts, key=len)
+        out[start:end] += tried_again(policy, more, compute)
     if right is None:
         out = out.triu() + out.triu(1).T  # tiles are computed on and above the diagonal only
     return out if plan.hold_left else out.T.contiguous()
-
-
-def _finished(path: Path) -> Tensor | None:
-    return read_tensors(path, _CURE)["tile"] if path.exists() else None
 
 
 def gram_diagonals(
@@ -140,46 +113,6 @@ def gram_plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage
     size = sum(largest_part(p) for p in policy.theta.values())  # as many tiles on every process
     element = max(p.element_size() for p in policy.theta.values())
     return plan_storage(n_left, n_right, size, element, storage)
-
-
-def fingerprint(
-    policy: Policy,
-    sides: tuple[TokenSum, TokenSum],
-    preconditioner: Vector | None,
-    plan: StoragePlan,
-    gradients: GradientOptions,
-) -> str:
-    """What the tiles of a matrix depend on, as a name.
-
-    Args:
-        policy: The policy.
-        sides: The side that is held, and the one that is streamed.
-        preconditioner: P; None for 1.
-        plan: Which rows a tile has.
-        gradients: How gradients are computed and held.
-
-    Returns:
-        16 hexadecimal digits, the same on every process.
-    """
-    kinds = tuple(side.of_training for side in sides)
-    rows = plan.hold_left, plan.tiles  # and not the limit, which follows a device's free memory
-    head = (rows, policy.temperature, repr(policy.precision), gradients, kinds)
-
-    def content() -> Iterator[bytes]:
-        yield repr(head).encode()
-        for side in sides:
-            for ids in (*side.rollouts.prompt_ids, *side.rollouts.response_ids):
-                yield tensor_bytes(ids) + b"|"
-            for weights in (side.logprob_weights, side.entropy_weights, side.row_of):
-                yield b"-" if weights is None else tensor_bytes(weights)
-        for n, x in chain(policy.model.named_parameters(), (preconditioner or {}).items()):
-            yield n.encode()
-            yield tensor_bytes(x)  # joined with its name, it would be copied
-
-    name = sha256(content())[:16]
-    if policy.sharded:  # each process has read its part of the weights
-        name = sha256(x.encode() for x in policy.ranks.all_of([name]))[:16]
-    return name
 
 
 class _Products:
