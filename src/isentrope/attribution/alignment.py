@@ -12,7 +12,6 @@ The error is a delete-a-group jackknife of the cosine.
 """
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -54,31 +53,29 @@ def alignment(
     for name, P in preconditioner.items():  # one parameter at a time: all parts together are large
         products += weighted_products([x.parts.rows(name) for x in (of_reward, of_entropy)], P)
     blocks = products.view(2, G, 2, G).transpose(1, 2)  # (2, 2, G, G)
-    whole, short = _cosine(blocks, shares)
-    deleted, shorts = zip(*(_cosine(blocks, shares, g) for g in range(G)), strict=True)
-    influences = torch.tensor(deleted, dtype=torch.float64)
+    every = torch.arange(G)
+    kept = [every, *(every[every != g] for g in every)]
+    found = [_cosine(blocks[:, :, k][..., k], shares[k]) for k in kept]
+    (whole, _), *rest = found
+    influences = torch.tensor([cosine for cosine, _ in rest], dtype=torch.float64)
     influences = (1 - 1 / G) * (influences.mean() - influences)
     trusted = all(x.trust is None or x.trust.caveats.trusted for x in (of_reward, of_entropy))
-    noise = next((words for words in (short, *shorts) if words), "")
-    warnings = (_NO_LENGTH.format(noise),) if noise else ()
-    found = Estimate.from_standard_error(
+    noise = next((words for _, words in found if words), "")
+    return Estimate.from_standard_error(
         whole,
         math.sqrt(G / (G - 1)) * float(influences.norm()),
         of_entropy.prompts,
         unit="cosine",
         method="delete-a-group jackknife",
         confidence=confidence,
-        caveats=Caveats(warnings, trusted and not noise),
+        caveats=Caveats((_NO_LENGTH.format(noise),) if noise else (), trusted and not noise),
         degrees_of_freedom=G - 1 if noise else freedom_of_groups(influences),
     )
-    return replace(found, ci_low=max(found.ci_low, -1.0), ci_high=min(found.ci_high, 1.0))
 
 
-def _cosine(blocks: Tensor, shares: Tensor, without: int | None = None) -> tuple[float, str]:
-    """The cosine from products of groups, one left out; and which gradient is noise."""
-    kept = torch.arange(len(shares)) != (-1 if without is None else without)
-    shares = shares[kept] / shares[kept].sum()
-    blocks = blocks[:, :, kept][..., kept]
+def _cosine(blocks: Tensor, shares: Tensor) -> tuple[float, str]:
+    """The cosine from products of groups; and which gradient is noise."""
+    shares = shares / shares.sum()
     unlike = blocks.sum((2, 3)) - blocks.diagonal(dim1=2, dim2=3).sum(2)
     (jj, jh), (_, hh) = (unlike / (1 - shares.square().sum())).tolist()
     if jj <= 0 or hh <= 0:

@@ -26,8 +26,6 @@ from isentrope.attribution.influence.classes import (
 from isentrope.attribution.influence.contributions import (
     Attribution,
     Influence,
-    sequence_table,
-    token_table,
 )
 from isentrope.attribution.influence.influence import InfluenceOptions, influence
 from isentrope.attribution.influence.reliability import LISTED
@@ -59,9 +57,9 @@ def find_influence(ready: Prepared) -> InfluenceResult:
     """Attribute the step of a checkpoint."""
     section, E = ready.analysis, _measured_on(ready)
     table = influence_of(ready, tokens=section.tokens, reward=section.reward)
-    tables = {"sequences": sequence_table(table)}
+    tables = {"sequences": table.to_frame()}
     if section.tokens:
-        tables["tokens"] = token_table(table, ready.policy.tokenizer)
+        tables["tokens"] = table.to_frame("tokens", ready.policy.tokenizer)
     return InfluenceResult(
         **vars(ready.header),
         how=table.how,

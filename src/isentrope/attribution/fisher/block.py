@@ -227,10 +227,11 @@ def block_truncations(
         rotation = torch.linalg.svd(block @ basis, full_matrices=False)[2]
         return influences(d.rows, d.columns, basis @ rotation.T)
 
-    def errors(value: Tensor, deleted: Tensor, unit: str) -> Estimate:
-        return over_deletions(float(value), deleted.tolist(), removed, unit)
+    def errors(statistic: Tensor, unit: str) -> Estimate:
+        value, *deleted = statistic.tolist()
+        return over_deletions(value, deleted, removed, unit)
 
     names = [*shared, *(f"rank {r}" for r in ranks), "full"]
     rows, columns = (torch.ones(n, dtype=torch.bool) for n in matrix.shape)
     whole = influences(rows, columns, start)
-    return predictions(names, whole, map(left, removed), errors, UNIT)
+    return predictions(names, [whole, *map(left, removed)], errors, UNIT)

@@ -135,10 +135,9 @@ def shared_identities(
     Returns:
         ((n,), (m,)) int64, equal where the prompts are.
     """
-    numbers: dict[Any, int] = {}
-    keys = [x if isinstance(x, str) else tuple(x.tolist()) for x in (*rows, *columns)]
-    indices = torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys])
-    return indices[: len(rows)], indices[len(rows) :]
+    keys = [x if isinstance(x, str) else str(x.tolist()) for x in (*rows, *columns)]
+    numbers = torch.from_numpy(pd.factorize(pd.Series(keys))[0])
+    return numbers[: len(rows)], numbers[len(rows) :]
 
 
 def cosines(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

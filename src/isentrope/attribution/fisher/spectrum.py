@@ -110,10 +110,17 @@ def simulated_null(
         The null; of a block its effective rank is (Σσ)²/Σσ².
     """
     norms, n = torch.cat(diagonals).clamp_min(0).sqrt()[:, None].numpy(), len(diagonals[0])
+    every, block = len(norms), len(diagonals) > 1
     drawn: list[np.ndarray] = []
     for _ in range(draws):
-        rows = norms * _random_directions(len(norms), dimension, rng)
-        block = len(diagonals) > 1
+        # Where d ≥ n, turned into the first n axes (Bartlett): row i has i − 1 normal coordinates
+        # along the rows before it and a χ of d − i + 1 degrees of freedom across them. No size
+        # depends on d.
+        rows = rng.normal(size=(every, every if dimension >= every else round(dimension)))
+        if dimension >= every:
+            across = np.sqrt(rng.chisquare(dimension - np.arange(every)))
+            rows = np.tril(rows, -1) + np.diag(across)
+        rows = norms * (rows / np.linalg.norm(rows, axis=1, keepdims=True))
         singular = np.linalg.svd(rows[:n] @ rows[n:].T if block else rows, compute_uv=False)
         drawn.append(singular if block else singular**2)
     sizes = np.stack(drawn)  # (draws, count)
@@ -121,15 +128,6 @@ def simulated_null(
     last = min(sizes.shape[1], round(dimension)) - 1
     lower, upper = float(sizes[:, last].min()), float(sizes[:, 0].max())
     return Null("observed norms", dimension, lower, upper, rank, int((values > upper).sum()))
-
-
-def _random_directions(n: int, dimension: float, rng: np.random.Generator) -> np.ndarray:
-    # Where d ≥ n, turned into the first n axes (Bartlett): row i has i − 1 normal coordinates along
-    # the rows before it and a χ of d − i + 1 degrees of freedom across them. No size depends on d.
-    rows = rng.normal(size=(n, n if dimension >= n else round(dimension)))
-    if dimension >= n:
-        rows = np.tril(rows, -1) + np.diag(np.sqrt(rng.chisquare(dimension - np.arange(n))))
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ of ratios and correlations 95 to 99 %.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -97,46 +97,33 @@ def truncations(
     ranks = [rank for rank in ranks if rank <= len(kernel)]
     e = (logprobs.mean() - logprobs) / len(kernel)
     values, vectors = torch.linalg.eigh(kernel.matrix)
-    start = vectors.flip(1)[:, : oversample(max(ranks, default=0))]
-    whole = _influences(kernel, e, x, (values.flip(0), start), ranks)  # (m, n)
-    left = (
-        _influences(rest, part - part.mean(), x[kept], ritz_pairs(rest.matrix, start[kept]), ranks)
-        for kept, rest in kernel.deletions()
-        for part in [e[kept]]
-    )
+    values, start = values.flip(0), vectors.flip(1)[:, : oversample(max(ranks, default=0))]
 
-    def errors(value: Tensor, deleted: Tensor, unit: str) -> Estimate:
-        return delete_one(value, deleted, len(deleted), unit)
+    def influences(kernel: SquareKernel, e: Tensor, x: Tensor, *pairs: Tensor) -> Tensor:
+        """(m, n) influences x_j Σ_{i≠j} e_i M_ij n/(n − 1), one row per truncation M."""
+        matrix, n, (values, vectors) = kernel.matrix, len(x), pairs
+        leading = [(vectors[:, :r] * values[:r]) @ vectors[:, :r].T for r in ranks]
+        truncated = [matrix * kernel.pairs.same, kernel.fit(), *leading, matrix]
+        rows = [n / (n - 1) * ((e @ m) * x - e * m.diagonal() * x) for m in truncated]
+        return torch.stack([e * kernel.diagonal * x, *rows])
+
+    left: list[Tensor] = []
+    for kept, rest in kernel.deletions():
+        centred = e[kept] - e[kept].mean()
+        left.append(influences(rest, centred, x[kept], *ritz_pairs(rest.matrix, start[kept])))
+
+    def errors(statistic: Tensor, unit: str) -> Estimate:
+        return delete_one(statistic[0], statistic[1:], len(left), unit)
 
     names = ["diagonal", "same_prompt", "block model", *(f"rank {r}" for r in ranks), "full"]
-    return predictions(names, whole, left, errors, "nats per sequence and unit η", power=2)
-
-
-def _influences(
-    kernel: SquareKernel,
-    e: Tensor,
-    x: Tensor,
-    eigenpairs: tuple[Tensor, Tensor],
-    ranks: Sequence[int],
-) -> Tensor:
-    """(m, n) influences x_j Σ_{i≠j} e_i M_ij n/(n − 1), one row per truncation M."""
-    matrix, n = kernel.matrix, len(x)
-    values, vectors = eigenpairs
-    leading = [(vectors[:, :r] * values[:r]) @ vectors[:, :r].T for r in ranks]
-    truncated = [matrix * kernel.pairs.same, kernel.fit(), *leading, matrix]
-    rows = [n / (n - 1) * ((e @ m) * x - e * m.diagonal() * x) for m in truncated]
-    return torch.stack([e * kernel.diagonal * x, *rows])
-
-
-Errors = Callable[[Tensor, Tensor, str], Estimate]
-"""Makes an estimate of a statistic, (P,) the same without each unit, and its unit."""
+    whole = influences(kernel, e, x, values, start)
+    return predictions(names, [whole, *left], errors, "nats per sequence and unit η", power=2)
 
 
 def predictions(
     names: Sequence[str],
-    whole: Tensor,
-    left: Iterable[Tensor],
-    errors: Errors,
+    influences: Sequence[Tensor],
+    errors: Callable[[Tensor, str], Estimate],
     unit: str,
     power: int = 1,
 ) -> dict[str, Prediction]:
@@ -144,21 +131,21 @@ def predictions(
 
     Args:
         names: Of the m truncations, the full one last.
-        whole: (m, n) influences, one row per truncation.
-        left: The same without each unit in turn, (m, fewer).
-        errors: How errors are made.
+        influences: (m, n) one row per truncation; then the same without each unit, (m, fewer).
+        errors: Makes an estimate of a statistic (1 + P,), whole and without each unit, and of its
+            unit.
         unit: Of the totals.
         power: Of the number of responses that totals grow with.
 
     Returns:
         One per truncation.
     """
-    n = whole.shape[1]
-    statistics = torch.stack([_statistics(x, (n / x.shape[1]) ** power) for x in (whole, *left)])
+    n = influences[0].shape[1]
+    statistics = torch.stack([_statistics(x, (n / x.shape[1]) ** power) for x in influences])
     rows: dict[str, Prediction] = {}
     for name, of_name in zip(names, statistics.unbind(2), strict=True):
         total, ratio, *correlations = of_name.unbind(1)  # (1 + P,) each
-        sums = errors(total[0], total[1:], unit), errors(ratio[0], ratio[1:], "of the full sum")
+        sums = errors(total, unit), errors(ratio, "of the full sum")
         rows[name] = Prediction(*sums, *(_correlation(x, errors) for x in correlations))
     if rows["full"].total.covers(0.0):
         none = {"ci_low": math.nan, "ci_high": math.nan, "warnings": (_NO_TARGET,)}
@@ -184,12 +171,12 @@ def _correlations(rows: Tensor) -> Tensor:
     return ((centred @ centred[-1]) / (squares * squares[-1]).sqrt()).clamp(-1, 1)
 
 
-def _correlation(statistic: Tensor, errors: Errors) -> Estimate:
+def _correlation(statistic: Tensor, errors: Callable[[Tensor, str], Estimate]) -> Estimate:
     """A correlation whose interval is made on Fisher's z = artanh r and transformed back."""
-    plain = errors(statistic[0], statistic[1:], "correlation")
+    plain = errors(statistic, "correlation")
     if math.isnan(plain.value):
         return replace(plain, warnings=(_CONSTANT,))
     if not bool((statistic.abs() < 1 - 1e-12).all()):
         return plain
-    z = errors(statistic[0].atanh(), statistic[1:].atanh(), "z")
+    z = errors(statistic.atanh(), "z")
     return replace(plain, ci_low=math.tanh(z.ci_low), ci_high=math.tanh(z.ci_high))

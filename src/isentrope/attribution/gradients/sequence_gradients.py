@@ -5,7 +5,7 @@
 A linear layer y = W x + c with output gradients g has G_i = Σ_l g_il x_ilᵀ over the positions l of
 sequence i: it needs only the input and the output gradient, which hooks can read. An embedding adds
 g_il to the row of its token; a norm y = w ⊙ x̂ + c has Σ_l g_il ⊙ x̂_il. LoRA factors are linear
-layers. The output embedding is differentiated by hand (`policy.head`).
+layers. Log-probabilities and entropies are differentiated by hand (`policy.head`).
 
 No summed weight gradients are computed, and nothing is stored: each layer's rows are passed to a
 visitor as they arrive. Layers that the hooks do not support are refused by name. Before any work,
@@ -21,7 +21,7 @@ from contextlib import nullcontext
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from isentrope.attribution.gradients.closure import require_agreement
 from isentrope.attribution.gradients.layers import Layer, by_sequence, find_layers, recorded
@@ -137,64 +137,40 @@ class SequenceGradients:
                 yield row_of[sequences[:1]].to(policy.device), own
 
     def _visit_batch(self, batch: MicroBatch, token_sum: TokenSum, visit: Visit) -> set[str]:
+        """One backward pass; the names of the parameters that were visited."""
         visited: set[str] = set()
         rows = token_sum.row_of.to(batch.sequences.device)[batch.sequences]
 
-        def hand_over(layer: Layer, x: Tensor, g: Tensor, of: Tensor = rows) -> None:
+        def hand_over(layer: Layer, x: Tensor, g: Tensor) -> None:
+            both = by_sequence(x, batch), by_sequence(g, batch)
             for own, name in layer.names.items():
                 visited.add(name)
                 size = getattr(layer.module, own).numel()
-                parts = (y.split(max(1, at_once(ELEMENTS_HELD) // size)) for y in (of, x, g))
+                parts = (y.split(max(1, at_once(ELEMENTS_HELD) // size)) for y in (rows, *both))
                 for some, kept, of_output in zip(*parts, strict=True):
                     visit(name, some, layer.gradient(own, kept, of_output))
-
-        def whole_batch(layer: Layer, x: Tensor, g: Tensor) -> None:
-            hand_over(layer, by_sequence(x, batch), by_sequence(g, batch))
 
         a = batch.pack(token_sum.logprob_weights.to(batch.rows.device))
         b = token_sum.entropy_weights
         b = None if b is None else batch.pack(b.to(batch.rows.device))
-        policy = self.policy
+        policy, head = self.policy, self.policy.head
         with (
             mapped_blocks(),
             policy.precision.active(forward_mode=False),
             torch.enable_grad(),
-            recorded(policy, self._layers or [], whole_batch) as sources,
+            recorded(policy, self._layers or [], hand_over) as sources,
         ):
-            hidden = policy.packed_hidden(batch)
-            root, cotangent = self._through_head(hidden, batch, a, b, rows, hand_over)
+            root = hidden = policy.packed_hidden(batch)
+            if is_frozen_linear(head):
+                of = hidden, head, batch.targets, a, b, policy.temperature
+                cotangent = hidden_gradient(*of)
+            else:
+                root = head(hidden)
+                of = root.detach(), batch.targets, a, b, policy.temperature
+                cotangent = logit_gradient(*of)
             if sources:
                 torch.autograd.grad(root, sources, cotangent, allow_unused=True)
         return visited
-
-    def _through_head(
-        self,
-        hidden: Tensor,
-        batch: MicroBatch,
-        a: Tensor,
-        b: Tensor | None,
-        rows: Tensor,
-        hand_over: Callable[[Layer, Tensor, Tensor, Tensor], None],
-    ) -> tuple[Tensor, Tensor]:
-        """The root of the backward pass and its gradient; visits rows of a trainable head."""
-        head, temperature = self.policy.head, self.policy.temperature
-        if is_frozen_linear(head):
-            return hidden, hidden_gradient(hidden, head, batch.targets, a, b, temperature)
-        layer = next((x for x in self._layers or () if x.module is head), None)
-        if layer is None or type(head) is not nn.Linear:
-            logits = head(hidden)
-            return logits, logit_gradient(logits.detach(), batch.targets, a, b, temperature)
-        gradient = torch.empty_like(hidden)
-        with torch.no_grad():
-            counts = batch.rows.bincount().tolist()
-            for i, tokens in enumerate(torch.arange(len(hidden)).split(counts)):  # by sequence
-                logits = nn.functional.linear(hidden[tokens], head.weight, head.bias)
-                of_entropy = None if b is None else b[tokens]
-                of = batch.targets[tokens], a[tokens], of_entropy, temperature
-                g = logit_gradient(logits, *of).to(hidden.dtype)
-                gradient[tokens] = g @ head.weight
-                hand_over(layer, hidden[tokens][None], g[None], rows[i : i + 1])
-        return hidden, gradient
 
     def _check(self, token_sum: TokenSum) -> None:
         """Compare scores, autograd and hooks with each other on the first tokens of two sequences.

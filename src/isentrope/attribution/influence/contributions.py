@@ -138,95 +138,72 @@ class Influence:
             tokenizer: Decodes each token into the column `text`; None leaves it empty.
 
         Returns:
-            Its rows; delta_h and delta_j per unit η, with errors.
+            Columns: sequence, prompt, length, reward, advantage; of sequences key, group (where
+            prompts have one), S and H (nats, sums over the response, where tokens were scored); of
+            tokens position (from 0), token_id, s and H (nats), coefficient (c_ik),
+            entropy_coefficient (d_ik, where the step has an entropy term); then delta_h and delta_j
+            with _se (per unit η), and text.
 
         Raises:
             ValueError: If `of` is anything else, or tokens were not attributed.
         """
         if of not in ("sequences", "tokens"):
             raise ValueError(f"to_frame of {of!r}; choose 'sequences' or 'tokens'.")
-        return sequence_table(self) if of == "sequences" else token_table(self, tokenizer)
+        columns = self._of_tokens(tokenizer) if of == "tokens" else self._of_sequences()
+        text, mask = columns.pop("text"), self.U.mask
+        for name, part in {"delta_h": self.entropy, "delta_j": self.reward}.items():
+            if part is not None:
+                values, errors = part.sequences, part.sequences_se
+                if of == "tokens" and part.tokens is not None and part.tokens_se is not None:
+                    values, errors = part.tokens[mask], part.tokens_se[mask]
+                columns[name], columns[f"{name}_se"] = values.numpy(), errors.numpy()
+        return pd.DataFrame(columns | {"text": text})
 
+    def _of_sequences(self) -> dict[str, Any]:
+        U, scores = self.U, self.scores
+        columns: dict[str, Any] = {"sequence": range(len(U)), **columns_of_responses(U)}
+        if scores is not None:
+            columns["S"] = scores.logprobs.sum(1).numpy()
+            columns["H"] = scores.entropies.sum(1).numpy()
+        return columns | {"text": U.response_texts}
 
-def sequence_table(influence: Influence) -> pd.DataFrame:
-    """One row per sequence of U.
+    def _of_tokens(self, tokenizer: Any) -> dict[str, Any]:
+        U, scores = self.U, self.scores
+        if scores is None:
+            raise ValueError("Tokens were not attributed: call influence with tokens=True.")
+        token, mask = columns_of_tokens(U, tokenizer), scores.mask
+        sequence, d = torch.tensor(token["sequence"]), self.entropy_coefficients
 
-    Args:
-        influence: The influences.
+        def of_sequence(column: Tensor | None) -> Any:
+            return None if column is None else column[sequence].numpy()
 
-    Returns:
-        Columns: sequence, prompt, key, group (where prompts have one), length, reward, advantage, S
-        and H (nats, sums over the response, where tokens were scored), delta_h and delta_j with _se
-        (per unit η), text.
-    """
-    U = influence.U
-    columns: dict[str, Any] = {"sequence": range(len(U)), **columns_of_responses(U)}
-    if influence.scores is not None:
-        columns["S"] = influence.scores.logprobs.sum(1).tolist()
-        columns["H"] = influence.scores.entropies.sum(1).tolist()
-    for name, part in _parts(influence):
-        columns[name] = part.sequences.tolist()
-        columns[f"{name}_se"] = part.sequences_se.tolist()
-    return pd.DataFrame(columns | {"text": U.response_texts})
+        return {
+            "sequence": token["sequence"],
+            "prompt": of_sequence(U.prompt_index),
+            "position": token["position"],
+            "length": of_sequence(U.token_counts),
+            "token_id": token["token_id"],
+            "s": scores.logprobs[mask].numpy(),
+            "H": scores.entropies[mask].numpy(),
+            "coefficient": self.coefficients[mask].numpy(),
+            **({} if d is None else {"entropy_coefficient": d[mask].numpy()}),
+            "reward": of_sequence(U.rewards),
+            "advantage": of_sequence(U.advantages),
+            "text": token["text"],
+        }
 
 
 def columns_of_responses(U: Rollouts) -> dict[str, Any]:
     """What is known of each response: prompt, key, group, length, reward and advantage."""
-    groups = {"group": U.prompt_groups} if U.prompt_groups else {}
+    unknown, rewards, advantages = [None] * len(U), U.rewards, U.advantages
     return {
         "prompt": U.prompt_index.tolist(),
-        "key": U.prompt_keys or [None] * len(U),
-        **groups,
+        "key": U.prompt_keys or unknown,
+        **({"group": U.prompt_groups} if U.prompt_groups else {}),
         "length": U.token_counts.tolist(),
-        "reward": _numbers(U.rewards, len(U)),
-        "advantage": _numbers(U.advantages, len(U)),
+        "reward": unknown if rewards is None else rewards.tolist(),
+        "advantage": unknown if advantages is None else advantages.tolist(),
     }
-
-
-def token_table(influence: Influence, tokenizer: Any = None) -> pd.DataFrame:
-    """One row per token of U.
-
-    Args:
-        influence: The influences, of tokens.
-        tokenizer: Decodes each token, if given.
-
-    Returns:
-        Columns: sequence, prompt, position (from 0), length, token_id, s and H (nats), coefficient
-        (c_ik), entropy_coefficient (d_ik, where the step has an entropy term), reward, advantage,
-        delta_h and delta_j with _se (per unit η), text.
-
-    Raises:
-        ValueError: If tokens were not attributed.
-    """
-    U, scores = influence.U, influence.scores
-    if scores is None:
-        raise ValueError("Tokens were not attributed: call influence with tokens=True.")
-    d = influence.entropy_coefficients
-    token = columns_of_tokens(U, tokenizer)
-    sequence = torch.tensor(token["sequence"])
-
-    def of_sequence(column: torch.Tensor | None) -> Any:
-        return None if column is None else column[sequence].numpy()
-
-    columns: dict[str, Any] = {
-        "sequence": token["sequence"],
-        "prompt": of_sequence(U.prompt_index),
-        "position": token["position"],
-        "length": of_sequence(U.token_counts),
-        "token_id": token["token_id"],
-        "s": scores.logprobs[scores.mask].numpy(),
-        "H": scores.entropies[scores.mask].numpy(),
-        "coefficient": influence.coefficients[scores.mask].numpy(),
-        **({} if d is None else {"entropy_coefficient": d[scores.mask].numpy()}),
-        "reward": of_sequence(U.rewards),
-        "advantage": of_sequence(U.advantages),
-    }
-    for name, part in _parts(influence):
-        assert part.tokens is not None
-        assert part.tokens_se is not None
-        columns[name] = part.tokens[scores.mask].numpy()
-        columns[f"{name}_se"] = part.tokens_se[scores.mask].numpy()
-    return pd.DataFrame(columns | {"text": token["text"]})
 
 
 def columns_of_tokens(U: Rollouts, tokenizer: Any = None) -> dict[str, Any]:
@@ -240,12 +217,3 @@ def columns_of_tokens(U: Rollouts, tokenizer: Any = None) -> dict[str, Any]:
         "token_id": ids,
         "text": [known[i] for i in ids] if known else None,
     }
-
-
-def _parts(influence: Influence) -> list[tuple[str, Attribution]]:
-    rewarded = [] if influence.reward is None else [("delta_j", influence.reward)]
-    return [("delta_h", influence.entropy), *rewarded]
-
-
-def _numbers(column: torch.Tensor | None, n: int) -> list[float | None]:
-    return [None] * n if column is None else column.tolist()

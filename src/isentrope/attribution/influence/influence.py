@@ -27,11 +27,11 @@ from torch import Tensor
 from isentrope.attribution.gradients.closure import require_agreement
 from isentrope.attribution.gradients.groups import GradientGroups, gradients_by_group, of_reward
 from isentrope.attribution.gradients.storage_plan import GradientOptions
-from isentrope.attribution.gradients.token_sum import step_functions
+from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
 from isentrope.attribution.influence.contributions import Attribution, Influence
-from isentrope.attribution.influence.projection import on_sums, on_tokens, without_own_prompt
+from isentrope.attribution.influence.projection import on_sums, on_tokens, pairs_by_unit
 from isentrope.attribution.influence.reliability import listed_share, rank_correlation
-from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.functional import EstimatorOptions, Units
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
@@ -111,7 +111,13 @@ def influence(
         scores, by_token = on_tokens(policy, U, step, chain(*u))  # (quantities · G, n, t)
         by_sequence = by_token.sum(2)
     elif one_batch:
-        by_sequence = without_own_prompt(policy, U, step, quantities[0], options.gradients)
+        H, own = quantities[0], U.prompt_index[:, None] == U.prompt_index
+        of_E = TokenSum(U, H.logprob_weights, H.entropy_weights)
+        others = (~own).double() * len(U) / (~own).sum(0)  # pairs of other prompt draws
+        units = Units(H.group, groups)
+        by_sequence = pairs_by_unit(
+            policy, sums, step, of_E, H.ratio, units, others[None], options.gradients
+        )[0]
         if reward is not None:
             rows = on_sums(policy, sums, u[1], options.gradients)
             by_sequence = torch.cat((by_sequence, rows))

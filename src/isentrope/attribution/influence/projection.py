@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.gram import gram
-from isentrope.attribution.gradients.groups import GradientGroups
+from isentrope.attribution.gradients.groups import RatioTerms
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.storage_plan import GradientOptions
-from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
+from isentrope.attribution.gradients.token_sum import TokenSum
+from isentrope.estimators.functional import Units
 from isentrope.models.architecture import DerivativeOfTraining
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, largest_part, local_part
@@ -78,27 +79,39 @@ def on_sums(
     return torch.cat(found)
 
 
-def without_own_prompt(
+def pairs_by_unit(
     policy: Policy,
-    U: Rollouts,
+    update: TokenSum,
     step: Step,
-    groups: GradientGroups,
+    of_E: TokenSum,
+    ratio: RatioTerms | None,
+    units: Units,
+    weights: Tensor,
     gradients: GradientOptions,
 ) -> Tensor:
-    """(G, n) Σ_{i not of j's prompt draw} M_ij n/(n − n_p), by group of i, with the ratio terms."""
-    own = U.prompt_index[:, None] == U.prompt_index
+    """Sums of M_ij w_ij over the rows i of each unit, and of what a unit changes in a ratio.
 
-    def pairs(a: Tensor, b: Tensor | None = None) -> Tensor:
-        found = gram(
-            policy, TokenSum(U, a, b), step_functions(U, step), step.preconditioner, gradients
-        )
-        return found.masked_fill(own, 0.0) * len(U) / (~own).sum(0)
+    Args:
+        policy: The policy.
+        update: U of the step.
+        step: The step, for P.
+        of_E: What is differentiated on E.
+        ratio: The terms that all rows share, by unit; None for none.
+        units: The unit of each row.
+        weights: (K, n_E, n_U) w, of each of K sums.
+        gradients: How gradients are computed and held.
 
-    of_total = pairs(groups.logprob_weights, groups.entropy_weights)
-    out = torch.zeros(len(groups.parts), len(U), dtype=torch.float64)
-    out.index_add_(0, groups.group, of_total)
-    if groups.ratio is not None:
-        of_length = pairs(groups.ratio.length_weights)
-        out -= torch.outer(groups.ratio.of_length, of_length.sum(0))
-        out -= torch.outer(groups.ratio.of_total, of_total.sum(0))
+    Returns:
+        (K, P, n_U).
+    """
+
+    def pairs(rows: TokenSum) -> Tensor:
+        return gram(policy, rows, update, step.preconditioner, gradients) * weights
+
+    of_total = pairs(of_E)
+    out = units.sums(of_total.mT).mT
+    if ratio is not None:
+        of_length = pairs(TokenSum(of_E.rollouts, ratio.length_weights))
+        out -= ratio.of_length[:, None] * of_length.sum(1, keepdim=True)
+        out -= ratio.of_total[:, None] * of_total.sum(1, keepdim=True)
     return out

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
-from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.groups import ratio_terms
 from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
 from isentrope.attribution.influence.influence import InfluenceOptions
+from isentrope.attribution.influence.projection import pairs_by_unit
 from isentrope.estimators.entropy import cotangents
 from isentrope.estimators.functional import UNITS, Units
 from isentrope.estimators.sample import score_batch
@@ -79,24 +79,15 @@ def influence_shares(
         itself = torch.eye(len(U), dtype=torch.bool)
         masks = {"self": itself, "same_prompt": same & ~itself, "other_prompt": ~same}
     sample = score_batch(policy, E, functional=options.functional, method=options.method)
-    update = step_functions(U, step)
-
-    def pairs_of(rows: TokenSum) -> Tensor:
-        return gram(policy, rows, update, step.preconditioner, options.gradients)
-
-    pairs = pairs_of(TokenSum(E, *cotangents(sample)))  # (n_E, n_U) M_ij
-    units = Units.of(E.prompt_index)
-    by_unit = {name: units.sums((pairs * mask).sum(1)) for name, mask in masks.items()}
+    units, ratio = Units.of(E.prompt_index), None
     if options.functional == "per_token":
         ratio = ratio_terms(sample, units.place)
-        moved = pairs_of(TokenSum(E, ratio.length_weights))
-        for name, mask in masks.items():
-            of_length, of_total = (float(x[mask].sum()) for x in (moved, pairs))
-            by_unit[name] -= ratio.of_length * of_length + ratio.of_total * of_total
-    by_unit["gradient"] = torch.stack(list(by_unit.values())).sum(0)
-    by_sequence = {name: (pairs * mask).sum(0) for name, mask in masks.items()}
-    by_sequence["gradient"] = pairs.sum(0)
-    share = units.sizes / len(E)
+    of_E, weights = TokenSum(E, *cotangents(sample)), torch.stack(list(masks.values())).double()
+    table = pairs_by_unit(
+        policy, step_functions(U, step), step, of_E, ratio, units, weights, options.gradients
+    )  # (relations, P, n_U)
+    tables = dict(zip([*masks, "gradient"], (*table, table.sum(0)), strict=True))
+    share, sums = units.sizes / len(E), {name: x.sum(1) for name, x in tables.items()}
     totals = {
         name: Estimate.from_influences(
             float(x.sum()),
@@ -106,6 +97,6 @@ def influence_shares(
             confidence=options.confidence,
             caveats=sample.trust.caveats,
         )
-        for name, x in by_unit.items()
+        for name, x in sums.items()
     }
-    return Shares(totals, by_sequence)
+    return Shares(totals, {name: x.sum(0) for name, x in tables.items()})

@@ -135,14 +135,12 @@ class EntropyNoiseScale:
         noise_scale: B, in prompts.
         prompts_for_gradient_sign: z² B, from which on the sign of m is certain.
         prompts_for_sign: B_sign, from which on the sign of b + m is certain.
-        confidence: Probability of the sign; also the nominal coverage of the intervals.
     """
 
     gradient: Estimate
     noise_scale: Estimate
     prompts_for_gradient_sign: Estimate
     prompts_for_sign: Estimate
-    confidence: float
 
 
 def entropy_noise_scale(
@@ -196,5 +194,4 @@ def entropy_noise_scale(
         noise_scale=noise_over_square(x, 1.0, confidence),
         prompts_for_gradient_sign=noise_over_square(x, z * z, confidence),
         prompts_for_sign=noise_over_square(x + baseline, z * z, confidence),
-        confidence=confidence,
     )

@@ -39,7 +39,7 @@ from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum
 from isentrope.estimators.functional import Units
-from isentrope.estimators.ratio import fieller
+from isentrope.estimators.ratio import interval_of_ratio
 from isentrope.estimators.tail import (
     degrees_of_freedom_of_sums,
     no_upper_end,
@@ -124,16 +124,17 @@ def noise_scale(
             raise ValueError("entropy_weights belong to a step: give its token_weights too.")
         token_weights = objective_weights(U, objective)
         entropy_weights = of_entropies(U, objective)
-    d = entropy_weights
-    acting = (token_weights != 0) if d is None else (token_weights != 0) | (d != 0)
+    sums = TokenSum(U, token_weights, entropy_weights).as_trained()
+    acting = token_weights != 0
+    if entropy_weights is not None:
+        acting |= entropy_weights != 0
     if not bool(acting.any()):
         raise ValueError("All advantages are zero: there is no gradient, and no noise in it.")
     rows = groups_with_weight(U.prompt_index, acting).nonzero()[:, 0]
     kept = Units.of(U.prompt_index[rows])
     require_units(kept.count, "prompt groups")
-    scaled = TokenSum(U, kept.count * token_weights, None if d is None else kept.count * d)
-    groups = scaled.as_trained().select(rows, kept.place)
-    products = gram(policy, groups, None, preconditioner, gradients)
+    scaled = sums.times(torch.full((len(U),), float(kept.count), dtype=torch.float64))
+    products = gram(policy, scaled.select(rows, kept.place), None, preconditioner, gradients)
     square = "|∂loss|²" if preconditioner is None else "loss per η"
     result = noise_scale_of_gram(products, confidence=confidence, square_unit=square)
     silent = units.count - kept.count
@@ -143,9 +144,10 @@ def noise_scale(
         f"{silent} of {units.count} prompt groups have no advantage and are omitted, as in a batch "
         "that rejects such groups."
     )
-    estimates = {name: getattr(result, name) for name in ESTIMATES}
-    warned = {n: replace(x, warnings=(*x.warnings, warning)) for n, x in estimates.items()}
-    return replace(result, **warned)
+    estimates = (getattr(result, name) for name in ESTIMATES)
+    return NoiseScale(
+        *(replace(x, warnings=(*x.warnings, warning)) for x in estimates), gram=result.gram
+    )
 
 
 def groups_with_weight(prompt_index: Tensor, acting: Tensor) -> Tensor:
@@ -267,25 +269,23 @@ def _fieller(
     """A/D − 1 with every B that (A − x D)² ≤ t² Var(A − x D) allows, x = 1 + B."""
     squares, pairs = moments.tolist()
     (vaa, vad), (_, vdd) = covariance.tolist()
-    bounded = math.isfinite(t)
-    low, high = fieller(squares, pairs, (vaa, vad, vdd), t) if bounded else (math.nan, math.nan)
-    if pairs <= 0:
-        value = se = math.inf
-    else:
+    low = high = math.nan
+    if math.isfinite(t):
+        low, high = interval_of_ratio(squares, pairs, (vaa, vad, vdd), t, sign="plus")
+    value = se = math.inf
+    if pairs > 0:
         x = squares / pairs
         value, se = x - 1, max(vaa - 2 * x * vad + x * x * vdd, 0.0) ** 0.5 / pairs
-    if not bounded or (low <= high < math.inf and pairs > 0):
-        caveats = []
-    elif low <= high < math.inf:
-        low = high = math.nan
-        caveats = [
-            "|G|² came out below zero by more than its error, which chance does: no interval."
-        ]
-    else:  # the ends lie on both sides of zero, unless the trace too may be zero
-        high = math.inf
+    caveats: list[str] = []
+    if high == math.inf:
         caveats = [
             f"|G|² is not distinguishable from zero in these {n} {unit}: the noise scale is "
             "bounded from below only. More of them give an upper end."
         ]
-    low, high = (math.nan if math.isnan(x) else max(x - 1, 0.0) for x in (low, high))
+    elif pairs <= 0 and math.isfinite(high):
+        low = high = math.nan
+        caveats = [
+            "|G|² came out below zero by more than its error, which chance does: no interval."
+        ]
+    low, high = (max(x - 1, 0.0) for x in (low, high))  # NaN stays NaN
     return Estimate(value, se, low, high, n, unit, METHOD, warnings=(*warnings, *caveats))
