@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from isentrope.attribution.influence.classes import BY_GROUP, Classes, ClassPart
-from isentrope.attribution.influence.reliability import printed_reliability
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.attributions import is_it_all
 from isentrope.results.result import Result
@@ -136,5 +135,5 @@ def class_lines(classes: Mapping[str, Classes]) -> Printed:
 
 def reliability_line(estimates: Mapping[str, Estimate]) -> str:
     """How well ranks are known."""
-    ranks = named({of: printed_reliability(r) for of, r in estimates.items()})
+    ranks = named({of: known(r.value) for of, r in estimates.items()})
     return f"  reliability  rank correlation with an infinite E, about: {ranks}"

@@ -78,11 +78,6 @@ def rank_correlation(by_group: Tensor, prompts: int) -> Estimate:
     return Estimate(value, nan, nan, nan, prompts, UNIT, method, warnings=warnings)
 
 
-def printed_reliability(estimate: Estimate) -> float | None:
-    """The rank correlation with an infinite E, None where it is not known."""
-    return estimate.value if math.isfinite(estimate.value) else None
-
-
 def of_whole(half: float, groups: int) -> float:
     """Spearman and Brown: a correlation between halves, at the size of the whole.
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from isentrope.attribution.influence.reliability import printed_reliability
 from isentrope.estimators.identities import Z_LIMIT, in_words, p_value
 from isentrope.reports.panel import Panel, Source, markup
 from isentrope.reports.read_run import KINDS, Reading, as_far_as_readable
 from isentrope.reports.words import number
 from isentrope.results.results import InfluenceResult, MeasureResult
-from isentrope.system.formatting import listed
+from isentrope.system.formatting import known, listed
 from isentrope.verbs.influence import LEAST_RELIABLE
 
 
@@ -121,7 +120,7 @@ def _of_influence(reading: Reading) -> Iterator[Check]:
         "influences of all tokens, momentum and decay sum to δH₁",
     )
     for of, estimate in result.reliability.items():
-        value = printed_reliability(estimate)
+        value = known(estimate.value)
         yield Check(
             f"ranking of {of}",
             number(value, 2),
