@@ -31,7 +31,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isentrope.estimators.entropy import cotangents_of_arrays
 from isentrope.estimators.functional import Functional, Functionals, Units, infinitesimal_jackknife
 from isentrope.models.architecture import derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts
@@ -96,7 +95,8 @@ class ControlSample:
     def cotangents(self) -> tuple[Tensor, Tensor]:
         """∂F/∂s and ∂F/∂H of every token, at the policy that drew the sample, each (n, t)."""
         f, inside, entropies = self._arrays()
-        a, b = cotangents_of_arrays(f, torch.zeros_like(entropies), entropies)
+        omega = torch.ones(len(entropies), dtype=torch.float64)
+        a, b = torch.func.grad(f, argnums=(1, 2))(omega, torch.zeros_like(entropies), entropies)
         return a, b * inside
 
     def groups(self, number: int, order: Tensor | None = None) -> list[Tensor]:

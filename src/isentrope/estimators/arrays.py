@@ -87,10 +87,12 @@ def estimate_entropy_change(
             "a token after a gap: pad on the right."
         )
     r, h, h0, *spread = (torch.where(mask, x, 0.0) for x in arrays)
-    if any(bool((x < 0).any()) for x in spread):
-        raise ValueError("chi_square is negative: it is Σ_a q_a²/p_a − 1 ≥ 0 over the vocabulary.")
-    if not all(bool(x.isfinite().all()) for x in (r, h, h0, *spread)):
-        raise ValueError("A value under the mask is not finite.")
+    signed = torch.stack((r, h, h0, *(x.where(x >= 0, math.nan) for x in spread)))
+    if not bool(signed.isfinite().all()):
+        raise ValueError(
+            "A value under the mask is not finite, or chi_square is negative, which is "
+            "Σ_a q_a²/p_a − 1 ≥ 0 over the vocabulary."
+        )
     tokens = mask.double()
     if lengths is not None:
         method = "sequence"

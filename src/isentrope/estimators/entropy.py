@@ -25,12 +25,11 @@ number of tokens that count and T those of a response:
 
 import math
 from collections.abc import Callable, Collection
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Functional, Functionals, Method, infinitesimal_jackknife
+from isentrope.estimators.functional import Functional, Method, infinitesimal_jackknife
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.models.architecture import derivative_of_scores
 from isentrope.nouns.estimate import Estimate
@@ -177,8 +176,8 @@ def entropy_gradient(
         return weighted_gradient(policy, rollouts, by_logprob, by_entropy)
 
 
-def cotangents(sample: ScoredBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """∂F/∂s and ∂F/∂H at θ.
+def cotangents(sample: ScoredBatch) -> tuple[Tensor, Tensor]:
+    """∂F/∂s and ∂F/∂H at θ, at equal weights of the samples.
 
     Args:
         sample: Scores at θ and the functional.
@@ -186,21 +185,6 @@ def cotangents(sample: ScoredBatch) -> tuple[torch.Tensor, torch.Tensor]:
     Returns:
         Two (n, t) arrays.
     """
-    return cotangents_of_arrays(sample.functional, sample.log_ratios, sample.entropies)
-
-
-def cotangents_of_arrays(
-    functional: Functionals, log_ratios: torch.Tensor, entropies: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """∂F/∂r and ∂F/∂H at equal weights.
-
-    Args:
-        functional: F.
-        log_ratios: (n, t) r, nats.
-        entropies: (n, t) H, nats.
-
-    Returns:
-        Two (n, t) arrays.
-    """
-    at_equal_weights = partial(functional, torch.ones(len(entropies), dtype=torch.float64))
-    return torch.func.grad(at_equal_weights, argnums=(0, 1))(log_ratios, entropies)
+    omega = torch.ones(len(sample.entropies), dtype=torch.float64)
+    by_arrays = torch.func.grad(sample.functional, argnums=(1, 2))
+    return by_arrays(omega, sample.log_ratios, sample.entropies)

@@ -5,7 +5,6 @@ NaN again wherever a number is wanted (`results.result`).
 """
 
 import math
-from dataclasses import fields
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -33,16 +32,3 @@ def _as_list(_: Any, handler: Any) -> CoreSchema:
 
 Numbers = Annotated[Tensor, GetPydanticSchema(_as_list)]
 """(n,) numbers, a list in the file."""
-
-
-def fields_of(kind: type[Any], whole: object) -> dict[str, Any]:
-    """The fields of a dataclass, read from an object that has them.
-
-    Args:
-        kind: The dataclass.
-        whole: Of that class or another one.
-
-    Returns:
-        Value by name.
-    """
-    return {field.name: getattr(whole, field.name) for field in fields(kind)}

@@ -16,7 +16,7 @@ the original notes.
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from isentrope.estimators.functional import Functional, Functionals
 from isentrope.estimators.identities import Z_LIMIT
 from isentrope.estimators.reward_change import RewardChange, RewardOrders
 from isentrope.nouns.estimate import Estimate
-from isentrope.nouns.saved import fields_of
 from isentrope.results.results import MeasureResult
 from isentrope.results.sweep import LinearRange, RewardRecord, RewardRow, SweepRow
 from isentrope.results.verbs import MEASURE, SCHEMAS
@@ -88,7 +87,7 @@ def find_change(ready: Prepared) -> MeasureResult:
             RewardRow(**_numbers("delta_j", p.eta, p.change, gained, p.residual), verdict=p.verdict)
             for p in gained.points
         )
-        orders = fields_of(RewardOrders, gained)
+        orders = {field.name: getattr(gained, field.name) for field in fields(RewardOrders)}
         reward = RewardRecord(**orders, at_theta=gained.reward, sweep=tuple(rows))
     sweep = tuple(_rows(found))
     return MeasureResult(
