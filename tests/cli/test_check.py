@@ -107,12 +107,13 @@ def test_a_missing_checkpoint_is_one_sentence(own):
 
 
 def test_every_chapter_of_the_demo_is_a_configuration_that_its_verb_takes(tmp_path):
-    trained = demo.training_config(tmp_path, tmp_path / "model", 40, 3)
-    assert demo.fine_tuning_config(tmp_path, 5, 3).fine_tuning.warmup_steps == 5
+    folder = tmp_path / 'a "b" c: d'
+    tuned, trained, evaluated, measured = demo.chapters(folder, 40, 5, 256, 3)
+    assert tuned.fine_tuning.warmup_steps == 5
     assert trained.sampling.max_new_tokens == MAX_NEW_TOKENS
-    evaluated = demo.evaluation_config(tmp_path, 40, 3)
     assert evaluated.sampling.max_new_tokens == MAX_NEW_TOKENS
-    assert demo.measurement_config(tmp_path, 40, 256, 3).batch_config.B_E == 256
+    assert measured.batch_config.B_E == 256
+    assert measured.output.directory == str(folder)
 
 
 def test_the_demo_does_not_write_over_anything(tmp_path):

@@ -5,7 +5,6 @@ import pytest
 from isentrope.reports.panels.change import parts_of
 from isentrope.reports.read_run import read_run
 from isentrope.reports.verdict import FIRST, verdict
-from isentrope.results.results import MeasureResult
 from tests.reports.made_up import estimate, influence, measure, sweep_row, tables, write
 
 PRICE = {
@@ -77,7 +76,7 @@ def test_a_rounded_step_has_all_of_its_parts(tmp_path):
     rounded = {"rounding": -1.0, "rounding_se": 0.1, "total": -3.0}
     said = claims(tmp_path, budget=measure()["budget"] | rounded)["Who did it?"].text
     assert "rounding to the type of the weights 33\u00a0%" in said
-    parts = parts_of(read_run(tmp_path).shown(MeasureResult).result)
+    parts = parts_of(read_run(tmp_path))
     total = parts.pop("total").value
     assert sum(part.value for part in parts.values()) == pytest.approx(total)
 

@@ -7,8 +7,9 @@
 <folder>/report.html       all of it on one page
 """
 
+import json
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -60,85 +61,89 @@ def demo(
         if any(path.name != LOCK for path in where.iterdir()):
             raise FileExistsError(f"{where} is not empty: remove it, or choose another --out.")
         torch.set_num_threads(1)  # the toy is too small to share
+        fine_tuning, training, evaluation, measurement = chapters(
+            where, steps, fine_tuning_steps, evaluation_size, seed
+        )
         advice = f"What was finished is in {where}. Run it again with another --out."
         with noted_if_interrupted(lambda: advice):
             _chapter("supervised fine-tuning")
-            model = sft(fine_tuning_config(where, fine_tuning_steps, seed)).model
+            sft(fine_tuning)
             _chapter(f"{steps} steps of Dr. GRPO, with the probe")
-            train(training_config(where, model, steps, seed))
+            train(training)
             _chapter("evaluation")
-            evaluated = evaluate_checkpoints(evaluation_config(where, steps, seed))
-            show(out, [evaluation_table(evaluated.results)])
-            config, prepare = (
-                measurement_config(where, steps, evaluation_size, seed),
-                PreparedOnce(),
-            )
+            show(out, [evaluation_table(evaluate_checkpoints(evaluation).results)])
+            prepare = PreparedOnce()
             _chapter("measure: what one more step does to entropy")
-            run = run_verb(MEASURE, config, entropy_change_figure, prepare)
+            run = run_verb(MEASURE, measurement, entropy_change_figure, prepare)
             show(out, printed_measurements(run.results[-1:]))
             _chapter("influence: which tokens do it")
-            run = run_verb(INFLUENCE, config, prepare=prepare)
+            run = run_verb(INFLUENCE, measurement, prepare=prepare)
             result = run.results[-1]
             show(out, printed_influence(result, run.folder), result.warnings)
             _chapter("kernel and audit: how responses are tied, and what the proxies see")
             for verb in (KERNEL, AUDIT):
-                run_verb(verb, config, prepare=prepare)
+                run_verb(verb, measurement, prepare=prepare)
             _chapter("report")
             report = write_report(where)
             out.conclude(f"Wrote {report.page}\n")
     return report.claims
 
 
-def fine_tuning_config(folder: Path, steps: int, seed: int) -> SftConfig:
-    """The configuration of `isentrope sft`, as configs/sft_toy.yaml has it."""
-    sizes = {"steps": steps, "warmup_steps": min(20, steps), "seed": seed}
-    place = {"directory": str(folder / "fine_tuning")}
-    return _settings("fine_tuning", SftConfig, fine_tuning=sizes, output=place)
+def chapters(
+    folder: Path, steps: int, fine_tuning_steps: int, evaluation_size: int, seed: int
+) -> tuple[SftConfig, TrainConfig, EvaluateConfig, MeasureConfig]:
+    """The configurations of `isentrope sft`, `train`, `evaluate` and the verbs that measure.
 
+    Checkpoints are evaluated before the first step, halfway and at the end, and measured at the
+    last two.
 
-def training_config(folder: Path, model: Path, steps: int, seed: int) -> TrainConfig:
-    """The configuration of `isentrope train`, as configs/train_toy.yaml has it."""
-    return _settings(
-        "training",
-        TrainConfig,
-        model={"path": str(model)},
-        training={"steps": steps, "save_every": steps // 2, "seed": seed},
-        entropy_probe={"every": max(1, steps // 8)},
-        output={"directory": str(folder)},
+    Returns:
+        One per chapter, as files of configs/ have them.
+    """
+    base = json.dumps(str(folder))[1:-1]
+    halfway, checkpoints = steps // 2, f"{base}/training_state/step_"
+    measured = f'"{checkpoints}{halfway}", "{checkpoints}{steps}"'
+    return (
+        _settings(
+            "fine_tuning",
+            SftConfig,
+            f"fine_tuning.steps={fine_tuning_steps}",
+            f"fine_tuning.warmup_steps={min(20, fine_tuning_steps)}",
+            f"fine_tuning.seed={seed}",
+            f'output.directory="{base}/fine_tuning"',
+        ),
+        _settings(
+            "training",
+            TrainConfig,
+            f'model.path="{base}/fine_tuning/model"',
+            f"training.steps={steps}",
+            f"training.save_every={halfway}",
+            f"training.seed={seed}",
+            f"entropy_probe.every={max(1, steps // 8)}",
+            f'output.directory="{base}"',
+        ),
+        _settings(
+            "evaluation",
+            EvaluateConfig,
+            f'checkpoint.checkpoint_path=["{checkpoints}0", {measured}]',
+            f"evaluation.seed={seed}",
+            f'output.directory="{base}/evaluation"',
+        ),
+        _settings(
+            "measurement",
+            MeasureConfig,
+            f"checkpoint.checkpoint_path=[{measured}]",
+            f"batch_config.B_E={evaluation_size}",
+            f"batch_config.seed={BATCH_SEED + seed}",
+            f'output.directory="{base}"',
+        ),
     )
 
 
-def evaluation_config(folder: Path, steps: int, seed: int) -> EvaluateConfig:
-    """The configuration of `isentrope evaluate`: before the first step, halfway, at the end."""
-    return _settings(
-        "evaluation",
-        EvaluateConfig,
-        checkpoint=_checkpoints(folder, 0, steps // 2, steps),
-        evaluation={"seed": seed},
-        output={"directory": str(folder / "evaluation")},
-    )
-
-
-def measurement_config(folder: Path, steps: int, evaluation_size: int, seed: int) -> MeasureConfig:
-    """The configuration of the measuring verbs: halfway, and at the end."""
-    return _settings(
-        "measurement",
-        MeasureConfig,
-        checkpoint=_checkpoints(folder, steps // 2, steps),
-        batch_config={"B_E": evaluation_size, "seed": BATCH_SEED + seed},
-        output={"directory": str(folder)},
-    )
-
-
-def _checkpoints(folder: Path, *steps: int) -> dict[str, list[str]]:
-    paths = [str(folder / "training_state" / f"step_{step}") for step in steps]
-    return {"checkpoint_path": paths}
-
-
-def _settings(chapter: str, root: type[C], **more: dict[str, Any]) -> C:
+def _settings(chapter: str, root: type[C], *overrides: str) -> C:
     """The settings of a chapter with more of them."""
     given = read_yaml(Path(__file__).with_name("demo.yaml"))[chapter]
-    return load_config({name: given[name] | more.get(name, {}) for name in given}, (), root)
+    return load_config(given, overrides, root)
 
 
 def _chapter(title: str) -> None:

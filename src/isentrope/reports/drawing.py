@@ -228,50 +228,39 @@ def _furnish(axis: Any, label: str) -> None:
 
 
 @dataclass(frozen=True)
-class Named:
-    """Estimates by name from top to bottom: bars of one series, or points of two.
+class Bars:
+    """Horizontal bars with their names, and whiskers at their ends.
 
     Attributes:
         label: Of the axis of numbers.
-        series: By name; a name of an estimate may have a colour of its own in bars, and others are
-            coloured by sign.
+        estimates: By name, which may have a colour of its own; others are coloured by sign.
         starts: Where the bars begin.
     """
 
     label: str
-    series: Mapping[str, Mapping[str, Estimate]]
+    estimates: Mapping[str, Estimate]
     starts: Sequence[float] | float = 0.0
 
     def table(self) -> pd.DataFrame:
         """A row per estimate."""
-        tables = [rows_of(of).assign(by=by) for by, of in self.series.items()]
-        return pd.concat(tables, ignore_index=True)
+        return rows_of(self.estimates)
 
     def figure(self) -> Figure:
         """The figure."""
-        names = list(dict.fromkeys(name for of in self.series.values() for name in of))
-        marks = [self._bars]
-        if len(self.series) > 1:
-            looks = ((MEASURED, "o", -0.14), (LOSS, "s", 0.14))
-            marks = [
-                Series(by, colour, list(of.values()), [names.index(x) + shift for x in of], fmt)
-                for (by, of), (colour, fmt, shift) in zip(self.series.items(), looks, strict=True)
-            ]
+        names, estimates = list(self.estimates), list(self.estimates.values())
+        places, values = range(len(names)), [estimate.value for estimate in estimates]
+        own = [OF_ORDERS.get(name.partition("  ")[0]) for name in names]
+        style: Any = {
+            "color": [hue or by_sign(x) for hue, x in zip(own, values, strict=True)],
+            "xerr": errors(estimates),
+            "error_kw": {"elinewidth": 1, "capsize": 2.5, "color": INK, "ecolor": INK},
+        }
+        marks: list[Mark] = [lambda axes: axes.barh(places, values, 0.56, self.starts, **style)]
         figure = Chart(self.label, {"": marks}, 90 + 30 * len(names)).figure()
         (axes,) = figure.axes
-        axes.set_yticks(range(len(names)), names)
+        axes.set_yticks(places, names)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
         return figure
-
-    def _bars(self, axes: Axes) -> None:
-        (of,) = self.series.values()
-        style: Any = {
-            "color": [OF_ORDERS.get(x.partition("  ")[0], by_sign(e.value)) for x, e in of.items()],
-            "xerr": errors(of.values()),
-            "error_kw": {"elinewidth": 1, "capsize": 2.5, "color": INK, "ecolor": INK},
-        }
-        values = [estimate.value for estimate in of.values()]
-        axes.barh(range(len(of)), values, 0.56, self.starts, **style)

@@ -12,7 +12,7 @@ shapes.
 import base64
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -24,7 +24,7 @@ import pandas as pd
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
-from isentrope.reports.compare import Difference, differences
+from isentrope.reports.compare import differences
 from isentrope.reports.drawing import COLOURS, DOTS, STYLE, stylesheet
 from isentrope.reports.panel import Panel, templates
 from isentrope.reports.read_run import Reading
@@ -114,41 +114,9 @@ class Column:
         """Of the run folder."""
         return self.reading.folder.resolve().name
 
-    @property
-    def about(self) -> str:
-        """What is shown: checkpoint, length of the training, task."""
-        config, steps = self.reading.config, len(self.reading.metrics)
-        data = config.get("data") or config.get("batch_config") or {}
-        trained = f"{steps} training steps" if steps else None
-        words = (self.reading.focus, trained, data.get("dataset_name"))
-        return " · ".join(str(word) for word in words if word)
-
     def of(self, sentence: str) -> str:
         """A sentence, with the label of its run if it has one."""
         return f"{self.label}: {sentence}" if self.label else sentence
-
-
-@dataclass(frozen=True)
-class RenderedPanel:
-    """A panel made ready for the page.
-
-    Attributes:
-        panel: The panel.
-        id: Used once in the page, and the name of its files.
-        label: Of its run.
-        figure: Inline SVG.
-        data: What is drawn.
-        cells: The first rows of it.
-        csv: A link that holds its data; None where they are too large.
-    """
-
-    panel: Panel
-    id: str
-    label: str
-    figure: Markup
-    data: pd.DataFrame
-    cells: list[list[tuple[str, bool]]]
-    csv: str | None
 
 
 def write_page(columns: Sequence[Column], folder: Path) -> str:
@@ -186,12 +154,8 @@ def write_page(columns: Sequence[Column], folder: Path) -> str:
     )
 
 
-Rows = list[tuple[list[RenderedPanel], list[Difference]]]
-"""Panels that stand together, one per run, and the differences between two runs."""
-
-
-def _sections(columns: Sequence[Column], folder: Path) -> Iterator[tuple[Section, Rows]]:
-    """What every run has; the files of the other panels are written too."""
+def _sections(columns: Sequence[Column], folder: Path) -> Iterator[tuple[Section, list[Any]]]:
+    """Panels that every run has, with the differences of two; all files are written."""
     shown = [
         {panel.key: _show(column, panel, folder) for of in column.sections for panel in of.panels}
         for column in columns
@@ -200,10 +164,11 @@ def _sections(columns: Sequence[Column], folder: Path) -> Iterator[tuple[Section
         keys = [panel.key for panel in section.panels]
         rows = [[of[key] for of in shown] for key in keys if all(key in of for of in shown)]
         if rows:
-            yield section, [(row, list(differences(*(x.panel for x in row)))) for row in rows]
+            yield section, [(row, list(differences(*(x["panel"] for x in row)))) for row in rows]
 
 
-def _show(column: Column, panel: Panel, folder: Path) -> RenderedPanel:
+def _show(column: Column, panel: Panel, folder: Path) -> Mapping[str, Any]:
+    """Write the files of a panel; what the page has of it, by the names of the template."""
     name = f"{column.label.lower()}_{panel.key}" if column.label else panel.key
     data, figure = panel.data, ""
     text = csv(data)
@@ -216,12 +181,20 @@ def _show(column: Column, panel: Panel, folder: Path) -> RenderedPanel:
         figure = inline(svg, name, panel.caption)
     link = f"data:text/csv;charset=utf-8,{quote(text.decode())}" if len(text) <= LARGEST else None
     cells = [[_cell(x) for x in row] for row in data.head(ROWS).itertuples(index=False)]
-    return RenderedPanel(panel, name, column.label, Markup(figure), data, cells, link)
+    return {
+        "panel": panel,
+        "id": name,
+        "label": column.label,
+        "figure": Markup(figure),
+        "data": data,
+        "cells": cells,
+        "csv": link,
+    }
 
 
 def _cell(value: Any) -> tuple[str, bool]:
     """The text of a cell, and whether it stands as a number."""
-    if value is None or value is pd.NA or value != value:
+    if pd.isna(value):
         return "–", True
     if isinstance(value, float):
         return number(value, 4), True

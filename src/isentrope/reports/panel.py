@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.drawing import FEW, STEP, Chart, Mark, Named, Series
+from isentrope.reports.drawing import FEW, STEP, Bars, Chart, Mark, Series
 from isentrope.reports.words import from_to, number, with_interval
 from isentrope.results.header import Provenance
 
@@ -70,7 +70,7 @@ class Panel:
     key: str
     title: str
     lead: str
-    drawn: Chart | Named | None = None
+    drawn: Bars | Chart | None = None
     numbers: Mapping[str, Estimate] = field(default_factory=dict)
     influences: Mapping[str, pd.Series] = field(default_factory=dict)
     table: pd.DataFrame | None = None
@@ -92,7 +92,7 @@ class Panel:
     @property
     def compared(self) -> Mapping[str, Estimate]:
         """Estimates that another run's may be compared with: numbers, and a series of bars."""
-        drawn = self.drawn.series.get("", {}) if isinstance(self.drawn, Named) else {}
+        drawn = self.drawn.estimates if isinstance(self.drawn, Bars) else {}
         return {**self.numbers, **drawn}
 
 

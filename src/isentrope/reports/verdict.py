@@ -17,7 +17,7 @@ from isentrope.reports.panels.checks import checks_of, checks_sentence
 from isentrope.reports.read_run import Reading, as_far_as_readable
 from isentrope.reports.words import from_to, has_interval, number, with_error, with_interval
 from isentrope.results.attributions import is_it_all
-from isentrope.results.results import InfluenceResult, MeasureResult, NoiseResult
+from isentrope.results.results import MeasureResult, NoiseResult
 from isentrope.system.formatting import PAGE, listed, percent
 
 
@@ -92,10 +92,8 @@ def _first_order(reading: Reading) -> Iterator[Claim]:
 
 def _parts(reading: Reading) -> Iterator[Claim]:
     """Shares of δH₁, or amounts where parts pull against each other; less than 1 % is no part."""
-    measured = reading.found(MeasureResult)
-    parts = parts_of(measured.result) if measured is not None else {}
-    parts = parts or parts_of(reading.shown(InfluenceResult).result)
-    total = parts.pop("total").value
+    parts = parts_of(reading)
+    total = parts.pop("total").value if parts else 0.0
     gross = sum(abs(part.value) for part in parts.values())
     acting = {name: part for name, part in parts.items() if abs(part.value) > 0.01 * gross}
     if not acting or not total:
@@ -145,10 +143,10 @@ def _best_rate(reading: Reading) -> Iterator[Claim]:
         text += f", beyond the rates at which ΔJ has an interval (up to {number(max(trusted))})"
     if rate is not None:
         could = "is not distinguishable from that"
-        if rate < top.ci_low:
-            could = "is below that, so a step on this batch could be larger"
-        elif rate > top.ci_high:
+        if not top.covers(rate):
             could = "is above that, so it should be lowered"
+            if rate < top.value:
+                could = "is below that, so a step on this batch could be larger"
         text += f"; the training rate {number(rate)} {could}"
     yield Claim(f"{text}. {_batch(result, top, reading)}")
 

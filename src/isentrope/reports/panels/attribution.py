@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from isentrope.attribution.influence.classes import BY_GROUP
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.drawing import Named
+from isentrope.reports.drawing import Bars
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.words import number, with_interval
@@ -31,7 +31,7 @@ def shares(reading: Reading) -> Iterator[Panel]:
     if relations:
         title = "Whose responses moved whose, on U's prompts"
         label = f"part of δH₁ ({relations['together'].unit})"
-        drawn = Named(label, {"": relations})
+        drawn = Bars(label, relations)
         yield Panel(influence.source, "shares", title, sentence, drawn)
 
 
@@ -81,7 +81,7 @@ def class_panels(reading: Reading) -> Iterator[Panel]:
             "classes" if of == "tokens" else "groups",
             f"Which classes of {of.replace('_', ' ')} cost entropy",
             f"{words} Beside a name is its share of the members.",
-            Named(f"δH ({classes.gradient.unit})", {"": changes}),
+            Bars(f"δH ({classes.gradient.unit})", changes),
         )
 
 
@@ -138,5 +138,8 @@ def audit_panels(reading: Reading) -> Iterator[Panel]:
             f"Of the {share} of tokens with the largest influence each proxy finds so many.",
         ),
     ):
-        series = {of: proxies_of(audit.result, of, statistics) for of in ("tokens", "sequences")}
-        yield Panel(audit.source, key, title, lead, Named(label, series))
+        tokens, sequences = (
+            proxies_of(audit.result, of, statistics) for of in ("tokens", "sequences")
+        )
+        every = tokens | {f"{name}, of sequences": e for name, e in sequences.items()}
+        yield Panel(audit.source, key, title, lead, Bars(label, every))

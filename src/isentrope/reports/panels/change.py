@@ -24,9 +24,9 @@ from isentrope.reports.drawing import (
     MEASURED,
     PAPER,
     SECOND,
+    Bars,
     Chart,
     Mark,
-    Named,
     Series,
     dashed,
 )
@@ -43,13 +43,13 @@ def change_at_rate(result: MeasureResult) -> Estimate | None:
     return None if row is None or math.isnan(row.delta_h) else result.change_at(row)
 
 
-def parts_of(result: MeasureResult | InfluenceResult) -> dict[str, Estimate]:
-    """δH₁ per unit η of each part of the step and "total"; empty where it was not asked for."""
-    if isinstance(result, InfluenceResult):
-        names = ("momentum", "decay", "gradient", "total")
-        return {name: getattr(result.entropy, name) for name in names}
-    parts = {name: result.part(name) for name in (*COMPONENTS, "total")}
-    return {name: part for name, part in parts.items() if part is not None}
+def parts_of(reading: Reading) -> dict[str, Estimate]:
+    """δH₁ per unit η of each part of the step and "total"; empty where no verb measured it."""
+    for kind, parts in {MeasureResult: "budget", InfluenceResult: "entropy"}.items():
+        paths = {name: f"{parts}.{name}" for name in (*COMPONENTS, "total")}
+        if (found := reading.found(kind)) is not None and (known := found.at(paths)[0]):
+            return known
+    return {}
 
 
 def delta_h(reading: Reading) -> Iterator[Panel]:
@@ -80,11 +80,11 @@ def delta_h(reading: Reading) -> Iterator[Panel]:
 def waterfall(reading: Reading) -> Iterator[Panel]:
     """The parts, their sum, and what lies beyond first order."""
     measured = reading.shown(MeasureResult)
-    result, parts = measured.result, parts_of(measured.result)
-    if "total" not in parts:
+    result, parts = measured.result, measured.at({x: f"budget.{x}" for x in (*COMPONENTS, "total")})
+    if not parts[0]:
         return
     rate, row, change = result.rate or 1.0, result.at_rate(), change_at_rate(result)
-    steps = {name: scaled(part, rate) for name, part in parts.items()}
+    steps = {name: scaled(part, rate) for name, part in parts[0].items()}
     steps["first order"] = first = steps.pop("total")
     if row is not None and change is not None and result.second_order is not None:
         second = scaled(result.second_order, rate**2)
@@ -101,9 +101,9 @@ def waterfall(reading: Reading) -> Iterator[Panel]:
         measured.source,
         "budget",
         f"From momentum to what is measured, at η = {number(rate)}",
-        "A bar starts where the last one ended, and a sum from zero.",
-        Named(f"ΔH ({result.unit})", {"at the rate": named}, starts),
-        *measured.at({f"{name} per η": f"budget.{name}" for name in parts}),
+        "A bar starts where the last one ended, and a sum from zero. Numbers are per unit η.",
+        Bars(f"ΔH ({result.unit})", named, starts),
+        *parts,
     )
 
 

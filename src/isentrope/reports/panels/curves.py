@@ -19,8 +19,8 @@ from isentrope.reports.drawing import (
     MUTED,
     REWARD,
     SECOND,
+    Bars,
     Mark,
-    Named,
     Series,
     dashed,
 )
@@ -193,7 +193,7 @@ def passes(reading: Reading) -> Iterator[Panel]:
                 f"pass_by_group_{place}",
                 f"pass@{ks[0]} by group of prompts, {evaluation.folder.name}",
                 f"At step {last:.0f}. A bar without an interval is of one prompt.",
-                Named("share", {"": named}),
+                Bars("share", named),
             )
 
 

@@ -19,9 +19,9 @@ from isentrope.reports.drawing import (
     MEASURED,
     MUTED,
     REWARD,
+    Bars,
     Chart,
     Mark,
-    Named,
     Series,
     dashed,
 )
@@ -156,7 +156,7 @@ def step_price(reading: Reading) -> Iterator[Panel]:
         "price",
         "Where the step spends entropy",
         "Classes of positions overlap; first order.",
-        Named("share of the change", {"": shares}),
+        Bars("share of the change", shares),
         *measured.at(paths),
     )
 
@@ -185,6 +185,6 @@ def run_price(reading: Reading) -> Iterator[Panel]:
         "price_of_run",
         "Where the run spent entropy",
         f"By {len(rows)} readings, each standing for the steps up to the next, to first order.",
-        Named("change of entropy", {"": spent}),
+        Bars("change of entropy", spent),
         numbers,
     )
