@@ -147,8 +147,14 @@ ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("verb", [*COMMANDS, *CONFIG_COMMANDS], ids=lambda verb: verb.name)
+SIGNALS = [(COMMANDS[0], number) for number in (signal.SIGINT, signal.SIGHUP)]
+
+
+@pytest.mark.parametrize(
+    ("verb", "number"),
+    [*((verb, signal.SIGTERM) for verb in (*COMMANDS, *CONFIG_COMMANDS)), *SIGNALS],
+    ids=lambda x: getattr(x, "name", x),
+)
 def test_a_signal_ends_every_verb_with_one_sentence(verb, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text("")

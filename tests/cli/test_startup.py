@@ -70,6 +70,6 @@ def test_every_public_name_is_there_and_no_other():
         isentrope.entrpy  # noqa: B018
 
 
-@pytest.mark.parametrize("verb", [*COMMANDS, *CONFIG_COMMANDS], ids=lambda verb: verb.name)
-def test_the_functions_of_every_verb_exist(verb):
-    assert callable(load(f"isentrope.cli.running:{verb.through}"))
+def test_the_functions_of_every_verb_exist():
+    for verb in (*COMMANDS, *CONFIG_COMMANDS):
+        assert callable(load(f"isentrope.cli.running:{verb.through}"))

@@ -141,5 +141,5 @@ def audit_panels(reading: Reading) -> Iterator[Panel]:
         tokens, sequences = (
             proxies_of(audit.result, of, statistics) for of in ("tokens", "sequences")
         )
-        every = tokens | {f"{name}, of sequences": e for name, e in sequences.items()}
+        every = tokens | {f"{name}, sequences": e for name, e in sequences.items()}
         yield Panel(audit.source, key, title, lead, Bars(label, every))

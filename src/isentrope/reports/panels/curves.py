@@ -135,7 +135,7 @@ def _logged(reading: Reading, logged: Logged) -> Iterator[Panel]:
     curves, marks, caption = list[Series](), list[Mark](), ""
     for column, (label, colour) in logged.drawn.items():
         rows = reading.logged("step", column)
-        if logged.level:
+        if logged.level and len(rows):
             rows = rows[rows[column] > 0]
         if not curves and not len(rows):
             return
