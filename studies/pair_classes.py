@@ -36,9 +36,9 @@ from isentrope.results.attributions import is_it_all
 from isentrope.runs.checkpoints import find_subjects
 from isentrope.system.formatting import TERMINAL
 from isentrope.system.progress import Clock
+from isentrope.verbs.batches import at_precision
 from isentrope.verbs.influence import classes_of, fresh_responses, influence_of
 from isentrope.verbs.kernel_block import sequence_weights
-from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import Prepared, prepare_checkpoint
 
 SIZES = (4, 8, 16, 32, 64)

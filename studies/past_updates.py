@@ -63,8 +63,8 @@ from isentrope.system.progress import Clock, progress
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_state import OptimizerState, load_optimizer_state
 from isentrope.update.step import Step, clip_factor
+from isentrope.verbs.batches import at_precision
 from isentrope.verbs.influence import influence_of
-from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import Prepared, prepare_checkpoint
 from isentrope.verbs.printed import named
 

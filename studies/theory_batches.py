@@ -19,7 +19,7 @@ from isentrope.attribution.fisher.second_order import second_order_change
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.vectors import Vector, axpy, multiply, norm
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.batches import at_precision
 from studies.batch_curvature import batch_curvature
 from studies.theory_policies import run_folder, write_page
 from studies.toy_attribution import checkpoints, configured, prepared

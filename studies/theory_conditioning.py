@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.batches import at_precision
 from studies.conditioning import conditioning
 from studies.theory_policies import run_folder, write_page
 from studies.toy_attribution import checkpoints, configured, prepared

@@ -24,7 +24,7 @@ import isentrope as ise
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.probe.online_noise_scale import NoiseScaleMonitor, micro_batch_moments
-from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.batches import at_precision
 from isentrope.verbs.train import train
 from studies.drift import separate_drift
 from studies.theory_policies import over, run_folder, write_page

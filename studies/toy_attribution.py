@@ -35,9 +35,9 @@ from isentrope.runs.checkpoints import find_subjects
 from isentrope.system.file_contents import finite
 from isentrope.system.progress import Clock
 from isentrope.verbs.audit import audits_of
+from isentrope.verbs.batches import at_precision
 from isentrope.verbs.influence import influence_of, prompt_shares
 from isentrope.verbs.kernel import find_kernel
-from isentrope.verbs.precision_stages import at_precision
 from isentrope.verbs.prepare import prepare_checkpoint
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train

@@ -30,7 +30,7 @@ from isentrope.policy.gradient import score_jvp, weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along
 from isentrope.system.processes import all_ranks, gather, join_processes, leave
-from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.batches import at_precision
 
 SIZES = ((3, 5), (2, 2), (4, 1), (2, 4), (1, 3))
 

@@ -12,7 +12,7 @@ from isentrope.recording.contract import read_contract
 from isentrope.recording.next_update import read_next_update
 from isentrope.training import trainer as trainer_module
 from isentrope.update.step import optimizer_step
-from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.batches import at_precision
 from tests.training import runs
 
 

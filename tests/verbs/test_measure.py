@@ -16,8 +16,8 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.update.step import optimizer_step
 from isentrope.verbs import measurement
+from isentrope.verbs.batches import at_precision
 from isentrope.verbs.measure import EntropyMeasurements, measure
-from isentrope.verbs.precision_stages import at_precision
 from tests.tiny_checkpoint import PROMPTS, settings
 
 SCHEMA = {
@@ -269,10 +269,10 @@ def test_a_sampler_in_bfloat16_is_corrected_for(run):
 
 
 def test_a_failure_leaves_no_results(run, tmp_path, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise RuntimeError("no disk")
 
-    monkeypatch.setattr("isentrope.verbs.loop._save_inputs", fail)
+    monkeypatch.setattr("isentrope.verbs.loop.resolved_content", fail)
     with pytest.raises(RuntimeError, match="no disk"):
         run("estimator.order=0")
     assert not (tmp_path / "run").exists()

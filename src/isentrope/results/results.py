@@ -13,14 +13,15 @@ from isentrope.estimators.variance import MethodVariance
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.results.attributions import (
+    BlockRecord,
     Budget,
     Changes,
     EntropyRecord,
     ProxyRecord,
+    SecondOrder,
     SharesRecord,
     Tried,
 )
-from isentrope.results.kernel import BlockRecord, SecondOrder
 from isentrope.results.result import Result, read_result
 from isentrope.results.sweep import Checks, LinearRange, RewardRecord, SavedRow, SweepRow
 from isentrope.results.verbs import VERBS

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from isentrope.estimators.ratio import mean_over_repeats, ratio_of_means
 from isentrope.nouns.estimate import COLUMNS, Estimate, freedom_of_units, within_bounds
-from isentrope.results.attributions import IN_FILE, EntropyRecord
+from isentrope.results.attributions import EntropyRecord
 from isentrope.results.result import Result, Tables
 from isentrope.results.sweep import AtRate
 from isentrope.results.verbs import Verb
@@ -107,7 +107,7 @@ def numbers_in(content: Mapping[str, object], path: str = "") -> Iterator[tuple[
         degrees_of_freedom.
     """
     for key, value in content.items():
-        here = f"{path}.{IN_FILE.get(key, key)}" if path else key
+        here = f"{path}.{key}" if path else key
         if isinstance(value, Estimate):
             yield here, value.columns() | {name: getattr(value, name) for name in _ABOUT}
         elif here in _NOT_NUMBERS:

@@ -1,7 +1,8 @@
 """E and U as a configuration wants them: sampled, or read from a file; apart where they must be."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -13,6 +14,7 @@ from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import BatchConfig
 from isentrope.config.stages import SamplingConfig
 from isentrope.models.precision import Precision
+from isentrope.models.sharding import exchange_as_stored, put_back
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.batches import (
@@ -31,26 +33,43 @@ from isentrope.system.reading import reading
 from isentrope.trainers.logged_texts import are_logged_texts, read_logged_texts
 from isentrope.training.prompt_sampler import difficulty_weights
 from isentrope.update.objective import RECORDED, SFT
-from isentrope.verbs.precision_stages import at_precision
 
 log = logging.getLogger("isentrope")
 
 PromptIds = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Batches:
-    """The two batches of a measurement.
+@contextmanager
+def at_precision(policy: Policy, precision: str | Precision) -> Iterator[Policy]:
+    """Run a block at another precision, then restore every weight and buffer exactly (T13).
 
-    Attributes:
-        E: What entropy is measured on.
-        U: What the step is computed from, with advantages.
-        report: What was drawn to fill U; None if it came from a file.
+    The tensors of before are kept, not recomputed, so a shorter type in between costs nothing but
+    the memory of both.
+
+    Args:
+        policy: The policy.
+        precision: Precision of the block.
+
+    Yields:
+        The policy itself, converted.
     """
-
-    E: Rollouts
-    U: Rollouts
-    report: UpdateBatchReport | None
+    before = policy.precision
+    parameters = [(p, p.detach()) for p in policy.model.parameters() if p.is_floating_point()]
+    buffers = [
+        (module._buffers, name, buffer)
+        for module in policy.model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and buffer.is_floating_point()
+    ]
+    try:
+        yield policy.convert(precision)
+    finally:
+        for parameter, data in parameters:
+            put_back(parameter, data)
+        for owner, name, buffer in buffers:
+            owner[name] = buffer
+        exchange_as_stored(policy.model)
+        policy.precision = before
 
 
 @dataclass(frozen=True)
@@ -71,31 +90,34 @@ class Sampler:
     precision: Precision
     checkpoint: Path | None = None
 
-    def batches(self, estimator: EstimatorConfig) -> Batches:
+    def batches(
+        self, estimator: EstimatorConfig
+    ) -> tuple[Rollouts, Rollouts, UpdateBatchReport | None]:
         """Sample or read E and U.
 
         Returns:
-            The batches.
+            E, on which entropy is measured; U, from which the step is computed, with advantages;
+            and what was drawn to fill U, None if it came from a file.
 
         Raises:
             ValueError: If a prompt is in both although the configuration forbids it.
         """
-        data = self.data
+        data, shared = self.data, self.data.allow_overlap
         E = U = report = None
         if data.E_file is not None:
             E = self.read_evaluation(data.E_file)
         if data.U_file is not None:
             U = self._rewarded_update(self._read(data.U_file, data.update_task), estimator)
         if E is None:
-            E = self.evaluation(self._taken(U))
+            E = self.evaluation(() if shared or U is None else prompts_of(U))
         if U is None:
-            U, report = self._update(estimator.advantage_rule, self._taken(E))
-        if not data.allow_overlap and (both := prompts_of(E) & prompts_of(U)):
+            U, report = self._update(estimator.advantage_rule, () if shared else prompts_of(E))
+        if not shared and (both := prompts_of(E) & prompts_of(U)):
             raise ValueError(
                 f"{len(both)} prompts are in both E and U: use other prompts, or set "
                 "batch_config.allow_overlap=true."
             )
-        return Batches(E, U, report)
+        return E, U, report
 
     def read_evaluation(self, path: str | Path) -> Rollouts:
         """E from a file, checked against the policy."""
@@ -208,10 +230,6 @@ class Sampler:
 
     def _with_rewards(self, batch: Rollouts, task: Task) -> Rollouts:
         return self.policy.ranks.from_first(lambda: with_rewards(batch, task))
-
-    def _taken(self, other: Rollouts | None) -> set[PromptIds]:
-        """Token ids of prompts that the other batch has, if they may not be shared."""
-        return set() if other is None or self.data.allow_overlap else prompts_of(other)
 
 
 def read_rollouts(

@@ -44,8 +44,7 @@ from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import MAX_ROUNDING
 from isentrope.update.step import Step
-from isentrope.verbs.batches import Sampler
-from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.batches import Sampler, at_precision
 from isentrope.verbs.real_step import WAYS_OUT, OptimizerOf, update_step
 from isentrope.verbs.training_step import (
     model_obstacles,
@@ -202,8 +201,8 @@ def _batches(sampler: Sampler, estimator: EstimatorConfig) -> tuple[Rollouts, Ro
     """
     data, policy, name = sampler.data, sampler.policy, "prompts and rewards"
     if data.U_file is not None:
-        both = sampler.batches(estimator)
-        return both.E, both.U, Finding(name, True, f"U is {data.U_file}")
+        E, U, _ = sampler.batches(estimator)
+        return E, U, Finding(name, True, f"U is {data.U_file}")
     named = bool({"dataset_name", "U_dataset_name"} & data.model_fields_set)
     if data.E_file is not None:
         E = sampler.read_evaluation(data.E_file)

@@ -28,8 +28,7 @@ from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import as_prompts, name_prompts
 from isentrope.sampling.tasks import Task
 from isentrope.system.progress import Clock
-from isentrope.verbs.batches import read_rollouts
-from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.batches import at_precision, read_rollouts
 from isentrope.verbs.prepare import prepare_checkpoint
 
 SHARE = 0.05

@@ -38,7 +38,7 @@ from isentrope.results.attributions import EntropyRecord
 from isentrope.results.results import EntropiesResult
 from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.reading import read_json
-from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.batches import at_precision
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import Column, Printed, Table, ends, interval_title
 

@@ -55,7 +55,7 @@ from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verification, verifying
 from isentrope.system.processes import barrier, gather, join_processes, rank, world_size
 from isentrope.system.progress import progress
-from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.batches import at_precision
 
 SCHEMA = "isentrope/evaluate/1"
 

@@ -143,9 +143,8 @@ def fresh_responses(ready: Prepared) -> Rollouts:
 def prompt_shares(ready: Prepared) -> SharesRecord:
     """Same-prompt and other-prompt shares on fresh responses to U's prompts."""
     E = fresh_responses(ready)
-    totals = {**influence_shares(ready.policy, E, ready.U, ready.step, _options(ready)).totals}
-    itself, measured_on = totals.pop("self", None), f"{len(E)} fresh responses to U's prompts"
-    return SharesRecord(measured_on=measured_on, itself=itself, **totals)
+    totals = influence_shares(ready.policy, E, ready.U, ready.step, _options(ready)).totals
+    return SharesRecord(measured_on=f"{len(E)} fresh responses to U's prompts", **totals)
 
 
 def _budget(attribution: Attribution) -> Budget:
@@ -183,8 +182,12 @@ def printed_influence(result: InfluenceResult, _: Path) -> Printed:
     yield f"  of which     {parts}; they sum to the total to {entropy.closure:.1e}"
     if reward is not None:
         yield f"  reward       {_parts(reward, 'total', 'momentum', 'gradient')} {reward.unit}"
-    if result.shares is not None:
-        yield _shares(result.shares)
+    if (shares := result.shares) is not None:  # of another population than the budget's
+        parts = {"same prompt": shares.same_prompt, "other prompt": shares.other_prompt}
+        yield (
+            f"  shares       on other responses, {shares.measured_on}: the gradient's part is "
+            f"{text(shares.gradient)} there, of which {named(parts)}"
+        )
     yield from class_lines(result.classes)
     yield reliability_line(result.reliability)
     if share is not None:
@@ -192,36 +195,18 @@ def printed_influence(result: InfluenceResult, _: Path) -> Printed:
             f"  listed       delta_h x {share:.2f}, the share of the largest {kind} that is not "
             f"noise; {kind}.parquet has what was measured"
         )
-    yield f"  by           {result.how}; {_errors(result)}"
+    df, confidence = result.groups - 1, result.estimator.confidence
+    errors = (
+        f"± is one se from {result.groups} groups of prompts, {df} degrees of freedom: multiply "
+        f"by {t_quantile(df, confidence):.2f} for {confidence * 100:g} %"
+        if df
+        else "values alone, without errors"
+    )
+    yield f"  by           {result.how}; {errors}"
 
 
 def _parts(budget: Budget, *names: str) -> str:
     return named({name: getattr(budget, name) for name in names})
-
-
-def _shares(shares: SharesRecord) -> str:
-    """Another population than the budget's: the sum is named first, and is not the gradient's."""
-    parts = {
-        "self": shares.itself,
-        "same prompt": shares.same_prompt,
-        "other prompt": shares.other_prompt,
-    }
-    return (
-        f"  shares       on other responses, {shares.measured_on}: the gradient's part is "
-        f"{text(shares.gradient)} there, of which {named(parts)}"
-    )
-
-
-def _errors(result: InfluenceResult) -> str:
-    """What ± is, and what it is multiplied by."""
-    df = result.groups - 1
-    if df < 1:
-        return "values alone, without errors"
-    confidence = result.estimator.confidence
-    return (
-        f"± is one se from {result.groups} groups of prompts, {df} degrees of freedom: multiply "
-        f"by {t_quantile(df, confidence):.2f} for {confidence * 100:g} %"
-    )
 
 
 def _most(table: pd.DataFrame, kind: str, name: str, share: float | None) -> Table:

@@ -20,7 +20,7 @@ from isentrope.attribution.fisher.pair_classes import HELD_OUT
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.fisher.truncation import Prediction, truncation_table
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.results.kernel import BlockRecord, SecondOrder
+from isentrope.results.attributions import BlockRecord, SecondOrder
 from isentrope.results.results import KernelResult
 from isentrope.system.progress import progress
 from isentrope.verbs.kernel_block import UNEQUAL, Block, sequence_weights

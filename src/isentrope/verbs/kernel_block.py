@@ -24,7 +24,7 @@ from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.functional import EstimatorOptions
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
-from isentrope.results.kernel import (
+from isentrope.results.attributions import (
     BlockRecord,
     KernelFormRecord,
 )

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from pkgutil import resolve_name as load
 from typing import Any
 
@@ -30,17 +29,11 @@ from isentrope.system.files import whole_folder
 from isentrope.system.manifest import verification
 from isentrope.system.processes import from_first, join_processes, world_size
 from isentrope.system.progress import Clock
+from isentrope.verbs.batches import at_precision
 from isentrope.verbs.plan import require_memory
-from isentrope.verbs.precision_stages import at_precision
-from isentrope.verbs.prepare import Prepare, Prepared, prepare_checkpoint
+from isentrope.verbs.prepare import Prepare, prepare_checkpoint
 
 log = logging.getLogger("isentrope")
-
-FIXED_PROMPTS = (
-    "batch_config.fixed_prompts: errors are over prompts, as if other prompts could be drawn. For "
-    "a statement about these prompts alone they are too large."
-)
-
 
 Draw = Callable[[Any], Any]
 """From a result to its figure, which has matplotlib's `savefig`."""
@@ -104,8 +97,9 @@ def _run_item(
     keep_configuration: Callable[[], None],
 ) -> Result:
     config, clock, subject = item.config, Clock(), item.subject
+    data, run = config.batch_config, item.target.parents[1]
     require_memory(verb.name, subject.name, subject.path, config)
-    ready = prepare(config, item.subject, clock)
+    ready = prepare(config, subject, clock)
     if ready.along is not None and not verb.rounded:
         raise ValueError(
             f"estimator.rounded_step=true acts in {MEASURE.name}: the shares of {verb.name} sum to "
@@ -114,8 +108,13 @@ def _run_item(
     timed = nullcontext() if verb.own_stages else clock.stage(verb.name)
     with at_precision(ready.policy, config.precision.measuring), timed:
         result: Result = load(verb.analyse)(ready)
-    fixed = (FIXED_PROMPTS,) if config.batch_config.fixed_prompts else ()
-    warnings = tuple(dict.fromkeys([*ready.step.warnings, *fixed, *result.warnings]))
+    warnings = [*ready.step.warnings]
+    if data.fixed_prompts:
+        warnings.append(
+            "batch_config.fixed_prompts: errors are over prompts, as if other prompts could be "
+            "drawn. For a statement about these prompts alone they are too large."
+        )
+    warnings = tuple(dict.fromkeys((*warnings, *result.warnings)))
     result = replace(result, warnings=warnings, timing=dict(clock.seconds))
 
     def save() -> None:
@@ -123,17 +122,12 @@ def _run_item(
             result.save(here)
             if draw is not None and verb.figure is not None:
                 draw(result).savefig(here / verb.figure[1], dpi=150)
-            _save_inputs(config, ready, here, item.target)
+            content = resolved_content(config, run, item.target, seeds=data.seeds)
+            (here / "config.yaml").write_bytes(content)
+            if data.save_batches:
+                ready.E.save(here / "E.parquet")
+                ready.U.save(here / "U.parquet")
             keep_configuration()  # a folder of results is the last thing that appears
 
     from_first(save)
     return result
-
-
-def _save_inputs(config: MeasureConfig, ready: Prepared, folder: Path, target: Path) -> None:
-    """Write beside a result what it was made with; the folder gets the target's name."""
-    run, seeds = target.parents[1], config.batch_config.seeds
-    (folder / "config.yaml").write_bytes(resolved_content(config, run, target, seeds=seeds))
-    if config.batch_config.save_batches:
-        ready.E.save(folder / "E.parquet")
-        ready.U.save(folder / "U.parquet")

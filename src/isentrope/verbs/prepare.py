@@ -37,8 +37,7 @@ from isentrope.trainers.as_trained import refuse
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import RoundedStep
 from isentrope.update.step import Step
-from isentrope.verbs.batches import Batches, Sampler
-from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.batches import Sampler, at_precision
 from isentrope.verbs.real_step import OptimizerOf, RealStep
 from isentrope.verbs.training_step import model_obstacles, training_step
 
@@ -110,17 +109,25 @@ def prepare_checkpoint(config: MeasureConfig, subject: Subject, clock: Clock) ->
     with clock.stage("batches"):
         of_model = model_obstacles(policy, subject)
         refuse(of_model, estimator.ignore_training_settings, subject.name)
-        batches = sampler.batches(estimator)
+        E, U, report = sampler.batches(estimator)
     with clock.stage("update"), at_precision(policy, precision.updating):
         of = OptimizerOf(policy, subject, state, config.checkpoint.master_weights)
-        longest, drawn_here = sampler.longest(batches.U), data.U_file is None
-        real = training_step(of, batches.U, estimator, longest, drawn_here=drawn_here)
-    header = _header(subject, sampler, replace(batches, U=real.U), real, estimator, precision)
+        longest, drawn_here = sampler.longest(U), data.U_file is None
+        real = training_step(of, U, estimator, longest, drawn_here=drawn_here)
+    sizes = {*U.prompt_index.unique(return_counts=True)[1].tolist()}
+    batches = BatchesRecord(
+        B_E=len(E),
+        B_U=U.n_prompts,
+        G=sizes.pop() if len(sizes) == 1 else None,
+        E=BatchRecord(**_statistics(E)),
+        U=BatchRecord(**_statistics(U) | ({} if report is None else vars(report))),
+    )
+    header = _header(subject, sampler, batches, real, estimator, precision)
     return Prepared(
         config=config,
         subject=subject,
         policy=policy,
-        E=batches.E,
+        E=E,
         U=real.U,
         step=real.step,
         header=header,
@@ -152,15 +159,13 @@ class PreparedOnce:
 def _header(
     subject: Subject,
     sampler: Sampler,
-    batches: Batches,
+    batches: BatchesRecord,
     real: RealStep,
     estimator: EstimatorConfig,
     precision: PrecisionConfig,
 ) -> Header:
     """The header of the results of one checkpoint."""
     settled, policy, step = subject.as_trained, sampler.policy, real.step
-    groups = batches.U.prompt_index.unique(return_counts=True)[1].tolist()
-    drawn = {} if batches.report is None else vars(batches.report)
     return Header(
         policy=PolicyRecord(
             name=subject.name,
@@ -173,13 +178,7 @@ def _header(
             precision={of: getattr(precision, of) for of in ("measuring", "updating", "sampling")},
             manifest_sha256=verify(subject.path),
         ),
-        batches=BatchesRecord(
-            B_E=len(batches.E),
-            B_U=batches.U.n_prompts,
-            G=groups[0] if len({*groups}) == 1 else None,
-            E=BatchRecord(**_statistics(batches.E)),
-            U=BatchRecord(**_statistics(batches.U) | drawn),
-        ),
+        batches=batches,
         estimator=EstimatorRecord(
             estimator.functional, estimator.options.method, estimator.confidence
         ),

@@ -33,7 +33,7 @@ from isentrope.system.processes import all_ranks, join_processes
 from isentrope.system.progress import progress
 from isentrope.update.objective import RECORDED
 from isentrope.update.step import optimizer_step
-from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.batches import at_precision
 from isentrope.verbs.real_step import with_control
 
 STEP = "the recorded step is the one taken"

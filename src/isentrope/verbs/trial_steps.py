@@ -33,8 +33,7 @@ from isentrope.results.attributions import Attempt
 from isentrope.update.objective import OBJECTIVES, RECORDED
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import follow_rule, optimizer_step
-from isentrope.verbs.batches import prompts_of
-from isentrope.verbs.precision_stages import at_precision
+from isentrope.verbs.batches import at_precision, prompts_of
 from isentrope.verbs.prepare import Prepared
 
 RANDOM = "random_mask"

@@ -18,7 +18,6 @@ from isentrope.results.results import AuditResult, InfluenceResult
 from isentrope.system.formatting import percent
 
 RELATIONS = {
-    "the response itself": "shares.self",
     "same prompt": "shares.same_prompt",
     "other prompts": "shares.other_prompt",
     "together": "shares.gradient",

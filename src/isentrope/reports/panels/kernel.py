@@ -29,7 +29,7 @@ from isentrope.reports.drawing import (
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import MOVED, OWN, Measurement, Reading
 from isentrope.reports.words import number, rows_of
-from isentrope.results.kernel import BlockRecord
+from isentrope.results.attributions import BlockRecord
 from isentrope.results.results import KernelResult
 from isentrope.system.reading import read_table, read_tensors
 
