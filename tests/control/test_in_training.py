@@ -339,9 +339,11 @@ def test_a_sampler_without_entropies_is_followed_by_a_scoring_pass(made, monkeyp
     control = run_control("entropy_mask", {})
     made.run_control = control
     ids = [torch.tensor([5, 6, 7])] * 2
-    responses = [torch.tensor([3, 1]), torch.tensor([4, 5, 6])]
+    drawn = [[3, 1], [4, 5, 6]], [[-1.0] * 2, [-1.0] * 3]
+    monkeypatch.setattr(trl.GRPOTrainer, "_generate_single_turn", lambda *_: drawn)
+    monkeypatch.setattr(made, "use_vllm", True)
     made.model.train()
-    found = made._entropies(ids, responses)
+    found = made._respond(ids, torch.rand(2, 3)).entropies
     assert made.model.training
     made.model.eval()
     logits = made.policy.model(torch.tensor([[5, 6, 7, 4, 5]])).logits[0, 2:]
@@ -349,4 +351,4 @@ def test_a_sampler_without_entropies_is_followed_by_a_scoring_pass(made, monkeyp
     torch.testing.assert_close(found[1], expected.detach(), rtol=1e-5, atol=1e-7)
     assert [len(x) for x in found] == [2, 3]
     made.run_control = None
-    assert made._entropies(ids, responses) is None
+    assert made._respond(ids, torch.rand(2, 3)).entropies is None

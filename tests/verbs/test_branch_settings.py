@@ -107,7 +107,7 @@ def test_the_setting_reaches_the_trainer(key, parent, tmp_path, monkeypatch):
         begin(parent, tmp_path / str(number), changes)
         alarm = vars(made[-1].stateful["alarm"]) if given else {}
         plain = {name: x for name, x in alarm.items() if isinstance(x, (bool, int, float))}
-        seen.append((made[-1].sampling_batch, logging.getLogger("isentrope").level, plain))
+        seen.append((made[-1].options.sampling_batch, logging.getLogger("isentrope").level, plain))
     assert seen[0] != seen[1]
 
 

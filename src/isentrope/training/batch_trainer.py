@@ -121,11 +121,7 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
         if self.run_control is not None:
             outputs |= self._controlled(self.run_control, outputs)
         if self.options.longest_normaliser:
-            # L over the longest response of each sequence's group, exact while the ratio is 1
-            size = cast(int, self.num_generations)
-            lengths = outputs["completion_mask"].sum(1).view(-1, size)
-            longest = lengths.amax(1).repeat_interleave(size)
-            factor = self.max_completion_length / longest
+            factor = self._longest_factor(outputs)
             whole = outputs["advantages"].dim() == 1
             outputs["advantages"] = outputs["advantages"] * (factor if whole else factor[:, None])
         return outputs
@@ -140,6 +136,12 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
         )
         width = outputs["completion_mask"].shape[1]
         return control.columns(tokens, rewritten, outputs["advantages"], batch.mine, width)
+
+    def _longest_factor(self, outputs: dict[str, Any]) -> Tensor:
+        """L over the longest response of each sequence's group, exact while the ratio is 1."""
+        size = cast(int, self.num_generations)
+        lengths = outputs["completion_mask"].sum(1).view(-1, size)
+        return self.max_completion_length / lengths.amax(1).repeat_interleave(size)
 
     def _respond(self, prompt_ids: list[Tensor], uniforms: Tensor) -> DrawnResponses:
         if self.use_vllm:
