@@ -40,19 +40,33 @@ PRICES = (
     "none, because ΔH gained, or vanilla's ΔH or ΔJ, is not clearly of its sign",
 )
 """What the interval of a price says."""
-WORDS = {"delta_h": "ΔH", "delta_j": "ΔJ"}
 
 
 def printed_trial(result: TrialResult, folder: Path) -> Printed:
     """What each control gains over vanilla."""
-    for part in TITLES:
-        yield _gained(result, part)
+    for part, words in TITLES.items():
+        rows = [
+            {"control": entry.control, "strength": entry.strength, "did": entry.did}
+            | entry.part(part)
+            for entry in result.tried.values()
+        ]
+        columns = [
+            Column("control", "control", left=True),
+            Column("strength", "strength"),
+            Column("touched", _touched, 3),
+            Column("ΔH gained", "gained_delta_h"),
+            Column(interval_title(result), lambda row: ends(row["gained_delta_h"]), 2),
+        ]
+        if "delta_j" in result.vanilla[part]:
+            columns += [Column("ΔJ gained", "gained_delta_j"), Column("price", _price)]
+        columns.append(Column("over random", "over_random_delta_h", 1))
+        title = f"{result.policy.name}: gained over vanilla in one step, {words}"
+        yield Table(title, rows, columns)
     for part, plain in result.vanilla.items():
-        changes = named({WORDS[name]: change for name, change in plain.items()})
+        changes = named({"ΔH": plain["delta_h"], "ΔJ": plain.get("delta_j")})
         yield f"  vanilla      {changes} (ΔH in {plain['delta_h'].unit}), {part}"
-        if "delta_j" in plain:
-            for sentence in price_sentences(result, part):
-                yield f"  price        {sentence} ({part})"
+        for sentence in price_sentences(result, part) if "delta_j" in plain else ():
+            yield f"  price        {sentence} ({part})"
     yield f"  at           η = {result.eta:.3g}; figure in {folder / 'trial.png'}"
     for entry in result.tried.values():
         if entry.predicted is not None:
@@ -60,44 +74,6 @@ def printed_trial(result: TrialResult, folder: Path) -> Printed:
                 f"  strength     {entry.control} {entry.strength:.4g}: ΔH of the step "
                 f"{text(entry.step['delta_h'])}, predicted {entry.predicted:.3g}"
             )
-
-
-def price_sentences(result: TrialResult, part: str) -> list[str]:
-    """Which controls are worse than a lower rate, which better, and which are neither clearly."""
-    found: dict[str, dict[str, list[str]]] = {words: {} for words in PRICES}
-    lower_rate = [e.part(part).get("price") for e in result.tried.values() if e.control == SHRUNK]
-    ones = [1.0, *(price.value for price in lower_rate if price is not None)]  # beyond first order
-    for entry in result.tried.values():
-        if entry.control != SHRUNK:
-            same = found[_verdict(entry.part(part).get("price"), min(ones), max(ones))]
-            same.setdefault(entry.control, []).append(f"{entry.strength:.3g}")
-    each = {words: [f"{c} {', '.join(at)}" for c, at in of.items()] for words, of in found.items()}
-    return [f"{words}: {'; '.join(of)}" for words, of in each.items() if of]
-
-
-def _verdict(price: Estimate | None, low: float, high: float) -> str:
-    if price is None:
-        return PRICES[3]
-    return PRICES[0 if price.ci_low > high else 1 if price.ci_high < low else 2]
-
-
-def _gained(result: TrialResult, part: str) -> Table:
-    rows = [
-        {"control": entry.control, "strength": entry.strength, "did": entry.did} | entry.part(part)
-        for entry in result.tried.values()
-    ]
-    columns = [
-        Column("control", "control", left=True),
-        Column("strength", "strength"),
-        Column("touched", _touched, 3),
-        Column("ΔH gained", "gained_delta_h"),
-        Column(interval_title(result), lambda row: ends(row["gained_delta_h"]), 2),
-    ]
-    if "delta_j" in result.vanilla[part]:
-        columns += [Column("ΔJ gained", "gained_delta_j"), Column("price", _price)]
-    columns.append(Column("over random", "over_random_delta_h", 1))
-    title = f"{result.policy.name}: gained over vanilla in one step, {TITLES[part]}"
-    return Table(title, rows, columns)
 
 
 def _touched(row: dict[str, Any]) -> str:
@@ -108,6 +84,23 @@ def _touched(row: dict[str, Any]) -> str:
 def _price(row: dict[str, Any]) -> str:
     price = row.get("price")
     return MISSING if price is None else f"{price.value:.3g} {ends(price)}"
+
+
+def price_sentences(result: TrialResult, part: str) -> list[str]:
+    """Which controls are worse than a lower rate, which better, and which are neither clearly."""
+    found: dict[str, dict[str, list[str]]] = {words: {} for words in PRICES}
+    prices = {name: entry.part(part).get("price") for name, entry in result.tried.items()}
+    shrunk = [prices[name] for name, x in result.tried.items() if x.control == SHRUNK]
+    ones = [1.0, *(price.value for price in shrunk if price is not None)]  # beyond first order
+    for name, entry in result.tried.items():
+        if entry.control == SHRUNK:
+            continue
+        price, verdict = prices[name], 3
+        if price is not None:
+            verdict = 0 if price.ci_low > max(ones) else 1 if price.ci_high < min(ones) else 2
+        found[PRICES[verdict]].setdefault(entry.control, []).append(f"{entry.strength:.3g}")
+    each = {words: [f"{c} {', '.join(at)}" for c, at in of.items()] for words, of in found.items()}
+    return [f"{words}: {'; '.join(of)}" for words, of in each.items() if of]
 
 
 VANILLA = "vanilla"
@@ -143,23 +136,27 @@ def find_trial(ready: Prepared) -> TrialResult:
         against = {
             one.name: _against(one, masks=ready.config.trial.random_masks) for one in attempts
         }
-        shares = {against[x.name].get("over_random_"): x.did.get("touched", 0) for x in attempts}
-        for names, share in shares.items():
-            for draw, mask in enumerate(names or ()):
-                _add(paired, mask, steps.mask(share, draw))
-    pairs = {
-        (name, part, prefix): (f"{name}/{part}", tuple(f"{other}/{part}" for other in others))
-        for name, compared in against.items()
-        for part in PARTS
-        for prefix, others in compared.items()
-    }
-    measured = paired.changes(list(pairs.values()))
+        masks = {
+            mask: (one.did.get("touched", 0.0), draw)
+            for one in attempts
+            for draw, mask in enumerate(against[one.name].get("over_random_", ()))
+        }
+        for mask, share_and_draw in masks.items():
+            _add(paired, mask, steps.mask(*share_and_draw))
+    measured = paired.changes(
+        [
+            _pair(name, part, others)
+            for name, compared in against.items()
+            for part in PARTS
+            for others in compared.values()
+        ]
+    )
 
     def changes(name: str, part: str) -> dict[str, Estimate]:
         """Those of entropy and reward that there are, and a price."""
         found = {"": measured.changes[f"{name}/{part}"]}
-        for prefix in against.get(name, {}):
-            found[prefix] = measured.differences[pairs[name, part, prefix]]
+        for prefix, others in against.get(name, {}).items():
+            found[prefix] = measured.differences[_pair(name, part, others)]
         return {
             name: estimate
             for prefix, change in found.items()
@@ -210,6 +207,10 @@ def _attempts(
 def _add(paired: PairedSteps, name: str, trial: Trial) -> None:
     paired.add(f"{name}/step", trial.whole)
     paired.add(f"{name}/gradient", trial.gradient)
+
+
+def _pair(name: str, part: str, others: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    return f"{name}/{part}", tuple(f"{other}/{part}" for other in others)
 
 
 def _against(one: Attempt, *, masks: bool) -> dict[str, tuple[str, ...]]:

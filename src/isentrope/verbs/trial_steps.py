@@ -82,14 +82,28 @@ class TrialSteps:
                 f"The control {unfit[0]!r} cannot be tried in one step on a new batch: it acts "
                 "through ratios other than 1, or its coefficient changes with the steps of a run."
             )
-        self._ready = ready
+        self._ready, sampler = ready, ready.sampler
         self.plain = step = ready.step
         if added := step.components.get("control"):
             parts = {name: part for name, part in step.components.items() if name != "control"}
             without = axpy(-1.0, added, step.direction)
             self.plain = replace(step, direction=without, components=parts)
         needs = {self._build(name).needs for name in names if name not in STEP}
-        self.tokens = self._tokens(needs)
+        self.tokens = Tokens.of(
+            on_policy(ready.policy, ready.U),
+            ready.estimator.objective,
+            **ready.estimator.weighting(sampler.longest(ready.U)),
+            step=1,
+            seed=sampler.data.seeds["control"],
+        )
+        if "kept_mass" in needs:
+            kept = kept_mass(ready.policy, ready.U, self._build("lp_reg").min_p)
+            self.tokens = replace(self.tokens, kept_mass=kept)
+        if "influence" in needs:
+            effect = token_influence(
+                *(ready.policy, self.own, ready.U, self.tokens.weights, step.preconditioner)
+            )
+            self.tokens = replace(self.tokens, influence=effect)
 
     def _build(self, control: str, strength: float | None = None) -> Any:
         return build(control, strength, self._ready.config.trial.options.get(control))
@@ -148,24 +162,6 @@ class TrialSteps:
         sampler = replace(ready.sampler, data=data.model_copy(update=own))
         return sampler.evaluation({ids for r in taken for ids in prompts_of(r)})
 
-    def _tokens(self, needs: set[str | None]) -> Tokens:
-        ready, sampler = self._ready, self._ready.sampler
-        tokens = Tokens.of(
-            on_policy(ready.policy, ready.U),
-            ready.estimator.objective,
-            **ready.estimator.weighting(sampler.longest(ready.U)),
-            step=1,
-            seed=sampler.data.seeds["control"],
-        )
-        if "kept_mass" in needs:
-            kept = kept_mass(ready.policy, ready.U, self._build("lp_reg").min_p)
-            tokens = replace(tokens, kept_mass=kept)
-        if "influence" not in needs:
-            return tokens
-        P = ready.step.preconditioner
-        effect = token_influence(ready.policy, self.own, ready.U, tokens.weights, P)
-        return replace(tokens, influence=effect)
-
     @cached_property
     def entropy_gradient(self) -> Vector:
         """Gradient on the controls' own E, as a strength is judged on another one."""
@@ -208,10 +204,8 @@ class TrialSteps:
             *(ready.policy, halves, parts, step.preconditioner, ready.rate, Asked(limits=options))
         )
         whole, gradient = (axpy(1.0, x.component, v) for x, v in zip(found, parts, strict=True))
-        of_step, of_gradient = found
-        both = zip(PARTS, found, strict=True)
-        reasons = {part: of_part.reason for part, of_part in both if of_part.reason}
-        return Trial(whole, gradient, of_step.numbers, of_gradient.numbers, reasons)
+        reasons = {part: x.reason for part, x in zip(PARTS, found, strict=True) if x.reason}
+        return Trial(whole, gradient, found[0].numbers, found[1].numbers, reasons)
 
 
 def largest_strength(control: str, default: float) -> float:
