@@ -133,8 +133,8 @@ def two_of_them(state_dict):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (drop_one, r"no 'step' for parameter '.*layers.0.self_attn.v_proj.lora_A"),
-        (drop_key, r"no 'exp_avg_sq' for parameter '.*k_proj.lora_A"),
+        (drop_one, r"no 'step' of parameter '.*layers.0.self_attn.v_proj.lora_A"),
+        (drop_key, r"no 'exp_avg_sq' of parameter '.*k_proj.lora_A"),
         (reshape, r"k_proj.lora_B.* has shape \(8, 3\), but 'exp_avg' .* has \(3, 8\)"),
         (add_key, r"q_proj.lora_A.* 'exp_inf'"),
         (add_stranger, r"parameter 99, .*group"),

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from isentrope.models.checkpoint import foreign_file
-from isentrope.nouns.vectors import is_sharded, sharded_like
 from isentrope.policy.language_model import Policy
 from isentrope.system.checkpoint_folder import require_own_states
 from isentrope.system.errors import FileError, IsentropeError
@@ -29,10 +28,11 @@ from isentrope.update.parameter_names import PARTLY_FROZEN, SIDECAR, Names, name
 from isentrope.update.saved_state import (
     GATHER,
     before_first_step,
+    finite_number,
     groups_and_states,
-    require_moments,
+    read_moments,
     require_plausible,
-    require_steps,
+    require_shape,
 )
 
 OptimizerLike = str | Path | Mapping[str, Any] | torch.optim.Optimizer
@@ -154,7 +154,7 @@ def _by_name(
     )
     theta = dict(policy.model.named_parameters())
     for name, parameter in zip(ordered, parameters or (), strict=False):
-        _require_shape(theta, name, parameter, "the optimizer's parameter")
+        require_shape(theta, name, parameter, "the optimizer's parameter")
     places = [(k, index) for k, group in enumerate(groups) for index in group["params"]]
     by_name = dict(zip(ordered, places, strict=True))
     group_index = {name: by_name[name][0] for name in policy.names}
@@ -175,14 +175,10 @@ def _by_name(
             f"while {other[0]!r} has {float(held[other[0]]['lr'])}."
         )
     kept = {} if fresh else _kept(rule, held, saved_states)
-    require_moments(kept)
     return OptimizerState(
         rule=rule,
         groups=held,
-        moments={
-            name: {key: _entry(theta, name, key, x) for key, x in kept.get(name, {}).items()}
-            for name in held
-        },
+        moments={name: {} for name in held} | read_moments(kept, theta),
         learning_rate=rate,
         matched_by=source,
         warnings=(_FRESH,) if fresh else (),
@@ -190,7 +186,7 @@ def _by_name(
             name: x.dtype
             for name, of in kept.items()
             for key, x in reversed(of.items())  # the first one counts
-            if key != "step" and isinstance(x, Tensor)
+            if key != "step"
         },
         group_index=group_index,
     )
@@ -264,33 +260,10 @@ def _kept(
                 "rule of torch.optim writes: it is of another optimizer, whose step cannot be "
                 "computed."
             )
-    found: dict[str, dict[str, Any]] = {
-        name: state or {} for name, state in require_steps(states).items()
-    }
+        step = (state or {}).get("step")
+        if step is not None and not (finite_number(step) >= 1 and float(step).is_integer()):
+            raise ValueError(f"The step of parameter {name!r} is {step!r}, not a whole number.")
     return {
-        name: {key: found[name].get(key) for key in state_keys(rule, group)}
+        name: {key: (states[name] or {}).get(key) for key in state_keys(rule, group)}
         for name, group in held.items()
     }
-
-
-def _entry(theta: Mapping[str, Tensor], name: str, key: str, value: Any) -> Tensor | float:
-    if value is None:
-        raise ValueError(
-            f"The optimizer has no {key!r} for parameter {name!r}: its state is incomplete, or "
-            "of another optimizer with the settings of this one."
-        )
-    if key == "step":
-        return float(value)
-    _require_shape(theta, name, value, f"{key!r} of the optimizer")
-    like = theta[name]
-    return (sharded_like(value, like) if is_sharded(like) else value).double()
-
-
-def _require_shape(theta: Mapping[str, Tensor], name: str, tensor: Tensor, what: str) -> None:
-    shape = tuple(theta[name].shape)
-    if tuple(tensor.shape) != shape:
-        raise ValueError(
-            f"Parameter {name!r} has shape {shape}, but {what} matched to it has "
-            f"{tuple(tensor.shape)}: the order of the parameters is another (put their names into "
-            f"{SIDECAR} beside the file), or the model is, or this is one part of a sharded state."
-        )

@@ -88,8 +88,7 @@ def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
     """
     names = list(names)
     own = {id(p): name for name, p in model.named_parameters()}
-    every = list(model.named_parameters(remove_duplicate=False))
-    exact = {name: own[id(p)] for name, p in every}
+    exact = {name: own[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}
     adapters = ("default", *getattr(model, "peft_config", {}))
     plain: dict[str, dict[str, None]] = {}
     for alias, name in exact.items():
@@ -102,7 +101,18 @@ def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
     for name in names:
         fitting = [exact[name]] if name in exact else [*plain.get(plain_name(name, theirs), {})]
         if len(fitting) != 1:
-            raise ValueError(_refusal(name, fitting, list(own.values())))
+            (near,) = get_close_matches(name, own.values(), n=1, cutoff=0.0)
+            flat = (
+                " It is a flattened one of FSDP: save the state by FSDP.optim_state_dict, or by "
+                "get_optimizer_state_dict with full_state_dict."
+            )
+            raise ValueError(
+                f"The optimizer's parameter {name!r} is "
+                + (f"{fitting[0]!r} or {fitting[1]!r}" if fitting else "not one of the policy's")
+                + f" without the prefixes of FSDP, DDP, PEFT and torch.compile; the nearest name "
+                f"is {near!r}. The model, or its adapter, is another, or the model's own names are "
+                f"to be given in {SIDECAR}.{flat if FLAT_PARAMETER in name else ''}"
+            )
         spelt += fitting
     return spelt
 
@@ -110,28 +120,6 @@ def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
 def _neighbours(names: Iterable[str]) -> set[tuple[str, str]]:
     """Each two components that stand beside each other in a name, such as lora_A and default."""
     return set(chain.from_iterable(pairwise(name.split(".")) for name in names))
-
-
-def _refusal(name: str, fitting: Sequence[str], names: Sequence[str]) -> str:
-    if fitting:
-        return (
-            f"The optimizer's parameter {name!r} is ambiguous: without the prefixes of wrappers it "
-            f"is {fitting[0]!r} and {fitting[1]!r}. Give the model's own names in "
-            "parameter_names.json, in the optimizer's order."
-        )
-    if FLAT_PARAMETER in name:
-        return (
-            f"The optimizer's parameter {name!r} is a flattened one of FSDP, which has no name of "
-            "the model: save the state by FSDP.optim_state_dict or by "
-            "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict, with "
-            "full_state_dict."
-        )
-    near = get_close_matches(name, names, n=1, cutoff=0.0)
-    return (
-        f"The optimizer's parameter {name!r} is not one of the policy's; the nearest name is "
-        f"{near[0]!r}. Prefixes of FSDP, DDP, PEFT and torch.compile are known: the model, or its "
-        "adapter, is another."
-    )
 
 
 SIDECAR = "parameter_names.json"
@@ -218,7 +206,7 @@ def _own_names(policy: Policy, parameters: Sequence[nn.Parameter] | None) -> lis
     """Names by identity; None if the optimizer holds no Parameter of this model."""
     by_id = {id(p): name for name, p in policy.model.named_parameters()}
     names = [by_id.get(id(p)) for p in parameters or ()]
-    if all(name is None for name in names):
+    if not any(names):
         return None
     if None in names:
         raise ValueError(
@@ -230,52 +218,39 @@ def _own_names(policy: Policy, parameters: Sequence[nn.Parameter] | None) -> lis
 
 def _flat(names: Names, sizes: Sequence[int]) -> list[str]:
     """Names in the optimizer's order, their number checked in total or group by group."""
-    if any(not isinstance(name, str) for name in names):
-        lists = [list(part) for part in names]
-        if [len(part) for part in lists] != list(sizes):
-            raise ValueError(
-                f"The names come in groups of {[len(part) for part in lists]}, but the "
-                f"optimizer's param groups hold {list(sizes)} parameters."
-            )
-        return list(chain.from_iterable(lists))
-    flat = [str(name) for name in names]
-    if len(flat) != sum(sizes):
-        raise ValueError(
-            f"There are {len(flat)} names for the {sum(sizes)} parameters of the optimizer."
-        )
-    return flat
+    in_groups = any(not isinstance(name, str) for name in names)
+    lists = [list(part) for part in names] if in_groups else [[str(name) for name in names]]
+    found, held = [len(part) for part in lists], list(sizes) if in_groups else [sum(sizes)]
+    if found != held:
+        raise ValueError(f"The optimizer's groups hold {held} parameters, and {found} are named.")
+    return list(chain.from_iterable(lists))
 
 
 def _hugging_face_order(
     policy: Policy, groups: Sequence[Mapping[str, Any]], sizes: Sequence[int]
 ) -> list[str]:
     """Trainable names as transformers.Trainer hands them to its optimizer."""
+    cure = f"pass names=, or put {SIDECAR} beside the file."
+    if len(groups) > 2:
+        raise ValueError(f"The optimizer has {len(groups)} param groups and no names: {cure}")
     if len(groups) == 1:
         every = [name for name, _ in policy.model.named_parameters()]
-        return _sized(every if sizes[0] == len(every) else list(policy.names), sizes[0], 0)
-    if len(groups) > 2:
-        raise ValueError(
-            f"The optimizer has {len(groups)} param groups and no parameter names: pass names=, "
-            f"or put {SIDECAR} beside the file."
-        )
-    from transformers import Trainer
+        parts = [every if sizes[0] == len(every) else list(policy.names)]
+    else:
+        from transformers import Trainer
 
-    # The method reads nothing of the trainer itself, so the rule is the installed library's own.
-    decayed = set(Trainer.get_decay_parameter_names(cast(Any, None), policy.model))
-    first = [name for name in policy.names if name in decayed]
-    second = [name for name in policy.names if name not in decayed]
-    if second and groups[1].get("weight_decay"):
-        raise ValueError(
-            "The second param group has weight decay, so the groups are not Hugging Face's decay "
-            f"and no-decay: pass names=, or put {SIDECAR} beside the file."
-        )
-    return _sized(first, sizes[0], 0) + _sized(second, sizes[1], 1)
-
-
-def _sized(names: list[str], size: int, group: int) -> list[str]:
-    if len(names) != size:
-        raise ValueError(
-            f"Param group {group} holds {size} parameters where the policy has {len(names)}: "
-            f"without names they cannot be matched. {PARTLY_FROZEN}"
-        )
-    return names
+        # The method reads nothing of the trainer itself: the rule is the installed library's own.
+        decayed = set(Trainer.get_decay_parameter_names(cast(Any, None), policy.model))
+        parts = [[name for name in policy.names if (name in decayed) == of] for of in (True, False)]
+        if parts[1] and groups[1].get("weight_decay"):
+            raise ValueError(
+                "The second param group has weight decay, so the groups are not Hugging Face's "
+                f"decay and no-decay: {cure}"
+            )
+    for group, (names, size) in enumerate(zip(parts, sizes, strict=True)):
+        if len(names) != size:
+            raise ValueError(
+                f"Param group {group} holds {size} parameters where the policy has {len(names)}: "
+                f"without names they cannot be matched. {PARTLY_FROZEN}"
+            )
+    return list(chain.from_iterable(parts))

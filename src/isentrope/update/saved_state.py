@@ -16,10 +16,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from isentrope.nouns.vectors import first_false, read_numbers
+from isentrope.nouns.vectors import first_false, is_sharded, sharded_like
 from isentrope.system.reading import read_json
+from isentrope.update.parameter_names import SIDECAR
 
-_SQUARES = ("'exp_avg_sq'", "'square_avg'", "'max_exp_avg_sq'")
+_SQUARES = ("exp_avg_sq", "square_avg")
 
 
 def require_plausible(group: Mapping[str, Any], what: str) -> None:
@@ -40,56 +41,64 @@ def require_plausible(group: Mapping[str, Any], what: str) -> None:
                 raise ValueError(f"{key} of {what} is {group[key]!r}, not {words}.")
 
 
-def require_moments(states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse moments that no gradient leaves, by their values.
+def read_moments(
+    moments: Mapping[str, Mapping[str, Any]], like: Mapping[str, Tensor]
+) -> dict[str, dict[str, Any]]:
+    """Moments in float64, as their parameters are laid out; refused where no gradient leaves them.
 
     Args:
-        states: By parameter name, moments by key; what is no tensor is passed over.
+        moments: By parameter name, tensors by key, and `step`.
+        like: The parameters.
+
+    Returns:
+        The same entries; steps are numbers.
 
     Raises:
-        ValueError: If one holds no numbers, one that is not finite, or a square below 0.
+        ValueError: If one is missing, of another shape, no numbers, not finite, or a square below
+            0; or a step is no whole number above 0.
     """
-    moments = {
-        f"{key!r} of parameter {name!r}": x
-        for name, state in states.items()
-        for key, x in state.items()
-        if key != "step" and isinstance(x, Tensor)
-    }
-    for what, moment in moments.items():
-        if moment.layout != torch.strided or moment.is_meta or not moment.is_floating_point():
-            kind = "meta" if moment.is_meta else f"{moment.layout} {moment.dtype}"
-            raise ValueError(f"The moment {what} is of type {kind}, not plain floating point.")
-    least = {n: 0.0 if n.startswith(_SQUARES) else -math.inf for n in moments}
-    sound = {n: (x.isfinite() & (x >= least[n])).all() for n, x in moments.items()}
+    read: dict[str, dict[str, Any]] = {}
+    sound: dict[str, Tensor] = {}
+    for name, entries in moments.items():
+        read[name] = {}
+        for key, x in entries.items():
+            what = f"{key!r} of parameter {name!r}"
+            if x is None:
+                raise ValueError(
+                    f"The optimizer has no {what}: its state is incomplete, or of another "
+                    "optimizer with the settings of this one."
+                )
+            if key == "step":
+                read[name][key] = float(x)
+                continue
+            require_shape(like, name, x, f"{key!r} of the optimizer")
+            if x.layout != torch.strided or x.is_meta or not x.is_floating_point():
+                kind = "meta" if x.is_meta else f"{x.layout} {x.dtype}"
+                raise ValueError(f"The moment {what} is of type {kind}, not plain floating point.")
+            least = 0.0 if key in _SQUARES else -math.inf
+            sound[what] = (x.isfinite() & (x >= least)).all()
+            whole = sharded_like(x, like[name]) if is_sharded(like[name]) else x
+            read[name][key] = whole.double()
     if what := first_false(sound):
         raise ValueError(
             f"The moment {what} in the optimizer's state is not finite, or negative where it is a "
             "mean of squares: training diverged before it was saved, or the file is damaged."
         )
+    return read
 
 
-def require_steps(states: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuse numbers of steps that are no whole numbers above 0.
-
-    Args:
-        states: By parameter name; None for a parameter without.
-
-    Returns:
-        The same; a device that holds steps is asked for all of them at once.
-
-    Raises:
-        ValueError: Naming the parameter.
-    """
-    steps = {n: s["step"] for n, s in states.items() if s and s.get("step") is not None}
-    there = {n: x for n, x in steps.items() if isinstance(x, Tensor) and x.is_cuda}
-    steps |= zip(there, read_numbers(x.sum() for x in there.values()), strict=True)
-    for name, step in steps.items():
-        if not (_number(step) >= 1 and float(step).is_integer()):
-            raise ValueError(f"The step of parameter {name!r} is {step!r}, not a whole number.")
-    return {**states, **{n: {**states[n], "step": step} for n, step in steps.items()}}
+def require_shape(theta: Mapping[str, Tensor], name: str, tensor: Tensor, what: str) -> None:
+    """Refuse a tensor of another shape than its parameter."""
+    shape = tuple(theta[name].shape)
+    if tuple(tensor.shape) != shape:
+        raise ValueError(
+            f"Parameter {name!r} has shape {shape}, but {what} matched to it has "
+            f"{tuple(tensor.shape)}: the order of the parameters is another (put their names into "
+            f"{SIDECAR} beside the file), or the model is, or this is one part of a sharded state."
+        )
 
 
-def _number(value: Any) -> float:
+def finite_number(value: Any) -> float:
     """A finite number, or NaN for what is none."""
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_meta or value.dtype == torch.bool:
@@ -102,12 +111,12 @@ def _number(value: Any) -> float:
 
 def _are_betas(value: Any) -> bool:
     pair = isinstance(value, (list, tuple)) and len(cast("list[Any]", value)) == 2
-    return pair and all(0 <= _number(x) < 1 for x in cast("list[Any]", value))
+    return pair and all(0 <= finite_number(x) < 1 for x in cast("list[Any]", value))
 
 
 _SETTINGS: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("lr", "eps", "weight_decay", "momentum", "dampening", "alpha"): (
-        lambda value: _number(value) >= 0,
+        lambda value: finite_number(value) >= 0,
         "a number of 0 or more",
     ),
     ("amsgrad", "decoupled_weight_decay", "differentiable", "maximize", "nesterov"): (
@@ -186,21 +195,16 @@ def before_first_step(file: Path) -> bool:
 def _inner(saved: Any) -> Mapping[str, Any]:
     """The state_dict itself, one level deeper or laid out flat."""
     within = _mapping(saved)
-    found = [x for x in within.values() if _is_state_dict(x)]
-    if _is_state_dict(within):
-        found = [within]
-    if len(found) != 1:
+    candidates = [within, *map(_mapping, within.values())]
+    is_whole = [{str(key).partition(".")[0] for key in x} >= _PARTS for x in candidates]
+    found = [x for x, whole in zip(candidates, is_whole, strict=True) if whole]
+    if len(found) != 1 and not is_whole[0]:
         keys = [str(key) for key in within][:4] if within else type(saved).__name__
         raise ValueError(
             "The optimizer must be a path, a torch optimizer or its state_dict with the keys "
             f"'state' and 'param_groups', at most one level deeper; got {keys}."
         )
-    (state,) = found
-    return state if _PARTS.issubset(state) else _nested(state)
-
-
-def _is_state_dict(value: Any) -> bool:
-    return {str(key).partition(".")[0] for key in _mapping(value)} >= _PARTS
+    return found[0] if _PARTS.issubset(found[0]) else _nested(found[0])
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
