@@ -18,7 +18,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.batches import Groups, update_batch
 from isentrope.sampling.tasks import Task
 from isentrope.system.checkpoint_folder import step_name
-from isentrope.training.step_log import metrics
+from isentrope.training.update_batches import metrics
 from isentrope.update.objective import token_weights
 
 

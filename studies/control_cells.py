@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isentrope.training.stops import TrainingDivergedError
+from isentrope.training.checkpoints import TrainingDivergedError
 from studies.control_runs import (
     SETTINGS,
     Run,

@@ -18,7 +18,7 @@ from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import sft_options
 from isentrope.verbs.kinds import load_any
 from isentrope.verbs.plan import plan
-from tests.planning.test_training_memory import QWEN as SHAPES
+from tests.planning.test_memory import QWEN as SHAPES
 
 pytest.importorskip("trl")
 ROOT = Path(__file__).parent.parent

@@ -6,7 +6,7 @@ import torch
 from isentrope.attribution.gradients.gradient_store import GradientStore
 from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.models.precision import Precision
-from isentrope.planning.gauge import Alive, Meter
+from isentrope.planning.memory import Alive, Meter
 from isentrope.planning.plan import (
     STEP_VECTORS,
     Plan,

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from isentrope.training.stops import TrainingDivergedError, require_finite_state
+from isentrope.training.checkpoints import TrainingDivergedError, require_finite_state
 from tests.training import runs
 
 

@@ -10,6 +10,7 @@ A checkpoint's manifest says which files it was written with (`system.manifest`)
 """
 
 import json
+import math
 import operator
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -18,15 +19,16 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from torch import Tensor, nn
 from transformers import TrainerCallback
 
+from isentrope.nouns.vectors import first_false, local_part
 from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder, step_name
 from isentrope.system.files import fresh_folder, publish_folder
-from isentrope.system.processes import barrier, rank
+from isentrope.system.processes import barrier, gather, rank
 from isentrope.system.reading import read_json, read_tensors, reading
 from isentrope.trainers.convert.distributed import METADATA, require_inert
 from isentrope.training.run_files import WRITING, RunFiles
-from isentrope.training.stops import require_finite_state
 
 STATE = "isentrope_state.json"
 _REMEDY = (
@@ -224,3 +226,61 @@ def _parts(checkpoint: Path, sharded: bool, scaled: bool) -> Iterator[str]:
     with reading(checkpoint / CONTRACT, _REMEDY):
         n = operator.index((CheckpointFolder(checkpoint).contract or {}).get("world_size", 1))
     yield from ["rng_state.pth"] if n == 1 else [f"rng_state_{i}.pth" for i in range(n)]
+
+
+class TrainingDivergedError(RuntimeError):
+    """A loss, gradient norm, parameter or optimizer moment is NaN or infinite."""
+
+
+def require_finite_number(step: int, name: str, number: float, last_good: Path | None) -> None:
+    """Stop training at a number that is not finite; every process must have the same number.
+
+    Args:
+        step: The step.
+        name: Its name in the message.
+        number: The number.
+        last_good: The latest checkpoint, or None.
+
+    Raises:
+        TrainingDivergedError: If it is not; the message names the step, the number and the latest
+            checkpoint.
+    """
+    if not math.isfinite(number):
+        raise TrainingDivergedError(_message(step, f"{name} is {number}", last_good))
+
+
+def require_finite_state(
+    step: int, model: nn.Module, optimizer: Any, last_good: Path | None = None
+) -> None:
+    """Stop training at a parameter or moment that is not finite; every process must call this.
+
+    Args:
+        step: The step.
+        model: The model; frozen parameters are not checked.
+        optimizer: Its optimizer, or None.
+        last_good: The latest checkpoint, or None.
+
+    Raises:
+        TrainingDivergedError: If a value is not finite; the message names the step, the parameter
+            and the latest checkpoint.
+    """
+    states, tensors = getattr(optimizer, "state", {}), dict[str, Tensor]()
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            tensors[f"Parameter {name!r}"] = parameter.detach()
+            for key, value in (states.get(parameter) or {}).items():
+                if isinstance(value, Tensor) and value.is_floating_point():
+                    tensors[f"The optimizer's {key!r} of parameter {name!r}"] = value
+    finite = {name: local_part(x).isfinite().all() for name, x in tensors.items()}
+    bad = next((name for name in gather(first_false(finite)) if name), None)
+    if bad is not None:
+        raise TrainingDivergedError(_message(step, f"{bad} holds NaN or infinity", last_good))
+
+
+def _message(step: int, cause: str, last_good: Path | None) -> str:
+    good = f"the last good checkpoint is {last_good}" if last_good else "no checkpoint was saved"
+    return (
+        f"Training stops at step {step}, which is not saved: {cause[0].lower()}{cause[1:]}; {good}."
+        " Resuming would fail again at the same step: start a new run with a lower learning rate, "
+        "or correct the setting that is not a number."
+    )

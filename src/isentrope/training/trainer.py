@@ -29,11 +29,16 @@ from isentrope.system.checkpoint_folder import require_own_states, step_name
 from isentrope.system.files import write_file
 from isentrope.system.processes import rank
 from isentrope.training.batch_trainer import BatchTrainer, RunOptions
-from isentrope.training.checkpoints import SaveStart, WholeCheckpoints, restore_state, write_state
+from isentrope.training.checkpoints import (
+    SaveStart,
+    WholeCheckpoints,
+    require_finite_number,
+    require_finite_state,
+    restore_state,
+    write_state,
+)
 from isentrope.training.run_files import RunFiles
-from isentrope.training.step_log import rollout_table, step_metrics
-from isentrope.training.stops import require_finite_number, require_finite_state
-from isentrope.training.update_batches import UpdateBatches
+from isentrope.training.update_batches import UpdateBatches, rollout_table, step_metrics
 
 
 class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):

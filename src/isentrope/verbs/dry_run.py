@@ -18,9 +18,8 @@ import torch
 from isentrope.config.measure import MeasureConfig
 from isentrope.models.batching import share_of_limits
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.planning.gauge import Alive, Meter
+from isentrope.planning.memory import Alive, Meter, cache_bytes
 from isentrope.planning.plan import Plan, Stage
-from isentrope.planning.training_memory import cache_bytes
 from isentrope.policy.language_model import Policy
 from isentrope.results.verbs import VERBS
 from isentrope.runs.checkpoints import Subject

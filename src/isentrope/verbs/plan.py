@@ -2,7 +2,7 @@
 
 Every response is taken to be as long as it may be. A measuring verb is run on small shares of its
 batches (`verbs.dry_run`); where that cannot be, what is held by shapes alone is all that is said.
-A training is planned by shapes alone (`planning.training_memory`).
+A training is planned by shapes alone (`planning.memory`).
 """
 
 import logging
@@ -18,6 +18,7 @@ from isentrope.config.io import load_config
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.train import ModelConfig, SftConfig, TrainConfig
 from isentrope.config.trl import planned_fields
+from isentrope.planning.memory import cache_bytes, held_in_training, pass_bytes
 from isentrope.planning.plan import (
     DoesNotFitError,
     Plan,
@@ -28,7 +29,6 @@ from isentrope.planning.plan import (
     memory_of,
     meta_model,
 )
-from isentrope.planning.training_memory import cache_bytes, held_in_training, pass_bytes
 from isentrope.results.verbs import INFLUENCE, MEASURE, VERBS
 from isentrope.runs.checkpoints import find_checkpoints
 from isentrope.runs.study import plan_study

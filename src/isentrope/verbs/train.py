@@ -41,9 +41,8 @@ from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
 from isentrope.system.memory import is_lack_of_memory
 from isentrope.system.processes import barrier, from_first, join_processes, rank
-from isentrope.training.checkpoints import StopAt, require_resumable
+from isentrope.training.checkpoints import StopAt, TrainingDivergedError, require_resumable
 from isentrope.training.run_files import RunFiles
-from isentrope.training.stops import TrainingDivergedError
 from isentrope.verbs.prepare_training import prepare_training
 
 C = TypeVar("C", TrainConfig, SftConfig)

@@ -9,8 +9,7 @@ from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.planning.gauge import Alive
-from isentrope.planning.training_memory import TILE, cache_bytes, held_in_training, pass_bytes
+from isentrope.planning.memory import TILE, Alive, cache_bytes, held_in_training, pass_bytes
 from isentrope.training.models import load_trainable
 from isentrope.verbs.plan import plan, untrained
 from tests import cases
