@@ -3,8 +3,7 @@
 import torch
 
 from isentrope.nouns.vectors import require_same_names
-from isentrope.oracle.richardson import gradients
-from isentrope.oracle.tree import Tree
+from isentrope.oracle.plain import Tree, gradients
 
 
 def exact_kernel(exact, preconditioner=None, rows=None, columns=None):

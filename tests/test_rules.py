@@ -23,7 +23,6 @@ LONG_FILES = {
     "nouns/estimate.py",
     "sampling/generate.py",
     "system/files.py",
-    "system/inert.py",
     "system/reading.py",
 }
 """Files of more than `MAX_LINES` lines."""

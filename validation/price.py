@@ -22,7 +22,7 @@ from isentrope.estimators.price import price_of_step
 from isentrope.estimators.sample import trust_of_change
 from isentrope.nouns.estimate import Estimate
 from isentrope.oracle import ExactPolicy, enumerate_policy
-from isentrope.oracle.richardson import derivatives
+from isentrope.oracle.plain import derivatives
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.token_statistics import Scores
 from validation.coverage import ETAS, Enumerated, rows_of

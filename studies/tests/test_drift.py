@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from isentrope.nouns.vectors import axpy
-from isentrope.oracle.richardson import gradients
-from isentrope.oracle.tree import Tree
+from isentrope.oracle.plain import Tree, gradients
 from isentrope.policy.gradient import weighted_gradient
 from studies.drift import separate_drift
 from tests import cases

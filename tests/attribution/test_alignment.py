@@ -10,7 +10,7 @@ from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.attribution.gradients.groups import GradientGroups, gradients_by_group, of_reward
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.vectors import dot, multiply
-from isentrope.oracle.richardson import gradients
+from isentrope.oracle.plain import gradients
 from tests import cases
 from tests.estimators.test_paired import batch, rewards_of
 

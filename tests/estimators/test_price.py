@@ -11,7 +11,7 @@ from isentrope.estimators.price import price_of_step, price_statistics
 from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.oracle import enumerate_policy
-from isentrope.oracle.richardson import derivatives
+from isentrope.oracle.plain import derivatives
 from isentrope.policy.scoring import score, score_along
 from tests import cases
 from tests.estimators.test_paired import batch, expected_reward, rewards_of

@@ -10,7 +10,7 @@ import torch
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.functional import EstimatorOptions, along
 from isentrope.estimators.reward_change import RewardMean, reward_change
-from isentrope.oracle.richardson import derivatives
+from isentrope.oracle.plain import derivatives
 from isentrope.policy.scoring import score_along
 from isentrope.policy.token_statistics import Scores
 from tests import cases

@@ -3,13 +3,13 @@
     ℋ(θ) = 1/P Σ_p Σ_t π_θ(t|p) Σ_k H_k,     N(θ) = 1/P Σ_p Σ_t π_θ(t|p) T,     h = ℋ/N
 
 in float64, with π_θ(t|p) = e^S: no sampling, no weights, no estimator. ΔH(η) is a difference of
-this function itself, and every derivative is a combination of differences of it (`richardson`): δH₁
+this function itself, and every derivative is a combination of differences of it (`plain`): δH₁
 is accurate to about 1e-12 of its size, δH₂ to 1e-10, ∂S to 1e-10.
 
 The oracle shares with the estimators the model, the enumeration's container (`Rollouts`) and
 `Precision.active`, which keeps the model's arithmetic in float64. It shares neither autograd in any
 mode nor the scorer: prefixes go unpadded through the model's own forward and torch's `log_softmax`
-(`tree`), not through micro-batches, the decoder alone and the chunked softmax.
+(`plain`), not through micro-batches, the decoder alone and the chunked softmax.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from torch import Tensor
 from isentrope.nouns.estimate import Functional
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm
-from isentrope.oracle.richardson import derivatives, gradients, unflattened
-from isentrope.oracle.tree import Tree
+from isentrope.oracle.plain import Tree, derivatives, gradients, unflattened
 from isentrope.policy.language_model import Policy
 
 LARGEST = 200_000
