@@ -20,7 +20,8 @@ WATCHED = {
     *("load_file", "safe_open", "ZipFile", "unpack_archive", "Unpickler", "_Unpickler"),
     *("read_table", "read_schema", "read_metadata", "ParquetFile", "read_parquet", "read_csv"),
     *("read_pickle", "spec_from_file_location", "exec_module", "import_module", "__import__"),
-    *("exec", "eval", "Popen", "system", "check_output", "full_load", "unsafe_load", "safe_load"),
+    *("exec", "eval", "run_path", "Popen", "system", "check_output", "full_load", "unsafe_load"),
+    "safe_load",
     *("Process", "LLM", "all_gather_object", "broadcast_object_list", "fromfile", "memmap"),
     *("dcp_to_torch_save", "load_state_dict_from_url", "load_peft_weights"),
 }
@@ -56,9 +57,7 @@ LISTED = {
         *("tokenizer.apply_chat_template", "context.Process", "json.loads"),
     },
     "sampling/tasks/gsm8k.py": {"load_dataset"},
-    "sampling/tasks/__init__.py": {
-        *("importlib.util.spec_from_file_location", "spec.loader.exec_module"),
-    },
+    "sampling/tasks/__init__.py": {"runpy.run_path"},
     "system/memory.py": {"psutil.Process"},  # which starts none
     "verbs/train.py": {"trainer.train"},
     "verbs/sft.py": {"trainer.train"},

@@ -11,7 +11,7 @@ import torch
 
 from isentrope.config.measure import CheckpointConfig, PolicyConfig
 from isentrope.config.stages import SamplingConfig
-from isentrope.models.checkpoint import foreign_layout, require_checkpoint
+from isentrope.models.checkpoint import CONVERTED, require_checkpoint
 from isentrope.models.sharding import shard_base
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import tokens_in
@@ -165,11 +165,10 @@ def _optimizer(checkpoint: Path, given: str | None) -> Path:
     path = Path(given).expanduser() if given else checkpoint
     file = path / "optimizer.pt" if path.is_dir() else path
     if not file.is_file():
-        if foreign := foreign_layout(path):
-            raise FileNotFoundError(f"There is no optimizer state at {file}: {foreign}")
         raise FileNotFoundError(
             f"There is no optimizer state at {file}, so the step is not known: save optimizer.pt "
-            "with the checkpoint, or set checkpoint.optimizer_path."
+            "with the checkpoint, or set checkpoint.optimizer_path, such as to an optimizer.bin of "
+            f"accelerate. {CONVERTED}"
         )
     return file
 

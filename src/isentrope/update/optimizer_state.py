@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from isentrope.models.checkpoint import foreign_file
+from isentrope.models.checkpoint import CONVERTED
 from isentrope.policy.language_model import Policy
 from isentrope.system.checkpoint_folder import require_own_states
 from isentrope.system.errors import FileError, IsentropeError
@@ -210,12 +210,12 @@ def _read(file: Path) -> tuple[Any, Names | None]:
     verify(file.parent)
     sidecar = file.with_name(SIDECAR)
     names = read_names(sidecar) if sidecar.is_file() else None
-    return read_torch(file, foreign_file(file) or _CURE), names
+    return read_torch(file, _CURE), names
 
 
 _CURE = (
     "It should hold tensors and plain values alone: save optimizer.state_dict() by torch.save; "
-    f"where its tensors are sharded (DTensor), {GATHER}."
+    f"where its tensors are sharded (DTensor), {GATHER}. {CONVERTED}"
 )
 
 

@@ -11,9 +11,9 @@ with `prompts` and `reward` is a whole task. The file is run when the task is lo
 of the user's own.
 """
 
-import importlib.util
 import inspect
 import re
+import runpy
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -106,17 +106,13 @@ def _of_file(file: Path, name: str) -> Any:
     """What a Python file defines."""
     if not file.is_file():
         raise FileNotFoundError(f"There is no file {file} (task {file}:{name}).")
-    spec = importlib.util.spec_from_file_location(f"isentrope_task_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        defined = runpy.run_path(str(file), run_name=f"isentrope_task_{file.stem}")
     except Exception as error:  # any error of the user's file
         raise ValueError(f"{file} does not run: {type(error).__name__}: {error}") from error
-    if not hasattr(module, name):
+    if name not in defined:
         raise ValueError(f"{file} defines no {name!r} (task {file}:{name}).")
-    return getattr(module, name)
+    return defined[name]
 
 
 class RewardedPrompts(PromptFile):
