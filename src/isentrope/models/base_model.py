@@ -37,38 +37,23 @@ def adapter_base(folder: Path, chosen: str | Path | None = None, *, allow_hub: b
         A folder that is there, or a name on the model hub.
 
     Raises:
-        FileNotFoundError: If it is a path that does not exist, or no base is named.
-        ValueError: If it is a name on the hub that only the adapter gives.
+        FileNotFoundError: If it is a path that does not exist, no base is named, or it is a name on
+            the hub that only the adapter gives.
     """
     if chosen is None and (own := _of_run(folder)) is not None:
         return str(own)
     named = CheckpointFolder(folder).adapter.get("base_model_name_or_path")
     source = str(chosen if chosen is not None else named or "")
-    if not source:
-        raise FileNotFoundError(
-            f"The adapter in {folder} does not name its base model: set checkpoint.base_model "
-            "(base_model in Python)."
-        )
-    if (path := Path(source).expanduser()).exists():
+    if source and (path := Path(source).expanduser()).exists():
         return str(path)
-    is_name = HUB_NAME.fullmatch(source) is not None
-    if is_name and chosen is not None:
+    if HUB_NAME.fullmatch(source) and (allow_hub or chosen is not None):
         return source
-    first, *rest = Path(source).parts  # a folder here, or one above the adapter
-    of_folder = rest and (Path(first).is_dir() or first in folder.resolve().parts)
-    if not is_name or (of_folder and not _cached(source)):
-        raise FileNotFoundError(
-            f"The base model of the adapter in {folder}, {source}, does not exist relative to "
-            f"{Path.cwd()}: give its location, or that it is a name on the hub, with base_model "
-            f"(checkpoint.base_model)."
-        )
-    if not allow_hub:
-        raise ValueError(
-            f"The adapter in {folder} names {source} on the model hub as its base: set "
-            "checkpoint.allow_hub=true (model.allow_hub in training, allow_hub=True in Python) to "
-            "load it from there, or give the base yourself (checkpoint.base_model)."
-        )
-    return source
+    raise FileNotFoundError(
+        f"The base model of the adapter in {folder}, {source or 'which it does not name'}, does "
+        f"not exist relative to {Path.cwd()}: give its folder, or its name on the model hub, by "
+        "checkpoint.base_model (base_model in Python), or, where it is one of the hub, set "
+        "checkpoint.allow_hub=true (model.allow_hub in training, allow_hub=True in Python)."
+    )
 
 
 def _of_run(folder: Path) -> Path | None:
@@ -85,19 +70,15 @@ def _of_run(folder: Path) -> Path | None:
     return run / named if (run / named / "config.json").is_file() else None
 
 
-def _cached(name: str, file: str = "config.json") -> bool:
-    from huggingface_hub import try_to_load_from_cache
-
-    return isinstance(try_to_load_from_cache(name, file), str)
-
-
 def has_weights(source: str) -> bool:
     """Whether the weights of a folder, or of a name on the hub, are on this machine."""
     if Path(source).exists():
         return any(Path(source).glob("*.safetensors"))
+    from huggingface_hub import try_to_load_from_cache
     from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-    return any(_cached(source, file) for file in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME))
+    files = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
+    return any(isinstance(try_to_load_from_cache(source, file), str) for file in files)
 
 
 def causal_lm(source: str | Path, **options: Any) -> Any:
