@@ -42,7 +42,7 @@ test: $(STAMP)  ## run the fast tests and the doctests
 NUMERICAL := $(addprefix tests/,estimators golden gpu oracle attribution/test_gram.py \
 	attribution/test_influence.py attribution/test_sequence_gradients.py attribution/test_second_order.py \
 	checks/test_planted_faults.py models/test_logits.py models/test_padding.py models/test_precision.py \
-	policy/test_scoring.py policy/test_short_steps.py sampling/test_generate.py update/test_step.py)
+	policy/test_scoring.py sampling/test_generate.py update/test_step.py)
 
 test-portable: $(STAMP)  ## run the numerical tests with the plainest CPU kernels, and with two threads
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile $(NUMERICAL)

@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 import isentrope
 
 ROOT = Path(__file__).parents[1]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PINS = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()[1:]
 PINNED = {canonicalize_name(r.name): r for r in map(Requirement, PINS)}
@@ -42,3 +43,10 @@ def test_every_dependency_is_pinned_within_its_range():
 def test_every_pin_is_one_version():
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in PINS)
     assert len(PINNED) == len(PINS)
+
+
+def test_every_test_that_the_makefile_names_exists():
+    named = re.search(r"NUMERICAL := \$\(addprefix tests/,(.*?)\)", MAKEFILE, re.S)
+    files = named[1].replace("\\", " ").split()
+    assert len(files) > 5
+    assert [file for file in files if not (ROOT / "tests" / file).exists()] == []
