@@ -2,11 +2,18 @@
 
 Functions are given by their names and imported when their verb is called, so that `--version` and
 `--help` load no torch. Verbs that measure are rows of `results.verbs`.
+
+Ctrl-C, SIGTERM and SIGHUP stop a verb: it cleans up, says what is kept, and ends with status
+128 + n. The command line alone installs these handlers; the library leaves signals as they are. A
+second signal ends the process at once.
 """
 
 import gc
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from pkgutil import resolve_name as load
@@ -15,7 +22,6 @@ from typing import Any
 import typer
 
 from isentrope.cli import options
-from isentrope.cli.interrupts import stopped_by_signals
 from isentrope.results.verbs import VERBS
 
 
@@ -126,6 +132,62 @@ CONFIG_COMMANDS = (
         help="Check CONFIG: its keys and values, and that the files it names are there.",
     ),
 )
+
+
+_NAMES = {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGHUP": "SIGHUP"}
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal has asked the verb to stop.
+
+    Attributes:
+        number: The signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+    @property
+    def status(self) -> int:
+        """The exit status that shells expect."""
+        return 128 + self.number
+
+    @property
+    def cause(self) -> str:
+        """The name of the signal, as a user knows it."""
+        return _NAMES[signal.Signals(self.number).name]
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Raise `Interrupted` in this block when a signal asks to stop; ignored signals stay so.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        Interrupted: In the main thread, at the next step of Python.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    replaced = [n for n in numbers if before[n] not in (signal.SIG_IGN, None)]
+
+    def stop(number: int, frame: Any) -> None:
+        for each in replaced:
+            signal.signal(each, signal.SIG_DFL)
+        raise Interrupted(number)
+
+    for number in replaced:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in replaced:
+            signal.signal(number, before[number])
 
 
 def add_to(app: typer.Typer, verbs: tuple[Command, ...]) -> None:

@@ -27,9 +27,8 @@ from rich.logging import RichHandler
 from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
-from isentrope.cli.commands import Command
+from isentrope.cli.commands import Command, Interrupted
 from isentrope.cli.console import err, out
-from isentrope.cli.interrupts import Interrupted
 from isentrope.cli.main import settings
 from isentrope.cli.options import asked
 from isentrope.system.errors import IsentropeError

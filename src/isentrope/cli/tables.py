@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import typer
@@ -37,32 +36,26 @@ def printed_branches(branched: Branched) -> Printed:
             for e in branched.effects
             if e.checkpoint == start.name
         }
-        columns = [Column("setting", _short, left=True)]
-        for quantity, head in _HEADS.items():
-            change, since = (_effects(found, quantity, of) for of in (UNCHANGED, START))
-            columns += [
-                Column(f"Δ{head}", change),
-                Column(f"95 %, {head}", lambda s, of=change: (e := of(s)) and ends(e), rank=1),
-                Column(f"{head} since start", since, rank=2),
-            ]
+        rows = list[dict[str, object]]()
+        for setting in dict.fromkeys(setting for setting, *_ in found):
+            keys = "\n".join(part.partition(".")[2] or part for part in setting.split())
+            rows.append(row := {"setting": keys})
+            for quantity, head in _HEADS.items():
+                change = found.get((setting, quantity, UNCHANGED))
+                row[f"Δ{head}"] = change
+                row[f"95 %, {head}"] = change and ends(change)
+                row[f"{head} since start"] = found.get((setting, quantity, START))
+        columns = [
+            Column(title, title, rank=1 if "95" in title else 2 * ("since" in title), left=k == 0)
+            for k, title in enumerate(rows[0])
+        ]
         title = (
             f"{start.name}, {start.until - start.step} steps on: differences from unchanged, mean "
             f"over {repeats} repeats ± standard error; h in nats per token"
         )
-        yield Table(title, list(dict.fromkeys(setting for setting, *_ in found)), columns)
+        yield Table(title, rows, columns)
     if repeats == 1:
         yield "  note  One repeat has no interval: --repeats 3 or more gives one."
-
-
-def _effects(
-    found: Mapping[tuple[str, str, str], Estimate], quantity: str, against: str
-) -> Callable[[str], Estimate | None]:
-    return lambda setting: found.get((setting, quantity, against))
-
-
-def _short(setting: str) -> str:
-    """The names of keys without their sections, one a line."""
-    return "\n".join(part.partition(".")[2] or part for part in setting.split())
 
 
 MARKS = {True: "ok", False: "FAIL", None: "-"}
@@ -126,29 +119,31 @@ def printed_evaluation(results: Sequence[EvaluationResult]) -> Printed:
 
 def evaluation_table(results: Sequence[EvaluationResult]) -> Table:
     """A row per checkpoint and decoding, with the metrics that have a value somewhere."""
-    rows = [(result.checkpoint, row) for result in results for row in result.rows]
-    first = rows[0][1]
+    every = [(result.checkpoint, row) for result in results for row in result.rows]
+    first = every[0][1]
     given = [name for name, estimate in first.metrics.items() if estimate]
     passes = [name for name in given if name.startswith("pass_at_")]
     shown = {name: name.replace("_at_", "@") for name in passes[:1] + passes[1:][-1:]}
     shown |= {name: title for name, title in COLUMNS.items() if name in given}
-    metrics = [row.metrics for _, row in rows]
+    metrics = [row.metrics for _, row in every]
     if all(_value(of.get("reward")) == _value(of.get("pass_at_1")) for of in metrics):
         shown.pop("reward", None)  # right or wrong, and nothing else
     title = (
         f"{results[0].dataset}, {results[0].split}: {first.n_prompts} prompts, "
         "± standard error; ℋ and h in nats per sequence and per token"
     )
-    columns = [
-        Column("checkpoint", itemgetter(0), left=True),
-        Column("decoding", lambda row: row[1].decoding, left=True),
-    ]
-    if any(row.group for _, row in rows):
-        columns.append(Column("group", lambda row: row[1].group, left=True))
-        columns.append(Column("prompts", lambda row: row[1].n_prompts, 1))
+    columns = [Column("checkpoint", "checkpoint", left=True)]
+    columns.append(Column("decoding", "decoding", left=True))
+    if any(row.group for _, row in every):
+        columns += [Column("group", "group", left=True), Column("prompts", "n_prompts", 1)]
     columns += [
-        Column(heading, lambda row, name=name: _measured(row[1].metrics[name]), _RANKS.get(name, k))
+        Column(heading, name, _RANKS.get(name, k))
         for k, (name, heading) in enumerate(shown.items())
+    ]
+    rows = [
+        {**vars(row), "checkpoint": checkpoint}
+        | {name: _measured(estimate) for name, estimate in row.metrics.items()}
+        for checkpoint, row in every
     ]
     return Table(title, rows, columns)
 

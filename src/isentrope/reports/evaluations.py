@@ -61,13 +61,13 @@ class Evaluation:
         folder: Where it is.
         table: One row per step and decoding; each metric M with M_se, M_ci_low, M_ci_high.
         groups: The same per group of prompts, with its name in `group`; empty without groups.
-        config: The content of its config.yaml.
+        source: Where panels of it come from.
     """
 
     folder: Path
     table: pd.DataFrame
     groups: pd.DataFrame
-    config: Sections
+    source: Source
 
     def sampled(self) -> pd.DataFrame:
         """Rows of sampled responses, by step; those of any decoding where there are none."""
@@ -92,12 +92,6 @@ class Evaluation:
         drawn, correct = (torch.tensor(right[name].tolist()) for name in right)
         known = [k for k in ks if k <= int(drawn.min())]
         return {k: pd.Series(prompt_scores(drawn, correct, k).numpy(), right.index) for k in known}
-
-    @property
-    def source(self) -> Source:
-        """Where a panel of it comes from."""
-        command = again("evaluate", self.folder)
-        return Source(command, str(self.folder / TABLE), provenance_of(self.config))
 
 
 def find_evaluations(
@@ -149,7 +143,9 @@ def _read(run: Path, folder: Path, missing: list[str]) -> Iterator[Evaluation]:
     if unverified := [result.checkpoint for result in results if not result.verified]:
         missing.append(f"{folder}, {', '.join(unverified)}: {NOT_VERIFIED}")
     groups = table[table["group"].notna()] if "group" in table else table[:0]
-    yield Evaluation(folder, table.drop(groups.index), groups, read_sections(folder))
+    made_with = provenance_of(read_sections(folder))
+    source = Source(again("evaluate", folder), str(folder / TABLE), made_with)
+    yield Evaluation(folder, table.drop(groups.index), groups, source)
 
 
 def read_metrics(run: Path, missing: list[str]) -> pd.DataFrame:

@@ -130,18 +130,16 @@ def write_report(
     if other is not None:
         readings.append(read_run(other, checkpoint=checkpoint))
         name, labels = f"report_and_{readings[1].folder.resolve().name}", ["A", "B"]
-    columns = [_column(*pair) for pair in zip(labels, readings, strict=True)]
+    columns = list[Column]()
+    for label, reading in zip(labels, readings, strict=True):
+        sections = [
+            Section(key, title, lead, as_far_as_readable(reading, title, *draws))
+            for key, title, lead, draws in SECTIONS
+        ]
+        columns.append(Column(label, reading, verdict(reading), sections))
     folder, page = readings[0].folder / name, readings[0].folder / f"{name}.html"
     with one_writer(readings[0].folder):
         write_bytes(page, write_page(columns, folder).encode())
     claims = [c.of(claim.text) for c in columns for claim in c.claims]
     missing = [c.of(sentence) for c in columns for sentence in c.reading.missing]
     return Report(page, folder, claims, missing)
-
-
-def _column(label: str, reading: Reading) -> Column:
-    sections = [
-        Section(key, title, lead, as_far_as_readable(reading, title, *draws))
-        for key, title, lead, draws in SECTIONS
-    ]
-    return Column(label, reading, verdict(reading), sections)
