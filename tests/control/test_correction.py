@@ -7,13 +7,13 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.control.correction import Asked, GradientMeans, Limits, correct, effects_of
+from isentrope.control.correction import Asked, GradientMeans, correct, effects_of
 from isentrope.control.feedback import Level
 from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
 from isentrope.control.requirements import BudgetOptions
 from isentrope.control.trial import entropy_corrections
 
-FREE = Limits(largest=1e9, range=1e9)
+FREE = BudgetOptions(largest=1e9, range=1e9)
 
 
 def halves(seed=0, groups=4, size=6, noise=0.02):
@@ -73,7 +73,7 @@ def test_without_noise_the_corrected_step_changes_entropy_by_what_is_asked():
     a, b = halves(noise=0.0)
     v, P = np.arange(6.0), np.ones(6)
     for strength, tau in ((1.0, 0.0), (1.0, -0.3), (0.5, 0.0)):
-        limits = Limits(strength, 1e9, 1e9)
+        limits = BudgetOptions(strength, 1e9, 1e9)
         made = corrected((a, b), v, P, 0.1, 1.0, Asked(tau=tau, limits=limits))
         g = a.sum(0)
         left = 0.1 * g @ (v + flat(made.component))
@@ -128,12 +128,12 @@ def test_what_is_not_finite_or_has_no_rate_gives_no_correction(case):
 def test_both_limits_hold_and_say_which_of_them_acted(case):
     *found, v, P = case
     eta, tau, h = 0.1, 5.0, 1.0
-    small = corrected(found, v, P, eta, h, Asked(tau=tau, limits=Limits(1.0, 1e9, 0.01)))
+    small = corrected(found, v, P, eta, h, Asked(tau=tau, limits=BudgetOptions(1.0, 1e9, 0.01)))
     own = abs(small.numbers["predicted"])
     assert small.reason == "out_of_range"
     assert own > 0.01 * h
     assert eta * small.weight * small.numbers["gain"] == pytest.approx(own + 0.01 * h)
-    short = corrected(found, v, P, eta, h, Asked(tau=-tau, limits=Limits(1.0, 0.3, 1e9)))
+    short = corrected(found, v, P, eta, h, Asked(tau=-tau, limits=BudgetOptions(1.0, 0.3, 1e9)))
     added = flat(short.component)
     assert short.reason == "too_large"
     assert short.weight < 0
@@ -146,7 +146,7 @@ def test_both_limits_hold_and_say_which_of_them_acted(case):
 
 def test_a_step_is_cancelled_whole_however_much_it_changes(case):
     *found, v, P = case
-    limits = Limits(1.0, 1e9, 1e-6)
+    limits = BudgetOptions(1.0, 1e9, 1e-6)
     made = corrected(found, 100 * v, P, 0.1, 1.0, Asked(limits=limits))
     assert abs(made.numbers["predicted"]) > 2
     assert made.reason is None
@@ -241,7 +241,7 @@ def test_a_step_that_goes_to_the_goal_by_itself_is_left_alone_up_to_there():
 def test_a_share_of_strength_goes_that_share_of_the_way_to_the_goal(case):
     a, b, _, P = case
     v = P * (a.sum(0) + b.sum(0))  # raises entropy
-    limits = Limits(0.5, 1e9, 1e9)
+    limits = BudgetOptions(0.5, 1e9, 1e9)
     slope = float((a.sum(0) + b.sum(0)) @ v) / 2
     goal = 0.1 * slope / 2
     made = corrected((a, b), v, P, 0.1, 1.0, Asked(goal / 9, goal, limits))

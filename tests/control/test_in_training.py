@@ -237,9 +237,9 @@ def test_kl_cov_chooses_by_advantages_without_the_normaliser(made, monkeypatch):
     control = run_control("kl_cov", {"share": 0.1}, objective="dr_grpo_longest")
     factors = torch.tensor([1.0, 40.0, 3.0, 9.0]).repeat_interleave(runs.SIZE)
     monkeypatch.setattr(made, "options", replace(made.options, longest_normaliser=True))
-    monkeypatch.setattr(made, "_longest_factor", lambda outputs: factors)
     monkeypatch.setattr(made, "run_control", control)
     inputs = made._generate_and_score_completions([])
+    inputs["advantages"] = inputs["advantages"] * factors
     tokens = Tokens.of(made.batch.rollouts, "dr_grpo_longest", runs.LENGTH, step=1)
     s, mask = inputs["sampling_per_token_logps"], inputs["completion_mask"].bool()
     inputs["old_per_token_logps"] = s - torch.arange(1.0, s.numel() + 1).view_as(s)

@@ -38,10 +38,8 @@ result depends on training.micro_batch and on the number of processes.
 
 from typing import Any, ClassVar, Literal
 
-import torch
-from torch import Tensor
-
-from isentrope.control.base import NotNegative, Positive, Rewritten, TokenRule, Tokens, options
+from isentrope.control.base import NotNegative, Positive, Rewritten, TokenRule, options
+from isentrope.estimators.functional import Units
 
 
 @options
@@ -63,33 +61,18 @@ class Bonus(TokenRule):
 
     def apply(self, tokens, strength):
         """Add the bonus."""
-        mask = tokens.mask.double()
-        unit = float(mask.sum()) if self.functional == "per_token" else len(mask)
-        scale = strength / unit
+        mask, H, per_token = tokens.mask.double(), tokens.entropies, self.functional == "per_token"
+        scale = strength / (float(mask.sum()) if per_token else len(mask))
         if self.mode == "pathwise":
             return Rewritten(tokens.weights, scale * mask)
-        score = self._returns(tokens)
-        if self.baseline == "group":
-            score = score - self._baseline(tokens, score * mask)
+        if per_token:
+            H = (H - H[tokens.mask].mean()) * mask
+        score = (H.flip(1).cumsum(1).flip(1) - H) * mask  # Σ_{j>k}
+        if self.baseline == "group":  # the mean of its other responses with a token there
+            groups = Units.of(tokens.group)
+            sums, counts = (groups.sums(x.T)[:, groups.place].T for x in (score, mask))
+            score = score - (sums - score) / (counts - mask).clamp(min=1)
         return Rewritten(tokens.weights + scale * score * mask, scale * mask)
-
-    def _returns(self, tokens: Tokens) -> Tensor:
-        """(n, t) Σ_{j>k} of H, less h where it is per token."""
-        values = tokens.entropies
-        if self.functional == "per_token":
-            values = (values - values[tokens.mask].mean()) * tokens.mask
-        return values.flip(1).cumsum(1).flip(1) - values
-
-    def _baseline(self, tokens: Tokens, returns: Tensor) -> Tensor:
-        """(n, t) mean of the returns of the group's other responses with a token there."""
-        mask = tokens.mask.double()
-        groups = int(tokens.group.max()) + 1
-        sums, counts = (
-            torch.zeros(groups, mask.shape[1], dtype=torch.float64).index_add_(0, tokens.group, x)
-            for x in (returns, mask)
-        )
-        others = counts[tokens.group] - mask
-        return (sums[tokens.group] - returns) / others.clamp(min=1)
 
 
 class TrainerFields:

@@ -32,6 +32,7 @@ from isentrope.control.correction import (
     GradientMeans,
     correct,
     effects_of,
+    mean_of,
 )
 from isentrope.control.feedback import Feedback, Gains, Level, Target
 from isentrope.control.gradients import ControlSample, in_the_loss, read_half
@@ -39,7 +40,7 @@ from isentrope.control.own_rollouts import LEAST_PROMPTS, OwnRollouts, keep_stat
 from isentrope.control.requirements import BudgetOptions, require_correctable
 from isentrope.estimators.positions import named_positions
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector, multiply
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep, coming_step
 from isentrope.probe.requirements import require_unfiltered, setting
@@ -227,7 +228,8 @@ class EntropyBudget(SavedFields, TrainerCallback):
     ) -> tuple[Effects, Vector]:
         """What v and u do, and u: read from this step's responses, or as last read."""
         if self._effects is not None and (step - 1) % self._options.every:
-            return Effects(**self._effects), multiply(coming.preconditioner, self._means.mean)
+            u = mean_of(self._means.conditioned(coming.preconditioner))
+            return Effects(**self._effects), u
         (g_a, along_a), (g_b, along_b) = self._read(step, coming, policy, drawn, clip)
         self._readings += 1
         self._means.add((g_a, g_b), self._readings)
@@ -250,8 +252,8 @@ class EntropyBudget(SavedFields, TrainerCallback):
 
     def tensors(self) -> dict[str, Tensor]:
         """Means of gradients, by name."""
-        return self._means.tensors()
+        return self._means.tensors
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Resume with saved means."""
-        self._means.load(tensors)
+        self._means.tensors = dict(tensors)

@@ -36,7 +36,6 @@ If there is no correction, or a shorter one, the reason is one of:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, replace
 
 import torch
@@ -44,7 +43,7 @@ from torch import Tensor
 
 from isentrope.control.feedback import LEAST, Level
 from isentrope.control.gradients import slope_along
-from isentrope.control.requirements import Limits
+from isentrope.control.requirements import BudgetOptions
 from isentrope.nouns.vectors import Vector, multiply, read_numbers
 
 Halves = tuple[Vector, Vector]
@@ -55,8 +54,8 @@ class GradientMeans:
     """The means of both halves over readings.
 
     Attributes:
-        halves: m of each half.
         share: α of the last reading.
+        tensors: m of each half, by `half/parameter`, halves a and b.
     """
 
     def __init__(self, window: int = 1) -> None:
@@ -66,8 +65,7 @@ class GradientMeans:
             window: N, in readings.
         """
         self._decay = 1 - 1 / window
-        self.share = 1.0
-        self.halves: Halves = {}, {}
+        self.share, self.tensors = 1.0, dict[str, Tensor]()
 
     def add(self, groups: Halves, count: int = 1) -> None:
         """Add the gradients of a reading.
@@ -77,25 +75,20 @@ class GradientMeans:
             count: t, its number from 1.
         """
         self.share = (1 - self._decay) / (1 - self._decay**count)
-        for mean, half in zip(self.halves, groups, strict=True):
-            for n, x in half.items():
-                mean[n] = self.share * x.sum(0) + (1 - self.share) * mean.get(n, 0.0)
+        for half, of_half in zip("ab", groups, strict=True):
+            for n, x in of_half.items():
+                past = (1 - self.share) * self.tensors.get(f"{half}/{n}", 0.0)
+                self.tensors[f"{half}/{n}"] = self.share * x.sum(0) + past
 
-    @property
-    def mean(self) -> Vector:
-        """The mean of both halves."""
-        return {n: (x + self.halves[1][n]) / 2 for n, x in self.halves[0].items()}
+    def conditioned(self, P: Vector) -> Halves:
+        """P m of each half, of which u is the mean."""
+        u_a, u_b = ({n: x * self.tensors[f"{half}/{n}"] for n, x in P.items()} for half in "ab")
+        return u_a, u_b
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The means, by `half/parameter`."""
-        pairs = zip("ab", self.halves, strict=True)
-        return {f"{half}/{n}": x for half, mean in pairs for n, x in mean.items()}
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Resume from what `tensors` returned."""
-        for name, x in tensors.items():
-            half, _, parameter = name.partition("/")
-            self.halves["ab".index(half)][parameter] = x
+def mean_of(halves: Halves) -> Vector:
+    """The mean of both halves."""
+    return {n: (x + halves[1][n]) / 2 for n, x in halves[0].items()}
 
 
 @dataclass(frozen=True)
@@ -165,12 +158,12 @@ class Asked:
         tau: τ, the requested change of entropy, in the unit of F.
         goal: The change that would meet the target at once; None for τ. A step that by itself
             changes entropy by more than τ towards the goal is left alone up to there.
-        limits: Bounds of the correction.
+        limits: Bounds of the correction, and the share of the change that is cancelled.
     """
 
     tau: float = 0.0
     goal: float | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: BudgetOptions = field(default_factory=BudgetOptions)
 
     def of_step(self, predicted: float) -> float:
         """The change that is asked of a step with a predicted change of its own."""
@@ -195,7 +188,7 @@ def effects_of(
     Returns:
         The effects, and u.
     """
-    u_a, u_b = (multiply(P, mean) for mean in means.halves)
+    u_a, u_b = means.conditioned(P)
     # a group of a enters <g_a, u_b> and, with its share of the mean, u_a of <g_b, u_a>
     across = slope_along(groups[0], u_b), slope_along(groups[1], u_a)
     k = len(across[1])
@@ -211,7 +204,7 @@ def effects_of(
         gain=float(across[0].sum() + across[1].sum()) / 2,
         gain_se=math.sqrt(max(sum(by_sample) - product, *by_sample)),
     )
-    return effects, {n: (x + u_b[n]) / 2 for n, x in u_a.items()}
+    return effects, mean_of((u_a, u_b))
 
 
 def _variance(parts: Tensor) -> float:

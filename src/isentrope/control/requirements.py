@@ -13,26 +13,14 @@ from isentrope.probe.requirements import require_known_optimizer, require_whole_
 
 
 @options
-class Limits:
-    """Bounds of a correction.
+class BudgetOptions:
+    """Options of an entropy budget.
 
     Attributes:
         strength: Share of the predicted change of entropy that is cancelled, s.
         largest: Bound on ‖λu‖ as a multiple of ‖v‖, in the norm √<x, P⁻¹x>.
         range: Bound on |ηλc|, the change of entropy by the correction, beyond the step's own change
             ηv, as a share of the entropy.
-    """
-
-    strength: Positive = 1.0
-    largest: Positive = 1.0
-    range: Positive = 0.2
-
-
-@options
-class BudgetOptions(Limits):
-    """Options of an entropy budget.
-
-    Attributes:
         functional: "per_sequence", nats per response, or "per_token": a ratio, which shorter
             responses hold too.
         where: The class of positions whose entropy counts: "first token", "high entropy", "solved
@@ -46,6 +34,9 @@ class BudgetOptions(Limits):
 
     targetable: ClassVar[bool] = True
 
+    strength: Positive = 1.0
+    largest: Positive = 1.0
+    range: Positive = 0.2
     functional: Functional = "per_sequence"
     where: Annotated[str, Field(min_length=1)] | None = None
     size: Annotated[int, Field(ge=4 * GROUPS)] = 64

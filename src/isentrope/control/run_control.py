@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from isentrope.control.base import Rewritten, TokenRule, Tokens, touched
 from isentrope.control.clips import InfluenceClip, KlCov
@@ -160,13 +160,14 @@ class RunControl(SavedFields):
             `advantages`, (b, width) where a token's weight differs from the plain one, and the
             columns of the loss's other terms.
         """
-        change = rewritten.weights - tokens.weights
+        change, d = rewritten.weights - tokens.weights, rewritten.entropy_weights
+        padding = 0, width - tokens.mask.shape[1]  # where negative, columns are cut
         columns = {}
         if bool(change.any()):
-            difference = (change / tokens.sequence_weights[:, None])[rows]
-            columns["advantages"] = advantages[:, None] + _resize(difference, width, advantages)
-        if rewritten.entropy_weights is not None:
-            columns[ENTROPY_WEIGHTS] = _resize(rewritten.entropy_weights[rows], width, advantages)
+            difference = pad((change / tokens.sequence_weights[:, None])[rows], padding)
+            columns["advantages"] = advantages[:, None] + difference.to(advantages)
+        if d is not None:
+            columns[ENTROPY_WEIGHTS] = pad(d[rows], padding).to(advantages)
         if isinstance(self.rule, KlCov):
             columns[SEQUENCE_WEIGHTS] = tokens.sequence_weights[rows].to(advantages)
             columns[PLAIN_ADVANTAGES] = tokens.advantages[rows].to(advantages)
@@ -208,11 +209,3 @@ class RunControl(SavedFields):
         cost = {} if self.own_tokens is None else {"tokens": float(self.own_tokens)}
         numbers = {"strength": self.strength} | self.feedback.latest() | self._touched | cost
         return {f"control/{name}": value for name, value in numbers.items()}
-
-
-def _resize(values: Tensor, width: int, like: Tensor) -> Tensor:
-    """(b, t) as (b, width), padded with 0, in the type and on the device of another tensor."""
-    out = torch.zeros(len(values), width, dtype=torch.float64)
-    shared = min(width, values.shape[1])
-    out[:, :shared] = values[:, :shared]
-    return out.to(like)

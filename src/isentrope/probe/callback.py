@@ -31,7 +31,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ZeroStep, moving_parts, zero_optimizer
 from isentrope.probe.guard import never_raising, on_every_process
-from isentrope.probe.kept_gradient import KeptGradient, RunningMean, gradient_of_reading
+from isentrope.probe.kept_gradient import KeptGradient, RunningMean
 from isentrope.probe.reading import ProbeReading, read
 from isentrope.probe.requirements import (
     ProbeOptions,
@@ -41,7 +41,13 @@ from isentrope.probe.requirements import (
     require_whole_model,
     require_whole_parameters,
 )
-from isentrope.probe.scoring import ScoredBefore, draw_share, look_ahead, look_back
+from isentrope.probe.scoring import (
+    ScoredBefore,
+    draw_share,
+    gradient_of_reading,
+    look_ahead,
+    look_back,
+)
 from isentrope.recording.observing import add_to_log, bare_model, evaluating
 from isentrope.recording.step_record import StepRecorder
 from isentrope.sampling.batches import with_rewards

@@ -20,14 +20,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from isentrope.estimators.entropy import cotangents
-from isentrope.models.architecture import derivative_of_scores
 from isentrope.nouns.vectors import Vector, dot
-from isentrope.policy.gradient import weighted_gradient
-from isentrope.policy.language_model import Policy
-from isentrope.probe.guard import on_every_process
-from isentrope.probe.scoring import ScoredBefore, own_rows
-from isentrope.system.processes import all_ranks
 from isentrope.system.saved_fields import SavedFields
 
 
@@ -60,30 +53,6 @@ class RunningMean(SavedFields):
     def se(self) -> float:
         """Its standard error."""
         return self._variance**0.5 / self._weight
-
-
-def gradient_of_reading(policy: Policy, before: ScoredBefore) -> Vector:
-    """G = ∂F of the mini-batch of a reading, by one backward pass; every process must call this.
-
-    Args:
-        policy: The policy at θ.
-        before: The mini-batch, scored at θ.
-
-    Returns:
-        The gradient by parameter name, float32, the same on every process.
-    """
-    rows = own_rows(policy, len(before.sample.prompt_index))
-    t = int(before.mine.lengths.max())
-    a, b = (x[rows, :t] for x in cotangents(before.sample))
-
-    def own() -> Vector:
-        with derivative_of_scores(policy.model):
-            return weighted_gradient(policy, before.mine, a, b)
-
-    gradient = on_every_process(policy.sharded, own)
-    if not policy.sharded:
-        all_ranks().sum(gradient.values())
-    return {name: x.float() for name, x in gradient.items()}
 
 
 class KeptGradient(SavedFields):

@@ -16,14 +16,16 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from isentrope.estimators.entropy import cotangents
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.positions import matches, position_classes
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sampler_match import match_sampler
+from isentrope.models.architecture import derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.chi_square import Divergence, score_moved
-from isentrope.policy.gradient import score_jvp
+from isentrope.policy.gradient import score_jvp, weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along
 from isentrope.policy.token_statistics import Scores
@@ -31,7 +33,7 @@ from isentrope.probe.guard import on_every_process
 from isentrope.probe.requirements import ProbeOptions
 from isentrope.sampling.generate import rollouts_of, sample_responses
 from isentrope.sampling.prompts import PromptLike, as_prompts, require_room
-from isentrope.system.processes import gather, rank, world_size
+from isentrope.system.processes import all_ranks, gather, rank, world_size
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,30 @@ def sum_of_scores(parts: Sequence[Scores]) -> Scores:
     """Scores added up, token by token."""
     s = torch.stack([x.logprobs for x in parts]).sum(0)
     return Scores(s, torch.stack([x.entropies for x in parts]).sum(0), parts[0].mask)
+
+
+def gradient_of_reading(policy: Policy, before: ScoredBefore) -> Vector:
+    """G = ∂F of the mini-batch of a reading, by one backward pass; every process must call this.
+
+    Args:
+        policy: The policy at θ.
+        before: The mini-batch, scored at θ.
+
+    Returns:
+        The gradient by parameter name, float32, the same on every process.
+    """
+    rows = own_rows(policy, len(before.sample.prompt_index))
+    t = int(before.mine.lengths.max())
+    a, b = (x[rows, :t] for x in cotangents(before.sample))
+
+    def own() -> Vector:
+        with derivative_of_scores(policy.model):
+            return weighted_gradient(policy, before.mine, a, b)
+
+    gradient = on_every_process(policy.sharded, own)
+    if not policy.sharded:
+        all_ranks().sum(gradient.values())
+    return {name: x.float() for name, x in gradient.items()}
 
 
 def look_back(policy: Policy, before: ScoredBefore) -> Scores:
