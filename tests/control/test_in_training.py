@@ -336,14 +336,13 @@ def test_an_optimizer_that_influence_cannot_follow_is_refused_at_once(tmp_path):
 
 
 def test_a_sampler_without_entropies_is_followed_by_a_scoring_pass(made, monkeypatch):
-    control = run_control("entropy_mask", {})
-    made.run_control = control
     ids = [torch.tensor([5, 6, 7])] * 2
-    drawn = [[3, 1], [4, 5, 6]], [[-1.0] * 2, [-1.0] * 3]
+    drawn = [[3, 1], [4, 5, 6]], [[0.0] * 2, [0.0] * 3]
     monkeypatch.setattr(trl.GRPOTrainer, "_generate_single_turn", lambda *_: drawn)
     monkeypatch.setattr(made, "use_vllm", True)
+    made.run_control = run_control("entropy_mask", {})
     made.model.train()
-    found = made._respond(ids, torch.rand(2, 3)).entropies
+    found = made._respond(ids, torch.zeros(2, 3)).sampler_entropies
     assert made.model.training
     made.model.eval()
     logits = made.policy.model(torch.tensor([[5, 6, 7, 4, 5]])).logits[0, 2:]
@@ -351,4 +350,4 @@ def test_a_sampler_without_entropies_is_followed_by_a_scoring_pass(made, monkeyp
     torch.testing.assert_close(found[1], expected.detach(), rtol=1e-5, atol=1e-7)
     assert [len(x) for x in found] == [2, 3]
     made.run_control = None
-    assert made._respond(ids, torch.rand(2, 3)).entropies is None
+    assert made._respond(ids, torch.zeros(2, 3)).sampler_entropies is None
