@@ -237,9 +237,9 @@ def correct(
     tau, weight = asked.of_step(predicted), 0.0
     reason = _obstacle(eta, effects, v_size + u_size)
     if reason is None and tau != predicted:
-        at_goal = tau != asked.tau
-        weight = (tau / eta - (1.0 if at_goal else limits.strength) * effects.slope) / gain
-        weight *= limits.strength if at_goal else 1.0
+        share, slope = limits.strength, effects.slope
+        at_goal = tau != asked.tau  # of which a share of the way is gone
+        weight = (share * (tau / eta - slope) if at_goal else tau / eta - share * slope) / gain
         most = abs(predicted) + limits.range * abs(entropy)
         bounds = {
             "out_of_range": most / abs(eta * gain),

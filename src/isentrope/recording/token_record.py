@@ -14,7 +14,6 @@ They are singular where ∂s/∂h and ∂H/∂h are parallel, as of a distributi
 alone represents both. Both solutions are kept; the replayed gradient decides between them.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -195,16 +194,15 @@ class TokenRecorder:
         """
         pieces, self._pieces = self._pieces, []
 
-        def column(name: str, processes: int) -> list[Tensor]:
+        def column(name: str) -> list[Tensor]:
             padded = [row for piece in pieces for row in piece[name].double().cpu()]
-            return [row[:length] / processes for row, length in zip(padded, lengths, strict=True)]
+            return [row[:length] for row, length in zip(padded, lengths, strict=True)]
 
-        mine = [column(name, 1) for name in ("logprobs", "entropies")]
+        names = "logprobs", "entropies", "weights", "entropy_weights"
+        everywhere = zip(*gather([column(name) for name in names]), strict=True)
+        logprobs, entropies, *gradients = ([x for part in of for x in part] for of in everywhere)
         # the processes' gradients are averaged, so each counts for its share
-        mine += [column(name, world_size()) for name in ("weights", "entropy_weights")]
-        logprobs, entropies, weights, entropy_weights = (
-            [x for part in parts for x in part] for parts in zip(*gather(mine), strict=True)
-        )
+        weights, entropy_weights = ([x / world_size() for x in rows] for rows in gradients)
         bonus = any(bool(x.any()) for x in entropy_weights)
         return TokenRecord(logprobs, entropies, weights, entropy_weights if bonus else None)
 
@@ -233,7 +231,7 @@ def policy_ratio(rollouts: Rollouts, record: TokenRecord) -> dict[str, float]:
 def off_policy_warning(ratio: dict[str, float]) -> str | None:
     """A sentence where the sampler is not the trained policy, by `policy_ratio`; or None."""
     worst = ratio["policy_ratio/log_max"]
-    if worst <= OFF_POLICY and not math.isnan(worst):
+    if worst <= OFF_POLICY:
         return None
     return (
         f"The policy that is trained gives a token another log-probability than the sampler, by "
