@@ -50,9 +50,7 @@ def find_noise(ready: Prepared) -> NoiseResult:
         confidence=confidence,
         unit=table.entropy.unit,
     )
-    names = ("gradient", "noise_scale", "prompts_for_gradient_sign", "prompts_for_sign")
-    numbers["entropy"] = {name: getattr(of_entropy, name) for name in names}
-    numbers["entropy"]["baseline"] = table.baseline
+    numbers["entropy"] = {**vars(of_entropy), "baseline": table.baseline}
     if ready.analysis.supervised:
         numbers["supervised"] = _supervised(ready)
     every = [(of, name, x) for of, estimates in numbers.items() for name, x in estimates.items()]

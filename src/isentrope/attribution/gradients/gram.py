@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.gradient_store import GradientStore
-from isentrope.attribution.gradients.sequence_gradients import SequenceGradients, Visit
+from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.storage_plan import (
     GradientOptions,
     Storage,
@@ -53,15 +53,49 @@ def gram(
     Returns:
         (rows of left, rows of right) float64, on the CPU.
     """
-    products = _Products(policy, preconditioner, gradients)
-    n_right = None if right is None else right.n_rows
-    plan = gram_plan(policy, left.n_rows, n_right, gradients.storage)
+    computed = SequenceGradients(policy, gradients.backend)  # refuses unsupported layers
+    n_right, storage, ranks = right and right.n_rows, gradients.storage, policy.ranks
+    plan = gram_plan(policy, left.n_rows, n_right, storage)
     held, streamed = (left, right or left) if plan.hold_left else (right or left, left)
+    P: Vector = {}
+    if preconditioner is not None:
+        require_same_names(policy.theta, preconditioner)
+        parts = policy.parts.items()
+        P = {n: local_part(preconditioner[n]).flatten().to(p) for n, p in parts}
+
+    def scaled(name: str, rows: Tensor) -> Tensor:
+        return rows * P[name] if P else rows
+
+    def tile(start: int, end: int) -> Tensor:
+        """(end − start, all streamed rows); of a symmetric matrix only what is not below it."""
+        out = torch.zeros(end - start, streamed.n_rows, dtype=torch.float64, device=policy.device)
+        with policy.precision.active(forward_mode=False):
+            rows = GradientStore(policy.parts, end - start, storage)
+            computed.visit(held.rows_between(start, end, shift=start), rows.add)
+            if not policy.spreads_theta:
+                rows.share(ranks)  # of θ that is spread, each has its parts of all rows
+            if right is None:
+                own = torch.arange(end - start, device=policy.device)
+                if not policy.spreads_theta:
+                    own = own.tensor_split(ranks.size)[ranks.own]
+                for name in policy.names:
+                    block = rows.block(name)
+                    out[own, start:end] += (scaled(name, block[own]) @ block.T).double()
+
+            def multiply(name: str, columns: Tensor, new: Tensor) -> None:
+                products = scaled(name, new.flatten(1)) @ rows.block(name).T  # (b, tile)
+                out.index_add_(1, columns, products.double().T)
+
+            first = end if right is None else 0  # rows before the tile were met by earlier tiles
+            if first < streamed.n_rows:
+                computed.visit(streamed.rows_between(first, streamed.n_rows), multiply)
+        ranks.sum([out])
+        return out.cpu()
+
     out = torch.zeros(held.n_rows, streamed.n_rows, dtype=torch.float64)
+    more = max(held.rollouts, streamed.rollouts, key=len)
     for start, end in plan.tiles:
-        compute = partial(products.tile, held, streamed, start, end, right is None)
-        more = max(held.rollouts, streamed.rollouts, key=len)
-        out[start:end] += tried_again(policy, more, compute)
+        out[start:end] += tried_again(policy, more, partial(tile, start, end))
     if right is None:
         out = out.triu() + out.triu(1).T  # tiles are computed on and above the diagonal only
     return out if plan.hold_left else out.T.contiguous()
@@ -84,14 +118,13 @@ def gram_diagonals(
     Returns:
         (rows,) and (columns,) float64, on the CPU.
     """
-    products = _Products(policy, preconditioner, gradients)
     plan = gram_plan(policy, sides[0].n_rows, sides[1].n_rows, gradients.storage)
     size = max(end - start for start, end in plan.tiles)
 
     def diagonal(side: TokenSum) -> Tensor:
-        n = side.n_rows
-        parts = (partial(products.squares, side, k, min(k + size, n)) for k in range(0, n, size))
-        return torch.cat([tried_again(policy, side.rollouts, part) for part in parts])
+        parts = (side.rows_between(k, k + size, shift=k) for k in range(0, side.n_rows, size))
+        blocks = (gram(policy, part, None, preconditioner, gradients) for part in parts)
+        return torch.cat([block.diagonal() for block in blocks])
 
     return diagonal(sides[0]), diagonal(sides[1])
 
@@ -113,76 +146,3 @@ def gram_plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage
     size = sum(largest_part(p) for p in policy.theta.values())  # as many tiles on every process
     element = max(p.element_size() for p in policy.theta.values())
     return plan_storage(n_left, n_right, size, element, storage)
-
-
-class _Products:
-    """Inner products of the gradients of a policy: rows that are held with rows that pass."""
-
-    def __init__(
-        self, policy: Policy, preconditioner: Vector | None, gradients: GradientOptions
-    ) -> None:
-        self._policy, self._storage = policy, gradients.storage
-        self._gradients = SequenceGradients(policy, gradients.backend)  # refuses layers by name
-        self._P: Vector | None = None
-        if preconditioner is not None:
-            require_same_names(policy.theta, preconditioner)
-            parts = policy.parts.items()
-            self._P = {n: local_part(preconditioner[n]).flatten().to(p) for n, p in parts}
-
-    def _scaled(self, name: str, rows: Tensor) -> Tensor:
-        """(b, size) rows of a parameter times P."""
-        return rows if self._P is None else rows * self._P[name]
-
-    def _visit(self, side: TokenSum, start: int, end: int, visit: Visit, shift: int = 0) -> None:
-        """Visit the gradients of the rows in [start, end), counted from `shift`."""
-        row_of = side.row_of
-        inside = ((row_of >= start) & (row_of < end)).nonzero()[:, 0]
-        self._gradients.visit(side.select(inside, row_of[inside] - shift), visit)
-
-    def _held(self, side: TokenSum, start: int, end: int) -> GradientStore:
-        """All rows from start to end; of θ that is spread, this process's parts of them."""
-        rows = GradientStore(self._policy.parts, end - start, self._storage)
-        self._visit(side, start, end, rows.add, shift=start)
-        if not self._policy.spreads_theta:
-            rows.share(self._policy.ranks)
-        return rows
-
-    def squares(self, side: TokenSum, start: int, end: int) -> Tensor:
-        """(end − start,) squared norms of some rows."""
-        policy = self._policy
-        out = torch.zeros(end - start, dtype=torch.float64, device=policy.device)
-        with policy.precision.active(forward_mode=False):
-            rows = self._held(side, start, end)
-            for name in policy.names:
-                block = rows.block(name)
-                out += (self._scaled(name, block) * block).sum(1).double()
-        if policy.spreads_theta:
-            policy.ranks.sum([out])
-        return out.cpu()
-
-    def tile(
-        self, held: TokenSum, streamed: TokenSum, start: int, end: int, symmetric: bool
-    ) -> Tensor:
-        """(end − start, all streamed rows); of a symmetric matrix only what is not below it."""
-        policy, ranks = self._policy, self._policy.ranks
-        out = torch.zeros(end - start, streamed.n_rows, dtype=torch.float64, device=policy.device)
-        with policy.precision.active(forward_mode=False):
-            rows = self._held(held, start, end)
-            if symmetric:
-                own = torch.arange(end - start, device=policy.device)
-                if not policy.spreads_theta:
-                    own = own.tensor_split(ranks.size)[ranks.own]
-                for name in policy.names:
-                    block = rows.block(name)
-                    products = self._scaled(name, block[own]) @ block.T  # (own, tile)
-                    out[own, start:end] += products.double()
-
-            def multiply(name: str, columns: Tensor, new: Tensor) -> None:
-                products = self._scaled(name, new.flatten(1)) @ rows.block(name).T  # (b, tile)
-                out.index_add_(1, columns, products.double().T)
-
-            first = end if symmetric else 0  # rows before the tile were met by earlier tiles
-            if first < streamed.n_rows:
-                self._visit(streamed, first, streamed.n_rows, multiply)
-        ranks.sum([out])
-        return out.cpu()

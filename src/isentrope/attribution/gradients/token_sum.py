@@ -73,6 +73,12 @@ class TokenSum:
             self.of_training,
         )
 
+    def rows_between(self, start: int, end: int, shift: int = 0) -> TokenSum:
+        """The sequences whose row is in [start, end), rows counted from `shift`."""
+        row_of = self.row_of
+        inside = ((row_of >= start) & (row_of < end)).nonzero()[:, 0]
+        return self.select(inside, row_of[inside] - shift)
+
 
 def step_functions(U: Rollouts, step: Step) -> TokenSum:
     """The sums of a step: c_ik s_ik + d_ik H_ik of every token, as training differentiates them.

@@ -201,10 +201,11 @@ def audit(
         )
     if MEASURED in proxies:
         raise ValueError(f"{MEASURED!r} is the name of the influence itself: rename the proxy.")
-    if not all(0 < q < 1 for q in top) or len(set(top)) < len(top):
-        raise ValueError(f"top must be different shares between 0 and 1, got {top}.")
-    if options.draws < 2:
-        raise ValueError(f"draws must be at least 2, got {options.draws}; 200 is usual.")
+    if not all(0 < q < 1 for q in top) or len(set(top)) < len(top) or options.draws < 2:
+        raise ValueError(
+            "top must be different shares between 0 and 1, and draws at least 2 (200 is usual), "
+            f"got {top} and {options.draws}."
+        )
     y = ScoreColumn.of(MEASURED, measured, mask)
     if not y.varies:
         raise ValueError("The measured influences do not vary: there is nothing to rank.")
