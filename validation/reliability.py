@@ -24,7 +24,8 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from isentrope.attribution.influence.influence import InfluenceOptions, influence
+from isentrope.attribution.influence.contributions import InfluenceOptions
+from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.reliability import LISTED, listed_share, rank_correlation
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import multiply

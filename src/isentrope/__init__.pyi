@@ -27,8 +27,9 @@ from isentrope.estimators.functional import EstimatorOptions
 
 # What the change is made of
 from isentrope.attribution.influence.contributions import Influence
-from isentrope.attribution.influence.influence import InfluenceOptions, influence
-from isentrope.attribution.influence.shares import influence_shares
+from isentrope.attribution.influence.contributions import InfluenceOptions
+from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.projection import influence_shares
 from isentrope.attribution.proxies.audit import audit, AuditOptions
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from isentrope.attribution.gradients.storage_plan import GradientOptions
-from isentrope.attribution.influence.influence import InfluenceOptions, influence
+from isentrope.attribution.influence.contributions import InfluenceOptions
+from isentrope.attribution.influence.influence import influence
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import load_optimizer_state

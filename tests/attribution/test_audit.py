@@ -209,7 +209,7 @@ def test_sequences_are_audited_as_tokens_are():
     found = audit_sequences(y, prompts, {"x": x}, AuditOptions((0.1,)), halves=halves)
     assert found["x"]["spearman"].value == pytest.approx(spearmanr(x, y).statistic)
     assert found["measured"]["spearman_reliability"].value == pytest.approx(1)
-    assert (found.unit, found.n_items, found.n_prompts) == ("sequences", 60, 20)
+    assert (found.n_items, found["x"]["spearman"].n) == (60, 20)
 
 
 def test_items_without_a_sign_neither_agree_nor_disagree():

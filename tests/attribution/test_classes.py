@@ -8,7 +8,8 @@ import torch
 
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.influence.classes import sequence_classes, token_classes
-from isentrope.attribution.influence.influence import InfluenceOptions, influence
+from isentrope.attribution.influence.contributions import InfluenceOptions
+from isentrope.attribution.influence.influence import influence
 from isentrope.nouns.estimate import t_quantile
 from isentrope.nouns.vectors import axpy
 from isentrope.policy.scoring import score

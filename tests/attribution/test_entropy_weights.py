@@ -5,8 +5,9 @@ from functools import cache
 import pytest
 import torch
 
-from isentrope.attribution.influence.influence import InfluenceOptions, influence
-from isentrope.attribution.influence.shares import influence_shares
+from isentrope.attribution.influence.contributions import InfluenceOptions
+from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.projection import influence_shares
 from isentrope.attribution.noise.scale import noise_scale
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.functional import EstimatorOptions

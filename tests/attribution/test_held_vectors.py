@@ -5,7 +5,8 @@ import torch
 
 from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage
-from isentrope.attribution.influence.influence import InfluenceOptions, influence
+from isentrope.attribution.influence.contributions import InfluenceOptions
+from isentrope.attribution.influence.influence import influence
 from tests.attribution.test_influence import setting
 
 WHERE = ("device", "cpu", "disk")

@@ -10,7 +10,8 @@ from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.groups import assign_groups, gradients_by_group
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
-from isentrope.attribution.influence.influence import InfluenceOptions, default_groups, influence
+from isentrope.attribution.influence.contributions import InfluenceOptions
+from isentrope.attribution.influence.influence import default_groups, influence
 from isentrope.estimators.entropy import entropy_gradient
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.functional import EstimatorOptions

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from isentrope.attribution.influence.influence import InfluenceOptions, influence
+from isentrope.attribution.influence.contributions import InfluenceOptions
+from isentrope.attribution.influence.influence import influence
 from isentrope.control.measured import HeldOutSample, kept_mass, token_influence
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy

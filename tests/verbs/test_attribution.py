@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
-from isentrope.attribution.influence.influence import InfluenceOptions, influence
+from isentrope.attribution.influence.contributions import InfluenceOptions
+from isentrope.attribution.influence.influence import influence
 from isentrope.config.io import load_config
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy

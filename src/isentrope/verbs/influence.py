@@ -26,10 +26,11 @@ from isentrope.attribution.influence.classes import (
 from isentrope.attribution.influence.contributions import (
     Attribution,
     Influence,
+    InfluenceOptions,
 )
-from isentrope.attribution.influence.influence import InfluenceOptions, influence
+from isentrope.attribution.influence.influence import influence
+from isentrope.attribution.influence.projection import influence_shares
 from isentrope.attribution.influence.reliability import LISTED
-from isentrope.attribution.influence.shares import influence_shares
 from isentrope.nouns.estimate import t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.results.attributions import Budget, SharesRecord

@@ -9,10 +9,28 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from isentrope.attribution.gradients.groups import GradientGroups
-from isentrope.estimators.functional import Functional
+from isentrope.attribution.gradients.storage_plan import GradientOptions
+from isentrope.estimators.functional import EstimatorOptions
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.token_statistics import Scores
+
+
+@dataclass(frozen=True)
+class InfluenceOptions(EstimatorOptions):
+    """Of which entropy an influence is, and with what errors.
+
+    Attributes:
+        groups: Groups of prompts for errors and reliability; 1 for values alone; None for
+            `default_groups`.
+        overlap: How to treat a sequence of U that is also in E: an error ("refuse"), chance
+            ("independent": E was drawn afresh), or the same batch ("u_statistic").
+        gradients: How the gradients of sequences are computed and held.
+    """
+
+    groups: int | None = None
+    overlap: Literal["refuse", "independent", "u_statistic"] = "refuse"
+    gradients: GradientOptions = GradientOptions()
 
 
 @dataclass(frozen=True)
@@ -75,7 +93,7 @@ class Influence:
         scores: s and H of U's tokens at θ, or None where tokens were not requested.
         coefficients: (n, t) c_ik of the step.
         entropy_coefficients: (n, t) d_ik of the step, or None for 0.
-        functional: "per_token" or "per_sequence".
+        acting: (n, t) bool, the tokens with a weight in the step.
         how: The passes that were run, in words.
         reliability: Rank correlation with the influence that an infinite E would give, about, of
             "sequences" and "tokens".
@@ -89,16 +107,10 @@ class Influence:
     scores: Scores | None
     coefficients: Tensor
     entropy_coefficients: Tensor | None
-    functional: Functional
+    acting: Tensor
     how: str
     reliability: dict[str, Estimate]
     listed_share: dict[str, float]
-
-    @property
-    def acting(self) -> Tensor:
-        """(n, t) bool, the tokens with a weight in the step."""
-        d = self.entropy_coefficients
-        return (self.coefficients != 0) if d is None else (self.coefficients != 0) | (d != 0)
 
     @property
     def groups(self) -> int:

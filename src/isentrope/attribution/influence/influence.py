@@ -17,21 +17,18 @@ prompt draw are omitted: a response's advantage depends on the rewards of its wh
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.closure import require_agreement
 from isentrope.attribution.gradients.groups import GradientGroups, gradients_by_group, of_reward
-from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
-from isentrope.attribution.influence.contributions import Attribution, Influence
+from isentrope.attribution.influence.contributions import Attribution, Influence, InfluenceOptions
 from isentrope.attribution.influence.projection import on_sums, on_tokens, pairs_by_unit
 from isentrope.attribution.influence.reliability import listed_share, rank_correlation
-from isentrope.estimators.functional import EstimatorOptions, Units
+from isentrope.estimators.functional import Units
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
@@ -43,23 +40,6 @@ TOKEN_GROUPS, SEQUENCE_GROUPS = 8, 32
 
 MAX_GROUP_BYTES = 4 * 2**30
 """Bytes of group gradients up to which sequences have more groups than tokens."""
-
-
-@dataclass(frozen=True)
-class InfluenceOptions(EstimatorOptions):
-    """Of which entropy an influence is, and with what errors.
-
-    Attributes:
-        groups: Groups of prompts for errors and reliability; 1 for values alone; None for
-            `default_groups`.
-        overlap: How to treat a sequence of U that is also in E: an error ("refuse"), chance
-            ("independent": E was drawn afresh), or the same batch ("u_statistic").
-        gradients: How the gradients of sequences are computed and held.
-    """
-
-    groups: int | None = None
-    overlap: Literal["refuse", "independent", "u_statistic"] = "refuse"
-    gradients: GradientOptions = GradientOptions()
 
 
 def influence(
@@ -138,7 +118,7 @@ def influence(
         scores=scores,
         coefficients=step.token_weights,
         entropy_coefficients=step.entropy_weights,
-        functional=options.functional,
+        acting=step.acting,
         how=_words(tokens, groups, options),
         reliability={of: rank_correlation(x, E.n_prompts) for of, x in used.items()},
         listed_share={of: listed_share(x) for of, x in used.items()},

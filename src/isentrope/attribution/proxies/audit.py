@@ -79,15 +79,11 @@ class Audit:
             reliability where halves were given.
         tops: How many items each share q is.
         n_items: Number of tokens, or sequences.
-        n_prompts: Number of prompts.
-        unit: "tokens" or "sequences".
     """
 
     statistics: Mapping[str, Mapping[str, Estimate]]
     tops: Mapping[float, int]
     n_items: int
-    n_prompts: int
-    unit: str
 
     def __getitem__(self, proxy: str) -> Mapping[str, Estimate]:
         return self.statistics[proxy]
@@ -157,7 +153,6 @@ def audit_sequences(
         {name: x[:, None] for name, x in proxies.items()},
         options,
         halves=None if halves is None else (halves[0][:, None], halves[1][:, None]),
-        unit="sequences",
     )
 
 
@@ -170,7 +165,6 @@ def audit(
     *,
     halves: tuple[Tensor, ...] | None = None,
     unsigned: Collection[str] = UNSIGNED,
-    unit: str = "tokens",
 ) -> Audit:
     """Compare proxies with measured influences.
 
@@ -183,7 +177,6 @@ def audit(
         halves: (n, t) each, the same influence measured on two halves of E, whose sum (or mean)
             `measured` is; adds reliability and correlations corrected for it.
         unsigned: Names of proxies that predict |δH_ik|.
-        unit: Name of the items, in the plural.
 
     Returns:
         The audit.
@@ -225,7 +218,7 @@ def audit(
     for key, statistic in statistics(np.ones(len(place)), y, columns, both, top).items():
         series = np.array([draw[key] for draw in drawn])
         found.setdefault(key[0], {})[key[1]] = sample.estimate(key[1], statistic, series)
-    return Audit(found, top_counts(len(place), top), len(place), prompts, unit)
+    return Audit(found, top_counts(len(place), top), len(place))
 
 
 @dataclass(frozen=True)
