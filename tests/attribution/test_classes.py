@@ -189,7 +189,7 @@ def test_bad_arguments_are_refused_in_a_sentence(table):
     with pytest.raises(ValueError, match="tokens=True"):
         token_classes(replace(table, scores=None))
     with pytest.raises(ValueError, match="No token has a weight"):
-        token_classes(replace(table, coefficients=0 * table.coefficients))
+        token_classes(replace(table, acting=torch.zeros_like(table.acting)))
 
 
 @pytest.mark.slow
