@@ -55,8 +55,7 @@ def run(verb: Command, given: dict[str, Any]) -> None:
         Abort: If the user did not confirm.
         BadParameter: If an option is not understood.
     """
-    _quieten_libraries()
-    _show_log()
+    _prepare_logs()
     try:
         with (
             _one_sentence(verb),
@@ -167,13 +166,10 @@ def _forget_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _quieten_libraries() -> None:
-    """No bars for every file that is read, no notes to developers of other libraries."""
+def _prepare_logs() -> None:
+    """Show our log; no bars for every file that is read, no notes to developers of libraries."""
     transformers_logging.disable_progress_bar()
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|peft")
-
-
-def _show_log() -> None:
     logger = logging.getLogger("isentrope")
     logger.setLevel("INFO")  # until a configuration says otherwise
     if not logger.handlers:

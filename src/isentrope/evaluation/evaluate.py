@@ -95,10 +95,16 @@ def evaluate(
 
     Returns:
         Estimates and responses.
+
+    Raises:
+        ValueError: If a metric or a k is not known, or there is none.
     """
     tries = powers_of_two(samples_per_prompt) if options.ks is None else tuple(options.ks)
     require_tries(tries, samples_per_prompt)
-    require_known(options.metrics)
+    unknown = sorted(set(options.metrics) - set(METRICS))
+    if unknown or not options.metrics:
+        offered = repr(unknown[0]) if unknown else "none"
+        raise ValueError(f"Unknown metric {offered}: choose among {', '.join(METRICS)}.")
     rollouts = draw_responses(
         policy,
         choose_prompts(task.prompts, n_prompts, seed, policy=policy),
@@ -112,18 +118,6 @@ def evaluate(
     records = score_records(policy, rollouts, task, metrics, decoding, right_above=above)
     estimates = estimate_metrics(records, metrics, tries, sampled=decoding == "sampled")
     return Evaluation(estimates, records, decoding)
-
-
-def require_known(metrics: Sequence[str]) -> None:
-    """Refuse an unknown metric.
-
-    Raises:
-        ValueError: Naming it, or if there is none.
-    """
-    unknown = sorted(set(metrics) - set(METRICS))
-    if unknown or not metrics:
-        offered = repr(unknown[0]) if unknown else "none"
-        raise ValueError(f"Unknown metric {offered}: choose among {', '.join(METRICS)}.")
 
 
 def require_format(task: Task, metrics: Sequence[str], name: str) -> None:

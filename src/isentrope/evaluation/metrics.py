@@ -127,6 +127,12 @@ MIN_PROMPTS_FOR_INTERVAL = 48
 
 JACKKNIFE = "jackknife over prompts"
 
+_FEW = (
+    "From {} prompts: where prompts differ widely in length or entropy, the intervals of both are "
+    f"too short below {MIN_PROMPTS_FOR_INTERVAL}, mainly at the upper end."
+)
+"""The warning on the interval of a skewed quantity."""
+
 
 def powers_of_two(n: int) -> tuple[int, ...]:
     """1, 2, 4, ... up to n."""
@@ -243,19 +249,10 @@ def _over_prompts(
     jackknife = infinitesimal_jackknife(
         lambda omega: (shift + (omega @ a) / (omega @ b))[None], _tensor(prompts).long()
     )
-    warnings = few_prompts(jackknife.n_units) if positive else ()
+    few = positive and jackknife.n_units < MIN_PROMPTS_FOR_INTERVAL
+    warnings = (_FEW.format(jackknife.n_units),) if few else ()
     estimate = jackknife.estimate(0, unit=unit, method=method, caveats=Caveats(warnings))
     return estimate.on_log_scale() if positive else estimate
-
-
-def few_prompts(n: int) -> tuple[str, ...]:
-    """A warning on the interval of a skewed quantity, below 48 prompts."""
-    if n >= MIN_PROMPTS_FOR_INTERVAL:
-        return ()
-    return (
-        f"From {n} prompts: where prompts differ widely in length or entropy, the intervals of "
-        f"both are too short below {MIN_PROMPTS_FOR_INTERVAL}, mainly at the upper end.",
-    )
 
 
 def _tensor(values: Any) -> Tensor:

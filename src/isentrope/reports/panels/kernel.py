@@ -77,7 +77,7 @@ def moved_panels(reading: Reading) -> Iterator[Panel]:
     cosines, clusters, singular = _cosines(kernel, name), block.clusters, block.singular
     if clusters is not None:
         cosines = cosines[:, clusters.order.numpy()]
-    caption = "Columns stand in the order of clusters that move the rows alike."
+    caption = "Cosines; columns stand in the order of clusters, where there are any."
     if singular.null is not None:
         rank = number(singular.null.effective_rank)
         caption += f" Random directions have an effective rank of {rank}."
