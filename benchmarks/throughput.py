@@ -227,7 +227,7 @@ def compiled_row(name: str, precision: str, order: int, repetitions: int) -> str
     def one(batch: MicroBatch, e: Tensor, unit: Tensor) -> Any:
         def at(e: Tensor) -> Any:
             moved = {n: (p.double() + e * along[n]).to(p.dtype) for n, p in theta.items()}
-            arguments = (Scorer.scores, batch, 1.0, policy.vocab_chunk, torch.float64)
+            arguments = (Scorer.scores, batch, policy.softmax)
             return functional_call(policy.scorer, moved, arguments)
 
         def slope(e: Tensor) -> Any:

@@ -195,9 +195,8 @@ def test_every_derivative_of_the_library_is_guarded(name):
 
 
 @pytest.mark.parametrize("name", first_orders(cases.policy("table"), cases.ragged(), {}))
-@pytest.mark.parametrize("precision", ["float64", "float32"])
-def test_a_kernel_without_a_forward_rule_is_refused_in_every_verb(precision, name):
-    policy, E = own_activation(Squares(Still.apply), precision), cases.ragged(4)
+def test_a_kernel_without_a_forward_rule_is_refused_in_every_verb(name):
+    policy, E = own_activation(Squares(Still.apply), "float32"), cases.ragged(4)
     with pytest.raises(DerivativeError, match="GPT2LMHeadModel"):
         first_orders(policy, E, cases.direction(policy))[name]()
 
