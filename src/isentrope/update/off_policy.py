@@ -115,13 +115,8 @@ def importance_ratios(
     """
     if rollouts.advantages is None:
         raise ValueError("The rollouts have no advantages, whose sign decides what is clipped.")
-    if rollouts.sampler_logprobs is None:
-        raise ValueError(
-            "The rollouts do not hold the log-probabilities of the policy that drew them: give "
-            "Rollouts(..., sampler_logprobs=...), or score them under that policy first."
-        )
-    scores = score(policy, rollouts)
-    ratios = (scores.logprobs - rollouts.padded("sampler_logprobs")).exp()
+    log_ratios, mask = _log_ratios(policy, rollouts)
+    ratios = log_ratios.exp()
     if not bool(ratios.isfinite().all()):
         raise ValueError(
             f"{int((~ratios.isfinite()).sum())} importance ratios are not finite: the sampler's "
@@ -129,8 +124,8 @@ def importance_ratios(
         )
     lo, hi = clip or (math.inf, math.inf)
     gains, losses = rollouts.advantages[:, None] > 0, rollouts.advantages[:, None] < 0
-    clipped = ((gains & (ratios > 1 + hi)) | (losses & (ratios < 1 - lo))) & scores.mask
-    here, dropped = ratios[scores.mask], int(clipped.sum())
+    clipped = ((gains & (ratios > 1 + hi)) | (losses & (ratios < 1 - lo))) & mask
+    here, dropped = ratios[mask], int(clipped.sum())
     warnings: list[str] = []
     if dropped:
         warnings.append(f"The clip drops the gradient of {dropped} of {len(here)} tokens.")
@@ -155,8 +150,16 @@ def sampler_gap(policy: Policy, rollouts: Rollouts) -> float:
     Raises:
         ValueError: If the sampler's log-probabilities are missing.
     """
+    log_ratios, mask = _log_ratios(policy, rollouts)
+    return float(log_ratios[mask].square().mean().sqrt())
+
+
+def _log_ratios(policy: Policy, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
+    """(n, t) log π(θ) − log π(sampler), and where there is a token."""
     if rollouts.sampler_logprobs is None:
-        raise ValueError("The rollouts do not hold the log-probabilities of their sampler.")
+        raise ValueError(
+            "The rollouts do not hold the log-probabilities of the policy that drew them: give "
+            "Rollouts(..., sampler_logprobs=...), or score them under that policy first."
+        )
     scores = score(policy, rollouts)
-    gap = scores.logprobs - rollouts.padded("sampler_logprobs")
-    return float(gap[scores.mask].square().mean().sqrt())
+    return scores.logprobs - rollouts.padded("sampler_logprobs"), scores.mask

@@ -15,16 +15,8 @@ from pathlib import Path
 
 import torch
 
-from isentrope.config.evaluate import (
-    EvaluateConfig,
-    EvaluationData,
-    EvaluationOutput,
-    EvaluationProfile,
-    EvaluationSampling,
-)
+from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
-from isentrope.config.measure import PolicyConfig
-from isentrope.config.stages import ScoringPrecision
 from isentrope.config.train import TrainConfig
 from isentrope.config.values import existing, inputs_of
 from isentrope.runs.branch_effects import Effect, EffectSums, effects, table
@@ -131,27 +123,25 @@ def _end(start: Start, planned: Planned) -> Path:
 
 def _evaluated(asked: BranchStudy, start: Start, checkpoint: Path, folder: Path) -> EffectSums:
     """Responses of a checkpoint to the held-out prompts of its run."""
-    data, sampling = start.config.data, start.config.sampling
-    config = EvaluateConfig(
-        checkpoint=PolicyConfig(
-            checkpoint_path=str(checkpoint),
-            allow_hub=start.config.model.allow_hub,
-            shard_base=start.config.model.shard_base,
-            device_map="cuda" if torch.cuda.is_available() else "cpu",
-        ),
-        data=EvaluationData(
-            **data.model_dump(exclude={"train_split", "held_out_split"}), split=data.held_out_split
-        ),
-        evaluation=EvaluationProfile(
-            metrics=["reward", "entropy"],
-            n_prompts=asked.prompts,
-            samples_per_prompt=asked.samples,
-            greedy=False,
-            save_tokens=False,
-        ),
-        precision=ScoringPrecision(runtime_dtype="float32"),
-        sampling=EvaluationSampling(**sampling.model_dump()),
-        output=EvaluationOutput(directory=str(folder), log_level=start.config.output.log_level),
+    own = start.config
+    data = own.data.model_dump(exclude={"train_split", "held_out_split"})
+    where = own.model.model_dump(include={"allow_hub", "shard_base"})
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    config = EvaluateConfig.model_validate(
+        {
+            "checkpoint": {"checkpoint_path": str(checkpoint), "device_map": device, **where},
+            "data": {**data, "split": own.data.held_out_split},
+            "evaluation": {
+                "metrics": ["reward", "entropy"],
+                "n_prompts": asked.prompts,
+                "samples_per_prompt": asked.samples,
+                "greedy": False,
+                "save_tokens": False,
+            },
+            "precision": {"runtime_dtype": "float32"},
+            "sampling": own.sampling.model_dump(),
+            "output": {"directory": str(folder), "log_level": own.output.log_level},
+        }
     )
     done = evaluate_checkpoints(config)
     return EffectSums.read(done.folder / done.results[0].checkpoint / "records.parquet")
