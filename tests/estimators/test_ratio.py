@@ -6,7 +6,7 @@ from scipy.stats import t as student_t
 
 from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.estimators.ratio import fieller, ratio_of
-from isentrope.nouns.estimate import Caveats, Estimate
+from isentrope.nouns.estimate import Estimate
 
 N = 24
 
@@ -81,7 +81,7 @@ def test_sign_and_scale_of_numerator_and_denominator_do_not_matter():
 
 def test_what_has_no_interval_gets_none():
     options = {"name": "b", "unit": "", "method": "", "confidence": 0.95}
-    found = ratio_of(means(1.0, 5.0, 0), 0, 1, caveats=Caveats(trusted=False), **options)
+    found = ratio_of(means(1.0, 5.0, 0), 0, 1, trusted=False, **options)
     assert math.isnan(found.ci_low)
     assert math.isnan(found.ci_high)
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.groups import GradientGroups
-from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_groups
+from isentrope.nouns.estimate import Estimate, freedom_of_groups
 from isentrope.nouns.vectors import Vector, weighted_products
 
 _NO_LENGTH = (
@@ -59,7 +59,7 @@ def alignment(
     (whole, _), *rest = found
     influences = torch.tensor([cosine for cosine, _ in rest], dtype=torch.float64)
     influences = (1 - 1 / G) * (influences.mean() - influences)
-    trusted = all(x.trust is None or x.trust.caveats.trusted for x in (of_reward, of_entropy))
+    trusted = all(x.trust is None or x.trust.verdict == "trust" for x in (of_reward, of_entropy))
     noise = next((words for _, words in found if words), "")
     return Estimate.from_standard_error(
         whole,
@@ -68,7 +68,8 @@ def alignment(
         unit="cosine",
         method="delete-a-group jackknife",
         confidence=confidence,
-        caveats=Caveats((_NO_LENGTH.format(noise),) if noise else (), trusted and not noise),
+        warnings=(_NO_LENGTH.format(noise),) if noise else (),
+        trusted=trusted and not noise,
         degrees_of_freedom=G - 1 if noise else freedom_of_groups(influences),
     )
 

@@ -31,8 +31,6 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 from torch import Tensor
 
-from isentrope.nouns.estimate import Caveats
-
 Verdict = Literal["trust", "smooth", "resample"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 """From good to bad."""
@@ -109,9 +107,9 @@ class Trust:
         return (self.reason, *self.notes) if self.reason else self.notes
 
     @property
-    def caveats(self) -> Caveats:
+    def caveats(self) -> dict[str, Any]:
         """Warnings, and whether a number computed with these weights has an interval."""
-        return Caveats(self.warnings, self.verdict == "trust")
+        return {"warnings": self.warnings, "trusted": self.verdict == "trust"}
 
     def options(self, method: str) -> dict[str, Any]:
         """What an `Estimate` that is made with these weights says of them.
@@ -120,10 +118,10 @@ class Trust:
             method: The estimator: "sequence" has one weight per response.
 
         Returns:
-            Method, and caveats with the effective sample size and k̂.
+            Method, effective sample size, k̂ and caveats.
         """
         ess = self.ess_whole if method == "sequence" else self.ess
-        return {"method": method, "caveats": replace(self.caveats, ess=ess, khat=self.khat)}
+        return {"method": method, "ess": ess, "khat": self.khat, **self.caveats}
 
     def for_residual(self, log_ratios: Tensor, remainder: Tensor) -> Trust:
         """The verdict on ΔH − ηδH₁ − η²δH₂ with the same weights.

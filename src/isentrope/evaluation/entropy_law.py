@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from isentrope.nouns.estimate import Caveats, Estimate
+from isentrope.nouns.estimate import Estimate
 
 BLOCKS = 5
 MIN_STEPS = 10
@@ -125,12 +125,12 @@ def fit_entropy_law(
     centred, few = x - x.mean(), len(h) < MIN_STEPS_FOR_INTERVAL
     bent = rest if exact else r - _powers(centred) @ _quadratic(centred, r)
     options: dict[str, Any] = {"block": block, "confidence": confidence}
-    *_, c = _estimates(_quadratic, centred, r, bent, Caveats(trusted=not exact), **options)
+    *_, c = _estimates(_quadratic, centred, r, bent, not exact, **options)
     warnings = (_TOO_SHORT.format(steps=len(h)),) if few else ()
     warnings += (_MISFIT,) if c.ci_low > 0 or c.ci_high < 0 else ()
     a, b, ceiling = (
         replace(part, warnings=warnings)
-        for part in _estimates(_line, x, r, rest, Caveats(trusted=not few), **options)
+        for part in _estimates(_line, x, r, rest, not few, **options)
     )
     explained = 1 - float((rest**2).mean()) / float(r.var()) if r.var() > 0 else 0.0
     residual, rho = float(np.sqrt((rest**2).mean())), _autocorrelation(rest)
@@ -159,7 +159,7 @@ def _estimates(
     x: np.ndarray,
     r: np.ndarray,
     rest: np.ndarray,
-    caveats: Caveats,
+    trusted: bool,
     *,
     block: np.ndarray,
     confidence: float,
@@ -177,7 +177,7 @@ def _estimates(
             method=_METHOD,
             degrees_of_freedom=BLOCKS - 1,
             confidence=confidence,
-            caveats=caveats,
+            trusted=trusted,
         )
         for value, error in zip(fit(x, r), errors, strict=True)
     ]

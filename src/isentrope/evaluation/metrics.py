@@ -41,7 +41,7 @@ from torch import Tensor
 
 from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.estimators.tail import bounded_mean
-from isentrope.nouns.estimate import Caveats, Estimate
+from isentrope.nouns.estimate import Estimate
 
 
 def pass_at_k(
@@ -251,7 +251,7 @@ def _over_prompts(
     )
     few = positive and jackknife.n_units < MIN_PROMPTS_FOR_INTERVAL
     warnings = (_FEW.format(jackknife.n_units),) if few else ()
-    estimate = jackknife.estimate(0, unit=unit, method=method, caveats=Caveats(warnings))
+    estimate = jackknife.estimate(0, unit=unit, method=method, warnings=warnings)
     return estimate.on_log_scale() if positive else estimate
 
 

@@ -139,23 +139,6 @@ def t_quantile(degrees_of_freedom: float, confidence: float = 0.95) -> float:
     return float(stdtrit(degrees_of_freedom, 0.5 + confidence / 2))
 
 
-@dataclass(frozen=True)
-class Caveats:
-    """What limits the use of an estimate.
-
-    Attributes:
-        warnings: Sentences.
-        trusted: False omits the interval (NaN), because the error bar cannot be trusted.
-        ess: Effective sample size of the importance weights, if weights were used.
-        khat: Pareto shape of their tail, if weights were used.
-    """
-
-    warnings: tuple[str, ...] = ()
-    trusted: bool = True
-    ess: float | None = None
-    khat: float | None = None
-
-
 COLUMNS = {"value": "", "se": "_se", "ci_low": "_ci_low", "ci_high": "_ci_high"}
 """Fields of an estimate in a table, and how the columns of a quantity with a name end."""
 
@@ -202,11 +185,11 @@ class Estimate:
         se: float,
         n: int,
         *,
-        unit: str,
-        method: str,
         confidence: float = 0.95,
-        caveats: Caveats = Caveats(),
         degrees_of_freedom: float | None = None,
+        trusted: bool = True,
+        warnings: tuple[str, ...] = (),
+        **fields: Any,
     ) -> Estimate:
         """Attach a t-interval; none where the error is zero.
 
@@ -214,23 +197,23 @@ class Estimate:
             value: Point estimate.
             se: Its standard error.
             n: Number of independent units.
-            unit: Unit of value, se and the interval.
-            method: Name of the estimator.
             confidence: Nominal coverage of the interval.
-            caveats: Warnings, and whether the error bar can be trusted.
             degrees_of_freedom: Of the standard error; None for n - 1.
+            trusted: False omits the interval (NaN), because the error bar cannot be trusted.
+            warnings: Sentences on what limits the number's use.
+            **fields: unit and method, and ess and khat where importance weights were used.
 
         Returns:
             The estimate with its interval.
         """
         df = n - 1 if degrees_of_freedom is None else degrees_of_freedom
-        half, warnings, freedom = math.nan, caveats.warnings, df
+        half, freedom = math.nan, df
         if se <= ROUNDING * abs(value):
             warnings, freedom = (*warnings, NO_SPREAD), None  # that of rounding has no meaning
-        elif caveats.trusted and df > 0 and math.isfinite(se):
+        elif trusted and df > 0 and math.isfinite(se):
             half = t_quantile(df, confidence) * se
-        of_weights, ends = (caveats.ess, caveats.khat), (value - half, value + half)
-        return cls(value, se, *ends, n, unit, method, *of_weights, warnings, freedom)
+        fields |= {"warnings": warnings, "degrees_of_freedom": freedom}
+        return cls(value, se, value - half, value + half, n, **fields)
 
     @classmethod
     def from_influences(
@@ -238,7 +221,7 @@ class Estimate:
         value: float,
         influences: ArrayLike,
         *,
-        caveats: Caveats = Caveats(),
+        warnings: tuple[str, ...] = (),
         at_most: int | None = None,
         order: int = 1,
         **options: Any,
@@ -248,11 +231,11 @@ class Estimate:
         Args:
             value: Point estimate.
             influences: (P,) φ of the units, less their mean: SE² = P/(P−1) Σ φ².
-            caveats: Warnings, and whether the error bar can be trusted.
+            warnings: Sentences on what limits the number's use.
             at_most: Largest n, where the influences are of fewer independent units.
             order: Of the derivative. The influences of the second contain squares of those of the
                 first, whose tail index is half as large: so are the degrees of freedom.
-            **options: Of `from_standard_error`: unit, method and confidence.
+            **options: Of `from_standard_error`: unit, method, confidence, trusted, ...
 
         Returns:
             The estimate, with a warning where a handful of units carry it.
@@ -262,10 +245,10 @@ class Estimate:
         se = math.sqrt(n / (n - 1) * float(squares.sum())) if n > 1 else math.nan
         n = min(n, at_most or n)
         if se > 0 and carriers < min(HANDFUL, n / 6):
-            caveats = replace(caveats, warnings=(*caveats.warnings, _CARRIED.format(carriers)))
+            warnings = (*warnings, _CARRIED.format(carriers))
         freedom = min(max((carriers - 1) / order, 1.0), n - 1.0)
         return cls.from_standard_error(
-            value, se, n, caveats=caveats, degrees_of_freedom=freedom, **options
+            value, se, n, warnings=warnings, degrees_of_freedom=freedom, **options
         )
 
     @classmethod

@@ -30,7 +30,7 @@ from isentrope.estimators.entropy import (
 from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.estimators.sample import score_batch
 from isentrope.estimators.sampler_match import at_temperature
-from isentrope.nouns.estimate import Caveats, Estimate, t_quantile
+from isentrope.nouns.estimate import Estimate, t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.own_logits import truncated_entropies
 from isentrope.policy.scoring import score
@@ -103,7 +103,7 @@ def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
     result = infinitesimal_jackknife(
         lambda w: torch.stack([f(w * ratios) for f in found.values()]), batch.prompt_index
     )
-    caveats = Caveats(trusted=not weighted or scored.trust.verdict == "trust")
+    trusted = not weighted or scored.trust.verdict == "trust"
     values, differences = (
         {
             name: of.estimate(
@@ -111,7 +111,7 @@ def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
                 unit="nats per sequence" if name == "per_response" else "nats per token",
                 method=name,
                 confidence=ready.estimator.confidence,
-                caveats=caveats,
+                trusted=trusted,
             )
             for row, name in enumerate(found)
         }
@@ -147,7 +147,7 @@ def _apart(one: Estimate, other: Estimate, confidence: float) -> Estimate:
         unit=one.unit,
         method=one.method,
         confidence=confidence,
-        caveats=Caveats(trusted=math.isfinite(other.ci_low)),
+        trusted=math.isfinite(other.ci_low),
         degrees_of_freedom=_freedom(one, other),
     )
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from isentrope.estimators.functional import Units
-from isentrope.nouns.estimate import Caveats, Estimate
+from isentrope.nouns.estimate import Estimate
 
 KERNEL_UNIT = "nats per unit of η·w·A"
 """The unit of K: a step on t' changes log π(t) by η K(t, t') w A(t')."""
@@ -106,9 +106,7 @@ def delete_one(value: Tensor, deleted: Tensor, n: int, unit: str) -> Estimate:
     options: dict[str, Any] = {"unit": unit, "method": "jackknife over prompts"}
     if not (n > 1 and bool(deleted.isfinite().all())):
         nan = float("nan")
-        return Estimate.from_standard_error(
-            float(value), nan, n, caveats=Caveats((_NO_ERROR,)), **options
-        )
+        return Estimate.from_standard_error(float(value), nan, n, warnings=(_NO_ERROR,), **options)
     influences = (1 - 1 / len(deleted)) * (deleted.mean() - deleted)
     return Estimate.from_influences(float(value), influences, at_most=n, **options)
 

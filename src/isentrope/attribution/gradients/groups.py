@@ -29,7 +29,7 @@ from isentrope.estimators.importance import Trust
 from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.models.architecture import derivative_of_scores
-from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_groups
+from isentrope.nouns.estimate import Estimate, freedom_of_groups
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply
 from isentrope.policy.gradient import Weights, weighted_gradients
@@ -115,8 +115,8 @@ class GradientGroups:
             unit=self.unit,
             method="delete-a-group jackknife",
             confidence=confidence,
-            caveats=Caveats() if self.trust is None else self.trust.caveats,
             degrees_of_freedom=freedom_of_groups(self.deviations(by_group)),
+            **(self.trust.caveats if self.trust else {}),
         )
 
 

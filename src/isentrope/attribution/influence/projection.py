@@ -200,7 +200,7 @@ def influence_shares(
             unit=f"{UNITS[options.functional]} per η",
             method="jackknife over prompts",
             confidence=options.confidence,
-            caveats=sample.trust.caveats,
+            **sample.trust.caveats,
         )
         for name, x in sums.items()
     }

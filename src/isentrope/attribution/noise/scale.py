@@ -30,6 +30,7 @@ groups, 85 % at 64 and 97 % at 128.
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,7 +47,7 @@ from isentrope.estimators.tail import (
     too_few,
     uneven,
 )
-from isentrope.nouns.estimate import Caveats, Estimate, freedom_of_units, t_quantile
+from isentrope.nouns.estimate import Estimate, freedom_of_units, t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
@@ -200,7 +201,7 @@ def noise_scale_of_gram(
     short = too_few(n, unit)
     warnings = (*uneven(noises, unit), *short, *(rare := no_upper_end(n, unit)))
 
-    def estimate(k: int, df: float, caveats: Caveats) -> Estimate:
+    def estimate(k: int, df: float, **caveats: Any) -> Estimate:
         return Estimate.from_standard_error(
             float(value[k]),
             float(spread[k, k].clamp_min(0).sqrt()),
@@ -208,13 +209,13 @@ def noise_scale_of_gram(
             unit=square_unit,
             method=METHOD,
             confidence=confidence,
-            caveats=caveats,
             degrees_of_freedom=df,
+            **caveats,
         )
 
     rows = gram.sum(1) - gram.diagonal()
-    square = estimate(0, freedom_of_units(rows - rows.mean()), Caveats())
-    trace = estimate(1, df, Caveats(warnings, not short)).on_log_scale(confidence)
+    square = estimate(0, freedom_of_units(rows - rows.mean()))
+    trace = estimate(1, df, warnings=warnings, trusted=not short).on_log_scale(confidence)
     t = math.nan if short else t_quantile(df, confidence)
     ratio = _fieller(moments, covariance, t, n, unit, warnings)
     if rare:
