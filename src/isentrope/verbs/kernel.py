@@ -9,16 +9,15 @@ UU/  EU/  FU/  EE/  kernel.safetensors, rows.parquet, columns.parquet
 The structure of each block, its spectrum and its truncations are printed too.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 from safetensors.torch import save_file
-from torch import Tensor
 
 from isentrope.attribution.fisher.pair_classes import HELD_OUT
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
-from isentrope.attribution.fisher.truncation import Prediction, truncation_table
+from isentrope.attribution.fisher.truncation import truncation_table
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.results.attributions import BlockRecord, SecondOrder
 from isentrope.results.results import KernelResult
@@ -61,30 +60,23 @@ _TRUNCATIONS = (  # no ratio of two totals, which would depend on the size of th
 
 def printed_kernel(result: KernelResult, _: Path) -> Printed:
     """The blocks, then what truncations of the kernel of U predict."""
+    checkpoint, truncated = result.policy.name, "by a truncated kernel, by response of U"
     for block, record in result.blocks.items():
-        yield from _block(f"{result.policy.name}, {block}", record)
+        name = f"{checkpoint}, {block}"
+        if record.structure is not None:
+            yield Table(f"{name}: pairs", record.structure, _STRUCTURE)
+        yield f"{name}: {record.rows} x {record.columns}"
+        yield from _lines(record)
+        pairs = {of.replace("_", " "): row for of, row in (record.pair_classes or {}).items()}
+        parts, predictions = record.clusters and record.clusters.parts, record.predictions
+        if pairs:
+            yield Table(f"{name}: δH₁ per sequence and η by class of pairs", pairs, _PAIR_CLASSES)
+        if parts:
+            yield Table(f"{name}: responses of U that move the rows alike", parts, _CLUSTERS)
+        if predictions:
+            yield Table(f"{name}: δH₁ on the rows {truncated}", predictions, _TRUNCATIONS)
     if result.truncations is not None:
-        yield _truncations(result.policy.name, "on U", result.truncations)
-
-
-def _block(of: str, record: BlockRecord) -> Printed:
-    if record.structure is not None:
-        yield Table(f"{of}: pairs", record.structure, _STRUCTURE)
-    yield f"{of}: {record.rows} x {record.columns}"
-    yield from _lines(record)
-    if record.pair_classes is not None:
-        rows = {name.replace("_", " "): row for name, row in record.pair_classes.items()}
-        yield Table(f"{of}: δH₁ per sequence and η by class of pairs", rows, _PAIR_CLASSES)
-    if record.clusters is not None and record.clusters.parts is not None:
-        title = f"{of}: responses of U that move the rows alike"
-        yield Table(title, record.clusters.parts, _CLUSTERS)
-    if record.predictions is not None:
-        yield _truncations(of, "on the rows", record.predictions)
-
-
-def _truncations(name: str, where: str, rows: Mapping[str, Prediction]) -> Table:
-    title = f"{name}: δH₁ {where} by a truncated kernel, by response of U"
-    return Table(title, rows, _TRUNCATIONS)
+        yield Table(f"{checkpoint}: δH₁ on U {truncated}", result.truncations, _TRUNCATIONS)
 
 
 def _lines(record: BlockRecord) -> Iterator[str]:
@@ -152,7 +144,11 @@ def find_kernel(ready: Prepared) -> KernelResult:
                 tables.setdefault(of, []).append(table.assign(block=name))
     joined = {of: pd.concat(parts) for of, parts in tables.items()}
     if x is not None and section.second_order:
-        second, K2 = _second_order(ready, x)
+        policy, E, U = ready.policy, ready.E, ready.U
+        K2 = second_order_kernel(policy, E, U, gradients=ready.gradients)
+        sgd = weighted_gradient(policy, U, ready.step.token_weights)
+        nested = second_order_change(policy, E, sgd, confidence=ready.estimator.confidence)
+        second = SecondOrder(float(x @ K2 @ x / 2), nested)
     truncated = blocks["UU"].truncations() if "UU" in blocks else None
     if isinstance(truncated, str):
         warnings.append(f"No truncations: {truncated}")
@@ -183,12 +179,3 @@ _NO_FRESH = (
     "of δH₁: set analysis.share_responses to their number per prompt. On other prompts than U's, "
     "all of δH₁ is coupling between different sequences."
 )
-
-
-def _second_order(ready: Prepared, x: Tensor) -> tuple[SecondOrder, Tensor]:
-    """K₂ on E, and δH₂ of the SGD step along U's gradient: by K₂, and by nested forward mode."""
-    policy, E, U, weights = ready.policy, ready.E, ready.U, ready.step.token_weights
-    K2 = second_order_kernel(policy, E, U, gradients=ready.gradients)
-    direction = weighted_gradient(policy, U, weights)
-    nested = second_order_change(policy, E, direction, confidence=ready.estimator.confidence)
-    return SecondOrder(float(x @ K2 @ x / 2), nested), K2

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from isentrope.attribution.influence.classes import BY_GROUP, Classes, ClassPart
+from isentrope.attribution.influence.classes import BY_GROUP, Classes
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.attributions import is_it_all
 from isentrope.results.result import Result
@@ -105,22 +105,20 @@ def named(parts: Mapping[str, Any]) -> str:
 def classes_table(name: str, classes: Mapping[str, Classes]) -> Printed:
     """The table of the tokens' classes, without one that of the sequences; and that of groups."""
     for of in ("tokens" if "tokens" in classes else "sequences", BY_GROUP):
-        if of in classes:
-            yield _classes_table(name, of, classes[of].parts)
-
-
-def _classes_table(name: str, of: str, rows: Mapping[str, ClassPart]) -> Table:
-    columns = [
-        Column("class", left=True),
-        Column(of.partition("_")[0], lambda part: f"{part.members:.0f}", 2),
-        Column("δH ± se", "delta_h"),
-        Column("of the fall", lambda part: value_and_interval(part.fall), 1),
-        Column("share of δH", lambda part: value_and_interval(part.share_h), 3),
-    ]
-    if all(part.delta_j is not None for part in rows.values()):
-        columns.append(Column("δJ ± se", "delta_j", 4))
-        columns.append(Column("share of δJ", lambda part: value_and_interval(part.share_j), 5))
-    return Table(f"{name}: classes of {of.replace('_', ' ')}, per unit η", rows, columns)
+        if of not in classes:
+            continue
+        rows = classes[of].parts
+        columns = [
+            Column("class", left=True),
+            Column(of.partition("_")[0], lambda part: f"{part.members:.0f}", 2),
+            Column("δH ± se", "delta_h"),
+            Column("of the fall", lambda part: value_and_interval(part.fall), 1),
+            Column("share of δH", lambda part: value_and_interval(part.share_h), 3),
+        ]
+        if all(part.delta_j is not None for part in rows.values()):
+            columns.append(Column("δJ ± se", "delta_j", 4))
+            columns.append(Column("share of δJ", lambda part: value_and_interval(part.share_j), 5))
+        yield Table(f"{name}: classes of {of.replace('_', ' ')}, per unit η", rows, columns)
 
 
 def class_lines(classes: Mapping[str, Classes]) -> Printed:

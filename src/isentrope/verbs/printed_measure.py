@@ -85,7 +85,14 @@ def summary_lines(result: MeasureResult) -> Iterator[str]:
             f"sees) {text(result.pathwise)}"
         )
         yield f"  of which     {named({name: result.part(name) for name in COMPONENTS})}"
-    yield from _reward_line(result)
+    if (reward := result.reward) is not None:
+        line = f"  reward       J {text(reward.at_theta)}"
+        if (row := reward.at(result.rate)) is not None:
+            change = row.change(reward.at_theta)
+            line += f"; at η = {row.eta:.3g} ΔJ {text(change)} {ends(change)}"
+        if reward.top is not None:
+            line += f"; highest at η = {number(reward.top.value)} {ends(reward.top)}"
+        yield line
     yield from _price_lines(result)
     taken = {key: s for key, s in result.settings.keys.items() if s.source not in OURS}
     if taken:
@@ -103,20 +110,6 @@ def summary_lines(result: MeasureResult) -> Iterator[str]:
     yield f"  checks       {'; '.join(words)}; rounding {floor} nats per sequence"
     for sentence in result.warnings:
         yield f"  note         {sentence}"
-
-
-def _reward_line(result: MeasureResult) -> Iterator[str]:
-    """Expected reward, its change at the training rate, and where its parabola is highest."""
-    reward = result.reward
-    if reward is None:
-        return
-    line = f"  reward       J {text(reward.at_theta)}"
-    if (row := reward.at(result.rate)) is not None:
-        change = row.change(reward.at_theta)
-        line += f"; at η = {row.eta:.3g} ΔJ {text(change)} {ends(change)}"
-    if reward.top is not None:
-        line += f"; highest at η = {number(reward.top.value)} {ends(reward.top)}"
-    yield line
 
 
 def _price_lines(result: MeasureResult) -> Iterator[str]:

@@ -32,6 +32,7 @@ def find_variance(ready: Prepared) -> VarianceResult:
     functional, wanted = ready.estimator.functional, ready.analysis.wanted_error
     with clock.stage("derivatives"):
         sample = score_batch(policy, E, functional=functional, direction=v, order=1)
+    f = sample.functional
     with clock.stage("moved"):
         found = score_moved(policy, E, v, [eta], sampler=sample.sampler, remainder=False)[0]
     if found is None:
@@ -40,7 +41,17 @@ def find_variance(ready: Prepared) -> VarianceResult:
             "estimator.single_eta."
         )
     with clock.stage("control_variate"):
-        samples = _by_method(ready, sample)
+        features = score(policy, E, features=FEATURES).features
+        baseline = cross_fitted_baseline(
+            sample.entropies, f.tokens, E.prompt_index, functional, features=features
+        )
+    own: dict[Method, dict[str, Any]] = {
+        "doubly-robust": {"baseline": baseline},
+        "surprisal": {"sampler_logprobs": sample.sampler_logprobs},
+    }
+    samples: dict[Method, ScoredBatch] = {
+        m: replace(sample, functional=replace(f, method=m, **own.get(m, {}))) for m in METHODS
+    }
     confidence = ready.estimator.confidence
     study = variance_study(samples, eta, *found, wanted=wanted, confidence=confidence)
     stages = ("batches", "derivatives", "moved", "control_variate")
@@ -58,20 +69,6 @@ def find_variance(ready: Prepared) -> VarianceResult:
         ),
         tables={"variance": pd.DataFrame(study.sizes)},
     )
-
-
-def _by_method(ready: Prepared, sample: ScoredBatch) -> dict[Method, ScoredBatch]:
-    """The same scores with each estimator."""
-    f, E = sample.functional, ready.E
-    features = score(ready.policy, E, features=FEATURES).features
-    baseline = cross_fitted_baseline(
-        sample.entropies, f.tokens, E.prompt_index, f.functional, features=features
-    )
-    own: dict[Method, dict[str, Any]] = {
-        "doubly-robust": {"baseline": baseline},
-        "surprisal": {"sampler_logprobs": sample.sampler_logprobs},
-    }
-    return {m: replace(sample, functional=replace(f, method=m, **own.get(m, {}))) for m in METHODS}
 
 
 _WORDS = {"entropy": "entropy at θ", "first_order": "ηδH₁", "delta_h": "ΔH(η)"}
