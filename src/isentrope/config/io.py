@@ -163,10 +163,9 @@ def _nearest(path: str, root: type[BaseModel]) -> str:
     """The valid key most like an unknown one, in its last part before all."""
 
     def likeness(key: str) -> float:
-        ends = key.split(".")[-1].lower(), path.split(".")[-1].lower()
-        whole = SequenceMatcher(None, key.lower(), path.lower()).ratio()
-        last = SequenceMatcher(None, *ends, autojunk=False).ratio()
-        return whole + 2 * last
+        one, other = key.lower(), path.lower()
+        last = SequenceMatcher(None, one.split(".")[-1], other.split(".")[-1]).ratio()
+        return SequenceMatcher(None, one, other).ratio() + 2 * last
 
     return max(all_keys(root), key=likeness)
 

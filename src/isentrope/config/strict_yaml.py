@@ -29,17 +29,16 @@ MAX_CHARACTERS = 1_000_000
 MAX_DEPTH = 40
 MAX_INTEGER = 2**63 - 1
 
-_NUMBERS = {
-    "tag:yaml.org,2002:int": (r"^[-+]?(0|[1-9][0-9]*)$", "-+0123456789"),
-    "tag:yaml.org,2002:float": (
+_SCALARS = {
+    "int": (r"^[-+]?(0|[1-9][0-9]*)$", "-+0123456789"),
+    "float": (
         r"^[-+]?((\d+\.\d*|\.\d+)([eE][-+]?\d+)?|\d+[eE][-+]?\d+)$",
         "-+.0123456789",
     ),
+    "bool": (r"^(true|True|TRUE|false|False|FALSE)$", "tTfF"),
+    "null": (r"^(~|null|Null|NULL|)$", ["~", "n", "N", ""]),
 }
-_WORDS = {
-    "tag:yaml.org,2002:bool": (r"^(true|True|TRUE|false|False|FALSE)$", "tTfF"),
-    "tag:yaml.org,2002:null": (r"^(~|null|Null|NULL|)$", ["~", "n", "N", ""]),
-}
+"""What is no text: its spellings, and the characters that they begin with."""
 
 
 class ConfigError(IsentropeError, ValueError):
@@ -49,7 +48,7 @@ class ConfigError(IsentropeError, ValueError):
 class _Loader(yaml.SafeLoader):
     """YAML without tags, in which a number has one spelling."""
 
-    yaml_implicit_resolvers = {}  # noqa: RUF012  those of `_NUMBERS` and `_WORDS` alone
+    yaml_implicit_resolvers = {}  # noqa: RUF012  those of `_SCALARS` alone
     where = ""
 
     def __init__(self, text: str, where: str) -> None:
@@ -81,17 +80,17 @@ class _Loader(yaml.SafeLoader):
             content[key] = self.construct_object(value_node, deep=True)
         return content
 
-    def construct_number(self, node: Any) -> float:
-        text = node.value
-        if node.tag == "tag:yaml.org,2002:int":
-            if len(text) > 20 or abs(int(text)) > MAX_INTEGER:
-                raise self._refusal(node, "a number has more than 63 bits")
-        elif not math.isfinite(float(text)):
+    def construct_value(self, node: Any) -> Any:
+        kind, text = node.tag.rpartition(":")[2], node.value
+        if kind == "null":
+            return None
+        if kind == "bool":
+            return text.lower() == "true"
+        if kind == "int" and (len(text) > 20 or abs(int(text)) > MAX_INTEGER):
+            raise self._refusal(node, "a number has more than 63 bits")
+        if not math.isfinite(float(text)):
             raise self._refusal(node, f"{brief(text)} is not a finite number")
         return written(text)
-
-    def construct_word(self, node: Any) -> bool | None:
-        return None if node.tag == "tag:yaml.org,2002:null" else node.value.lower() == "true"
 
     def _refusal(self, place: Any, words: str) -> ConfigError:
         line = place.start_mark.line + 1
@@ -105,13 +104,11 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-for _tag, (_pattern, _first) in (_NUMBERS | _WORDS).items():
+for _kind, (_pattern, _first) in _SCALARS.items():
+    _tag = f"tag:yaml.org,2002:{_kind}"
     _Loader.add_implicit_resolver(_tag, re.compile(_pattern), list(_first))
-for _tag in _NUMBERS:
-    _Loader.add_constructor(_tag, _Loader.construct_number)
-    _Dumper.add_implicit_resolver(_tag, re.compile(_NUMBERS[_tag][0]), list(_NUMBERS[_tag][1]))
-for _tag in _WORDS:
-    _Loader.add_constructor(_tag, _Loader.construct_word)
+    _Loader.add_constructor(_tag, _Loader.construct_value)
+    _Dumper.add_implicit_resolver(_tag, re.compile(_pattern), list(_first))
 
 
 def parse(text: str, where: str) -> Any:
