@@ -280,9 +280,9 @@ def _left(
 ) -> list[Prompt]:
     """The prompts whose tokens are none of the other batch's, whatever either is called by."""
     named = name_prompts(prompts)
-    if not exclude:
-        return named
-    left = [p for p in as_prompts(policy, named) if p.token_ids not in exclude]
+    left = named
+    if exclude:
+        left = [p for p in as_prompts(policy, named) if p.token_ids not in exclude]
     if not left:
         raise ValueError(
             f"None of the {len(named)} prompts is left for {batch}: the other batch has them all. "
