@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.storage_plan import Storage, Where
-from isentrope.nouns.vectors import Vector, is_sharded, local_part, require_same_names, with_part
+from isentrope.nouns.vectors import Vector, local_part, require_same_names, with_part
 from isentrope.system.processes import Ranks
 
 
@@ -103,10 +103,7 @@ class HeldVectors(Sequence[Vector]):
             where: "device" with the model, "cpu" or "disk".
         """
         self._count = count
-        self._like = {
-            name: p.detach() if is_sharded(p) else torch.empty((), device=p.device).expand(p.shape)
-            for name, p in theta.items()
-        }  # shapes and devices, which hold no copy of θ
+        self._like = {name: p.detach() for name, p in theta.items()}  # shapes and devices
         dtype = reduce(torch.promote_types, (p.dtype for p in theta.values()), torch.float32)
         own = {n: torch.empty((), dtype=dtype, device=p.device).expand(local_part(p).shape)
                for n, p in theta.items()}  # fmt: skip

@@ -121,12 +121,12 @@ def gram_diagonals(
     plan = gram_plan(policy, sides[0].n_rows, sides[1].n_rows, gradients.storage)
     size = max(end - start for start, end in plan.tiles)
 
-    def diagonal(side: TokenSum) -> Tensor:
+    found: list[Tensor] = []
+    for side in sides:
         parts = (side.rows_between(k, k + size, shift=k) for k in range(0, side.n_rows, size))
         blocks = (gram(policy, part, None, preconditioner, gradients) for part in parts)
-        return torch.cat([block.diagonal() for block in blocks])
-
-    return diagonal(sides[0]), diagonal(sides[1])
+        found.append(torch.cat([block.diagonal() for block in blocks]))
+    return found[0], found[1]
 
 
 def gram_plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage) -> StoragePlan:
