@@ -28,6 +28,10 @@ def test_any_other_field_passes_through():
         ),
         ({"bf16": "yes"}, "trainer.bf16: 'yes' does not fit GRPOConfig (Input should be a valid"),
         ({"num_iterations": 1.5}, "trainer.num_iterations: 1.5 does not fit"),
+        ({"num_iterations": 0}, "trainer.num_iterations: should be from 1 to 2147483647, got 0."),
+        ({"weight_decay": -1.0}, "trainer.weight_decay: should be from 0 to 1000"),
+        ({"weight_decay": float("nan")}, "trainer.weight_decay: should be from 0 to 1000, got nan"),
+        ({"epsilon": float("inf")}, "trainer.epsilon: should be from 0 to 1000000, got inf"),
     ],
 )
 def test_what_does_not_fit_is_said_in_a_sentence(given, said):

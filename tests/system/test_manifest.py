@@ -214,12 +214,15 @@ def test_links_that_lead_nowhere_are_refused(folder):
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "next_update/update.json"])
-def test_other_line_ends_are_a_change(folder, name):
+def test_other_line_ends_are_said_to_be_the_only_change(folder, name):
     inner = folder / "next_update"
     (inner / "manifest.json").unlink()
     (inner / "update.json").write_text('{"step":\n1}\n')
     files.write_manifest(inner)
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content.replace(b"\n", b"\r\n"))
+    with pytest.raises(FileError, match=r"its line ends alone.*core\.autocrlf"):
+        manifest.verify(folder)
+    (folder / name).write_bytes(content.replace(b"\n", b"\r\n") + b" ")
     with pytest.raises(FileError, match=r"damaged|changed"):
         manifest.verify(folder)

@@ -4,6 +4,7 @@ The latter are passed through by name, if they are of TRL's type.
 """
 
 import dataclasses
+import math
 import os
 import typing
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from isentrope.config.io import ConfigError
 from isentrope.config.strict_yaml import brief
 from isentrope.config.train import ModelConfig, SftConfig, TrainConfig
 from isentrope.system.processes import on_one_gpu, world_size
-from isentrope.trainers.passed import SHARDING, managed_fields
+from isentrope.trainers.passed import RANGES, SHARDING, managed_fields
 
 
 def shards_weights(fields: Mapping[str, Any]) -> bool:
@@ -71,7 +72,8 @@ def trainer_options(
         A copy of the section.
 
     Raises:
-        ConfigError: If a field is unknown, set elsewhere or plainly of another type.
+        ConfigError: If a field is unknown, set elsewhere, plainly of another type or out of
+            range.
     """
     kinds = typing.get_type_hints(kind)
     fields = {field.name for field in dataclasses.fields(kind) if field.init}
@@ -92,6 +94,11 @@ def trainer_options(
                 f"trainer.{name}: {brief(value)} does not fit {kind.__name__} "
                 f"({error.errors()[0]['msg']})."
             ) from error
+        low, high = RANGES.get(name, (-math.inf, math.inf))
+        if isinstance(value, (int, float)) and not low <= value <= high:
+            raise ConfigError(
+                f"trainer.{name}: should be from {low:.12g} to {high:.12g}, got {brief(value)}."
+            )
     return dict(given)
 
 
@@ -217,7 +224,7 @@ def _micro_batches(key: str, total: int, given: int | None) -> tuple[int, int]:
 
 def _require_fit(config: TrainConfig, given: dict[str, Any]) -> None:
     uses = given.get("num_iterations", 1)
-    if uses < 1 or config.training.save_every % uses:
+    if config.training.save_every % uses:
         raise ConfigError(
             f"training.save_every={config.training.save_every} is not a multiple of "
             f"trainer.num_iterations={uses}: a checkpoint in the middle of a batch's uses could "

@@ -143,7 +143,17 @@ def _require_unchanged(path: Path, entry: Mapping[str, Any]) -> None:
     if not path.is_file():
         raise FileError(f"{path} is missing, which {MANIFEST} lists: {_CURE}.")
     if path.stat().st_size != entry["size"] or file_digest(path) != entry["sha256"]:
-        raise FileError(f"{path} was changed after it was written: {_CURE}.")
+        how = _line_ends(path, entry["sha256"])
+        raise FileError(f"{path} was changed after it was written{how}: {_CURE}.")
+
+
+def _line_ends(path: Path, written: str | None = None) -> str:
+    """Words that git changed the line ends of a file, and nothing else of what was written."""
+    content = path.read_bytes() if path.is_file() and path.stat().st_size <= _LARGEST else b""
+    plain = content.replace(b"\r\n", b"\n")
+    if plain == content or written not in (None, sha256([plain])):
+        return ""
+    return " (its line ends alone: git does so where core.autocrlf is not false)"
 
 
 def read_once(path: Path, read: Callable[[Path], T]) -> T:
@@ -174,7 +184,7 @@ def _listed(path: Path) -> dict[str, dict[str, Any]]:
         return read_once(path, _parsed)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(
-            f"{path} is damaged, or is not a manifest of isentrope, so the "
+            f"{path} is damaged{_line_ends(path)}, or is not a manifest of isentrope, so the "
             f"folder cannot be verified: {_CURE}.",
         ) from error
 

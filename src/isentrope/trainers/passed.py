@@ -55,6 +55,27 @@ _SET_BY_SFT = {
     "nothing: the loss is on the response alone": "completion_only_loss assistant_only_loss",
 }
 
+RANGES = {
+    "weight_decay": (0, 1e3),
+    "adam_beta1": (0, 1 - 1e-9),
+    "adam_beta2": (0, 1 - 1e-9),
+    "adam_epsilon": (0, 1),
+    "warmup_steps": (0, 2**31 - 1),
+    "warmup_ratio": (0, 1),
+    "label_smoothing_factor": (0, 1),
+    "dataloader_num_workers": (0, 1024),
+    "num_iterations": (1, 2**31 - 1),
+    "beta": (0, 1e6),
+    "epsilon": (0, 1e6),
+    "epsilon_high": (0, 1e6),
+    "delta": (0, 1e6),
+    "top_entropy_quantile": (0, 1),
+    "sapo_temperature_pos": (1e-6, 1e6),
+    "sapo_temperature_neg": (1e-6, 1e6),
+    "vllm_gpu_memory_utilization": (0, 1),
+}
+"""Smallest and largest value that means something."""
+
 CONTROLS = {
     "entropy_coef": "bonus",
     "use_adaptive_entropy": "adaptive",

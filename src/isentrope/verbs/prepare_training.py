@@ -5,6 +5,7 @@ Observers are what watches and corrects it: probe, alarm, noise scale, entropy b
 
 import logging
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from isentrope.probe.online_noise_scale import NoiseScaleMonitor
 from isentrope.probe.requirements import ProbeOptions
 from isentrope.recording.contract import environment, frozen_hash, read_contract, trainable_shapes
 from isentrope.runs.branch import Branch
+from isentrope.runs.folder import kept_steps, require_disk
 from isentrope.runs.identity import contract_config, require_same_run
 from isentrope.runs.origin import training_origin
 from isentrope.sampling.batches import Groups
@@ -55,7 +57,11 @@ def prepare_training(
     log.setLevel(config.output.log_level)
     args = grpo_options(config, files.checkpoints)
     done = 0 if checkpoint is None else step_of_folder(checkpoint.name) or 0
-    model, tokenizer = begin_training(config, files, training.seed)
+    steps = range(done + 1 if done else 0, training.steps + 1)
+    saved = kept_steps(steps, training.save_every, training.keep_last, training.keep_every)
+    model, tokenizer = begin_training(
+        config, files, training.seed, saved, "set training.keep_last, or choose another --out"
+    )
     policy = Policy(model, tokenizer, precision="as_is")
     data, longest = config.data, config.sampling.max_new_tokens
     task = data.task(data.train_split)
@@ -106,13 +112,17 @@ def prepare_training(
     return trainer
 
 
-def begin_training(config: TrainConfig | SftConfig, files: RunFiles, seed: int) -> tuple[Any, Any]:
-    """Load what is trained; memory that is too small is refused before any work.
+def begin_training(
+    config: TrainConfig | SftConfig, files: RunFiles, seed: int, saved: Iterable[int], cure: str
+) -> tuple[Any, Any]:
+    """Load what is trained; memory and disk that are too small are refused before any work.
 
     Args:
         config: Of the run.
         files: Its files.
         seed: Of random weights.
+        saved: Steps whose checkpoints will be there together; step 0 has no moments.
+        cure: What to do where the disk is full, the end of a sentence.
 
     Returns:
         The model and its tokenizer.
@@ -123,6 +133,7 @@ def begin_training(config: TrainConfig | SftConfig, files: RunFiles, seed: int) 
     model, tokenizer = load_trainable(**where.model_dump(exclude={"shard_base"}), seed=seed)
     if not (where.shard_base or shards_weights(config.trainer)):
         require_room_to_train(model, "cuda" if torch.cuda.is_available() else "cpu")
+    require_disk(files.folder, model, saved, cure)
     return model, tokenizer
 
 

@@ -26,7 +26,7 @@ from isentrope.evaluation.responses import choose_prompts, draw_responses, rando
 from isentrope.models.requirements import active_dropout
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.language_model import Policy
-from isentrope.runs.folder import heed, one_writer, resolved_content, run_directory
+from isentrope.runs.folder import heed, kept_steps, one_writer, resolved_content, run_directory
 from isentrope.runs.identity import CONFIG, flat_settings, require_same, require_same_origin
 from isentrope.runs.origin import training_origin
 from isentrope.sampling.tasks.task import Demonstrator, FormattedTask
@@ -174,7 +174,11 @@ def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> F
         require_same_origin(checkpoint, before["made_from"], record["made_from"], cure)
     options = sft_options(config, files.folder)
     done = max(files.steps()) if checkpoint else 0
-    model, tokenizer = begin_training(config, files, tuning.seed)
+    saved = [0]  # the model
+    if tuning.save_every is not None:
+        saved += kept_steps(range(done + 1, tuning.steps + 1), tuning.save_every)
+    cure = "set fine_tuning.save_every, or choose another --out"
+    model, tokenizer = begin_training(config, files, tuning.seed, saved, cure)
     rows = examples(config.data, tuning, model, tokenizer)
     adherence: Callable[[], dict[str, Estimate | None]] = dict
     if tuning.adherence_prompts:
