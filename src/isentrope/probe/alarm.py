@@ -8,7 +8,7 @@ weights w_j = 1/σ_j². Its error is scaled by their spread, where that is large
 
 Two things raise the alarm, each with probability α/2 at most per reading if readings are normal:
 
-    a change of the rate (`find_change_point`): entropy now falls faster than before, or rises faster
+    a change of the rate (`find_change_point`): entropy falls faster than before, or rises faster
     (ln 2)/(−m) is below `half_life` steps beyond the error of m, by a t-test
 
 Each change is reported once, and the half-life once between two changes. Steps between two readings

@@ -115,11 +115,13 @@ def load_torch(file: str | Path | BinaryIO) -> Loaded:
         The content.
 
     Raises:
-        ValueError: If it is no such file, or a number of it was changed.
+        ValueError: If it is no such file, a number of it was changed, or they are big-endian.
     """
     with _archive(file) as archive:
         (name,) = [n for n in archive.namelist() if n.endswith("/data.pkl")] or ("data.pkl",)
         top = name.removesuffix("data.pkl")
+        if f"{top}byteorder" in archive.namelist() and archive.read(f"{top}byteorder") != b"little":
+            raise ValueError("its numbers are big-endian")
         with archive.open(name) as pickled:
             return load_pickle(cast(BinaryIO, pickled), lambda key: _numbers(archive, top, key))
 

@@ -24,7 +24,7 @@ from isentrope.attribution.influence.contributions import columns_of_responses, 
 from isentrope.config.stages import LoggingConfig
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.scoring import score
-from isentrope.policy.token_statistics import Scores
+from isentrope.policy.token_statistics import NotFiniteError, Scores
 from isentrope.results.result import item_name
 from isentrope.results.results import MeasureResult
 from isentrope.system.file_contents import finite, parquet
@@ -56,10 +56,7 @@ def detailed_log(measured: Measurement) -> Callable[[MeasureResult, Path], None]
         scored["U"] = ready.U, score(ready.policy, ready.U), None
     if logging.wants("sequences"):
         of = {name: _sequences(ready.policy.tokenizer, *one) for name, one in scored.items()}
-        of["E"]["log_weight"] = math.nan
-        if measured.after is not None:  # S(θ + ηv) − S(sampler) at the rate of interest
-            apart = measured.after[0].logprobs - measured.change.sample.sampler_logprobs
-            of["E"]["log_weight"] = apart.sum(1).tolist()
+        of["E"]["log_weight"] = _log_weights(measured)
         of["U"]["objective_weight"] = ready.step.token_weights[:, 0].tolist()
         files["sequences.parquet"] = parquet(_stacked(of), zipped)
     if logging.wants("tokens"):
@@ -92,6 +89,17 @@ def rotate(folder: Path, logging: LoggingConfig) -> None:
         for kind in ("sequences.parquet", "tokens.parquet", "tensors.safetensors"):
             (folder / f"{stem}.{kind}").unlink(missing_ok=True)
         old.unlink(missing_ok=True)
+
+
+def _log_weights(measured: Measurement) -> list[float] | float:
+    """S(θ + ηv) − S(sampler) of E at the rate of interest; NaN where it cannot be scored."""
+    ready = measured.ready
+    try:
+        there = ready.policy.parameters_along(ready.step.direction, ready.rate)
+        moved = score(ready.policy, ready.E, there)
+    except NotFiniteError:
+        return math.nan
+    return (moved.logprobs - measured.change.sample.sampler_logprobs).sum(1).tolist()
 
 
 def _stacked(columns: dict[str, dict[str, Any]]) -> pd.DataFrame:

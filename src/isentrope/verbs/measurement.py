@@ -54,7 +54,6 @@ class Measurement:
         ready: The checkpoint, with its batches and its step.
         etas: Learning rates measured at.
         change: The sweep on E; without points where the method is "resampled".
-        after: Scores at the rate of interest, and their trust, where it is in the sweep.
         reward: ΔJ at the same rates; None where E has no rewards, or they were not asked for.
         no_reward: Why E has none, in a sentence; empty otherwise.
         fresh: ΔH from fresh responses, by learning rate, where they were drawn.
@@ -68,7 +67,6 @@ class Measurement:
     ready: Prepared
     etas: list[float]
     change: EntropyChange
-    after: tuple[Scores, Trust] | None
     reward: RewardChange | None
     no_reward: tuple[str, ...]
     fresh: dict[float, Estimate]
@@ -107,7 +105,6 @@ def measure_checkpoint(ready: Prepared) -> Measurement:
         ready=ready,
         etas=etas,
         change=change,
-        after=after,
         reward=reward,
         no_reward=no_reward,
         fresh=resampled,
