@@ -215,7 +215,7 @@ class StepFolder:
         for number in range(chunks):
             paths = self._files(decoding, number)
             digests = [self._digest(decoding, number, sha256_of_file(path)) for path in paths]
-            if [path.stem.rpartition("_")[2] for path in paths] != digests[:1]:
+            if not paths or [path.stem.rpartition("_")[2] for path in paths] != digests[:1]:
                 raise FileError(
                     f"{self._chunks} does not have the chunk {number} ({decoding}) that was "
                     f"written: remove its files {decoding}_{number:06d}_*, and the same command "

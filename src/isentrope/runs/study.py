@@ -187,12 +187,13 @@ def _description(path: Path, base_model: str | None) -> dict[str, dict[str, Any]
         base = Path(name or path)
         shapes = {key: tuple(shape) for key, (_, shape) in folder.header(ADAPTER).items()}
     config = base / "config.json"
-    tokenizers = (at / "tokenizer.json" for at in (path, base))
+    tokenizers = [at / "tokenizer.json" for at in (path, base)]
+    own = next((file for file in tokenizers if file.is_file()), None)  # the base's counts without
     return {
         "base model": {"name": name} if name else {},
         "adapter": shapes,
         "architecture": _without(read_json(config) if config.is_file() else {}, _VOLATILE),
-        "tokenizer": {t.name: file_digest(t) for t in tokenizers if t.is_file()},
+        "tokenizer": {own.name: file_digest(own)} if own else {},
     }
 
 
