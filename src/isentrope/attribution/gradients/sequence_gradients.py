@@ -5,7 +5,8 @@
 A linear layer y = W x + c with output gradients g has G_i = Σ_l g_il x_ilᵀ over the positions l of
 sequence i: it needs only the input and the output gradient, which hooks can read. An embedding adds
 g_il to the row of its token; a norm y = w ⊙ x̂ + c has Σ_l g_il ⊙ x̂_il. LoRA factors are linear
-layers. Log-probabilities and entropies are differentiated by hand (`policy.head`).
+layers. Log-probabilities and entropies are differentiated by hand (`policy.head`), by sequence
+where the output embedding is trained: the logits of one are held at a time.
 
 No summed weight gradients are computed, and nothing is stored: each layer's rows are passed to a
 visitor as they arrive. Layers that the hooks do not support are refused by name. Before any work,
@@ -21,7 +22,7 @@ from contextlib import nullcontext
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from isentrope.attribution.gradients.closure import require_agreement
 from isentrope.attribution.gradients.layers import Layer, by_sequence, find_layers, recorded
@@ -140,13 +141,16 @@ class SequenceGradients:
         """One backward pass; the names of the parameters that were visited."""
         visited: set[str] = set()
         rows = token_sum.row_of.to(batch.sequences.device)[batch.sequences]
+        alone: Tensor | None = None  # the row of the sequence that the head reads
 
         def hand_over(layer: Layer, x: Tensor, g: Tensor) -> None:
-            both = by_sequence(x, batch), by_sequence(g, batch)
+            if alone is None:
+                x, g = by_sequence(x, batch), by_sequence(g, batch)
+            of = rows if alone is None else alone, x, g
             for own, name in layer.names.items():
                 visited.add(name)
                 size = getattr(layer.module, own).numel()
-                parts = (y.split(max(1, at_once(ELEMENTS_HELD) // size)) for y in (rows, *both))
+                parts = (y.split(max(1, at_once(ELEMENTS_HELD) // size)) for y in of)
                 for some, kept, of_output in zip(*parts, strict=True):
                     visit(name, some, layer.gradient(own, kept, of_output))
 
@@ -160,16 +164,18 @@ class SequenceGradients:
             torch.enable_grad(),
             recorded(policy, self._layers or [], hand_over) as sources,
         ):
-            root = hidden = policy.packed_hidden(batch)
+            hidden = policy.packed_hidden(batch)
             if is_frozen_linear(head):
-                of = hidden, head, batch.targets, a, b, policy.temperature
-                cotangent = hidden_gradient(*of)
+                cotangent = hidden_gradient(hidden, head, batch.targets, a, b, policy.temperature)
             else:
-                root = head(hidden)
-                of = root.detach(), batch.targets, a, b, policy.temperature
-                cotangent = logit_gradient(*of)
+                cotangent = torch.empty_like(hidden)
+                for i, row in enumerate(rows.split(1)):
+                    alone, at = row, batch.rows == i
+                    of = head, batch.targets[at], a[at], None if b is None else b[at]
+                    cotangent[at] = _through_head(hidden[at], *of, policy.temperature)
+                alone = None
             if sources:
-                torch.autograd.grad(root, sources, cotangent, allow_unused=True)
+                torch.autograd.grad(hidden, sources, cotangent, allow_unused=True)
         return visited
 
     def _check(self, token_sum: TokenSum) -> None:
@@ -224,6 +230,21 @@ class SequenceGradients:
                     f"(largest entry {scale:.1e}): use GradientOptions('loop'), which is slower "
                     "and correct for every kind of layer."
                 )
+
+
+def _through_head(
+    hidden: Tensor,
+    head: nn.Module,
+    targets: Tensor,
+    a: Tensor,
+    b: Tensor | None,
+    temperature: float,
+) -> Tensor:
+    """`hidden_gradient` of one sequence, by autograd."""
+    read = hidden.detach()[None].requires_grad_()
+    logits = head(read)
+    cotangent = logit_gradient(logits[0].detach(), targets, a, b, temperature)
+    return torch.autograd.grad(logits, read, cotangent[None])[0][0]
 
 
 def _require_forward_mode(policy: Policy, few: TokenSum, gradient: Vector) -> None:
