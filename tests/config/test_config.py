@@ -270,3 +270,11 @@ def test_a_key_of_the_notes_that_is_not_ours_is_answered_by_what_does_it(key):
 )
 def test_older_keys_that_contradict_ours_are_refused(overrides, said):
     assert said in complaint(*overrides)
+
+
+def test_keys_of_earlier_versions_that_did_nothing_are_read(tmp_path):
+    idle = {"analysis": {"momentum_steps": 0}, "fisher_kernel": {"sketch": None}}
+    where = {"checkpoint": {"checkpoint_path": str(tmp_path)}}
+    assert load_config(where | idle) == load_config(where)
+    with pytest.raises(ConfigError, match=r"analysis\.momentum_steps"):
+        load_config(where | {"analysis": {"momentum_steps": 2}})

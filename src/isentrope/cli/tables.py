@@ -30,7 +30,9 @@ _HEADS = {"entropy_per_token": "h", "reward": "reward"}
 def printed_branches(branched: Branched) -> Printed:
     """A row per setting: its difference from unchanged, and the change over the branch."""
     repeats = branched.effects[0].estimate.n
+    of = f"{repeats} repeat{'s' if repeats > 1 else ''}"
     for start in branched.starts:
+        steps = start.until - start.step
         found = {
             (e.setting, e.quantity, e.against): e.estimate
             for e in branched.effects
@@ -50,8 +52,8 @@ def printed_branches(branched: Branched) -> Printed:
             for k, title in enumerate(rows[0])
         ]
         title = (
-            f"{start.name}, {start.until - start.step} steps on: differences from unchanged, mean "
-            f"over {repeats} repeats ± standard error; h in nats per token"
+            f"{start.name}, {steps} step{'s' if steps > 1 else ''} on: differences from unchanged, "
+            f"mean of {of} ± standard error; h in nats per token"
         )
         yield Table(title, rows, columns)
     if repeats == 1:

@@ -25,6 +25,12 @@ from isentrope.system.secrets import secrets_in
 
 Root = TypeVar("Root", bound=BaseModel)
 
+FORMER: dict[str, dict[str, Any]] = {
+    "analysis": {"momentum_steps": 0},
+    "fisher_kernel": {"sketch": None},
+}
+"""Keys that earlier versions wrote, by section, with the values that did nothing."""
+
 
 def load_config(
     source: str | Path | Mapping[str, Any],
@@ -50,6 +56,10 @@ def load_config(
         content = {k: v if k == "provenance" else as_written(v) for k, v in source.items()}
     else:
         content = located(read_yaml(Path(source)), Path(source).parent)
+    for section, keys in FORMER.items():
+        if isinstance(given := content.get(section), Mapping):
+            idle = {key for key, value in keys.items() if key in given and given[key] == value}
+            content[section] = {key: value for key, value in given.items() if key not in idle}
     for override in overrides:
         content = _override(content, override)
     _require_no_secrets(content)

@@ -86,8 +86,10 @@ def draw_share(
         The rows `own_rows`, one response per prompt.
 
     Raises:
-        ValueError: If a process has no prompt, or a prompt leaves no room.
+        ValueError: If there are more processes than prompts, or a prompt leaves no room.
     """
+    if size < world_size():
+        raise ValueError(f"{size} sequences cannot be shared by {world_size()} processes.")
     draws = torch.randint(len(prompts), (size,), generator=generator)
     uniforms = torch.rand(size, max_new_tokens, generator=generator, dtype=torch.float64)
     chosen = as_prompts(policy, [prompts[i] for i in draws.tolist()])
