@@ -148,13 +148,14 @@ def _with_errors(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def errors(estimates: Iterable[Estimate]) -> np.ndarray:
-    """(2, m) lengths of intervals below and above the values; 0 where one is withheld."""
-    return np.array(
-        [
-            (e.value - e.ci_low, e.ci_high - e.value) if has_interval(e) else (0.0, 0.0)
-            for e in estimates
-        ]
-    ).T
+    """(2, m) lengths of intervals below and above the values; 0 where none holds the value."""
+    lengths = [
+        (e.value - e.ci_low, e.ci_high - e.value)
+        if has_interval(e) and e.ci_low <= e.value <= e.ci_high  # not so in a log that was edited
+        else (0.0, 0.0)
+        for e in estimates
+    ]
+    return np.array(lengths).T
 
 
 def dashed(place: float, label: str, across: str = "y", dashes: Sequence[float] = (6, 2)) -> Mark:

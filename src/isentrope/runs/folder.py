@@ -15,7 +15,6 @@ import errno
 import logging
 import os
 import platform
-import shutil
 import socket
 import subprocess
 import sys
@@ -34,7 +33,6 @@ from isentrope.config.io import dump_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.values import relative_to_run
-from isentrope.system.errors import FileError
 from isentrope.system.files import remove_empty, writing_below
 from isentrope.system.outputs import require_apart
 from isentrope.system.processes import gather, rank
@@ -157,54 +155,6 @@ def heed(config: C, words: str = "This configuration is of a run") -> None:
         log.warning("%s with %s.", words, difference)
 
 
-_MOMENTS = 8
-"""Bytes of AdamW's two moments of a parameter, in float32."""
-
-
-def require_writable(folder: str | Path, key: str) -> None:
-    """Refuse a folder that cannot be written into, or made.
-
-    Args:
-        folder: The folder, perhaps not there yet.
-        key: The setting that names it.
-
-    Raises:
-        FileError: Naming the folder and the setting.
-    """
-    there = _nearest(Path(folder))
-    if not there.is_dir():
-        raise FileError(f"{there} is a file, not a directory: choose another {key}.")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise FileError(
-            f"Nothing can be written into {there}: choose another {key}, or change the "
-            "permissions.",
-        )
-
-
-def require_disk(folder: Path, model: Any, saved: Iterable[int], cure: str) -> None:
-    """Refuse work whose checkpoints do not fit on the disk.
-
-    Args:
-        folder: Where they go, perhaps not there yet.
-        model: Its trained parameters are saved.
-        saved: The steps of the checkpoints; step 0 has no moments.
-        cure: What to do, the end of a sentence.
-
-    Raises:
-        FileError: Naming both sizes.
-    """
-    trained = [p for p in model.parameters() if p.requires_grad]
-    weights = sum(p.numel() * p.element_size() for p in trained)
-    moments = sum(p.numel() * _MOMENTS for p in trained)
-    needed = sum(weights + (moments if step else 0) for step in saved)
-    free = shutil.disk_usage(_nearest(folder)).free
-    if needed > free:
-        raise FileError(
-            f"What is to be saved takes about {needed / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are "
-            f"free in {folder}: {cure}.",
-        )
-
-
 def kept_steps(
     steps: range, every: int, keep_last: int | None = None, keep_every: int | None = None
 ) -> list[int]:
@@ -314,9 +264,3 @@ def _holder(lock: Path) -> str:
     except (OSError, ValueError):
         return ""
     return f" ({note})" if 0 < len(note) < 500 and note.isprintable() else ""
-
-
-def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest of its parents that is there."""
-    folder = folder.expanduser().absolute()
-    return next(p for p in (folder, *folder.parents) if p.exists())

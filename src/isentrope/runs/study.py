@@ -29,7 +29,6 @@ from isentrope.runs.checkpoints import Checkpoint, Subject, find_subjects
 from isentrope.runs.folder import (
     noted_if_interrupted,
     one_writer,
-    require_writable,
     resolved_content,
     run_directory,
 )
@@ -44,7 +43,7 @@ from isentrope.runs.origin import Digests, changed_parts, measurement_origin
 from isentrope.system.checkpoint_folder import ADAPTER, CONTRACT, CheckpointFolder
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import file_digest
-from isentrope.system.outputs import require_apart
+from isentrope.system.outputs import require_apart, require_writable
 from isentrope.system.reading import read_json
 from isentrope.trainers.as_trained import refuse
 from isentrope.trainers.fields import FIELDS

@@ -1,12 +1,14 @@
-"""Where results may not go: into what they are made from.
+"""Where results may not go: into what they are made from, or where there is no room.
 
 A file that is written into a checkpoint, a model or a data set makes it another one, which every
 later command refuses.
 """
 
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.errors import FileError
@@ -45,3 +47,57 @@ def require_apart(out: str | Path, inputs: Iterable[str | Path] = ()) -> None:
 
 def _real(path: str | Path) -> Path:
     return Path(os.path.realpath(Path(path).expanduser()))  # which does not fail on circular links
+
+
+_MOMENTS = 8
+"""Bytes of AdamW's two moments of a parameter, in float32."""
+
+
+def require_writable(folder: str | Path, key: str) -> None:
+    """Refuse a folder that cannot be written into, or made.
+
+    Args:
+        folder: The folder, perhaps not there yet.
+        key: The setting that names it.
+
+    Raises:
+        FileError: Naming the folder and the setting.
+    """
+    there = _nearest(Path(folder))
+    if not there.is_dir():
+        raise FileError(f"{there} is a file, not a directory: choose another {key}.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise FileError(
+            f"Nothing can be written into {there}: choose another {key}, or change the "
+            "permissions.",
+        )
+
+
+def require_disk(folder: Path, model: Any, saved: Iterable[int], cure: str) -> None:
+    """Refuse work whose checkpoints do not fit on the disk.
+
+    Args:
+        folder: Where they go, perhaps not there yet.
+        model: Its trained parameters are saved.
+        saved: The steps of the checkpoints; step 0 has no moments.
+        cure: What to do, the end of a sentence.
+
+    Raises:
+        FileError: Naming both sizes.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    weights = sum(p.numel() * p.element_size() for p in trained)
+    moments = sum(p.numel() * _MOMENTS for p in trained)
+    needed = sum(weights + (moments if step else 0) for step in saved)
+    free = shutil.disk_usage(_nearest(folder)).free
+    if needed > free:
+        raise FileError(
+            f"What is to be saved takes about {needed / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are "
+            f"free in {folder}: {cure}.",
+        )
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest of its parents that is there."""
+    folder = folder.expanduser().absolute()
+    return next(p for p in (folder, *folder.parents) if p.exists())

@@ -31,13 +31,13 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Subject
-from isentrope.runs.folder import require_writable
 from isentrope.runs.origin import checkpoint_digests
 from isentrope.runs.study import other_base, require_inputs
 from isentrope.sampling.batches import with_advantages, with_rewards
 from isentrope.sampling.prompts import PromptLike
 from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.manifest import verification
+from isentrope.system.outputs import require_writable
 from isentrope.system.processes import all_ranks, join_processes
 from isentrope.trainers.arguments import TRAINING_ARGS
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights

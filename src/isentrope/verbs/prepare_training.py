@@ -28,7 +28,7 @@ from isentrope.probe.online_noise_scale import NoiseScaleMonitor
 from isentrope.probe.requirements import ProbeOptions
 from isentrope.recording.contract import environment, frozen_hash, read_contract, trainable_shapes
 from isentrope.runs.branch import Branch
-from isentrope.runs.folder import kept_steps, require_disk
+from isentrope.runs.folder import kept_steps
 from isentrope.runs.identity import contract_config, require_same_run
 from isentrope.runs.origin import training_origin
 from isentrope.sampling.batches import Groups
@@ -36,6 +36,7 @@ from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.sampling.tasks.task import Task
 from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.files import sha256
+from isentrope.system.outputs import require_disk
 from isentrope.system.processes import all_ranks, world_size
 from isentrope.system.progress import progress
 from isentrope.training.batch_trainer import RunOptions

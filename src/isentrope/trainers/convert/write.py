@@ -96,9 +96,8 @@ def convert(
     weights = _adapter_weights(weights, gathered) if adapter else _model_weights(weights, config)
     with whole_folder(out) as here:
         name = f"{'adapter_' if adapter else ''}model{{suffix}}.safetensors"
-        # an adapter is one file, which PEFT reads; 2**63 bytes are never split
-        most = {"max_shard_size": 2**63} if adapter else {}
-        save_torch_state_dict(weights, here, filename_pattern=name, **most)
+        most = 2**63 if adapter else "5GB"  # PEFT reads an adapter from one file
+        save_torch_state_dict(weights, here, filename_pattern=name, max_shard_size=most)
         copied = [file for pattern in _KEPT for file in config.glob(pattern)]
         for file in (*copied, *(folder / name for name in _OF_TRAINING)):
             if file.is_file():
