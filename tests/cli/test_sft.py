@@ -60,7 +60,7 @@ def test_the_defaults_of_every_verb_are_shown_and_can_be_used(kind, tmp_path):
 def test_a_configuration_and_a_verb_are_not_shown_together(config):
     result = call("config", "show", config, "--for", "train")
     assert result.exit_code == 1
-    assert "leave --for away" in result.stderr
+    assert "omit --for" in result.stderr
 
 
 def test_config_validate_says_what_would_be_trained_or_what_is_wrong(config):

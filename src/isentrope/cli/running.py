@@ -164,7 +164,7 @@ def showing(
         ValueError: If both a configuration and a verb are given.
     """
     if config and kind:
-        raise ValueError(f"{config} says itself which verb it is for: leave --for away.")
+        raise ValueError(f"{config} says itself which verb it is for: omit --for.")
     loaded = load_any(config, overrides) if config else defaults(kind or MEASURE.name, overrides)
     out.conclude(dump_config(loaded, comments=True).rstrip())
 

@@ -28,11 +28,11 @@ class ControlConfig(Section):
     name: Name = "none"
     """none, or the name of a control."""
     strength: Real | None = None
-    """How hard it acts; null: the control's default. With a target, how hard it acts at most."""
+    """Strength of the control; null: its default. With a target: the largest strength."""
     target: Target = Target()
-    """The entropy that is wanted; without one, the strength stays as it is."""
+    """Target entropy; without one the strength is constant."""
     feedback: Gains = Gains()
-    """From the distance to the target to the strength."""
+    """Gains of the feedback from the distance to the target to the strength."""
     options: Settings = Field(default_factory=dict)
     """Settings of the control."""
 
@@ -70,9 +70,9 @@ class TrialConfig(Section):
     size: Annotated[Count, Field(ge=8)] = 256
     """Responses of the controls' own E, for those that need one; others than those of E."""
     random_masks: bool = True
-    """Beside each control, a random mask of as many tokens."""
+    """Also try a random mask of as many tokens as each control changes."""
     change: Real | None = None
-    """Instead of `strengths`: the change of entropy per step that a strength is looked for."""
+    """Change of entropy per step whose strength is searched, instead of `strengths`."""
 
     def refusals(self) -> Refusals:
         """Strengths beside what looks for them, and options that do not fit."""
@@ -88,7 +88,7 @@ class AnalysisConfig(Section):
     tokens: bool = True
     """Influence of tokens (forward mode over U); false: of sequences only (one backward pass)."""
     reward: bool = True
-    """Reward too: E is rewarded by its task; measure has ΔJ, and every piece of U a delta_j."""
+    """Also attribute reward: measure has ΔJ, and tokens and sequences of U have delta_j."""
     price: bool = True
     """measure: where the step spends entropy, and what reward it buys there (needs order ≥ 1)."""
     position_pattern: Pattern | None = None
@@ -143,7 +143,7 @@ class KernelConfig(Section):
     )
     """Blocks; F are analysis.share_responses fresh responses to each of U's prompts."""
     preconditioned: bool = True
-    """With the step's P; false: P = 1."""
+    """Use the step's preconditioner P; false: P = 1."""
     memory_gb: Positive | None = None
     """Memory for held gradients, in GiB; null: no limit. More is cut into tiles."""
     storage: Literal["exact", "bfloat16"] = "exact"
@@ -157,7 +157,7 @@ class KernelConfig(Section):
     right_above: Real = 0.5
     """A response is correct if its reward is above this."""
     second_order: bool = False
-    """Also K2, the second-order kernel of plain SGD: one Hessian product a sequence of U."""
+    """Also K2, the second-order kernel of plain SGD: one Hessian product per sequence of U."""
 
     @property
     def held(self) -> Storage:

@@ -34,21 +34,21 @@ class EvaluationProfile(Section):
     """What is estimated, from how many responses to which prompts."""
 
     metrics: Annotated[list[Metric], Field(min_length=1)] | None = None
-    """Which, as docs/evaluation.md lists them; null: all (format where the task knows one)."""
+    """Metrics of docs/evaluation.md; null: all (format where the task knows one)."""
     n_prompts: Count | None = None
-    """Prompts, a random subset fixed by the seed; null: the whole split."""
+    """Number of prompts, a random subset fixed by the seed; null: the whole split."""
     samples_per_prompt: Count = 8
     """Responses sampled to each prompt."""
     ks: Annotated[list[Count], Field(min_length=1)] | None = None
     """The k of pass@k, each at most samples_per_prompt; null: 1, 2, 4, ... as far as they go."""
     greedy: bool = True
-    """Also one greedy response a prompt."""
+    """Also one greedy response per prompt."""
     right_above: Real = 0.5
     """A response is correct if its reward is above this."""
     seed: Seed = 0
     """Fixes the subset and every token; the same for all checkpoints, so their rows are paired."""
     chunk_prompts: Count = 64
-    """Prompts a chunk: what a kill can cost, and what processes share out; changes no number."""
+    """Prompts per chunk, which one process evaluates and saves at once; it changes no number."""
     save_tokens: bool = True
     """Keep ids, log-probabilities and entropies of all tokens in records.parquet."""
 
@@ -72,7 +72,7 @@ class EvaluationSampling(SamplingConfig):
     """How responses are drawn, and how much is scored at a time."""
 
     engine: Literal["transformers", "vllm"] = "transformers"
-    """What generates; vllm has to be installed, and its responses depend on the batch."""
+    """Sampling engine; vllm has to be installed, and its responses depend on the batch."""
     vllm_memory: Share = 0.5
     """Share of the GPU's memory that vllm may take; the scorer needs the rest."""
 

@@ -89,7 +89,7 @@ class PolicyConfig(Section):
     quantization: Literal["none", "4bit"] = "none"
     """Precision of a frozen base under an adapter (4bit needs bitsandbytes)."""
     allow_hub: bool = False
-    """Load a base that the adapter itself names from the model hub; base_model needs no leave."""
+    """Load a base that the adapter itself names from the model hub; not needed for base_model."""
     verify: bool = True
     """Refuse files that were changed after they were written; false warns in the results."""
 

@@ -45,7 +45,7 @@ class ModelConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the base model's weights; a fresh adapter's are float32."""
     allow_hub: bool = False
-    """Load a base that the adapter at path names from the model hub; path itself needs no leave."""
+    """Load a base that the adapter at path names from the model hub; not needed for path."""
     shard_base: bool = False
     """Spread the layers of a frozen base over the processes of torchrun; all hold the adapter."""
 
@@ -78,11 +78,11 @@ class TrainingConfig(Section):
     learning_rate: Rate = 1e-5
     """Peak learning rate; its schedule is trainer.lr_scheduler_type, constant by default."""
     prompts_per_step: Count = 32
-    """Prompt groups an update, over all processes; each has an advantage."""
+    """Prompt groups per update, over all processes; each has an advantage."""
     group_size: Annotated[Count, Field(ge=2)] = 8
     """Responses per prompt group."""
     micro_batch: Count | None = None
-    """Prompt groups a backward pass, on each process; null: all of the process at once."""
+    """Prompt groups per backward pass, on each process; null: all of the process at once."""
     normaliser: Literal["constant", "longest"] = "constant"
     """Length that divides the loss: max_new_tokens, or the longest response of each group."""
     max_grad_norm: NotNegative = 1.0
@@ -142,7 +142,7 @@ class ProbeConfig(Section):
     position_pattern: Pattern | None = None
     """A class of positions of its own: the response so far ends in this regular expression."""
     memory: Decay = 0.9
-    """Of the running mean over readings: how much of it the next reading leaves standing."""
+    """Decay of the exponential moving average over readings."""
 
     @model_validator(mode="before")
     @classmethod
@@ -178,7 +178,7 @@ class NoiseScaleConfig(Section):
     enabled: bool = True
     """Log it, where the steps have more than one micro-batch."""
     memory: Decay = 0.95
-    """Of the running means over steps."""
+    """Decay of the exponential moving averages over steps."""
 
 
 class TrackedConfig(OutputConfig):
@@ -225,9 +225,9 @@ class FineTuningConfig(Section):
     steps: Count = 400
     """Optimizer steps."""
     batch_size: Count = 64
-    """Demonstrations an update, over all processes."""
+    """Demonstrations per update, over all processes."""
     micro_batch: Count | None = None
-    """Demonstrations a backward pass, on each process; null: all of the process at once."""
+    """Demonstrations per backward pass, on each process; null: all of the process at once."""
     learning_rate: Rate = 2e-4
     """Peak learning rate, reached linearly, left by a cosine to zero."""
     warmup_steps: Whole = 20
