@@ -59,7 +59,7 @@ class DataConfig(TaskConfig):
     """Split of the entropy probe, and of adherence; prompts that are trained on are left out."""
 
 
-class SamplingConfig(Section):
+class TrainingSampling(Section):
     """How responses are drawn; nothing is filtered, so the sampler is the policy."""
 
     temperature: Temperature = 1.0
@@ -200,7 +200,7 @@ class TrainConfig(Section):
 
     model: ModelConfig
     data: DataConfig = DataConfig()
-    sampling: SamplingConfig = SamplingConfig()
+    sampling: TrainingSampling = TrainingSampling()
     training: TrainingConfig = TrainingConfig()
     entropy_probe: ProbeConfig = ProbeConfig()
     alarm: AlarmConfig = AlarmConfig()

@@ -22,7 +22,7 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.results.attributions import BlockRecord, SecondOrder
 from isentrope.results.results import KernelResult
 from isentrope.system.progress import progress
-from isentrope.verbs.kernel_block import UNEQUAL, Block, sequence_weights
+from isentrope.verbs.kernel_block import UNEQUAL, Block, weights_of_update
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import KEY, Column, Printed, Table, ends, named, number, text
 
@@ -129,7 +129,7 @@ def find_kernel(ready: Prepared) -> KernelResult:
     section = ready.config.fisher_kernel
     if "FU" in section.blocks and not ready.analysis.share_responses:
         raise ValueError(_NO_FRESH)
-    x, second, K2 = sequence_weights(ready), None, None
+    x, second, K2 = weights_of_update(ready), None, None
     if section.second_order and x is None:
         raise ValueError(f"fisher_kernel.second_order expands in responses, but {UNEQUAL}")
     blocks: dict[str, Block] = {}

@@ -63,7 +63,7 @@ class Block:
         self._ready, self._section = ready, ready.config.fisher_kernel
         self._rows = drawn[rows]()
         self._columns = None if columns == rows else drawn[columns]()
-        self._seed, self._weights = ready.sampler.data.seed, sequence_weights(ready)
+        self._seed, self._weights = ready.sampler.data.seed, weights_of_update(ready)
         P = ready.step.preconditioner if self._section.preconditioned else None
         K = self.K = fisher_kernel(
             ready.policy,
@@ -185,7 +185,7 @@ class Block:
             yield ClusterPart(int(here.sum()), mean, float(x[here].sum()), change)
 
 
-def sequence_weights(ready: Prepared) -> Tensor | None:
+def weights_of_update(ready: Prepared) -> Tensor | None:
     """(n,) w_i A_i where the tokens of a response share it and entropies have no weight."""
     if ready.step.entropy_weights is not None:
         return None

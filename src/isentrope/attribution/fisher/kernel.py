@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from isentrope.attribution.fisher.prompt_pairs import require_finite, shared_identities
+from isentrope.attribution.fisher.prompt_pairs import require_finite_kernel, shared_identities
 from isentrope.attribution.fisher.spectrum import Spectrum, kernel_spectrum
 from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.attribution.fisher.structure import (
@@ -81,7 +81,7 @@ class FisherKernel:
     diagonals: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        require_finite(self.matrix)
+        require_finite_kernel(self.matrix)
 
     @property
     def zero_rows(self) -> list[int]:

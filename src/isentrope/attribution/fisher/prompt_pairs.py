@@ -172,7 +172,7 @@ def fitted_dimension(
     return pairs.estimate(1 / squares, mask, "dimensions")
 
 
-def require_finite(matrix: Tensor) -> None:
+def require_finite_kernel(matrix: Tensor) -> None:
     """Refuse NaN and infinity.
 
     Args:

@@ -32,7 +32,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
     PromptPairs,
     delete_one,
     estimate_table,
-    require_finite,
+    require_finite_kernel,
 )
 from isentrope.nouns.estimate import Estimate
 
@@ -71,7 +71,7 @@ class SquareKernel:
         """
         matrix = torch.as_tensor(matrix, dtype=torch.float64)
         prompts = torch.arange(len(matrix)) if prompt_index is None else prompt_index
-        require_finite(matrix)
+        require_finite_kernel(matrix)
         off, size = float((matrix - matrix.T).abs().max()), float(matrix.abs().max())
         if off > rounding * size:
             raise ValueError(
