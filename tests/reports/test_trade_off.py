@@ -100,5 +100,5 @@ def test_the_panel_draws_the_rates_at_which_both_have_intervals(tmp_path):
     assert len(points.get_xdata()) == 2
     assert list(panel.data["ΔJ (reward)"]) == [2e-4, 0.018]
     assert "J 0.7 [" in panel.caption
-    assert "ΔJ at the training rate 0.018 [0.0144,\u00a00.0216]" in panel.caption
-    assert math.isclose(panel.numbers["ΔJ at the training rate"].value, 0.018)
+    assert "ΔJ at η = 0.001 (reward) 0.018 [0.0144,\u00a00.0216]" in panel.caption
+    assert math.isclose(panel.numbers["ΔJ at η = 0.001 (reward)"].value, 0.018)

@@ -234,21 +234,25 @@ class Bars:
 
     Attributes:
         label: Of the axis of numbers.
-        estimates: By name, which may have a colour of its own; others are coloured by sign.
+        estimates: By name, which is that of the same number of another run.
         starts: Where the bars begin.
+        written: What is written at a bar in place of its name, with numbers of this run. It may
+            begin with a name that has a colour of its own; other bars are coloured by sign.
     """
 
     label: str
     estimates: Mapping[str, Estimate]
     starts: Sequence[float] | float = 0.0
+    written: Mapping[str, str] = field(default_factory=dict)
 
     def table(self) -> pd.DataFrame:
         """A row per estimate."""
-        return rows_of(self.estimates)
+        return rows_of({self.written.get(name, name): e for name, e in self.estimates.items()})
 
     def figure(self) -> Figure:
         """The figure."""
-        names, estimates = list(self.estimates), list(self.estimates.values())
+        names = [self.written.get(name, name) for name in self.estimates]
+        estimates = list(self.estimates.values())
         places, values = range(len(names)), [estimate.value for estimate in estimates]
         own = [OF_ORDERS.get(name.partition("  ")[0]) for name in names]
         style: Any = {

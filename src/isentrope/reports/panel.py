@@ -91,9 +91,9 @@ class Panel:
 
     @property
     def compared(self) -> Mapping[str, Estimate]:
-        """Estimates that another run's may be compared with: numbers, and a series of bars."""
+        """Estimates that another run's may be compared with: numbers, and bars of other names."""
         drawn = self.drawn.estimates if isinstance(self.drawn, Bars) else {}
-        return {**self.numbers, **drawn}
+        return {**self.numbers, **drawn, **self.numbers}
 
 
 def curve_panel(

@@ -71,8 +71,9 @@ def class_panels(reading: Reading) -> Iterator[Panel]:
                 f"{ends['H of high entropy']} nats; rewarded and punished are signs of the token's "
                 "weight."
             )
-        changes = {
-            f"{name} ({percent(part.members / total)})": part.delta_h
+        changes = {name: part.delta_h for name, part in classes.parts.items()}
+        written = {
+            name: f"{name} ({percent(part.members / total)})"
             for name, part in classes.parts.items()
         }
         yield Panel(
@@ -80,7 +81,7 @@ def class_panels(reading: Reading) -> Iterator[Panel]:
             "classes" if of == "tokens" else "groups",
             f"Which classes of {of.replace('_', ' ')} cost entropy",
             f"{words} Beside a name is its share of the members.",
-            Bars(f"δH ({classes.gradient.unit})", changes),
+            Bars(f"δH ({classes.gradient.unit})", changes, written=written),
         )
 
 

@@ -43,6 +43,11 @@ def change_at_rate(result: MeasureResult) -> Estimate | None:
     return None if row is None or math.isnan(row.delta_h) else result.change_at(row)
 
 
+def at_rate(result: MeasureResult, unit: str) -> str:
+    """The training rate in the name of a number, which is not that of a run of another rate."""
+    return f"at η = {number(result.rate or math.nan, 6)} ({unit})"
+
+
 def parts_of(reading: Reading) -> dict[str, Estimate]:
     """δH₁ per unit η of each part of the step and "total"; empty where no verb measured it."""
     for kind, parts in {MeasureResult: "budget", InfluenceResult: "entropy"}.items():
@@ -55,13 +60,12 @@ def parts_of(reading: Reading) -> dict[str, Estimate]:
 def delta_h(reading: Reading) -> Iterator[Panel]:
     """ΔH(η), and ΔH/η below it."""
     measured = reading.shown(MeasureResult)
-    result, row = measured.result, measured.result.at_rate()
+    result = measured.result
     if not result.sweep:
         return
-    fresh = row is not None and row.resampled is not None
     paths = {
         "entropy": f"entropy.{result.estimator.functional}",
-        "ΔH at the training rate": f"sweep[{{rate}}].{'resampled' if fresh else 'delta_h'}",
+        **_change_path(result),
         "first order δH₁": "first_order",
         "linear range η*": "linear_range",
     }
@@ -77,33 +81,45 @@ def delta_h(reading: Reading) -> Iterator[Panel]:
     )
 
 
+def _change_path(result: MeasureResult) -> dict[str, str]:
+    """Where ΔH at the training rate is, by its name."""
+    row = result.at_rate()
+    of = "delta_h" if row is None or row.resampled is None else "resampled"
+    return {f"ΔH {at_rate(result, result.unit)}": f"sweep[{{rate}}].{of}"}
+
+
 def waterfall(reading: Reading) -> Iterator[Panel]:
     """The parts, their sum, and what lies beyond first order."""
     measured = reading.shown(MeasureResult)
-    result, parts = measured.result, measured.at({x: f"budget.{x}" for x in (*COMPONENTS, "total")})
-    if not parts[0]:
+    result, paths = measured.result, {x: f"budget.{x}" for x in (*COMPONENTS, "total")}
+    parts, influences = measured.at(paths)
+    if not parts:
         return
     rate, row, change = result.rate or 1.0, result.at_rate(), change_at_rate(result)
-    steps = {name: scaled(part, rate) for name, part in parts[0].items()}
-    steps["first order"] = first = steps.pop("total")
+    steps = {name: scaled(part, rate) for name, part in parts.items()}
     if row is not None and change is not None and result.second_order is not None:
-        second = scaled(result.second_order, rate**2)
+        at, second = at_rate(result, result.unit), scaled(result.second_order, rate**2)
         rest = Estimate.of_columns("residual", vars(row), change.n, result.unit, "residual")
         if row.resampled is not None or math.isnan(rest.value):
-            rest = within_one_se(change.value - first.value - second.value, math.nan)
-        steps |= {"second order": second, "the rest": rest, "measured": change}
-    starts, end = list[float](), 0.0
-    for name, step in steps.items():
-        starts.append(0.0 if name in ("first order", "measured") else end)
+            value = change.value - steps["total"].value - second.value
+            rest = within_one_se(value, math.nan)
+        steps |= {f"second order {at}": second, f"the rest {at}": rest, f"ΔH {at}": change}
+        influences |= measured.at({f"second order {at}": "second_order", **_change_path(result)})[1]
+    words = [name for name in parts if name != "total"]
+    words += ["first order", "second order", "the rest", "measured"]
+    starts, end, written = list[float](), 0.0, dict[str, str]()
+    for (name, step), word in zip(steps.items(), words, strict=False):
+        starts.append(0.0 if word in ("first order", "measured") else end)
         end = starts[-1] + step.value
-    named = {f"{name}  {number(step.value, 2)}": step for name, step in steps.items()}
+        written[name] = f"{word}  {number(step.value, 2)}"
     yield Panel(
         measured.source,
         "budget",
         f"From momentum to what is measured, at η = {number(rate)}",
         "A bar starts where the last one ended, and a sum from zero. Numbers are per unit η.",
-        Bars(f"ΔH ({result.unit})", named, starts),
-        *parts,
+        Bars(f"ΔH ({result.unit})", steps, starts, written),
+        parts,
+        influences,
     )
 
 

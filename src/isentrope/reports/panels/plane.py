@@ -26,7 +26,7 @@ from isentrope.reports.drawing import (
     dashed,
 )
 from isentrope.reports.panel import Panel
-from isentrope.reports.panels.change import change_at_rate
+from isentrope.reports.panels.change import at_rate, change_at_rate
 from isentrope.reports.read_run import Reading
 from isentrope.reports.words import has_interval, number
 from isentrope.results.results import InfluenceResult, MeasureResult
@@ -59,7 +59,7 @@ def trade_off(reading: Reading) -> Iterator[Panel]:
     paths = {
         "J": "reward.at_theta",
         "first order δJ₁": "reward.first_order",
-        "ΔJ at the training rate": "reward.sweep[{rate}].delta_j",
+        f"ΔJ {at_rate(result, 'reward')}": "reward.sweep[{rate}].delta_j",
     }
     yield Panel(
         measured.source,
@@ -141,22 +141,23 @@ def within_step(reading: Reading) -> Iterator[Panel]:
 def step_price(reading: Reading) -> Iterator[Panel]:
     """Where the step of a measurement spends entropy, and what it earns there."""
     measured = reading.shown(MeasureResult)
-    price = measured.result.price
+    result, price = measured.result, measured.result.price
     if price is None or not price.at:
         return
     paths = {
-        "change of entropy": "price.whole.first_order",
-        "of reward": "price.whole.reward",
+        f"change of entropy {at_rate(result, result.unit)}": "price.whole.first_order",
+        f"of reward {at_rate(result, 'reward')}": "price.whole.reward",
         "reward for a nat": "price.whole.reward_for_a_nat",
         "cosine of the gradients of both": "price.cosine",
     }
-    shares = {f"{name}, {part.tokens:.0%} of tokens": part.share for name, part in price.at.items()}
+    shares = {name: part.share for name, part in price.at.items()}
+    written = {name: f"{name}, {part.tokens:.0%} of tokens" for name, part in price.at.items()}
     yield Panel(
         measured.source,
         "price",
         "Where the step spends entropy",
         "Classes of positions overlap; first order.",
-        Bars("share of the change", shares),
+        Bars("share of the change", shares, written=written),
         *measured.at(paths),
     )
 

@@ -1,0 +1,91 @@
+"""Which numbers of two runs are compared: those of one quantity, each once in its panel."""
+
+import pytest
+
+from isentrope.reports.compare import differences
+from isentrope.reports.panels.attribution import class_panels
+from isentrope.reports.panels.change import delta_h, waterfall
+from isentrope.reports.panels.plane import step_price, trade_off
+from isentrope.reports.read_run import read_run
+from tests.reports.made_up import UNIT, estimate, influence, measure, tables, write
+from tests.reports.test_trade_off import rewarded
+
+
+def classes(members):
+    """Two classes of tokens, with numbers of members of their own."""
+    known = {"weight": 0.5, "share_h": estimate(0.5), "fall": estimate(0.5)}
+    parts = {
+        name: {"members": count, "delta_h": estimate(-0.3), **known}
+        for name, count in zip(("unlikely, rewarded", "likely, punished"), members, strict=True)
+    }
+    thresholds = {"s of unlikely": -3.0, "H of high entropy": 1.0}
+    whole = {"gradient": estimate(-0.8, unit=f"{UNIT} per η"), "baseline": estimate(-1.2)}
+    return {"tokens": {"parts": parts, "thresholds": thresholds, "criterion": {}, **whole}}
+
+
+def positions(share):
+    """What the step spends at forks, which are so large a share of the tokens."""
+    part = {
+        "tokens": share,
+        "entropy": estimate(0.1),
+        "first_order": estimate(-5e-4),
+        "share": estimate(share),
+    }
+    return {"whole": part, "at": {"fork": part}}
+
+
+def names(draw, *runs):
+    """What is compared of the panels of two runs."""
+    first, second = (next(draw(read_run(run))) for run in runs)
+    return [one.sentence.partition(": ")[0] for one in differences(first, second)]
+
+
+def measured(folder, rate=1e-3, **more):
+    content = measure(**more)
+    content["step"]["rate_of_interest"] = rate
+    write(folder, "measure", "step_8", content)
+    return folder
+
+
+def test_classes_are_compared_whatever_their_shares_are(tmp_path):
+    runs = tmp_path / "a", tmp_path / "b"
+    for run, members in zip(runs, ((3, 997), (50, 950)), strict=True):
+        sequences, tokens = tables(2, 2, ["a", "b"])
+        content = influence(classes=classes(members))
+        write(run, "influence", "step_8", content, sequences=sequences, tokens=tokens)
+    assert names(class_panels, *runs) == ["unlikely, rewarded", "likely, punished"]
+    (panel,) = class_panels(read_run(runs[0]))
+    (axes,) = panel.drawn.figure().axes
+    assert axes.get_yticklabels()[0].get_text().endswith("(0.3\u00a0%)")
+
+
+def test_positions_are_compared_whatever_their_shares_are(tmp_path):
+    runs = [measured(tmp_path / f"{x}", price=positions(x)) for x in (0.12, 0.4)]
+    assert "fork" in names(step_price, *runs)
+
+
+def test_every_bar_of_the_waterfall_is_compared_once(tmp_path):
+    runs = [measured(tmp_path / name) for name in "ab"]
+    parts, beyond = ["momentum", "decay", "gradient", "total"], ("second order", "the rest", "ΔH")
+    every = parts + [f"{name} at η = 0.001 ({UNIT})" for name in beyond]
+    assert sorted(names(waterfall, *runs)) == sorted(every)
+    (panel,) = waterfall(read_run(runs[0]))
+    assert panel.compared["momentum"].value == -1.2
+
+
+@pytest.mark.parametrize(
+    ("draw", "at_rate", "others"),
+    [
+        (delta_h, f"ΔH at η = {{}} ({UNIT})", "first order δH₁"),
+        (trade_off, "ΔJ at η = {} (reward)", "first order δJ₁"),
+        (waterfall, f"ΔH at η = {{}} ({UNIT})", "momentum"),
+        (step_price, f"change of entropy at η = {{}} ({UNIT})", "fork"),
+    ],
+)
+def test_changes_at_unlike_rates_are_not_compared(tmp_path, draw, at_rate, others):
+    known = {"reward": rewarded(), "price": positions(0.12)}
+    runs = [measured(tmp_path / f"{rate}", rate, **known) for rate in (1e-3, 1e-5)]
+    (panel,) = draw(read_run(runs[0]))
+    assert at_rate.format("0.001") in panel.compared
+    assert others in names(draw, *runs)
+    assert not [name for name in names(draw, *runs) if " at η" in name]
