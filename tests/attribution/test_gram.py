@@ -87,7 +87,8 @@ def test_tiles_give_the_same_numbers(rows_that_fit):
         (Storage(where="cpu"), 1e-14),
         (Storage(where="disk"), 1e-14),
         (Storage(kept="bfloat16"), 3e-3),
-        (Storage(kept="bfloat16", where="disk"), 3e-3),
+        (Storage(kept="int8"), 6e-3),
+        (Storage(kept="int8", where="disk"), 6e-3),
     ],
     ids=str,
 )
@@ -100,13 +101,13 @@ def test_every_way_of_holding_gradients_is_as_exact_as_it_says(storage, bound):
     assert storage.kept == "exact" or error(found, truth) > 1e-6  # rounding did take place
 
 
-@pytest.mark.parametrize("storage", [Storage(), Storage(kept="bfloat16"), Storage(memory=8 * 928)])
+@pytest.mark.parametrize("storage", [Storage(), Storage(kept="int8"), Storage(memory=8 * 928)])
 def test_rows_of_groups_are_sums_of_sequences(storage):
     policy, rows = cases.lora_policy("qwen2"), torch.tensor([0, 2, 0, 1, 1, 2, 0])
     member = torch.nn.functional.one_hot(rows).double()
     every = gram(policy, score_sums(E))
     found = gram(policy, score_sums(E, rows), gradients=GradientOptions(storage=storage))
-    assert error(found, member.T @ every @ member) < (4e-3 if storage.kept == "bfloat16" else 1e-12)
+    assert error(found, member.T @ every @ member) < (1e-2 if storage.kept == "int8" else 1e-12)
 
 
 def test_a_memory_too_small_for_one_row_says_the_smallest_that_works():

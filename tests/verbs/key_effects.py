@@ -110,7 +110,7 @@ NUMBERS = {
     "entropies.bfloat16": (ENTROPIES, "true"),
     "fisher_kernel.blocks": (KERNEL, "[EU]"),
     "fisher_kernel.preconditioned": (KERNEL, "false"),
-    "fisher_kernel.storage": (KERNEL, "bfloat16"),
+    "fisher_kernel.storage": (KERNEL, "int8"),
     "fisher_kernel.rank": (KERNEL, "1"),
     "fisher_kernel.clusters": (KERNEL, "2"),
     "fisher_kernel.right_above": (KERNEL, "-1"),

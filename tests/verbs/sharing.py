@@ -27,7 +27,7 @@ MORE = {
     "resampled": {"estimator": {"method": "resampled", "eta_list": [1e-3]}},
     "one_batch": {"analysis": {"overlap": "u_statistic", "tokens": False, "groups": 2}},
     "loop": {"analysis": {"gradient_backend": "loop", "tokens": False, "reward": False}},
-    "rounded": {"fisher_kernel": {"storage": "bfloat16", "blocks": ["UU"]}},
+    "quantised": {"fisher_kernel": {"storage": "int8", "blocks": ["UU"]}},
 }
 """What is run; names that are no verbs are settings of one."""
 OF = {
@@ -35,7 +35,7 @@ OF = {
     "stages": "measure",
     "one_batch": "influence",
     "loop": "influence",
-    "rounded": "kernel",
+    "quantised": "kernel",
 }
 
 

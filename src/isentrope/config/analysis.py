@@ -146,8 +146,8 @@ class KernelConfig(Section):
     """Use the step's preconditioner P; false: P = 1."""
     memory_gb: Positive | None = None
     """Memory for held gradients, in GiB; null: no limit. More is cut into tiles."""
-    storage: Literal["exact", "bfloat16"] = "exact"
-    """How held gradients are kept; bfloat16 rounds (about 2e-4 of the kernel)."""
+    storage: Literal["exact", "bfloat16", "int8"] = "exact"
+    """How held gradients are kept; bfloat16 and int8 round (about 2e-4 and 1e-3 of the kernel)."""
     where: Literal["device", "cpu", "disk"] = "device"
     """Where they are held, and with them the gradients of the error groups of influence."""
     rank: Whole = 5

@@ -228,7 +228,7 @@ def fisher_kernel(
         norms = gram_diagonals(policy, (sides[0], sides[1]), preconditioner, gradients)
     rows = _index(E)
     dtype = next(iter(policy.theta.values())).dtype
-    held = 4e-3 if gradients.storage.kept == "bfloat16" else 0.0
+    held = {"exact": 0.0, "bfloat16": 4e-3, "int8": 1e-2}[gradients.storage.kept]
     return FisherKernel(
         matrix,
         rows,

@@ -1,4 +1,4 @@
-"""Gradients held by layer: exact or in bfloat16; with the model, on CPU or disk.
+"""Gradients held by layer: exact, in bfloat16 or in int8 blocks; with the model, on CPU or disk.
 
 Vectors over θ that are held one beside another: with the model, on the CPU or on disk.
 
@@ -18,7 +18,7 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
-from isentrope.attribution.gradients.storage_plan import Storage, Where
+from isentrope.attribution.gradients.storage_plan import INT8_BLOCK, Storage, Where
 from isentrope.nouns.vectors import Vector, local_part, require_same_names, with_part
 from isentrope.system.processes import Ranks
 
@@ -39,12 +39,15 @@ class GradientStore:
         """
         self._like = theta
         self._rows: Vector = {}
+        self._scales: Vector = {}
         folder = ""
         if storage.where == "disk":
             folder = tempfile.mkdtemp()
             finalize(self, shutil.rmtree, folder, ignore_errors=True)
         for name, p in theta.items():
-            dtype, size = torch.bfloat16 if storage.kept == "bfloat16" else p.dtype, p.numel()
+            dtype = {"exact": p.dtype, "bfloat16": torch.bfloat16, "int8": torch.int8}[storage.kept]
+            blocks = -(-p.numel() // INT8_BLOCK)
+            size = blocks * INT8_BLOCK if storage.kept == "int8" else p.numel()
             if folder and size:
                 path = f"{folder}/{len(self._rows)}.bin"
                 held = torch.from_file(path, shared=True, size=n * size, dtype=dtype)
@@ -52,6 +55,8 @@ class GradientStore:
             else:
                 device = p.device if storage.where == "device" else "cpu"
                 self._rows[name] = torch.zeros(n, size, dtype=dtype, device=device)
+            if storage.kept == "int8":
+                self._scales[name] = torch.zeros(n, blocks, device=self._rows[name].device)
 
     def add(self, name: str, rows: Tensor, gradients: Tensor) -> None:
         """Add gradients to rows.
@@ -67,8 +72,15 @@ class GradientStore:
             held.index_add_(0, rows, new.to(held.device))
             return
         unique, place = rows.unique(return_inverse=True)
-        total = held[unique].float()
-        held[unique] = total.index_add_(0, place, new.to(total)).to(held.dtype)
+        total = self._read(name, unique).float()
+        total.index_add_(0, place, new.to(total))
+        if name in self._scales:
+            padded = torch.nn.functional.pad(total, (0, held.shape[1] - total.shape[1]))
+            in_blocks = padded.unflatten(1, (-1, INT8_BLOCK))
+            scale = in_blocks.abs().amax(2) / 127
+            self._scales[name][unique] = scale.to(self._scales[name])
+            total = (in_blocks / scale.clamp_min(1e-38)[..., None]).round().flatten(1)
+        held[unique] = total.to(held.dtype)
 
     def share(self, ranks: Ranks) -> None:
         """Give every process all rows, where each has added to rows of its own.
@@ -76,7 +88,7 @@ class GradientStore:
         Args:
             ranks: The processes.
         """
-        ranks.join([*self._rows.values()])
+        ranks.join([*self._rows.values(), *self._scales.values()])
 
     def block(self, name: str, rows: Tensor | slice = slice(None)) -> Tensor:
         """Rows of one parameter.
@@ -88,7 +100,14 @@ class GradientStore:
         Returns:
             (n, size) at the model's device and dtype.
         """
-        return self._rows[name][rows].to(self._like[name])
+        return self._read(name, rows).to(self._like[name])
+
+    def _read(self, name: str, rows: Tensor | slice) -> Tensor:
+        held = self._rows[name][rows]
+        if name not in self._scales:
+            return held
+        whole = held.unflatten(1, (-1, INT8_BLOCK)) * self._scales[name][rows][..., None]
+        return whole.flatten(1)[:, : self._like[name].numel()]
 
 
 class HeldVectors(Sequence[Vector]):
