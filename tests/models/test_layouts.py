@@ -32,6 +32,14 @@ def test_a_folder_of_another_trainer_is_refused_with_the_way_out(tmp_path, layou
         find_subjects(config.checkpoint)
 
 
+def test_a_folder_of_adapters_is_refused_with_the_name_of_one(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "adapter_config.json").write_text("{}")
+    config = load_config({"checkpoint": {"checkpoint_path": str(tmp_path)}})
+    with pytest.raises(FileNotFoundError, match=f"such as {tmp_path / 'model'}"):
+        find_subjects(config.checkpoint)
+
+
 def test_a_file_of_another_trainer_is_refused_with_the_way_out(tmp_path):
     (tmp_path / "optim_world_size_8_rank_3.pt").write_bytes(b"not a state")
     with pytest.raises(ValueError, match=r"optimizer.state_dict.*isentrope convert"):

@@ -114,10 +114,15 @@ def require_checkpoint(path: str | Path) -> Path:
         raise FileNotFoundError(f"There is no checkpoint folder {folder}: {_BY_HAND}.")
     described = any((folder / x).exists() for x in ("config.json", "adapter_config.json"))
     if not described or not any(folder.glob("*.safetensors")):
+        hint = "".join(
+            " Or set checkpoint.checkpoint_path to the one that was trained, such as "
+            f"{path.parent}."
+            for path in sorted(folder.glob("*/adapter_config.json"))[:1]
+        )
         raise FileNotFoundError(
             f"{folder} is not a checkpoint: it needs adapter_config.json or config.json, and "
             "weights in *.safetensors (pickled weights are refused, because loading them can run "
-            f"code). {CONVERTED} From a plain loop, {_BY_HAND}."
+            f"code).{hint} {CONVERTED} From a plain loop, {_BY_HAND}."
         )
     manifest.verify(folder)
     _ = CheckpointFolder(folder).step  # refused where name and files differ
