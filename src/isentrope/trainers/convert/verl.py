@@ -77,9 +77,13 @@ def _files(folder: Path, kind: str, size: int) -> list[Any]:
     files = [folder / f"{kind}_world_size_{size}_rank_{i}.pt" for i in range(size)]
     if missing := [file for file in files if not file.is_file()]:
         raise FileNotFoundError(f"{missing[0]} is missing: {size} processes wrote one file each.")
-    # it warns of each mesh that is read without its processes
-    logging.getLogger("torch.distributed.device_mesh").setLevel("ERROR")
-    return [read_torch(file) for file in files]
+    log = logging.getLogger("torch.distributed.device_mesh")
+    level = log.level
+    log.setLevel("ERROR")  # it warns of each mesh that is read without its processes
+    try:
+        return [read_torch(file) for file in files]
+    finally:
+        log.setLevel(level)
 
 
 def _named(optimizer: State, names: list[str]) -> dict[str, Any]:
