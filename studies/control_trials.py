@@ -244,7 +244,7 @@ def price_of(found: dict[int, list[dict[str, Any]]], name: str, part: str) -> Es
     (gh, gj, h, j), (of_gh, of_gj, of_h, of_j) = joint.values.tolist(), joint.influences
     ends = joint.values.new_tensor((gj * h, gh * j))
     parts = torch.stack((gj * of_h + h * of_gj, gh * of_j + j * of_gh))
-    found = ratio_of(
+    price = ratio_of(
         Jackknifed(ends, parts, n),
         0,
         1,
@@ -254,7 +254,7 @@ def price_of(found: dict[int, list[dict[str, Any]]], name: str, part: str) -> Es
         method="mean of steps",
         confidence=0.95,
     )
-    return found if math.isfinite(found.ci_low) else None
+    return price if math.isfinite(price.ci_low) else None
 
 
 def _price(row: pd.Series) -> str:

@@ -38,7 +38,7 @@ from isentrope.system.formatting import TERMINAL
 from isentrope.system.progress import Clock
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.influence import classes_of, fresh_responses, influence_of
-from isentrope.verbs.kernel_block import sequence_weights
+from isentrope.verbs.kernel_block import weights_of_update
 from isentrope.verbs.prepare import Prepared, prepare_checkpoint
 
 SIZES = (4, 8, 16, 32, 64)
@@ -79,7 +79,7 @@ def contributions(path: Path, B: int, repeat: int) -> dict[str, float]:
         F = fresh_responses(ready)
         K = fisher_kernel(ready.policy, F, U, preconditioner=step.preconditioner)
         S = score(ready.policy, F).logprobs.sum(1)
-    x = sequence_weights(ready)
+    x = weights_of_update(ready)
     assert x is not None
     identities = shared_identities(F.prompt_ids, U.prompt_ids)
     own = own_pairs(F.response_ids, U.response_ids, identities[0][:, None] == identities[1])

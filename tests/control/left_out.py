@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isentrope.control.gradients import ControlSample, gradients_of_rows, read_half
+from isentrope.control.gradients import ControlSample, gradients_of_rows, read_half, slope_along
 from isentrope.nouns.estimate import Functional
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import dot, multiply
@@ -61,10 +61,11 @@ def _drawn(
 
 @dataclass(frozen=True)
 class Prediction:
-    """<g_H, v> of one batch: true, and with each prompt left out."""
+    """<g_H, v> of one batch: true, with each prompt left out, and plainly."""
 
     truth: float
     left_out: float
+    plain: float
 
 
 def predictions(exact: ExactPolicy, functional: Functional, n: int) -> Iterator[Prediction]:
@@ -84,7 +85,9 @@ def predictions(exact: ExactPolicy, functional: Functional, n: int) -> Iterator[
             read_half(policy, sample.select(rows), coming, 1.0, len(U))
             for rows in torch.arange(len(U)).tensor_split(2)
         ]
-        yield Prediction(dot(g_H, v), sum(float(along_v.sum()) for _, along_v in halves) / 2)
+        along = [(along_v, slope_along(gradients, v)) for gradients, along_v in halves]
+        left_out, plain = (sum(float(x.sum()) for x in of) / 2 for of in zip(*along, strict=True))
+        yield Prediction(dot(g_H, v), left_out, plain)
 
 
 def ratio(predicted: Tensor, truth: Tensor) -> tuple[float, float]:
