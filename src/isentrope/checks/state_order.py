@@ -104,10 +104,12 @@ def _logs(tensors: list[Tensor]) -> Tensor:
     for x in map(whole, tensors):
         x = x.flatten(1) if x.ndim > 1 else x.reshape(-1, 1)
         rows, columns = (-(-size // SIDE) for size in x.shape)
-        x = x[::rows, ::columns].cpu().double()
+        some.append(x[::rows, ::columns])
+    logs: list[Tensor] = []
+    for x in torch.stack(some).cpu().double():  # one transfer for all
         positive = x[x > 0]
-        some.append(x.clamp_min(float(positive.min()) if len(positive) else 1e-300).log())
-    return torch.stack(some)
+        logs.append(x.clamp_min(float(positive.min()) if len(positive) else 1e-300).log())
+    return torch.stack(logs)
 
 
 def _chance(v: Tensor, g: Tensor) -> Tensor:

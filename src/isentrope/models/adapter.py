@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from isentrope.nouns.vectors import first_false
 from isentrope.system.checkpoint_folder import ADAPTER, ADAPTER_CONFIG, CURE, CheckpointFolder
 from isentrope.system.errors import FileError
 from isentrope.system.reading import read_tensors, reading
@@ -156,10 +157,14 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
             f"{other[0]!r}: the file is incomplete, or the base model or the adapter's settings "
             "differ."
         )
-    for key, tensor in stored.items():  # in the type of the file
-        here = loaded[key].to(tensor)
-        if here.shape != tensor.shape or not torch.allclose(here, tensor, 0, 0, equal_nan=True):
-            return f"Tensor {key!r} differs from the one on disk: reload the checkpoint."
+    same: dict[str, Tensor] = {}
+    for key, tensor in stored.items():  # in the type of the file, where the model is
+        here = loaded[key].to(tensor.dtype)
+        there = tensor.to(here.device)
+        alike = here.shape == there.shape
+        same[key] = here.isclose(there, 0, 0, True).all() if alike else torch.zeros(())
+    if key := first_false(same):
+        return f"Tensor {key!r} differs from the one on disk: reload the checkpoint."
     return None
 
 

@@ -224,4 +224,8 @@ def moving_parts(
         parts["rounding"] = optimizer.rounding(policy, v, eta)
     if parts and control is not None and control.component is not None:
         parts["control"] = control.component
-    return {name: x for name, x in parts.items() if any(y.any() for y in x.values())}, eta
+    parts = {name: part for name, part in parts.items() if part}
+    moves = read_numbers(
+        torch.stack([x.any() for x in part.values()]).any() for part in parts.values()
+    )
+    return {n: part for (n, part), moved in zip(parts.items(), moves, strict=True) if moved}, eta

@@ -110,9 +110,10 @@ def join_processes() -> None:
     from accelerate import PartialState
 
     try:
-        gpu = torch.cuda.is_available()
-        # a base may stay on the CPU
-        PartialState(cpu=not gpu, backend="cpu:gloo,cuda:nccl" if gpu else "gloo")
+        if torch.cuda.is_available():
+            PartialState(backend="cpu:gloo,cuda:nccl")  # a base may stay on the CPU
+        else:
+            PartialState(cpu=True, backend="gloo")
     except dist.DistError as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise RuntimeError(

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from isentrope.models.checkpoint import CONVERTED
+from isentrope.nouns.vectors import read_numbers
 from isentrope.policy.language_model import Policy
 from isentrope.system.checkpoint_folder import require_own_states
 from isentrope.system.errors import FileError, IsentropeError
@@ -260,10 +261,15 @@ def _kept(
                 "rule of torch.optim writes: it is of another optimizer, whose step cannot be "
                 "computed."
             )
-        step = (state or {}).get("step")
-        if step is not None and not (finite_number(step) >= 1 and float(step).is_integer()):
+    steps = {n: s["step"] for n, s in states.items() if s and s.get("step") is not None}
+    on_device = {n: x for n, x in steps.items() if isinstance(x, Tensor) and x.is_cuda}
+    # a device that holds steps is asked for all of them at once
+    steps |= zip(on_device, read_numbers(x.sum() for x in on_device.values()), strict=True)
+    for name, step in steps.items():
+        if not (finite_number(step) >= 1 and float(step).is_integer()):
             raise ValueError(f"The step of parameter {name!r} is {step!r}, not a whole number.")
+    with_step = {n: {**(s or {}), "step": steps.get(n)} for n, s in states.items()}
     return {
-        name: {key: (states[name] or {}).get(key) for key in state_keys(rule, group)}
+        name: {key: with_step[name].get(key) for key in state_keys(rule, group)}
         for name, group in held.items()
     }
