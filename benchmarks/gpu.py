@@ -10,8 +10,10 @@ the median of interleaved repetitions after a warm-up. Peak memory is above the 
 FLOPs are those that torch counts in matrix products; utilisation divides their rate by that of a
 square product of the same type, timed in the same run.
 
-What does not fit into the memory, what the time limit leaves out, and a part whose library is
-missing, is named in the table. The limit bounds the whole call.
+Verbs are planned and run too, on the first shape: a checkpoint of random weights in a folder.
+
+What does not fit into the memory, what the time limit leaves out, a part whose library is missing,
+and an error are named in the table. The limit bounds the whole call.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ import json
 import signal
 import statistics
 import tempfile
+import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +41,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
 from benchmarks.cost import peak_megabytes, ratio, timed
+from benchmarks.plan import Case, make, settings
 from isentrope.models.batching import micro_batches
 from isentrope.system.memory import give_back, is_lack_of_memory
 
@@ -66,6 +71,9 @@ SHAPES = {
 }
 MAX_TOKENS = 4096
 """Tokens per micro-batch, of the floors too."""
+FAILED = "failed"
+"""What a row says of an error that is no lack of memory."""
+
 HEADER = (
     "| model | precision | what | ratio to the floor | seconds | peak memory ÷ floor's | "
     "utilisation |\n|---|---|---|---|---|---|---|"
@@ -245,13 +253,14 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def where_it_fits(what: str, rows: Callable[[], list[str]]) -> list[str]:
-    """Rows, or one that says that the memory is too small for them."""
+    """Rows, or one that says that the memory is too small for them, or what went wrong."""
     try:
         return rows()
-    except (RuntimeError, MemoryError) as error:
-        if not is_lack_of_memory(error):
-            raise
+    except Exception as error:  # a device is lent for minutes: what comes next is to run
         found = [f"| {what} | not run: the memory is too small | | | |"]
+        if not is_lack_of_memory(error):
+            traceback.print_exc()
+            found = [f"| {what} | {FAILED}: {type(error).__name__} | | | |"]
     return found
 
 
@@ -357,9 +366,9 @@ def train_rows(steps: int) -> list[str]:
             times = (folder / "logs" / "timing.jsonl").read_text().splitlines()[1:]
             seconds[probe] = sum(json.loads(line)["seconds"] for line in times)
     return [
-        "| training of the toy | seconds |",
+        "| toy | seconds |",
         "|---|---|",
-        f"| {steps} steps without probe | {seconds['false']:.2f} |",
+        f"| {steps} steps of training without probe | {seconds['false']:.2f} |",
         f"| {steps} steps with the probe at every step | {seconds['true']:.2f} |",
         f"| probe at every step ÷ none | {seconds['true'] / seconds['false']:.2f} |",
     ]
@@ -387,41 +396,98 @@ def quantised_rows(name: str, device: str) -> list[str]:
     return [f"A 4-bit {name} base: {change.entropy}; δH₁ {change.first_order}."]
 
 
+def planned_rows(name: str, device: str) -> Iterator[list[str]]:
+    """What `isentrope plan` says of three verbs on a checkpoint, beside what they take."""
+    from isentrope.config.io import load_config
+    from isentrope.results.verbs import VERBS
+    from isentrope.verbs.loop import run_verb
+    from isentrope.verbs.plan import plan
+
+    if device == "cpu":
+        yield ["Plans were not compared: benchmarks/plan.py does that on a CPU."]
+        return
+    shape = SHAPES[name]
+    sizes = {
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.inner,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+    }
+    case = Case("", sizes, 16 * shape.n, 2 * shape.n, 200, "float32", ())
+    yield [
+        f"Planned and taken on the device: {name}, LoRA r 16, {case.batches}, {case.precision}.",
+        "",
+        "| verb | planned, GB | taken, GB | ratio | planned, s | taken, s | ratio | plan, s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    with tempfile.TemporaryDirectory() as scratch:
+        make(case, Path(scratch))
+        for verb in ("measure", "influence", "kernel"):
+            chosen = settings(case, Path(scratch), verb)
+            chosen["checkpoint"]["device_map"] = device
+            file = Path(scratch) / f"{verb}.json"
+            file.write_text(json.dumps(chosen))
+            start = time.perf_counter()
+            (found,) = plan(str(file), verbs=[verb])
+            own = time.perf_counter() - start
+            start = time.perf_counter()
+            peak = peak_bytes(lambda v=verb, c=chosen: run_verb(VERBS[v], load_config(c)), device)
+            taken = time.perf_counter() - start
+            planned = found.peak - found.libraries
+            yield [
+                f"| {verb} | {planned / 1e9:.2f} | {peak / 1e9:.2f} | {planned / peak:.2f} | "
+                f"{found.seconds:.1f} | {taken:.1f} | {found.seconds / taken:.2f} | {own:.1f} |"
+            ]
+
+
 def parts_of(args: argparse.Namespace) -> dict[str, Callable[[], Iterator[list[str]]]]:
-    """What a call does, by name, in order."""
+    """What a call does, by name, in order: what is short first, what is left out last."""
     parts: dict[str, Callable[[], Iterator[list[str]]]] = {}
+    first = args.shapes[0]
+    quantised = partial(quantised_rows, first, args.device)
+    parts["training | float32"] = lambda: iter([train_rows(args.train_steps)])
+    parts["4-bit | float32"] = lambda: iter([where_it_fits("4-bit | float32 | all", quantised)])
     for name in args.shapes:
-        for precision in args.precisions:
+        for precision in reversed(args.precisions):
             given = name, precision, args.device, args.repetitions
             parts[f"{name} | {precision}"] = partial(shape_rows, *given)
-    parts["training | float32"] = lambda: iter([["", *train_rows(args.train_steps), ""]])
-    quantised = partial(quantised_rows, args.shapes[0], args.device)
-    parts["4-bit | float32"] = lambda: iter([where_it_fits("4-bit | float32 | all", quantised)])
+    parts["plans | float32"] = lambda: planned_rows(first, args.device)
     return parts
 
 
 def run(args: argparse.Namespace) -> list[str]:
     """The lines of the page, which is written after every row: it outlives what kills the call."""
-    lines, open_parts = [HEADER], parts_of(args)
+    table, text, open_parts = [HEADER], list[str](), parts_of(args)
     names = list(open_parts)
+
+    def rest(name: str) -> str:
+        return f"{name} | {'the rest' if any(name in line for line in table) else 'all'}"
+
+    def keep(name: str, rows: list[str]) -> None:
+        for row in rows:
+            (table if row.startswith(f"| {name} |") else text).append(row)
+        print(*rows, sep="\n", flush=True)
+        write(args, [*table, "", *text])
+
+    def do(name: str) -> list[str]:
+        for rows in open_parts[name]():
+            keep(name, rows)
+        return []
+
     try:
         with time_limit(args.seconds):
             for name in names:
-                for rows in open_parts[name]():
-                    lines += rows
-                    print(*rows, sep="\n", flush=True)
-                    write(args, lines)
+                keep(name, where_it_fits(rest(name), partial(do, name)))
+                keep(name, [""])
                 del open_parts[name]
                 gc.collect()  # a subject refers to itself
                 give_back()
     except TimeLimitError:
-        lines += [
-            f"| {name} | {'the rest' if any(name in line for line in lines) else 'all'} | "
-            "not run: the time limit | | | |"
-            for name in open_parts
-        ]
-        write(args, lines)
-    return lines
+        for name in open_parts:
+            keep(name, [f"| {rest(name)} | not run: the time limit | | | |"])
+    return table + text
 
 
 def main() -> None:
@@ -434,7 +500,8 @@ def main() -> None:
     parser.add_argument("--train-steps", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=540, help="of the whole call")
     parser.add_argument("--out", type=Path, default=Path("docs/results/gpu.md"))
-    run(parser.parse_args())
+    if any(FAILED in line for line in run(parser.parse_args())):
+        raise SystemExit(1)
 
 
 def write(args: argparse.Namespace, lines: list[str]) -> None:

@@ -13,7 +13,7 @@ python="${PYTHON:-python3}"
 failed=0
 # The whole call ends within $LIMIT seconds: what is not reached is named in the page.
 limit="${LIMIT:-570}"
-timeout "$limit" "$python" -m pytest -q -p no:cacheprovider -W default -m gpu tests/gpu || failed=1
+timeout "$limit" "$python" -m pytest -q -p no:cacheprovider -W default -m gpu tests/gpu tests/second_device/test_verbs.py || failed=1
 "$python" -m benchmarks.gpu --device "$ISENTROPE_DEVICE" --shapes ${SHAPES:-0.5B 1.5B 7B} \
     --train-steps "${TRAIN_STEPS:-5}" --seconds "$((limit - SECONDS))" --out "${OUT:-docs/results/gpu.md}"
 exit $failed

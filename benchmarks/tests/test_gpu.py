@@ -48,6 +48,14 @@ def test_a_quantity_that_does_not_fit_is_named_and_the_others_are_measured(asked
     assert "sampling 8 responses" in page
 
 
+def test_an_error_is_named_and_the_others_are_measured(asked, jobs):
+    jobs(wrong=lambda: torch.ones(2) @ torch.ones(3), small=lambda: torch.ones(64) @ torch.ones(64))
+    gpu.run(asked)
+    page = asked.out.read_text()
+    assert "| tiny | float32 | wrong | failed: RuntimeError | | | |" in page
+    assert "sampling 8 responses" in page
+
+
 def test_a_shape_that_does_not_fit_is_named_and_the_next_is_measured(asked, jobs, monkeypatch):
     plain = gpu.Subject
 
@@ -68,7 +76,7 @@ def test_the_limit_ends_a_quantity_and_what_is_not_reached_is_named(asked, jobs)
     asked.precisions = ["float32", "bfloat16"]
     gpu.run(asked)
     page = asked.out.read_text()
-    for what in ("tiny | float32 | the rest", "tiny | bfloat16 | all", "4-bit | float32 | all"):
+    for what in ("tiny | bfloat16 | the rest", "tiny | float32 | all"):
         assert f"| {what} | not run: the time limit | | | |" in page
 
 

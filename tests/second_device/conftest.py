@@ -1,8 +1,9 @@
-"""Tests of this folder that are marked run where the second device is loaded (`launch.py`)."""
+"""Marked tests run where the second device is loaded (`launch.py`); those of verbs on a GPU too."""
 
 import os
 
 import pytest
+import torch
 
 from tests.second_device.launch import LIBRARY
 
@@ -12,7 +13,8 @@ collect_ignore = ["site"]
 def pytest_collection_modifyitems(items):
     if LIBRARY in os.environ:
         return
-    reason = "there is no second device in this process: make second-device"
+    skip = pytest.mark.skip(reason="there is no second device in this process: make second-device")
     for item in items:
-        if item.get_closest_marker("second_device"):
-            item.add_marker(pytest.mark.skip(reason=reason))
+        marked = item.get_closest_marker("second_device")
+        if marked and not (torch.cuda.is_available() and item.get_closest_marker("gpu")):
+            item.add_marker(skip)

@@ -32,6 +32,7 @@ from pydantic import (
 )
 from torch import nn
 
+from isentrope._version import __version__
 from isentrope.nouns.vectors import tensor_bytes
 from isentrope.system.checkpoint_folder import CONTRACT, CURE, CheckpointFolder
 from isentrope.system.files import sha256
@@ -195,7 +196,8 @@ def environment() -> dict[str, Any]:
     """Versions of the libraries that can change a number, and the device."""
     from importlib.metadata import version
 
-    packages = ("isentrope", "torch", "transformers", "trl", "peft", "accelerate")
+    packages = ("torch", "transformers", "trl", "peft", "accelerate")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     threads = int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads()))
-    return {name: version(name) for name in packages} | {"device": device, "threads": threads}
+    versions = {"isentrope": __version__} | {name: version(name) for name in packages}
+    return versions | {"device": device, "threads": threads}
