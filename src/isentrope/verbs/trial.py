@@ -234,9 +234,8 @@ def _table(entries: dict[str, Tried], measured: PairedChanges, eta: float) -> pd
                 row |= change.columns(column)
             rows.append(row)
     table = pd.DataFrame(rows)
-    for _, here in table.groupby("part"):
-        table.loc[here.index, "frontier"] = on_frontier(here)
-    return table
+    flags = [pd.Series(on_frontier(x), x.index) for _, x in table.groupby("part")]
+    return table.assign(frontier=pd.concat(flags))
 
 
 def on_frontier(table: pd.DataFrame) -> list[bool]:
