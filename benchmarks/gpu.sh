@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What a GPU must show, in one call of under ten minutes:
 #
-#     bash benchmarks/gpu.sh                                        tests, then docs/results/gpu.md
+#     bash benchmarks/gpu.sh                                        tests, then build/gpu.md
 #     DEVICE=cpu SHAPES=tiny TRAIN_STEPS=1 OUT=build/gpu.md bash benchmarks/gpu.sh
 #
 # Needs torch, transformers, peft and pytest with CUDA, and the package's other dependencies. TRL
@@ -13,7 +13,9 @@ python="${PYTHON:-python3}"
 failed=0
 # The whole call ends within $LIMIT seconds: what is not reached is named in the page.
 limit="${LIMIT:-570}"
-timeout "$limit" "$python" -m pytest -q -p no:cacheprovider -W default -m gpu tests/gpu tests/second_device/test_verbs.py || failed=1
+parallel=$("$python" -c 'import xdist; print("-n auto")' 2>/dev/null || true)
+OMP_NUM_THREADS=1 timeout "$limit" "$python" -m pytest $parallel -q -p no:cacheprovider -W default \
+    -m gpu tests/gpu tests/second_device/test_verbs.py || failed=1
 "$python" -m benchmarks.gpu --device "$ISENTROPE_DEVICE" --shapes ${SHAPES:-0.5B 1.5B 7B} \
-    --train-steps "${TRAIN_STEPS:-5}" --seconds "$((limit - SECONDS))" --out "${OUT:-docs/results/gpu.md}"
+    --train-steps "${TRAIN_STEPS:-5}" --seconds "$((limit - SECONDS))" --out "${OUT:-build/gpu.md}"
 exit $failed

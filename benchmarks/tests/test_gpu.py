@@ -5,6 +5,7 @@ from argparse import Namespace
 
 import pytest
 import torch
+from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
 from benchmarks import gpu
 
@@ -87,3 +88,10 @@ def test_a_model_is_built_in_the_type_that_is_measured():
     }
     assert kinds == {torch.bfloat16}
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_operations_of_attention_are_those_that_torch_counts_and_shared_heads_count_as_often():
+    q, k, shared = (torch.Size((2, heads, n, 8)) for heads, n in ((4, 5), (4, 7), (2, 7)))
+    forward, backward = gpu.operations_of_attention(0, 2), gpu.operations_of_attention(1, 5)
+    assert forward(q, k, k) == forward(q, shared, shared) == sdpa_flop_count(q, k, k)
+    assert backward(q, q, k, k) == sdpa_backward_flop_count(q, q, k, k)
