@@ -131,5 +131,5 @@ def _dequantised(layer: Any) -> Tensor:
     packed, state = layer.weight.data, layer.weight.quant_state
     if getattr(state, "packing_format_for_cpu", False):  # as its own kernel leaves it on some CPUs
         packed, state = functional._convert_weight_packed_for_cpu_inverse(packed, state)
-    with torch._C.DisableTorchFunction():  # its kernel on a GPU has no float64, which Precision asks
+    with torch._C.DisableTorchFunction():  # Precision asks for float64; kernels on a GPU have none
         return functional.dequantize_4bit(packed, state)
