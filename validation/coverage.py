@@ -78,7 +78,8 @@ class Enumerated:
                 out.append(coupled_change(here, there, units, other != index, functional))
             return out
         sample = self.sample(functional, method, index)
-        sweep = change_of_sample(sample, self.etas, [rows_of(s, index) for s in self.moved])
+        moved = [(rows_of(s, index), None) for s in self.moved]
+        sweep = change_of_sample(sample, self.etas, moved)
         changes = [p.change for p in sweep.points]
         self.ess = [p.trust.ess_whole / n for p in sweep.points]
         return [sweep.entropy, sweep.first_order, sweep.second_order, *changes]

@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 
 from isentrope.estimators.price import price_of_step
-from isentrope.estimators.sample import trust_of_change
 from isentrope.nouns.estimate import Estimate
 from isentrope.oracle import ExactPolicy, enumerate_policy
 from isentrope.oracle.plain import derivatives
@@ -90,8 +89,7 @@ def estimates(
     first = torch.zeros_like(after.mask)
     first[:, 0] = True
     divergence = Divergence(moved[1].jumps[index])
-    ratios = after.logprobs - sample.sampler_logprobs
-    trust, _ = trust_of_change(sample.functional, ratios, divergence)
+    trust, _ = sample.trust_of_change(after, divergence)
     rewards = rewards_of(enumerated.exact)[index]
     found = price_of_step(sample, eta, {"first": first}, rewards, after=(after, trust))
     part = found.at["first"]

@@ -346,11 +346,13 @@ class Study:
                 samples = [self.sample(functional, method, index) for index in indices]
                 results = jackknifed(samples, self.etas, moved)
                 for k, index in enumerate(indices):
-                    one = samples[k], self.etas, moved[k]
-                    sweep = change_of_sample(*one, self.divergences(index), result=results[k])
+                    one = samples[k], self.etas
+                    pairs = list(zip(moved[k], self.divergences(index), strict=True))
+                    sweep = change_of_sample(*one, pairs, result=results[k])
                     self.tally(cells, n, method, sweep)
                     if method == "prefix":
-                        blind = change_of_sample(*one, result=results[k])
+                        unknown = [(scores, None) for scores in moved[k]]
+                        blind = change_of_sample(*one, unknown, result=results[k])
                         self.tally(cells, n, METHODS[3], blind)
 
     def divergences(self, index: torch.Tensor) -> list[Divergence]:
@@ -441,7 +443,8 @@ class Study:
                     replace(d, jumps=(one or RowSampler(1.0)).farther(d.jumps, mask[index]))
                     for d in self.divergences(index)[: len(etas)]
                 ]
-                found = change_of_sample(samples[k], etas, moved[k], there, result=results[k])
+                pairs = list(zip(moved[k], there, strict=True))
+                found = change_of_sample(samples[k], etas, pairs, result=results[k])
                 named = [
                     ("entropy", found.entropy, "entropy"),
                     ("δH₁", found.first_order, "δH₁"),

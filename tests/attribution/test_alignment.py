@@ -8,6 +8,7 @@ import torch
 from isentrope.attribution.alignment import alignment
 from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.attribution.gradients.groups import GradientGroups, gradients_by_group, of_reward
+from isentrope.estimators.functional import EstimatorOptions
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.vectors import dot, multiply
 from isentrope.oracle.plain import gradients
@@ -37,7 +38,7 @@ def test_it_is_the_enumerated_angle_within_its_error(functional):
     exact = cases.small_exact("qwen2")
     policy, E = exact.policy, batch(exact, 3000, 2)
     P = positive(policy)
-    sample = score_batch(policy, E, functional=functional)
+    sample = score_batch(policy, E, EstimatorOptions(functional))
     g_H, g_J = gradients_by_group(policy, E, [sample, of_reward(sample, E.rewards)], 8)
     found = alignment(g_J, g_H, P)
     truth = exact_cosine(exact, functional, P)

@@ -29,7 +29,7 @@ LORA = ("qwen2", "llama")
 
 
 def entropy_groups(policy, E, groups, functional="per_token"):
-    sample = score_batch(policy, E, functional=functional)
+    sample = score_batch(policy, E, EstimatorOptions(functional))
     return gradients_by_group(policy, E, [sample], groups)[0]
 
 

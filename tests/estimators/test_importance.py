@@ -11,8 +11,9 @@ from isentrope.estimators.importance import (
     integrated,
     pareto_khat,
 )
-from isentrope.estimators.sample import trust_of_change
+from isentrope.estimators.sample import ScoredBatch
 from isentrope.policy.chi_square import Divergence
+from isentrope.policy.token_statistics import Scores
 
 
 def normal(n: int, scale: float, seed: int = 0) -> torch.Tensor:
@@ -89,12 +90,17 @@ def test_khat_is_an_alarm_that_withholds_nothing():
 
 def test_the_residual_asks_for_carriers_of_its_own():
     f = Functionals("per_token", "prefix", torch.ones(400, 1).double())
-    ratios, jumps = normal(400, 0.01)[:, None], torch.full((400, 1, 2), 1e-4).double()
+    here, ratios = (
+        Scores(x, torch.ones_like(x), x == x)
+        for x in (torch.zeros(400, 1).double(), normal(400, 0.01)[:, None])
+    )
+    sample = ScoredBatch(f, here.logprobs, (here,), torch.arange(400))
+    jumps = torch.full((400, 1, 2), 1e-4).double()
     for fourth, verdict in ((1e-14, "trust"), (1e-12, "smooth")):
         remainder = torch.tensor([1e-7, fourth]).expand(400, 1, 2).double()
-        change, residual = trust_of_change(f, ratios, Divergence(jumps, remainder))
+        change, residual = sample.trust_of_change(ratios, Divergence(jumps, remainder))
         assert (change.verdict, residual.verdict) == ("trust", verdict)
-    assert trust_of_change(f, ratios, Divergence(jumps))[1].verdict == "smooth"
+    assert sample.trust_of_change(ratios, Divergence(jumps))[1].verdict == "smooth"
 
 
 def test_first_position_has_no_weight_yet():

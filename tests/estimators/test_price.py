@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from isentrope.estimators.functional import Functionals
+from isentrope.estimators.functional import EstimatorOptions, Functionals
 from isentrope.estimators.importance import diagnose
 from isentrope.estimators.price import price_of_step, price_statistics
 from isentrope.estimators.reward_change import RewardMean
@@ -98,7 +98,7 @@ def test_reward_at_the_first_place_is_what_its_probabilities_alone_bring():
 def test_the_parts_of_all_positions_sum_to_the_whole(functional, method):
     exact = cases.exact("llama")
     policy, v, E = exact.policy, cases.direction(exact.policy), batch(exact, 300, 0)
-    sample = score_batch(policy, E, functional=functional, method=method, direction=v, order=1)
+    sample = score_batch(policy, E, EstimatorOptions(functional, method), direction=v, order=1)
     after = score(policy, E, policy.parameters_along(v, ETA))
     places = torch.arange(E.mask.shape[1]).expand(E.mask.shape)
     classes = {str(k): places == k for k in range(E.mask.shape[1])}
@@ -118,9 +118,7 @@ def test_the_parts_of_all_positions_sum_to_the_whole(functional, method):
 def test_a_batch_is_near_the_enumeration_by_its_own_errors():
     exact = cases.exact("qwen2")
     policy, v, E = exact.policy, cases.direction(exact.policy), batch(exact, 2000, 4)
-    sample = score_batch(
-        policy, E, functional="per_sequence", method="prefix", direction=v, order=1
-    )
+    sample = score_batch(policy, E, EstimatorOptions("per_sequence"), direction=v, order=1)
     first = torch.zeros_like(E.mask)
     first[:, 0] = True
     found = price_of_step(sample, ETA, {"first": first}, E.rewards)

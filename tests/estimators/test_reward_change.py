@@ -137,8 +137,7 @@ def top_of(**options):
 
     sample, etas, moved, rewards = two_rewards(**options)
     flat = Divergence(torch.zeros(len(rewards), 1, 2), torch.zeros(len(rewards), 1, 2))
-    change = change_of_sample(sample, etas, moved, [flat, flat])
-    change = replace(change, moved=[(scores, flat) for scores in moved])
+    change = change_of_sample(sample, etas, [(scores, flat) for scores in moved])
     return reward_change(change, rewards)
 
 

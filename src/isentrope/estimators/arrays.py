@@ -102,7 +102,6 @@ def estimate_entropy_change(
         b = cross_fitted_baseline(h0, tokens, units, functional)
     f = Functionals(functional, method, tokens, b)
     sample = ScoredBatch(f, torch.zeros_like(r), (Scores(torch.zeros_like(r), h0, mask),), units)
-    moved = Scores(r, h, mask)
-    divergences = [Divergence(x[..., None]) for x in spread] or None
-    one = (sample, [math.nan], [moved], divergences)
-    return change_of_sample(*one, confidence=estimator.confidence).points[0].change
+    moved = Scores(r, h, mask), Divergence(spread[0][..., None]) if spread else None
+    change = change_of_sample(sample, [math.nan], [moved], confidence=estimator.confidence)
+    return change.points[0].change

@@ -29,7 +29,12 @@ from collections.abc import Callable, Collection
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Functional, Method, infinitesimal_jackknife
+from isentrope.estimators.functional import (
+    EstimatorOptions,
+    Functional,
+    Method,
+    infinitesimal_jackknife,
+)
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.models.architecture import derivative_of_scores
 from isentrope.nouns.estimate import Estimate
@@ -68,7 +73,7 @@ def definitions(
     Returns:
         Definition by name, the exact one first.
     """
-    H, mask = scored.entropies, scored.series[0].mask.double()
+    H, mask = scored.entropies, scored.functional.tokens
     sums, counts = (mask * H).sum(1), mask.sum(1)
     each = torch.ones_like(counts)[:, None]
     found = {EXACT: mean_of_tokens(H, mask)}
@@ -106,7 +111,7 @@ def _partitions(n: int, size: int) -> Tensor:
 
 def spread_of_orders(scored: ScoredBatch, size: int) -> float:
     """Standard deviation of `micro_batch_means` between orders of the batch."""
-    mask = scored.series[0].mask.double()
+    mask = scored.functional.tokens
     groups = _partitions(len(mask), size)
     means = (groups @ (mask * scored.entropies).sum(1)) / (groups @ mask.sum(1))
     return float(means.view(PARTITIONS, -1).mean(1).std())
@@ -145,7 +150,7 @@ def surprisal_entropy(
 
 
 def _mean(policy: Policy, rollouts: Rollouts, functional: Functional, method: str) -> Estimate:
-    sample = score_batch(policy, rollouts, functional=functional, method="sequence")
+    sample = score_batch(policy, rollouts, EstimatorOptions(functional, "sequence"))
     terms = sample.entropies if method == "rao-blackwell" else -sample.series[0].logprobs
     f, ratios, trust = sample.functional, sample.log_ratios, sample.trust
     result = infinitesimal_jackknife(lambda w: f(w, ratios, terms)[None], rollouts.prompt_index)
@@ -170,7 +175,7 @@ def entropy_gradient(
     Returns:
         g_H by parameter name, float64, nats (per token or sequence) per unit of θ.
     """
-    sample = score_batch(policy, rollouts, functional=functional, method=method)
+    sample = score_batch(policy, rollouts, EstimatorOptions(functional, method))
     by_logprob, by_entropy = cotangents(sample)
     with derivative_of_scores(policy.model):
         return weighted_gradient(policy, rollouts, by_logprob, by_entropy)

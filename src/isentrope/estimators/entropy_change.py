@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from isentrope.estimators.functional import (
@@ -27,9 +28,7 @@ from isentrope.estimators.sample import (
     CHANGES,
     ScoredBatch,
     score_batch,
-    shifted_of,
     statistics_of_sample,
-    trust_of_change,
 )
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
@@ -38,6 +37,10 @@ from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
 from isentrope.system.progress import Report, silent
+
+Moved = tuple[Scores, Divergence | None] | None
+"""Scores at θ + ηv, and how far each distribution has moved from the sampler's, where that is
+known; None where the scores are not finite."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class EntropyChange:
     functional: Functional
     method: Method
     sample: ScoredBatch = field(repr=False)
-    moved: Sequence[tuple[Scores, Divergence] | None] = field(default=(), repr=False)
+    moved: Sequence[Moved] = field(default=(), repr=False)
     influences: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor], repr=False)
 
     def to_frame(self) -> Any:
@@ -175,30 +178,19 @@ def entropy_change(
     policy.require_direction(direction)
     stages = 2 if etas else 1
     progress(0, stages, "entropy" if order == 0 else f"derivatives to order {order}")
-    sample = score_batch(
-        policy,
-        rollouts,
-        functional=estimator.functional,
-        method=estimator.method,
-        direction=direction,
-        order=order,
-    )
+    sample = score_batch(policy, rollouts, estimator, direction=direction, order=order)
     if etas:
         progress(1, stages, f"ΔH at {len(etas)} learning rates")
-    results = score_moved(
+    moved = score_moved(
         policy, rollouts, direction, etas, sampler=sample.sampler, remainder=order == 2
     )
-    moved = [one and one[0] for one in results]
-    divergences = [one and one[1] for one in results]
-    change = change_of_sample(sample, etas, moved, divergences, confidence=estimator.confidence)
-    return replace(change, moved=results)
+    return change_of_sample(sample, etas, moved, confidence=estimator.confidence)
 
 
 def change_of_sample(
     sample: ScoredBatch,
     etas: Sequence[float],
-    moved: Sequence[Scores | None],
-    divergences: Sequence[Divergence | None] | None = None,
+    moved: Sequence[Moved],
     *,
     confidence: float = 0.95,
     result: Jackknifed | None = None,
@@ -208,9 +200,8 @@ def change_of_sample(
     Args:
         sample: Scores at θ, with derivatives to the order requested.
         etas: Learning rates.
-        moved: Scores at θ + ηv for each; None where they are not finite.
-        divergences: How far each distribution has moved from the sampler's, for each η; None
-            where that is unknown; an interval then requires nearly even weights.
+        moved: What is known at θ + ηv for each; without a divergence an interval requires nearly
+            even weights.
         confidence: Nominal coverage of the intervals.
         result: The jackknifed `statistics_of_sample`, if already computed.
 
@@ -218,24 +209,24 @@ def change_of_sample(
         The sweep.
     """
     order, f = len(sample.series) - 1, sample.functional
+    nan = torch.full_like(sample.entropies, math.nan)
+    nowhere = Scores(nan, nan, sample.series[0].mask), None
+    found = [one or nowhere for one in moved]
     result = result or infinitesimal_jackknife(
-        statistics_of_sample(sample, etas, moved), sample.prompt_index
+        statistics_of_sample(sample, etas, [scores for scores, _ in found]), sample.prompt_index
     )
     rounding = _ROUNDING * result.values[0].abs()  # of F, whose differences the others are
     still = result.influences.abs().amax(1, keepdim=True) <= rounding
     still[:CHANGES] = False  # F itself and its derivatives
     result = replace(result, influences=result.influences.masked_fill(still, 0.0))
-    base = sample.trust.without_interval(_ONE_UNIT if result.n_units < 2 else f.withheld)
+    base = sample.trust.without_interval(_ONE_UNIT if result.n_units < 2 else "")
 
     def options(unit: str = f.unit, trust: Trust = base) -> dict[str, Any]:
         return {"unit": unit, "confidence": confidence, **trust.options(f.method)}
 
     points: list[Point] = []
-    pairs = zip(shifted_of(sample, moved), divergences or [None] * len(etas), strict=True)
-    for row, eta, (shifted, divergence) in zip(count(CHANGES, 2), etas, pairs, strict=False):
-        trust, of_residual = trust_of_change(f, shifted[0], divergence)
-        trust = trust.or_worse(base)
-        of_residual = of_residual.or_worse(trust)
+    for row, eta, one in zip(count(CHANGES, 2), etas, found, strict=False):
+        trust, of_residual = (x.or_worse(base) for x in sample.trust_of_change(*one))
         if not math.isfinite(float(result.standard_errors[row])):
             trust, of_residual = trust.without_interval(), of_residual.without_interval()
         change, residual = result.estimate(row, **options(trust=trust)), None
@@ -256,6 +247,7 @@ def change_of_sample(
         functional=f.functional,
         method=f.method,
         sample=sample,
+        moved=moved,
         influences=_influences(result.influences, etas, order),
     )
 

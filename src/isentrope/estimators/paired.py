@@ -33,7 +33,7 @@ from isentrope.estimators.functional import (
 from isentrope.estimators.importance import Trust, Verdict
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import RewardMean
-from isentrope.estimators.sample import score_batch, trust_of_change
+from isentrope.estimators.sample import score_batch
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -102,9 +102,7 @@ class PairedSteps:
         """
         self._policy, self._E, self._confidence = policy, E, estimator.confidence
         self.eta = eta
-        self._sample = score_batch(
-            policy, E, functional=estimator.functional, method=estimator.method
-        )
+        self._sample = score_batch(policy, E, estimator)
         self._functionals = [self._sample.functional]
         if E.rewards is not None:
             self._functionals.append(RewardMean.of(self._sample, E.rewards))
@@ -126,13 +124,9 @@ class PairedSteps:
         moved = score_moved(policy, self._E, direction, [self.eta], sampler=sample.sampler)[0]
         if moved is None:
             raise NotFiniteError(f"The scores after the step {name!r} are not finite.")
-        scores, divergence = moved
-        log_ratios = scores.logprobs - sample.sampler_logprobs
-        self._moved[name] = log_ratios, scores.entropies
-        trusts = [trust_of_change(f, log_ratios, divergence)[0] for f in self._functionals]
+        self._moved[name] = moved[0].logprobs - sample.sampler_logprobs, moved[0].entropies
         self._trusts[name] = [
-            trust.without_interval(f.withheld).or_worse(sample.trust)
-            for f, trust in zip(self._functionals, trusts, strict=True)
+            replace(sample, functional=f).trust_of_change(*moved)[0] for f in self._functionals
         ]
 
     def changes(self, pairs: Sequence[Pair] = ()) -> PairedChanges:

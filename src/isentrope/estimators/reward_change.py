@@ -151,8 +151,7 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
     found = change_of_sample(
         replace(change.sample, functional=f),
         [point.eta for point in change.points],
-        [moved and moved[0] for moved in change.moved],
-        [moved and moved[1] for moved in change.moved],
+        change.moved,
         confidence=confidence,
     )
     why, top, reward, sample = _why_no_top(found), None, found.entropy, change.sample

@@ -9,15 +9,15 @@ is zero it has no derivative); and whether the weights at θ + ηv can be
 trusted.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from isentrope.estimators.baseline import cross_fitted_baseline
-from isentrope.estimators.functional import Functional, Functionals, Method, along
+from isentrope.estimators.functional import EstimatorOptions, Functionals, along
 from isentrope.estimators.importance import OTHERWISE, PER_TOKEN_PREFIX, Trust, diagnose
 from isentrope.estimators.sampler_match import (
     TOLERANCE,
@@ -55,17 +55,45 @@ class ScoredBatch:
     match: SamplerMatch | None = None
     jumps: Tensor | None = None
 
-    @property
+    @cached_property
     def trust(self) -> Trust:
-        """Diagnostics of the weights at θ, policy over sampler."""
+        """Diagnostics of the weights at θ, policy over sampler, for numbers of this F."""
         match, moments = self.match, self.jumps
         if match is None:
             gap = root_mean_square(self.log_ratios[self.series[0].mask])
             match = SamplerMatch(gap, None, gap <= TOLERANCE)
         if moments is None and match.agrees:
             moments = torch.zeros(*self.entropies.shape, 2, dtype=torch.float64)
-        trust = _judge(self.functional, self.log_ratios, moments, match.warnings)
-        return trust if moments is not None else trust.without_interval()
+        trust = self._judge(self.log_ratios, moments, match.warnings)
+        known = trust if moments is not None else trust.without_interval()
+        return known.without_interval(self.functional.withheld)
+
+    def trust_of_change(self, moved: Scores, divergence: Divergence | None) -> tuple[Trust, Trust]:
+        """Judge the weights at θ + ηv, or those at θ where they are worse.
+
+        Args:
+            moved: Scores at θ + ηv.
+            divergence: How far each distribution has moved; None where it is not known.
+
+        Returns:
+            Diagnostics for ΔH(η), and for ΔH − ηδH₁ − η²δH₂.
+        """
+        log_ratios = moved.logprobs - self.sampler_logprobs
+        trust = self._judge(log_ratios, divergence and divergence.jumps)
+        if divergence is None or divergence.remainder is None:
+            of_residual = trust.without_interval()
+        else:
+            of_residual = trust.for_residual(log_ratios, divergence.remainder)
+        trust = trust.or_worse(self.trust)
+        return trust, of_residual.or_worse(trust)
+
+    def _judge(
+        self, log_ratios: Tensor, moments: Tensor | None, notes: tuple[str, ...] = ()
+    ) -> Trust:
+        f = self.functional
+        per_token_prefix = (f.functional, f.method) == ("per_token", "prefix")
+        rule = PER_TOKEN_PREFIX if per_token_prefix else OTHERWISE
+        return diagnose(log_ratios, f.tokens, moments, rule, notes=notes)
 
     @property
     def sampler(self) -> RowSampler | None:
@@ -96,9 +124,8 @@ class ScoredBatch:
 def score_batch(
     policy: Policy,
     rollouts: Rollouts,
+    estimator: EstimatorOptions = EstimatorOptions(),
     *,
-    functional: Functional = "per_token",
-    method: Method = "prefix",
     direction: Vector | None = None,
     order: int = 0,
 ) -> ScoredBatch:
@@ -107,8 +134,7 @@ def score_batch(
     Args:
         policy: The policy.
         rollouts: An unfiltered E-batch.
-        functional: "per_token" or "per_sequence".
-        method: "sequence", "prefix", "doubly-robust" or "surprisal".
+        estimator: Which entropy, by which method.
         direction: v, needed for order ≥ 1.
         order: Highest derivative along v to compute: 0, 1 or 2.
 
@@ -125,7 +151,7 @@ def score_batch(
     )
     policy.require_own_logits(rollouts, series[0])
     tokens = series[0].mask.double()
-    baseline = None
+    functional, method, baseline = estimator.functional, estimator.method, None
     if method == "doubly-robust":
         features = score(policy, rollouts, features=FEATURES).features
         baseline = cross_fitted_baseline(
@@ -150,49 +176,8 @@ CHANGES = 4
 """Row of the first ΔH; a learning rate has two rows."""
 
 
-def trust_of_change(
-    f: Functionals, log_ratios: Tensor, divergence: Divergence | None
-) -> tuple[Trust, Trust]:
-    """Judge the weights at θ + ηv, for ΔH and for its residual.
-
-    Args:
-        f: The functional.
-        log_ratios: (n, t) r at θ + ηv.
-        divergence: How far each distribution has moved; None where it is not known.
-
-    Returns:
-        Diagnostics for ΔH(η), and for ΔH − ηδH₁ − η²δH₂.
-    """
-    trust = _judge(f, log_ratios, divergence and divergence.jumps)
-    if divergence is None or divergence.remainder is None:
-        return trust, trust.without_interval()
-    return trust, trust.for_residual(log_ratios, divergence.remainder)
-
-
-def _judge(
-    f: Functionals, log_ratios: Tensor, moments: Tensor | None, notes: tuple[str, ...] = ()
-) -> Trust:
-    per_token_prefix = (f.functional, f.method) == ("per_token", "prefix")
-    rule = PER_TOKEN_PREFIX if per_token_prefix else OTHERWISE
-    return diagnose(log_ratios, f.tokens, moments, rule, notes=notes)
-
-
-def shifted_of(sample: ScoredBatch, moved: Sequence[Scores | None]) -> list[tuple[Tensor, Tensor]]:
-    """Log-ratios and entropies at every θ + ηv.
-
-    Args:
-        sample: Scores at θ.
-        moved: Scores at θ + ηv for each η; None where they are not finite.
-
-    Returns:
-        (n, t) each; NaN where they are not finite.
-    """
-    nan = torch.full_like(sample.entropies, math.nan)
-    return [(s.logprobs - sample.sampler_logprobs, s.entropies) if s else (nan, nan) for s in moved]
-
-
 def statistics_of_sample(
-    sample: ScoredBatch, etas: Sequence[float], moved: Sequence[Scores | None]
+    sample: ScoredBatch, etas: Sequence[float], moved: Sequence[Scores]
 ) -> Callable[[Tensor], Tensor]:
     """What a sweep estimates, as a function of the weights of the samples.
 
@@ -205,7 +190,6 @@ def statistics_of_sample(
         Maps ω to (F, δH₁, pathwise, δH₂, then ΔH and residual for each η).
     """
     f, r, h = sample.functional, sample.log_ratio_series, sample.entropy_series
-    shifted = shifted_of(sample, moved)
 
     def statistics(omega: Tensor) -> Tensor:
         if len(h) > 1:
@@ -215,8 +199,9 @@ def statistics_of_sample(
             value = f(omega, sample.log_ratios, sample.entropies)
             first = pathwise = half = torch.zeros_like(value)
         out = [value, first, pathwise, half]
-        for eta, (log_ratios, entropies) in zip(etas, shifted, strict=True):
-            change = f(omega, log_ratios, entropies) - value
+        for eta, scores in zip(etas, moved, strict=True):
+            log_ratios = scores.logprobs - sample.sampler_logprobs
+            change = f(omega, log_ratios, scores.entropies) - value
             out += [change, change - eta * (first + eta * half)]
         return torch.stack(out)
 

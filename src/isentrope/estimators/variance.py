@@ -31,7 +31,7 @@ from torch import Tensor
 
 from isentrope.estimators.functional import Jackknifed, Method, Units, infinitesimal_jackknife
 from isentrope.estimators.ratio import noise_over_square
-from isentrope.estimators.sample import CHANGES, ScoredBatch, statistics_of_sample, trust_of_change
+from isentrope.estimators.sample import CHANGES, ScoredBatch, statistics_of_sample
 from isentrope.nouns.estimate import ROUNDING, Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.policy.chi_square import Divergence
@@ -129,8 +129,7 @@ def variance_study(
     for m, sample in samples.items():
         f, j, base = sample.functional, whole[m], sample.trust
         alone = find(sample, every, every) if len(every) > units.count else None
-        log_ratios = moved.logprobs - sample.sampler_logprobs
-        of_change = trust_of_change(f, log_ratios, divergence)[0].or_worse(base)
+        of_change, _ = sample.trust_of_change(moved, divergence)
         for quantity, row in QUANTITIES.items():
             trust, own = of_change if row == CHANGES else base, j.influences[row]
             options = {"unit": f.unit, "confidence": confidence, **trust.options(m)}

@@ -18,7 +18,7 @@ from isentrope.estimators.importance import Trust
 from isentrope.estimators.price import Price, price_of_step
 from isentrope.estimators.ratio import Sign, ratio_of
 from isentrope.estimators.reward_change import reward_change
-from isentrope.estimators.sample import statistics_of_sample, trust_of_change
+from isentrope.estimators.sample import statistics_of_sample
 from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.scoring import ScoredBefore
@@ -107,9 +107,7 @@ def read(step: int, eta: float, before: ScoredBefore, after: Scores) -> ProbeRea
     f, base = sample.functional, sample.trust
     statistics = partial(_statistics, eta=eta, before=before, after=after)
     result = infinitesimal_jackknife(statistics, sample.prompt_index)
-    log_ratios = after.logprobs - sample.sampler_logprobs
-    trust, of_residual = trust_of_change(f, log_ratios, before.divergence)
-    trust, of_residual = trust.or_worse(base), of_residual.or_worse(trust).or_worse(base)
+    trust, of_residual = sample.trust_of_change(after, before.divergence)
 
     def estimate(row: int, unit: str = f.unit, trust: Trust = base, order: int = 1) -> Estimate:
         return result.estimate(row, unit=unit, order=order, **trust.options(f.method))
@@ -150,8 +148,7 @@ def _price(
     price = price_of_step(sample, eta, before.classes, rewards, after=(after, trust))
     top = None
     if len(sample.series) > 2:
-        of_entropy = change_of_sample(sample, [eta], [after], [before.divergence])
-        of_entropy = replace(of_entropy, moved=[(after, before.divergence)])
+        of_entropy = change_of_sample(sample, [eta], [(after, before.divergence)])
         top = reward_change(of_entropy, rewards).top
     return replace(price, momentum=momentum, top=top)
 

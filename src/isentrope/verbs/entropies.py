@@ -27,7 +27,7 @@ from isentrope.estimators.entropy import (
     mean_of_tokens,
     spread_of_orders,
 )
-from isentrope.estimators.functional import infinitesimal_jackknife
+from isentrope.estimators.functional import EstimatorOptions, infinitesimal_jackknife
 from isentrope.estimators.sample import score_batch
 from isentrope.estimators.sampler_match import at_temperature
 from isentrope.nouns.estimate import Estimate, t_quantile
@@ -92,11 +92,11 @@ def find_entropies(ready: Prepared) -> EntropiesResult:
 
 def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
     """Definitions on a batch; weighted by policy over sampler, as E is, or as a trainer does."""
-    scored = score_batch(ready.policy, batch, functional="per_token", method="sequence")
+    scored = score_batch(ready.policy, batch, EstimatorOptions("per_token", "sequence"))
     n, arguments = len(batch), ready.subject.as_trained.arguments
     section = ready.config.entropies
     size = section.micro_batch or int(arguments.get("per_device_train_batch_size") or n)
-    mask = scored.series[0].mask.double()
+    mask = scored.functional.tokens
     found = definitions(scored, batch, ready.policy.eos_token_ids, size)
     found |= {name: mean_of_tokens(x, mask) for name, x in _other_distributions(ready, batch)}
     ratios = scored.log_ratios.sum(1).exp() if weighted else torch.ones(n).double()

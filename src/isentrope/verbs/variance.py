@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from isentrope.estimators.baseline import cross_fitted_baseline
-from isentrope.estimators.functional import METHODS, Method
+from isentrope.estimators.functional import METHODS, EstimatorOptions, Method
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.estimators.variance import CERTAIN, variance_study
 from isentrope.nouns.estimate import Estimate
@@ -31,7 +31,7 @@ def find_variance(ready: Prepared) -> VarianceResult:
     policy, E, eta, v, clock = ready.policy, ready.E, ready.rate, ready.step.direction, ready.clock
     functional, wanted = ready.estimator.functional, ready.analysis.wanted_error
     with clock.stage("derivatives"):
-        sample = score_batch(policy, E, functional=functional, direction=v, order=1)
+        sample = score_batch(policy, E, EstimatorOptions(functional), direction=v, order=1)
     f = sample.functional
     with clock.stage("moved"):
         found = score_moved(policy, E, v, [eta], sampler=sample.sampler, remainder=False)[0]

@@ -169,9 +169,8 @@ def gradients_by_group(
             _require_both_modes(policy, some, cut[0], direction, held[0][0])
     found: list[GradientGroups] = []
     for parts, sample, of in zip(held, samples, weights, strict=True):
-        f, trust = sample.functional, sample.trust.without_interval(sample.functional.withheld)
-        unit, prompts = f"{f.unit} per η", batch.n_prompts
-        found.append(GradientGroups(parts, group, unit, prompts, *of, trust=trust))
+        unit = f"{sample.functional.unit} per η"
+        found.append(GradientGroups(parts, group, unit, batch.n_prompts, *of, sample.trust))
     if ratio is not None:
         total = found[0].total  # ∂h itself, before any part is changed: what is added sums to zero
         for k, (a, b) in enumerate(zip(ratio.of_length, ratio.of_total, strict=True)):

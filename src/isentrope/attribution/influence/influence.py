@@ -195,7 +195,7 @@ def _gradients(
     where, of_E = options.gradients.storage.where, reward is E
     passes = 2 + (reward is not None and not of_E)
     progress(0, passes, "gradient of the entropy" + " and of the reward" * of_E)
-    sample = score_batch(policy, E, functional=options.functional, method=options.method)
+    sample = score_batch(policy, E, options)
     samples = [sample, of_reward(sample, E.rewards)] if of_E else [sample]
     yield from gradients_by_group(policy, E, samples, groups, where, direction=step.direction)
     if reward is not None and not of_E:

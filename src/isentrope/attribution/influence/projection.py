@@ -183,7 +183,7 @@ def influence_shares(
     if E.fingerprint == U.fingerprint:
         itself = torch.eye(len(U), dtype=torch.bool)
         masks = {"self": itself, "same_prompt": same & ~itself, "other_prompt": ~same}
-    sample = score_batch(policy, E, functional=options.functional, method=options.method)
+    sample = score_batch(policy, E, options)
     units, ratio = Units.of(E.prompt_index), None
     if options.functional == "per_token":
         ratio = ratio_terms(sample, units.place)
