@@ -13,7 +13,6 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
-from isentrope.attribution.proxies.audit import audit_sequences
 from isentrope.attribution.proxies.proxies import sequence_proxies, token_proxies
 from isentrope.checks import Finding, check_instrument, check_sampler
 from isentrope.models.batching import micro_batches
@@ -123,12 +122,10 @@ class Subject:
         assert measured is not None
         assert parts is not None
         assert A is not None
-        s, H, mask = scores.logprobs, scores.entropies, scores.mask
         one, two = (half.sum(0) for half in parts.tensor_split(2))
-        ise.audit(measured, table.acting, draw, token_proxies(s, H, mask, A), halves=(one, two))
-        proxies = sequence_proxies(s, H, mask, A)
-        halves = (one.sum(1), two.sum(1))
-        audit_sequences(measured.sum(1), draw, proxies, halves=halves)
+        ise.audit(measured, table.acting, draw, token_proxies(scores, A), halves=(one, two))
+        halves, every = (one.sum(1), two.sum(1)), torch.ones(len(draw), dtype=torch.bool)
+        ise.audit(measured.sum(1), every, draw, sequence_proxies(scores, A), halves=halves)
 
     def check(self) -> list[Finding]:
         """Step, scorer and sampler; the log-probabilities of E's sampler are the scorer's."""

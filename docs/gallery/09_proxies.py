@@ -19,7 +19,7 @@ E, U = evaluation_batch(policy, 512, seed=0), update_batch(policy, 24, seed=1)
 step = ise.optimizer_step(policy, U, sgd(policy), objective="dr_grpo")
 measured = torch.nn.utils.rnn.pad_sequence(ise.influence(policy, E, U, step).per_token, True)
 scores = ise.score(policy, U)
-proxies = token_proxies(scores.logprobs, scores.entropies, scores.mask, U.advantages)
+proxies = token_proxies(scores, U.advantages)
 found = audit(measured, scores.mask, U.prompt_index, proxies, options=AuditOptions(seed=0))
 
 # %%

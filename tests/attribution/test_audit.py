@@ -8,10 +8,11 @@ import torch
 from scipy.stats import pearsonr, rankdata, spearmanr
 
 from isentrope.attribution.proxies.agreement import ScoreColumn, agreement, top_counts
-from isentrope.attribution.proxies.audit import AuditOptions, audit, audit_sequences
+from isentrope.attribution.proxies.audit import AuditOptions, audit
 from isentrope.attribution.proxies.proxies import token_proxies
 from isentrope.attribution.ranks import WeightedRanks
 from isentrope.nouns.estimate import NO_SPREAD
+from isentrope.policy.token_statistics import Scores
 
 TOP = (0.001, 0.1, 0.3)
 
@@ -133,7 +134,7 @@ def test_a_weighted_item_is_that_many_copies_of_it():
 def test_weighted_ranks_are_those_of_scipy_on_copies():
     values, copies = np.array([2.0, -1.0, 2.0, 5.0, 0.0]), np.array([1, 3, 2, 0, 2])
     ranks = WeightedRanks(values)
-    found = ranks.ranks(*ranks.below(copies.astype(float))) + 0.5
+    found = ranks.under(copies.astype(float))[0] + 0.5
     expected = rankdata(np.repeat(values, copies))
     np.testing.assert_allclose(np.repeat(found, copies), expected)
 
@@ -219,6 +220,10 @@ def test_items_without_a_sign_neither_agree_nor_disagree():
     assert found["x"]["sign_agreement"].value == 1
 
 
+def audit_sequences(measured, *rest, **options):
+    return audit(measured, torch.ones(len(measured), dtype=torch.bool), *rest, **options)
+
+
 def rounded_anew(x, seed, bits=8):
     """Other last bits, of the size that sums of numbers up to max |x| have."""
     noise = torch.from_numpy(np.random.default_rng(seed).uniform(-1, 1, size=x.shape))
@@ -248,7 +253,7 @@ def test_no_statistic_depends_on_the_last_bits():
                 mask,
                 index,
                 {
-                    **token_proxies(-rounded_anew(s, seed), rounded_anew(h, seed), mask, a),
+                    **token_proxies(Scores(-rounded_anew(s, seed), rounded_anew(h, seed), mask), a),
                     "part": rounded_anew(torch.where(s > 1, 0.0, a[:, None] * s), seed),
                     "flat": rounded_anew(torch.ones_like(s), seed),
                 },

@@ -9,6 +9,7 @@ from isentrope.attribution.proxies import proxies
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score, score_along
+from isentrope.policy.token_statistics import Scores
 from isentrope.update.step import optimizer_step
 from tests import cases
 
@@ -16,11 +17,11 @@ VOCABULARY, PROMPT = 5, 2
 
 
 def batch(n=6, t=5, seed=0):
-    """(s, H, mask, A): random, NaN where there is no token."""
+    """(s, H, mask, A): random, 0 where there is no token."""
     generator = torch.Generator().manual_seed(seed)
     draws = [torch.rand(n, t, generator=generator, dtype=torch.float64) for _ in range(2)]
     mask = torch.arange(t) < torch.randint(1, t + 1, (n,), generator=generator)[:, None]
-    s, h = (torch.where(mask, x, torch.nan) for x in (draws[0].log(), draws[1]))
+    s, h = (torch.where(mask, x, 0.0) for x in (draws[0].log(), draws[1]))
     return s, h, mask, torch.randn(n, generator=generator, dtype=torch.float64)
 
 
@@ -32,7 +33,7 @@ def tokens_of(s, h, mask, advantages):
 
 def test_every_token_proxy_is_its_formula():
     s, h, mask, a = batch()
-    found = proxies.token_proxies(s, h, mask, a)
+    found = proxies.token_proxies(Scores(s, h, mask), a)
     tokens = list(tokens_of(s, h, mask, a))
     n = len(tokens)
     mean_s, mean_a = sum(x[2] for x in tokens) / n, sum(x[4] for x in tokens) / n
@@ -52,14 +53,14 @@ def test_every_token_proxy_is_its_formula():
 
 def test_nothing_is_predicted_where_there_is_no_token():
     s, h, mask, a = batch()
-    for name, x in proxies.token_proxies(s, h, mask, a).items():
+    for name, x in proxies.token_proxies(Scores(s, h, mask), a).items():
         assert not bool(x[~mask].any()), name
 
 
 def test_the_covariance_of_responses_is_over_responses():
     s, h, mask, a = batch()
     total = torch.stack([row[m].sum() for row, m in zip(s, mask, strict=True)])
-    found = proxies.sequence_proxies(s, h, mask, a)
+    found = proxies.sequence_proxies(Scores(s, h, mask), a)
     torch.testing.assert_close(
         found["sequence_covariance"], -(total - total.mean()) * (a - a.mean())
     )
@@ -145,5 +146,5 @@ def test_without_its_centring_the_discriminator_is_not_exact_for_such_a_step():
 def test_entropy_falls_where_likely_tokens_are_rewarded_and_rises_where_rare_ones_are():
     s, h = torch.tensor([[-0.1], [-5.0]]).double(), torch.full((2, 1), 0.4, dtype=torch.float64)
     mask, up = torch.ones(2, 1, dtype=torch.bool), torch.tensor([1.0, 1.0])
-    found = proxies.token_proxies(s, h, mask, up)["discriminator"]
+    found = proxies.token_proxies(Scores(s, h, mask), up)["discriminator"]
     assert float(found[0]) < 0 < float(found[1])

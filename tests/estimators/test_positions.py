@@ -10,6 +10,7 @@ from isentrope.estimators.positions import (
     require_matches,
     solved_prompts,
 )
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.system.errors import IsentropeError
 
 
@@ -25,42 +26,41 @@ def responses(*texts):
     return [torch.tensor([ord(c) - ord("a") for c in text]) for text in texts]
 
 
-def scores(*lengths):
-    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    entropies = torch.arange(mask.numel(), dtype=torch.float64).view(mask.shape) * mask
-    return mask, entropies
+def batch(*texts, **columns):
+    """Responses to prompts of their own, and entropies that grow from token to token."""
+    prompts = [torch.zeros(1, dtype=torch.int64)] * len(texts)
+    columns = {"prompt_index": torch.arange(len(texts))} | columns
+    E = Rollouts(prompts, responses(*texts), **columns)
+    entropies = torch.arange(E.mask.numel(), dtype=torch.float64).view(E.mask.shape) * E.mask
+    return E, entropies
 
 
 def test_first_tokens_and_the_fifth_of_highest_entropy():
-    classes = position_classes(*scores(4, 2, 4))
+    classes = position_classes(*batch("aaaa", "aa", "aaaa"))
     assert set(classes) == {"first token", "high entropy"}
     assert classes["first token"].nonzero().tolist() == [[0, 0], [1, 0], [2, 0]]
     assert classes["high entropy"].nonzero().tolist() == [[2, 2], [2, 3]]
 
 
 def test_a_pattern_reads_what_stands_before_and_no_more():
-    after = matches(responses("abab", "bb"), "ab|^b", Letters)
-    found = position_classes(*scores(4, 2), after=after)["after /ab|^b/"]
+    found = position_classes(*batch("abab", "bb"), "ab|^b", Letters)["after /ab|^b/"]
     assert found.nonzero().tolist() == [[0, 2], [1, 1]]
-    assert matches(responses("a" * (WINDOW + 4)), "^a*", Letters)["^a*"][0].sum() == WINDOW + 1
+    assert matches(responses("a" * (WINDOW + 4)), "^a*", Letters)[0].sum() == WINDOW + 1
 
 
 @pytest.mark.parametrize(("pattern", "words"), [("(", "no regular expression"), ("z", "no token")])
 def test_a_pattern_that_finds_nothing_is_refused(pattern, words):
-    def find():
-        after = matches(responses("ab"), pattern, Letters)
-        require_matches(position_classes(*scores(2), after=after))
-
     with pytest.raises(IsentropeError, match=words):
-        find()
+        require_matches(position_classes(*batch("ab"), pattern, Letters))
 
 
 def test_a_response_does_not_decide_that_its_own_prompt_is_solved():
     rewards = torch.tensor([1.0, 0.0, 0.0, 3.0, 3.0, 0.0])
-    solved = solved_prompts(rewards, torch.tensor([0, 0, 0, 1, 1, 2]))
+    prompts = torch.tensor([0, 0, 0, 1, 1, 2])
+    solved = solved_prompts(rewards, prompts)
     assert solved[:5].tolist() == pytest.approx([0.0, 1 / 6, 1 / 6, 1.0, 1.0])
     assert solved[5].isnan()
-    classes = position_classes(*scores(*[2] * 6), solved=solved)
+    classes = position_classes(*batch(*["aa"] * 6, rewards=rewards, prompt_index=prompts))
     assert classes["solved prompt"].any(1).tolist() == [False] * 3 + [True] * 2 + [False]
     assert classes["unsolved prompt"].any(1).tolist() == [True] * 3 + [False] * 3
 

@@ -39,15 +39,14 @@ def test_the_price_of_a_reading_is_that_of_the_step_that_was_taken(made):
             parameter.data.copy_(probe.theta[name])
     policy = Policy(model, trainer.policy.tokenizer, precision="float64")
     change = entropy_change(policy, probe.E, v, [reading.eta])
-    sample, base = change.sample, change.sample.series[0]
+    sample = change.sample
     top = reward_change(change, probe.E.rewards).top
     assert reading.price.top.value == pytest.approx(top.value, rel=1e-2)
     assert reading.price.top.se == pytest.approx(top.se, rel=2e-2)
     momentum = reading.components["momentum"].value / reading.first_order.value
     assert reading.price.momentum.value == pytest.approx(momentum)
-    expected = price_of_step(
-        sample, reading.eta, position_classes(base.mask, base.entropies), probe.E.rewards
-    )
+    classes = position_classes(probe.E, sample.entropies)
+    expected = price_of_step(sample, reading.eta, classes, probe.E.rewards)
     for name in ("first_order", "reward"):
         one, other = (getattr(x.whole, name) for x in (reading.price, expected))
         assert one.value == pytest.approx(other.value, rel=1e-2)

@@ -13,6 +13,8 @@ One sort gives ranks and tails of a sample in which item i counts w_i times:
 A bootstrap draw of prompts is a set of whole-number weights, so a draw costs no sort.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
@@ -91,41 +93,19 @@ class WeightedRanks:
         self.order, self.group = np.argsort(values, kind="stable"), tied(values)
         self.ends = np.flatnonzero(np.diff(self.group[self.order], append=-1))
 
-    def below(self, weights: Array) -> tuple[Array, Array]:
-        """Weight below each group of equal values, and with it.
+    def under(self, weights: Array, counts: Iterable[float] = ()) -> tuple[Array, list[Array]]:
+        """Mid-ranks, and the smallest items.
 
         Args:
             weights: (n,) how often each item counts.
+            counts: Numbers k of the smallest.
 
         Returns:
-            Two arrays, one entry per group in ascending order.
+            (n,) ranks; and for each k the share of each item that is among the k smallest, (n,)
+            between 0 and 1, a fraction only for items tied with the k-th.
         """
-        upto = np.cumsum(weights[self.order])[self.ends]
-        return np.concatenate(([0.0], upto[:-1])), upto
-
-    def ranks(self, below: Array, upto: Array) -> Array:
-        """Mid-ranks of the items.
-
-        Args:
-            below: As `below` gives it.
-            upto: The same.
-
-        Returns:
-            (n,) ranks.
-        """
-        return (0.5 * (below + upto))[self.group]
-
-    def bottom(self, below: Array, upto: Array, k: float) -> Array:
-        """Share of each item that is among the k smallest.
-
-        Args:
-            below: As `below` gives it.
-            upto: The same.
-            k: How many.
-
-        Returns:
-            (n,) between 0 and 1, a fraction only for items tied with the k-th.
-        """
-        size = upto - below
-        share = np.clip((k - below) / np.where(size > 0, size, 1.0), 0.0, 1.0)
-        return share[self.group]
+        upto = np.cumsum(weights[self.order])[self.ends]  # weight of each group and those below
+        below = np.concatenate(([0.0], upto[:-1]))
+        sizes = np.where(upto > below, upto - below, 1.0)
+        bottoms = [np.clip((k - below) / sizes, 0.0, 1.0)[self.group] for k in counts]
+        return (0.5 * (below + upto))[self.group], bottoms

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from isentrope.estimators.functional import Units
 from isentrope.nouns.rollouts import Rollouts
@@ -28,29 +29,29 @@ WINDOW = 64
 
 
 def position_classes(
-    mask: Tensor,
-    entropies: Tensor,
-    *,
-    after: Mapping[str, Sequence[Tensor]] | None = None,
-    solved: Tensor | None = None,
+    E: Rollouts, entropies: Tensor, pattern: str | None = None, tokenizer: Any = None
 ) -> dict[str, Tensor]:
     """The classes of positions that a batch has.
 
     Args:
-        mask: (n, t) bool, where the responses have tokens.
+        E: Responses, with rewards where they are known.
         entropies: (n, t) H at θ, nats.
-        after: What `matches` found, by pattern.
-        solved: What `solved_prompts` found.
+        pattern: A regular expression, for a class of its own; None for no such class.
+        tokenizer: Decodes responses.
 
     Returns:
         (n, t) bool by name.
+
+    Raises:
+        IsentropeError: If the pattern is no regular expression.
     """
+    mask = E.mask
     first = (torch.arange(mask.shape[1]) == 0).expand_as(mask)
     classes = {"first token": first, "high entropy": entropies >= entropies[mask].quantile(HIGH)}
-    for pattern, rows in (after or {}).items():
-        found = torch.nn.utils.rnn.pad_sequence([*rows], batch_first=True)
-        classes[f"{_AFTER}/{pattern}/"] = found[:, : mask.shape[1]]
-    if solved is not None:
+    if pattern is not None:
+        found = matches(E.response_ids, pattern, tokenizer)
+        classes[f"{_AFTER}/{pattern}/"] = pad_sequence(found, batch_first=True)
+    if (solved := solved_prompts(E.rewards, E.prompt_index)) is not None:
         each = {"solved prompt": solved > 0.5, "unsolved prompt": solved <= 0.5}  # NaN is neither
         classes |= {name: rows[:, None] for name, rows in each.items()}
     return {name: where & mask for name, where in classes.items()}
@@ -76,25 +77,20 @@ def solved_prompts(rewards: Tensor | None, prompt_index: Tensor) -> Tensor | Non
     return others / (units.sizes[units.place] - 1)  # 0/0 is NaN for an only response
 
 
-def matches(
-    responses: Sequence[Tensor], pattern: str | None, tokenizer: Any
-) -> dict[str, list[Tensor]]:
+def matches(responses: Sequence[Tensor], pattern: str, tokenizer: Any) -> list[Tensor]:
     """Where the text of a response so far ends in a match of a regular expression.
 
     Args:
         responses: Token ids of each response.
-        pattern: The expression; None for none.
+        pattern: The expression.
         tokenizer: Decodes them.
 
     Returns:
-        By the expression, (T,) bool for each response: whether the text before the token ends in a
-        match. Empty without one.
+        (T,) bool for each response: whether the text before the token ends in a match.
 
     Raises:
         IsentropeError: If the pattern is no regular expression.
     """
-    if pattern is None:
-        return {}
     try:
         ends = re.compile(rf"(?:{pattern})\Z")
     except re.error as error:
@@ -105,27 +101,10 @@ def matches(
         return ("…" if cut else "") + tokenizer.decode(ids[cut:k])
 
     lists: list[list[int]] = [[*map(int, response)] for response in responses]
-    found = [[ends.search(before(ids, k)) is not None for k in range(len(ids))] for ids in lists]
-    return {pattern: [torch.tensor(row) for row in found]}
-
-
-def positions_of(
-    E: Rollouts, entropies: Tensor, pattern: str | None, tokenizer: Any
-) -> dict[str, Tensor]:
-    """The classes of positions of a batch.
-
-    Args:
-        E: Responses, with rewards where they are known.
-        entropies: (n, t) H at θ, nats.
-        pattern: A regular expression, for a class of its own; None for no such class.
-        tokenizer: Decodes responses.
-
-    Returns:
-        (n, t) bool by name.
-    """
-    after = matches(E.response_ids, pattern, tokenizer)
-    solved = solved_prompts(E.rewards, E.prompt_index)
-    return position_classes(E.mask, entropies, after=after, solved=solved)
+    return [
+        torch.tensor([ends.search(before(ids, k)) is not None for k in range(len(ids))])
+        for ids in lists
+    ]
 
 
 def require_matches(classes: Mapping[str, Tensor]) -> None:
@@ -159,7 +138,7 @@ def named_positions(E: Rollouts, name: str | None, tokenizer: Any) -> Tensor | N
     if name is None:
         return None
     pattern = re.fullmatch("(?s)/(.+)/", name)
-    classes = positions_of(E, E.padded("sampler_entropies"), pattern and pattern[1], tokenizer)
+    classes = position_classes(E, E.padded("sampler_entropies"), pattern and pattern[1], tokenizer)
     if (found := classes.get(f"{_AFTER}{name}" if pattern else name)) is not None:
         return found
     if name in CLASSES and E.rewards is not None:  # this once, all rewards are equal

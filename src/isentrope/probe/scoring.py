@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from isentrope.estimators.entropy import cotangents
 from isentrope.estimators.functional import Functionals
-from isentrope.estimators.positions import matches, position_classes
+from isentrope.estimators.positions import position_classes
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.estimators.sampler_match import match_sampler
 from isentrope.models.architecture import derivative_of_scores
@@ -149,8 +149,12 @@ def look_ahead(
     whole = mine if policy.sharded else concatenate(gather(mine))
     classes = dict[str, Tensor]()
     if whole.rewards is not None:
-        after = matches(whole.response_ids, options.position_pattern, policy.tokenizer)
-        classes = position_classes(base.mask, base.entropies, after=after)
+        classes = position_classes(  # without rewards: classes of positions, none of prompts
+            whole.with_columns(rewards=None),
+            base.entropies,
+            options.position_pattern,
+            policy.tokenizer,
+        )
     return ScoredBefore(
         mine=mine,
         sample=ScoredBatch(

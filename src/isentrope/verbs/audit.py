@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from isentrope.attribution.influence.contributions import Influence
-from isentrope.attribution.proxies.audit import Audit, AuditOptions, audit, audit_sequences
+from isentrope.attribution.proxies.audit import Audit, AuditOptions, audit
 from isentrope.attribution.proxies.proxies import sequence_proxies, token_proxies
 from isentrope.results.attributions import ProxyRecord
 from isentrope.results.results import AuditResult
@@ -62,27 +62,24 @@ def audits_of(ready: Prepared, table: Influence) -> dict[str, Audit]:
         seed=ready.sampler.data.seed,
         confidence=ready.estimator.confidence,
     )
-    s, H, A = scores.logprobs, scores.entropies, U.advantages
-    acting = table.acting
-    whole = acting.any(1)
-    proxies = sequence_proxies(s, H, scores.mask, A)
     by_group, tokens, sequences = table.entropy.by_group_and_token, None, None
     if by_group is not None and len(by_group) > 1:  # two halves of E's groups
         tokens = tuple(half.sum(0) for half in by_group.tensor_split(2))
-        sequences = tuple(half.sum(1)[whole] for half in tokens)
+        sequences = tuple(half.sum(1) for half in tokens)
     return {
         "tokens": audit(
             measured,
-            acting,
+            table.acting,
             U.prompt_index,
-            token_proxies(s, H, scores.mask, A),
+            token_proxies(scores, U.advantages),
             options,
             halves=tokens,
         ),
-        "sequences": audit_sequences(
-            measured.sum(1)[whole],
-            U.prompt_index[whole],
-            {name: x[whole] for name, x in proxies.items()},
+        "sequences": audit(
+            measured.sum(1),
+            table.acting.any(1),
+            U.prompt_index,
+            sequence_proxies(scores, U.advantages),
             options,
             halves=sequences,
         ),

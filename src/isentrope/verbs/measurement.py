@@ -26,7 +26,7 @@ from isentrope.estimators.identities import (
     score_identity_z,
 )
 from isentrope.estimators.importance import Trust
-from isentrope.estimators.positions import positions_of, require_matches
+from isentrope.estimators.positions import position_classes, require_matches
 from isentrope.estimators.price import PRICED, Price, price_of_step
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.resampled import resampled_entropy_change
@@ -245,7 +245,7 @@ def _price(
     if change.first_order is None or not asked.price or sample.functional.method not in PRICED:
         return None
     E = ready.E if rewards is None else ready.E.with_columns(rewards=rewards)
-    classes = positions_of(E, sample.entropies, asked.position_pattern, ready.policy.tokenizer)
+    classes = position_classes(E, sample.entropies, asked.position_pattern, ready.policy.tokenizer)
     require_matches(classes)
     parts = ("momentum", "total")
     shares = Jackknifed(

@@ -285,8 +285,7 @@ def _criterion(sums: _Sums, change: Tensor, names: np.ndarray, q: float) -> Crit
     spread = math.nan  # of the share over random choices
     if n > 1 and total:
         spread = math.sqrt(k * (1 - k / n) * float(falls.var())) / abs(total)
-    ranks = WeightedRanks(change.double().numpy())
-    selected = ranks.bottom(*ranks.below(np.ones(n)), k)
+    _, (selected,) = WeightedRanks(change.double().numpy()).under(np.ones(n), [k])
     left = {str(name): sums.part((names == name) * (1 - selected)) for name in np.unique(names)}
     name = min(left, key=lambda x: left[x].delta_h.value)
     missed = (name, left[name]) if left[name].delta_h.value < 0 else (None, None)

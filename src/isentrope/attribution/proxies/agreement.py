@@ -18,7 +18,7 @@ A proxy without sign has sizes and overlap@q, and its negative_share@q is on the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,7 +90,7 @@ class ScoreColumn:
         """Whether the values differ by more than rounding."""
         return bool((np.ptp(self.values) > resolution(self.values)).any())
 
-    def weighted(self, weights: Array, counts: Iterable[int]) -> WeightedColumn:
+    def weighted(self, weights: Array, counts: Collection[int]) -> WeightedColumn:
         """The column under weights.
 
         Args:
@@ -100,12 +100,8 @@ class ScoreColumn:
         Returns:
             Ranks and tops.
         """
-        tops = list(counts)
-        (ranks, lowest), (size_ranks, largest) = (
-            (order.ranks(*below), [order.bottom(*below, k) for k in tops])
-            for order in (self._ascending, self._by_size)
-            for below in [order.below(weights)]
-        )
+        ranks, lowest = self._ascending.under(weights, counts)
+        size_ranks, largest = self._by_size.under(weights, counts)
         return WeightedColumn(self, ranks, size_ranks, lowest, largest)
 
 

@@ -126,36 +126,6 @@ class AuditOptions:
     confidence: float = 0.95
 
 
-def audit_sequences(
-    measured: Tensor,
-    prompt_index: Tensor,
-    proxies: Mapping[str, Tensor],
-    options: AuditOptions = AuditOptions(),
-    *,
-    halves: tuple[Tensor, ...] | None = None,
-) -> Audit:
-    """The audit of influences and proxies of whole responses.
-
-    Args:
-        measured: (n,) δH_i.
-        prompt_index: (n,) prompt draw of each response.
-        proxies: (n,) each, by name.
-        options: As for `audit`.
-        halves: (n,) each, as for `audit`.
-
-    Returns:
-        The audit, in sequences.
-    """
-    return audit(
-        measured[:, None],
-        torch.ones(len(measured), 1, dtype=torch.bool),
-        prompt_index,
-        {name: x[:, None] for name, x in proxies.items()},
-        options,
-        halves=None if halves is None else (halves[0][:, None], halves[1][:, None]),
-    )
-
-
 def audit(
     measured: Tensor,
     mask: Tensor,
@@ -169,12 +139,12 @@ def audit(
     """Compare proxies with measured influences.
 
     Args:
-        measured: (n, t) δH_ik.
-        mask: (n, t) bool, the tokens to be audited.
+        measured: (n, t) δH_ik of tokens, or (n,) δH_i of whole responses.
+        mask: bool of the same shape, the tokens, or responses, to be audited.
         prompt_index: (n,) prompt draw of each response, the independent unit.
-        proxies: (n, t) each, by name: predictions of δH_ik up to a positive factor.
+        proxies: As `measured`, by name: predictions of it up to a positive factor.
         options: What is counted, and with what errors.
-        halves: (n, t) each, the same influence measured on two halves of E, whose sum (or mean)
+        halves: As `measured`, the same influence measured on two halves of E, whose sum (or mean)
             `measured` is; adds reliability and correlations corrected for it.
         unsigned: Names of proxies that predict |δH_ik|.
 
@@ -187,9 +157,9 @@ def audit(
             `measured`.
     """
     mask, top = torch.as_tensor(mask, dtype=torch.bool), tuple(options.top)
-    if mask.ndim != 2 or not bool(mask.any()) or len(prompt_index) != len(mask):
+    if mask.ndim not in (1, 2) or not bool(mask.any()) or len(prompt_index) != len(mask):
         raise ValueError(
-            f"mask must be (n, t) with a token in it and prompt_index (n,); got "
+            "mask must be (n, t) or (n,) with a token in it and prompt_index (n,); got "
             f"{tuple(mask.shape)} with {int(mask.sum())} tokens and {len(prompt_index)}."
         )
     if MEASURED in proxies:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.ranks import lowest
+from isentrope.policy.token_statistics import Scores
 
 UNSIGNED = ("top_entropy",)
 """Proxies that predict the size of an influence and not its sign."""
@@ -75,24 +76,20 @@ def top_entropy(entropies: Tensor, mask: Tensor, share: float = 0.2) -> Tensor:
     return chosen.double()
 
 
-def token_proxies(
-    logprobs: Tensor, entropies: Tensor, mask: Tensor, advantages: Tensor
-) -> dict[str, Tensor]:
+def token_proxies(scores: Scores, advantages: Tensor) -> dict[str, Tensor]:
     """Every proxy that s, H and A give, by name.
 
     Args:
-        logprobs: (n, t) s at θ, nats.
-        entropies: (n, t) H at θ, nats.
-        mask: (n, t) bool.
+        scores: s and H of n responses at θ.
         advantages: (n,) A.
 
     Returns:
         (n, t) float64 each, 0 where there is no token; those in `UNSIGNED` predict |δH_ik|.
     """
-    s, h, m, a = _checked(logprobs, entropies, mask, advantages)
-    by_token, own = a[:, None], discriminator(s, h)  # (n, 1) A_i and (n, t) S*_ik
+    s, h, m = scores.logprobs, scores.entropies, scores.mask
+    by_token, own = advantages[:, None], discriminator(s, h)  # (n, 1) A_i and (n, t) S*_ik
     return {
-        "token_covariance": token_covariance(s, m, a),
+        "token_covariance": token_covariance(s, m, advantages),
         "discriminator": -by_token * own,  # exact where only the token's own logit moves
         "centred_discriminator": -by_token * _centred(own, m),
         "surprisal_advantage": -s * by_token,  # rewarded unlikely tokens raise the entropy
@@ -102,36 +99,22 @@ def token_proxies(
     }
 
 
-def sequence_proxies(
-    logprobs: Tensor, entropies: Tensor, mask: Tensor, advantages: Tensor
-) -> dict[str, Tensor]:
+def sequence_proxies(scores: Scores, advantages: Tensor) -> dict[str, Tensor]:
     """The covariance of whole responses, the advantage, and the sums of the token proxies.
 
     Args:
-        logprobs: (n, t) s at θ, nats.
-        entropies: (n, t) H at θ, nats.
-        mask: (n, t) bool.
+        scores: s and H of n responses at θ.
         advantages: (n,) A.
 
     Returns:
         (n,) float64 each; δH_i is the sum of δH_ik, and so are these.
     """
-    s, h, m, a = _checked(logprobs, entropies, mask, advantages)
-    sums = {name: x.sum(1) for name, x in token_proxies(s, h, m, a).items()}
-    total = s.sum(1)
-    covariance = -(total - total.mean()) * (a - a.mean())  # −(S_i − S̄)(A_i − Ā)
-    return {"sequence_covariance": covariance} | sums | {"advantage": a}
+    sums = {name: x.sum(1) for name, x in token_proxies(scores, advantages).items()}
+    total = scores.logprobs.sum(1)  # S_i
+    covariance = -(total - total.mean()) * (advantages - advantages.mean())
+    return {"sequence_covariance": covariance} | sums | {"advantage": advantages}
 
 
 def _centred(values: Tensor, mask: Tensor) -> Tensor:
     """Values less their mean over the tokens of the batch; 0 where there is no token."""
     return torch.where(mask, values - values[mask].mean(), 0.0)
-
-
-def _checked(
-    logprobs: Tensor, entropies: Tensor, mask: Tensor, advantages: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """In float64, zero where there is no token."""
-    s, h, a = (torch.as_tensor(x, dtype=torch.float64) for x in (logprobs, entropies, advantages))
-    mask = torch.as_tensor(mask, dtype=torch.bool)
-    return torch.where(mask, s, 0.0), torch.where(mask, h, 0.0), mask, a
