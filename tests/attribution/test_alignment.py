@@ -51,7 +51,7 @@ def _groups(parts):
     held = HeldVectors(parts[0], n)
     for g, part in enumerate(parts):
         held.add(g, part)
-    return GradientGroups(held, torch.arange(n), "nats", n, torch.empty(0), None)
+    return GradientGroups(held, torch.arange(n), cases.array_sample(n))
 
 
 def test_noise_is_not_taken_for_length():

@@ -12,7 +12,7 @@ from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, score_sums
 from isentrope.attribution.influence.contributions import InfluenceOptions
 from isentrope.attribution.influence.influence import default_groups, influence
-from isentrope.estimators.entropy import entropy_gradient
+from isentrope.estimators.entropy import cotangents, entropy_gradient
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.functional import EstimatorOptions
 from isentrope.estimators.sample import score_batch
@@ -227,7 +227,7 @@ def test_one_batch_in_both_roles_leaves_pairs_of_one_prompt_out():
     left = entropy_groups(policy, U, 2)
     f = gram(
         policy,
-        TokenSum(U, left.logprob_weights, left.entropy_weights),
+        TokenSum(U, *cotangents(left.sample)),
         TokenSum(U, step.token_weights),
         step.preconditioner,
     )
@@ -255,7 +255,7 @@ def test_errors_of_one_batch_in_both_roles_are_those_of_deleting_groups_from_e()
     def without(rows):
         E = U.select(rows)
         whole = entropy_groups(exact.policy, E, 1)
-        left = TokenSum(E, whole.logprob_weights, whole.entropy_weights)
+        left = TokenSum(E, *cotangents(whole.sample))
         pairs = gram(exact.policy, left, TokenSum(U, step.token_weights), step.preconditioner)
         other = E.prompt_index[:, None] != U.prompt_index
         return float((pairs * other * len(E) / other.sum(0)).sum())

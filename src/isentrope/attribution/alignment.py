@@ -59,7 +59,7 @@ def alignment(
     (whole, _), *rest = found
     influences = torch.tensor([cosine for cosine, _ in rest], dtype=torch.float64)
     influences = (1 - 1 / G) * (influences.mean() - influences)
-    trusted = all(x.trust is None or x.trust.verdict == "trust" for x in (of_reward, of_entropy))
+    trusted = all(x.sample.trust.verdict == "trust" for x in (of_reward, of_entropy))
     noise = next((words for _, words in found if words), "")
     return Estimate.from_standard_error(
         whole,

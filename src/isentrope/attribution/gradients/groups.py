@@ -25,7 +25,6 @@ from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.attribution.gradients.storage_plan import Where
 from isentrope.estimators.entropy import cotangents
 from isentrope.estimators.functional import Functionals, Units, infinitesimal_jackknife
-from isentrope.estimators.importance import Trust
 from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.models.architecture import derivative_of_scores
@@ -44,22 +43,22 @@ class GradientGroups:
     Attributes:
         parts: G named vectors, float64 when read, that sum to the gradient.
         group: (n,) the group of each sample.
-        unit: Of the change of what it is the gradient of, per η.
-        prompts: Prompt draws in all groups.
-        logprob_weights: a, (n, t), of the whole batch.
-        entropy_weights: b, (n, t), or None.
-        trust: Diagnostics of the weights at θ, policy over sampler; None for no such weights.
-        ratio: The terms that all samples share, for errors of h; None for others.
+        sample: The samples at θ, with the functional that it is the gradient of.
     """
 
     parts: HeldVectors
     group: Tensor
-    unit: str
-    prompts: int
-    logprob_weights: Tensor
-    entropy_weights: Tensor | None
-    trust: Trust | None = None
-    ratio: RatioTerms | None = None
+    sample: ScoredBatch
+
+    @property
+    def unit(self) -> str:
+        """Of the change of the functional, per η."""
+        return f"{self.sample.functional.unit} per η"
+
+    @property
+    def prompts(self) -> int:
+        """Prompt draws in all groups."""
+        return Units.of(self.sample.prompt_index).count
 
     @property
     def shares(self) -> Tensor:
@@ -116,7 +115,7 @@ class GradientGroups:
             method="delete-a-group jackknife",
             confidence=confidence,
             degrees_of_freedom=freedom_of_groups(self.deviations(by_group)),
-            **(self.trust.caveats if self.trust else {}),
+            **self.sample.trust.caveats,
         )
 
 
@@ -146,14 +145,14 @@ def gradients_by_group(
         The gradient of each by groups.
     """
     group = assign_groups(batch.prompt_index, groups)
-    weights: list[Weights] = []
+    sums: list[Weights] = []
     for sample in samples:
         a, b = cotangents(sample)
-        weights.append((a, None if isinstance(sample.functional, RewardMean) else b))
-    ratio, sums, of_length = None, [*weights], Vector()
-    if samples[0].functional.functional == "per_token" and groups > 1:
-        ratio = ratio_terms(samples[0], group)
-        sums.append((ratio.length_weights, None))
+        sums.append((a, None if isinstance(sample.functional, RewardMean) else b))
+    ratio = ratio_terms(samples[0], group)
+    of_length = Vector()
+    if ratio is not None:
+        sums.append((ratio[1], None))
     held = [HeldVectors(policy.theta, groups, where) for _ in samples]
     for g in range(groups):
         here = (group == g).nonzero()[:, 0]  # (n_g,)
@@ -167,16 +166,12 @@ def gradients_by_group(
             of_length = axpy(1.0, gradients[-1], of_length) if g else gradients[-1]
         if direction is not None and g == 0:
             _require_both_modes(policy, some, cut[0], direction, held[0][0])
-    found: list[GradientGroups] = []
-    for parts, sample, of in zip(held, samples, weights, strict=True):
-        unit = f"{sample.functional.unit} per η"
-        found.append(GradientGroups(parts, group, unit, batch.n_prompts, *of, sample.trust))
+    found = [GradientGroups(x, group, of) for x, of in zip(held, samples, strict=True)]
     if ratio is not None:
         total = found[0].total  # ∂h itself, before any part is changed: what is added sums to zero
-        for k, (a, b) in enumerate(zip(ratio.of_length, ratio.of_total, strict=True)):
-            held[0].add(k, of_length, -float(a))
-            held[0].add(k, total, -float(b))
-        found[0] = replace(found[0], ratio=ratio)
+        for g, (of_h, of_n) in enumerate(ratio[0].T.tolist()):
+            held[0].add(g, of_length, -of_h)
+            held[0].add(g, total, -of_n)
     return found
 
 
@@ -231,32 +226,20 @@ def _require_both_modes(
     require_agreement(policy, modes, dot(part, v), float(terms.sum()), float(terms.abs().sum()))
 
 
-@dataclass(frozen=True)
-class RatioTerms:
+def ratio_terms(sample: ScoredBatch, group: Tensor) -> tuple[Tensor, Tensor] | None:
     """How omitting groups changes the ratio h = ℋ/N that all samples share.
 
-    Attributes:
-        of_length: (G,) I_h/N, the coefficient of ∂N.
-        of_total: (G,) I_N/N, the coefficient of ∂h.
-        length_weights: (n, t) cotangents of s whose gradient is ∂N.
-    """
-
-    of_length: Tensor
-    of_total: Tensor
-    length_weights: Tensor
-
-
-def ratio_terms(sample: ScoredBatch, group: Tensor) -> RatioTerms:
-    """The shared terms of a per-token functional, by group.
-
     Args:
-        sample: E at θ, with the functional h.
+        sample: E at θ, with the functional.
         group: (n,) the group of each sample.
 
     Returns:
-        Coefficients that sum to zero over groups, and ∂N as weights.
+        (2, G) I_h/N and I_N/N, the coefficients of ∂N and of ∂h, which sum to zero over groups; and
+        (n, t) weights of s whose gradient is ∂N. None for ℋ, or one group.
     """
     f = sample.functional
+    if f.functional == "per_sequence" or not bool((group != group[0]).any()):
+        return None
     whole = "sequence" if f.method == "sequence" else "prefix"
     length = Functionals("per_sequence", whole, f.tokens)  # N is ℋ with every H_ik = 1
 
@@ -267,5 +250,4 @@ def ratio_terms(sample: ScoredBatch, group: Tensor) -> RatioTerms:
     jackknife = infinitesimal_jackknife(statistics, group)
     ones = torch.ones(len(group), dtype=torch.float64)
     weights = torch.func.grad(lambda r: length(ones, r, f.tokens))(sample.log_ratios)
-    of_h, of_n = jackknife.influences / jackknife.values[1]  # (G,) each: I_h/N and I_N/N
-    return RatioTerms(of_h, of_n, weights)
+    return jackknife.influences / jackknife.values[1], weights

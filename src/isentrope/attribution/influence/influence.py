@@ -24,7 +24,7 @@ from torch import Tensor
 
 from isentrope.attribution.gradients.closure import require_agreement
 from isentrope.attribution.gradients.groups import GradientGroups, gradients_by_group, of_reward
-from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
+from isentrope.attribution.gradients.token_sum import step_functions
 from isentrope.attribution.influence.contributions import Attribution, Influence, InfluenceOptions
 from isentrope.attribution.influence.projection import on_sums, on_tokens, pairs_by_unit
 from isentrope.attribution.influence.reliability import listed_share, rank_correlation
@@ -91,12 +91,11 @@ def influence(
         scores, by_token = on_tokens(policy, U, step, chain(*u))  # (quantities · G, n, t)
         by_sequence = by_token.sum(2)
     elif one_batch:
-        H, own = quantities[0], U.prompt_index[:, None] == U.prompt_index
-        of_E = TokenSum(U, H.logprob_weights, H.entropy_weights)
-        others = (~own).double() * len(U) / (~own).sum(0)  # pairs of other prompt draws
-        units = Units(H.group, groups)
+        other = U.prompt_index[:, None] != U.prompt_index  # pairs of other prompt draws
+        weights = other.double() * len(U) / other.sum(0)
+        of_E, units = (U, quantities[0].sample), Units(quantities[0].group, groups)
         by_sequence = pairs_by_unit(
-            policy, sums, step, of_E, H.ratio, units, others[None], options.gradients
+            policy, of_E, sums, step, units, weights[None], options.gradients
         )[0]
         if reward is not None:
             rows = on_sums(policy, sums, u[1], options.gradients)

@@ -28,14 +28,14 @@ from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
 from isentrope.attribution.gradients.gram import gram
-from isentrope.attribution.gradients.groups import RatioTerms, ratio_terms
+from isentrope.attribution.gradients.groups import ratio_terms
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
 from isentrope.attribution.influence.contributions import InfluenceOptions
 from isentrope.estimators.entropy import cotangents
 from isentrope.estimators.functional import UNITS, Units
-from isentrope.estimators.sample import score_batch
+from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.models.architecture import DerivativeOfTraining
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
@@ -99,10 +99,9 @@ def on_sums(
 
 def pairs_by_unit(
     policy: Policy,
+    of_E: tuple[Rollouts, ScoredBatch],
     update: TokenSum,
     step: Step,
-    of_E: TokenSum,
-    ratio: RatioTerms | None,
     units: Units,
     weights: Tensor,
     gradients: GradientOptions,
@@ -111,10 +110,9 @@ def pairs_by_unit(
 
     Args:
         policy: The policy.
+        of_E: E, and its scores at θ with the functional that is differentiated.
         update: U of the step.
         step: The step, for P.
-        of_E: What is differentiated on E.
-        ratio: The terms that all rows share, by unit; None for none.
         units: The unit of each row.
         weights: (K, n_E, n_U) w, of each of K sums.
         gradients: How gradients are computed and held.
@@ -122,16 +120,18 @@ def pairs_by_unit(
     Returns:
         (K, P, n_U).
     """
+    E, sample = of_E
 
-    def pairs(rows: TokenSum) -> Tensor:
-        return gram(policy, rows, update, step.preconditioner, gradients) * weights
+    def pairs(a: Tensor, b: Tensor | None = None) -> Tensor:
+        of_rows = TokenSum(E, a, b)
+        return gram(policy, of_rows, update, step.preconditioner, gradients) * weights
 
-    of_total = pairs(of_E)
+    of_total = pairs(*cotangents(sample))
     out = units.sums(of_total.mT).mT
-    if ratio is not None:
-        of_length = pairs(TokenSum(of_E.rollouts, ratio.length_weights))
-        out -= ratio.of_length[:, None] * of_length.sum(1, keepdim=True)
-        out -= ratio.of_total[:, None] * of_total.sum(1, keepdim=True)
+    if (ratio := ratio_terms(sample, units.place)) is not None:
+        (of_h, of_n), length_weights = ratio
+        out -= of_h[:, None] * pairs(length_weights).sum(1, keepdim=True)
+        out -= of_n[:, None] * of_total.sum(1, keepdim=True)
     return out
 
 
@@ -184,12 +184,10 @@ def influence_shares(
         itself = torch.eye(len(U), dtype=torch.bool)
         masks = {"self": itself, "same_prompt": same & ~itself, "other_prompt": ~same}
     sample = score_batch(policy, E, options)
-    units, ratio = Units.of(E.prompt_index), None
-    if options.functional == "per_token":
-        ratio = ratio_terms(sample, units.place)
-    of_E, weights = TokenSum(E, *cotangents(sample)), torch.stack(list(masks.values())).double()
+    units, weights = Units.of(E.prompt_index), torch.stack(list(masks.values())).double()
+    update = step_functions(U, step)
     table = pairs_by_unit(
-        policy, step_functions(U, step), step, of_E, ratio, units, weights, options.gradients
+        policy, (E, sample), update, step, units, weights, options.gradients
     )  # (relations, P, n_U)
     tables = dict(zip([*masks, "gradient"], (*table, table.sum(0)), strict=True))
     share, sums = units.sizes / len(E), {name: x.sum(1) for name, x in tables.items()}
