@@ -81,9 +81,9 @@ def contributions(path: Path, B: int, repeat: int) -> dict[str, float]:
         S = score(ready.policy, F).logprobs.sum(1)
     x = weights_of_update(ready)
     assert x is not None
-    identities = shared_identities(F.prompt_ids, U.prompt_ids)
-    own = own_pairs(F.response_ids, U.response_ids, identities[0][:, None] == identities[1])
-    found = pair_classes(K.matrix, S, x, *identities, own)
+    pairs = shared_identities(F.prompt_ids, U.prompt_ids)
+    own = own_pairs(F.response_ids, U.response_ids, pairs.same)
+    found = pair_classes(K.matrix, S, x, pairs, own)
     return {
         name: found[name].contribution.value / step.clip_factor if name in found else 0.0
         for name in CLASSES

@@ -50,7 +50,7 @@ def test_a_block_with_diagonals_has_cosines_and_keeps_them_in_its_file(tmp_path)
     K = fisher_kernel(policy, E, U, preconditioner=P, diagonals=True)
     norms = [dense(policy, score_sums(x), score_sums(x), P).diagonal().sqrt() for x in (E, U)]
     cosines = dense(policy, score_sums(E), score_sums(U), P) / norms[0][:, None] / norms[1]
-    same = K.identities[0][:, None] == K.identities[1]
+    same = K.pairs.same
     found = K.structure()["cross_prompt"].mean_cosine
     assert found.value == pytest.approx(float(cosines[~same].mean()), rel=1e-8)
     again = FisherKernel.load(K.save(tmp_path / "EU"))

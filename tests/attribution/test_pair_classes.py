@@ -6,6 +6,7 @@ import torch
 
 from isentrope.attribution.fisher.kernel import fisher_kernel
 from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pair_classes
+from isentrope.attribution.fisher.prompt_pairs import PromptPairs
 from isentrope.policy.gradient import weighted_gradient
 from tests.attribution import differences
 from tests.attribution.test_influence import setting
@@ -56,7 +57,7 @@ def test_the_kernel_form_is_the_derivative_of_the_surprisal_along_the_gradients_
 def test_classes_sum_to_the_kernel_form_and_are_masked_double_sums():
     K, S, x, rows, columns = numbers()
     own = torch.rand(12, 8, generator=torch.Generator().manual_seed(1)) < 0.3
-    found = pair_classes(K, S, x, rows, columns, own)
+    found = pair_classes(K, S, x, PromptPairs(rows, columns), own)
     parts, same = naive(K, S, x), (rows[:, None] == columns).numpy()
     masks = {
         "own": own.numpy() & same,
@@ -76,7 +77,7 @@ def test_classes_sum_to_the_kernel_form_and_are_masked_double_sums():
 def test_the_error_deletes_a_prompts_rows_and_columns_and_the_mean_with_them():
     K, S, x, rows, columns = numbers()
     none = torch.zeros(12, 8, dtype=torch.bool)
-    part = pair_classes(K, S, x, rows, columns, none)["other_prompt"]
+    part = pair_classes(K, S, x, PromptPairs(rows, columns), none)["other_prompt"]
     left = []
     for p in range(4):
         i, j = rows != p, columns != p

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from isentrope.attribution.fisher.block import singular_spectrum
+from isentrope.attribution.fisher.prompt_pairs import PromptPairs
 from isentrope.attribution.fisher.spectrum import (
     carriers,
     kernel_spectrum,
@@ -52,7 +53,9 @@ def test_eigenvalues_that_are_rounding_are_zero_and_have_no_participants():
         assert not bool(found.eigenvalues[10:].any())
         assert bool(found.participation[:10].isfinite().all())
         assert bool(found.participation[10:].isnan().all())
-    cross = singular_spectrum(exact[:, :30], torch.arange(40) // 4, 10 + torch.arange(30) // 4)
+    pairs = PromptPairs(torch.arange(40) // 4, 10 + torch.arange(30) // 4)
+    norms = exact.diagonal(), exact.diagonal()[:30]
+    cross = singular_spectrum(exact[:, :30], pairs, norms)
     assert float(cross.values[9]) > 0.1
     assert not bool(cross.values[10:].any())
 

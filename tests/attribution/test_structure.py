@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from isentrope.attribution.fisher.prompt_pairs import (
+    PromptPairs,
     delete_one,
     shared_identities,
 )
@@ -138,7 +139,9 @@ def test_a_rectangular_block_is_split_by_whose_prompt_it_is():
     matrix, _ = uneven_kernel()
     rows, columns, norms = slice(0, 6), slice(4, 11), matrix.diagonal()
     found = cross_structure(
-        matrix[rows, columns], UNEVEN[rows], UNEVEN[columns], (norms[rows], norms[columns])
+        matrix[rows, columns],
+        PromptPairs(UNEVEN[rows], UNEVEN[columns]),
+        (norms[rows], norms[columns]),
     )
     for name, same in (("same_prompt", True), ("cross_prompt", False)):
         pairs = [(i, j) for i in range(6) for j in range(4, 11) if (UNEVEN[i] == UNEVEN[j]) == same]
@@ -150,8 +153,7 @@ def test_a_rectangular_block_is_split_by_whose_prompt_it_is():
 
 def test_sides_without_a_common_prompt_have_cross_pairs_only():
     block = torch.randn(6, 4, dtype=torch.float64)
-    rows, columns = shared_identities(list("aabbcc"), list("ddee"))
-    found = cross_structure(block, rows, columns)
+    found = cross_structure(block, shared_identities(list("aabbcc"), list("ddee")))
     assert list(found.relations) == ["cross_prompt"]
     assert found["cross_prompt"].mean_cosine is None
     assert found["cross_prompt"].mean.n == 2
@@ -159,11 +161,11 @@ def test_sides_without_a_common_prompt_have_cross_pairs_only():
 
 
 def test_identities_are_equal_where_keys_or_tokens_are():
-    rows, columns = shared_identities(["x", "y", "x"], ["z", "y"])
-    assert rows.tolist() + columns.tolist() == [0, 1, 0, 2, 1]
+    pairs = shared_identities(["x", "y", "x"], ["z", "y"])
+    assert pairs.rows.tolist() + pairs.columns.tolist() == [0, 1, 0, 2, 1]
     tokens = [torch.tensor([1, 2]), torch.tensor([1])]
-    rows, columns = shared_identities(tokens, tokens[::-1])
-    assert (rows.tolist(), columns.tolist()) == ([0, 1], [1, 0])
+    pairs = shared_identities(tokens, tokens[::-1])
+    assert (pairs.rows.tolist(), pairs.columns.tolist()) == ([0, 1], [1, 0])
 
 
 def simulated(batches, quantity, **options):

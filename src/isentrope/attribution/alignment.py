@@ -55,30 +55,27 @@ def alignment(
     blocks = products.view(2, G, 2, G).transpose(1, 2)  # (2, 2, G, G)
     every = torch.arange(G)
     kept = [every, *(every[every != g] for g in every)]
-    found = [_cosine(blocks[:, :, k][..., k], shares[k]) for k in kept]
-    (whole, _), *rest = found
-    influences = torch.tensor([cosine for cosine, _ in rest], dtype=torch.float64)
-    influences = (1 - 1 / G) * (influences.mean() - influences)
+    found = torch.stack([_products(blocks[:, :, k][..., k], shares[k]) for k in kept])
+    lengths = found.diagonal(dim1=1, dim2=2)  # (1 + G, 2): <g_J, P g_J> and <g_H, P g_H>
+    whole, *rest = found[:, 0, 1] / lengths.where(lengths > 0, math.nan).prod(1).sqrt()
+    influences = (1 - 1 / G) * (torch.stack(rest).mean() - torch.stack(rest))
+    noisy = [name for name, x in zip(("reward", "entropy"), lengths.T, strict=True) if x.min() <= 0]
     trusted = all(x.sample.trust.verdict == "trust" for x in (of_reward, of_entropy))
-    noise = next((words for _, words in found if words), "")
     return Estimate.from_standard_error(
-        whole,
+        float(whole),
         math.sqrt(G / (G - 1)) * float(influences.norm()),
         of_entropy.prompts,
         unit="cosine",
         method="delete-a-group jackknife",
         confidence=confidence,
-        warnings=(_NO_LENGTH.format(noise),) if noise else (),
-        trusted=trusted and not noise,
-        degrees_of_freedom=G - 1 if noise else freedom_of_groups(influences),
+        warnings=tuple(_NO_LENGTH.format(name) for name in noisy),
+        trusted=trusted and not noisy,
+        degrees_of_freedom=G - 1 if noisy else freedom_of_groups(influences),
     )
 
 
-def _cosine(blocks: Tensor, shares: Tensor) -> tuple[float, str]:
-    """The cosine from products of groups; and which gradient is noise."""
+def _products(blocks: Tensor, shares: Tensor) -> Tensor:
+    """(2, 2) inner products of two gradients, without pairs of one group, from those of groups."""
     shares = shares / shares.sum()
     unlike = blocks.sum((2, 3)) - blocks.diagonal(dim1=2, dim2=3).sum(2)
-    (jj, jh), (_, hh) = (unlike / (1 - shares.square().sum())).tolist()
-    if jj <= 0 or hh <= 0:
-        return math.nan, "reward" if jj <= 0 else "entropy"
-    return jh / math.sqrt(jj * hh), ""
+    return unlike / (1 - shares.square().sum())

@@ -84,8 +84,8 @@ class Block:
         else:
             found |= self._structure()
         if not K.symmetric and bool(K.matrix.any()):
-            sides = (*K.identities, K.diagonals)
-            found["singular"] = singular_spectrum(K.matrix, *sides, seed=self._seed)
+            assert K.diagonals is not None
+            found["singular"] = singular_spectrum(K.matrix, K.pairs, K.diagonals, seed=self._seed)
         if (self._columns or self._rows) is ready.U:
             found |= self._pairs()
         self.record = BlockRecord(len(K.rows), len(K.columns), **found)
@@ -137,14 +137,14 @@ class Block:
         if not bool(x.any()) or self._rows.n_prompts < 2:
             return {}
         kind, own, fields = "U", torch.eye(len(x), dtype=torch.bool), dict[str, Any]()
-        same = K.identities[0][:, None] == K.identities[1]
+        same = K.pairs.same
         if self._columns is not None:
             fields = self._of_two_batches(x)
             kind = "F" if bool(same.any(1).all()) else "E"
             own = own_pairs(self._rows.response_ids, self._columns.response_ids, same)
         if bool(same.any()):
             laws: dict[str, str] = dict(zip(CLASSES, LAWS[kind], strict=True))
-            classes = pair_classes(K.matrix, self._logprobs, x, *K.identities, own)
+            classes = pair_classes(K.matrix, self._logprobs, x, K.pairs, own)
             fields["pair_classes"] = {
                 name: replace(part, falls_as=laws[name]) for name, part in classes.items()
             }
@@ -162,9 +162,9 @@ class Block:
         form = kernel_form(K.matrix, S, x, self._rows.prompt_index)
         fields: dict[str, Any] = {
             "delta_h": KernelFormRecord(form, change.first_order),
-            "predictions": block_truncations(K.matrix, S, x, *K.identities),
+            "predictions": block_truncations(K.matrix, S, x, K.pairs),
         }
-        gram = SquareKernel.of(K.matrix.T @ K.matrix, K.identities[1], rounding=K.rounding)
+        gram = SquareKernel.of(K.matrix.T @ K.matrix, K.pairs.columns, rounding=K.rounding)
         if clusters := self._clusters(gram, int((K.matrix != 0).any(0).sum())):
             fields["clusters"] = replace(clusters, parts=tuple(self._parts(clusters, x)))
         return fields

@@ -27,7 +27,7 @@ singular value decomposition each.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,39 +61,35 @@ class Deletion:
     kind: Kind
 
 
-def deletions(row_prompt: Tensor, column_prompt: Tensor, most: int = 32) -> list[Deletion]:
+def deletions(pairs: PromptPairs, most: int = 32) -> list[Deletion]:
     """The blocks without each group of prompts in turn.
 
     Args:
-        row_prompt: (n,) int64 prompt of each row.
-        column_prompt: (m,) int64 prompt of each column, numbered as in `row_prompt`.
+        pairs: Rows and columns by prompt.
         most: Largest number of groups of a kind.
 
     Returns:
         One per group.
     """
-    in_rows, in_columns = set(row_prompt.tolist()), set(column_prompt.tolist())
-    kinds: dict[Kind, list[int]] = {
-        "rows": sorted(in_rows - in_columns),
-        "columns": sorted(in_columns - in_rows),
-        "both": sorted(in_rows & in_columns),
+    in_rows, in_columns = set(pairs.rows.tolist()), set(pairs.columns.tolist())
+    kinds: dict[Kind, set[int]] = {
+        "rows": in_rows - in_columns,
+        "columns": in_columns - in_rows,
+        "both": in_rows & in_columns,
     }
     return [
-        Deletion(~torch.isin(row_prompt, group), ~torch.isin(column_prompt, group), kind)
+        Deletion(~torch.isin(pairs.rows, group), ~torch.isin(pairs.columns, group), kind)
         for kind, units in kinds.items()
         if units
-        for group in torch.tensor(units).tensor_split(min(most, len(units)))
+        for group in torch.tensor(sorted(units)).tensor_split(min(most, len(units)))
     ]
 
 
-def over_deletions(
-    value: float, deleted: Iterable[float], removed: Sequence[Deletion], unit: str
-) -> Estimate:
+def over_deletions(statistic: Tensor, removed: Sequence[Deletion], unit: str) -> Estimate:
     """A statistic with the error that its deletions give.
 
     Args:
-        value: Of the whole block.
-        deleted: Without each group.
+        statistic: (1 + P,) of the whole block, then without each group.
         removed: Those groups, as `deletions` made them.
         unit: Of the statistic.
 
@@ -101,17 +97,16 @@ def over_deletions(
         The estimate; no interval where a side has one prompt only. Degrees of freedom are those
         of the kind with the largest part of the error, fewer where another kind has fewer groups.
     """
-    values = torch.tensor(list(deleted), dtype=torch.float64)
     parts, counts = [], []
     for kind in dict.fromkeys(d.kind for d in removed):
-        here = values[torch.tensor([d.kind == kind for d in removed])]
+        here = statistic[1:][torch.tensor([d.kind == kind for d in removed])]
         counts.append(len(here))
         around_mean = here - here.mean()
         variance = (1 - 1 / len(here)) * float(around_mean.square().sum())
         parts.append((variance, freedom_of_groups(around_mean)))
     n, variance = min(counts), sum(v for v, _ in parts)
     return Estimate.from_standard_error(
-        value,
+        float(statistic[0]),
         variance**0.5 if n > 1 else float("nan"),
         n,
         unit=unit,
@@ -128,8 +123,8 @@ class SingularValues:
         values: (min(n, m),) descending, in the unit of K; 0 where one is rounding.
         effective_rank: At these numbers of prompts and responses.
         shares: By k, the share of the k leading values in their sum.
-        fitted_dimension: d_eff; None without diagonals.
-        null: Random directions of the observed norms; None without diagonals.
+        fitted_dimension: d_eff; None in files of blocks without diagonals.
+        null: Random directions of the observed norms; None where d_eff is not known.
     """
 
     values: Numbers
@@ -140,40 +135,35 @@ class SingularValues:
 
 
 def singular_spectrum(
-    matrix: Tensor,
-    row_prompt: Tensor,
-    column_prompt: Tensor,
-    diagonals: tuple[Tensor, Tensor] | None = None,
-    *,
-    seed: int = 0,
+    matrix: Tensor, pairs: PromptPairs, diagonals: tuple[Tensor, Tensor], *, seed: int = 0
 ) -> SingularValues:
     """Singular values, effective rank and the null.
 
     Args:
         matrix: (n, m) K of one batch with another, not zero.
-        row_prompt: (n,) int64 prompt of each row.
-        column_prompt: (m,) int64 prompt of each column, numbered as in `row_prompt`.
+        pairs: Rows and columns by prompt.
         diagonals: (n,) K_ii of the rows and (m,) K_jj of the columns, for the null.
         seed: Of the simulation.
 
     Returns:
         The spectrum.
     """
-    removed, values = deletions(row_prompt, column_prompt), torch.linalg.svdvals(matrix)
+    removed, values = deletions(pairs), torch.linalg.svdvals(matrix)
     top = [k for k in TOP if k <= len(values)]
-    left = [_of(torch.linalg.svdvals(matrix[d.rows][:, d.columns]), top) for d in removed]
-    units = ["responses", *["share"] * len(top)]
-    by_statistic = zip(_of(values, top), zip(*left, strict=True), units, strict=True)
-    rank, *shares = (over_deletions(x, deleted, removed, u) for x, deleted, u in by_statistic)
-    fitted, null = None, None
-    if diagonals is not None:
-        fitted = fitted_dimension(matrix, PromptPairs(row_prompt, column_prompt), diagonals)
-        if math.isfinite(fitted.value):
-            rng = np.random.default_rng(seed)
-            null = simulated_null(diagonals, values, fitted.value, DRAWS, rng)
-    by_k = dict(zip(top, shares, strict=True))
-    values = above_rounding(values, max(matrix.shape))
-    return SingularValues(values, rank, by_k, fitted, null)
+    blocks = (matrix[d.rows][:, d.columns] for d in removed)
+    statistics = [_of(x, top) for x in (values, *map(torch.linalg.svdvals, blocks))]
+    rank, *shares = torch.tensor(statistics, dtype=torch.float64).T  # (1 + P,) each
+    fitted, null = fitted_dimension(matrix, pairs, diagonals), None
+    if math.isfinite(fitted.value):
+        rng = np.random.default_rng(seed)
+        null = simulated_null(diagonals, values, fitted.value, DRAWS, rng)
+    return SingularValues(
+        above_rounding(values, max(matrix.shape)),
+        over_deletions(rank, removed, "responses"),
+        {k: over_deletions(x, removed, "share") for k, x in zip(top, shares, strict=True)},
+        fitted,
+        null,
+    )
 
 
 def _of(values: Tensor, top: Sequence[int]) -> list[float]:
@@ -187,8 +177,7 @@ def block_truncations(
     matrix: Tensor,
     logprobs: Tensor,
     x: Tensor,
-    row_prompt: Tensor,
-    column_prompt: Tensor,
+    pairs: PromptPairs,
     ranks: Sequence[int] = RANKS,
 ) -> dict[str, Prediction]:
     """Compare each truncation of a block with the full double sum.
@@ -197,19 +186,17 @@ def block_truncations(
         matrix: (n, m) K of E with U.
         logprobs: (n,) S of the rows, nats.
         x: (m,) w_j A_j, the weight of each response in the step.
-        row_prompt: (n,) int64 prompt of each row.
-        column_prompt: (m,) int64 prompt of each column, numbered as in `row_prompt`.
+        pairs: Rows and columns by prompt.
         ranks: Numbers of leading triplets.
 
     Returns:
         "same_prompt", where a prompt is shared, "rank 1", ..., and "full" at last.
     """
     ranks = [r for r in ranks if r <= min(matrix.shape)]
-    same = row_prompt[:, None] == column_prompt
-    shared = ["same_prompt"] if bool(same.any()) else []
+    shared = ["same_prompt"] if bool(pairs.same.any()) else []
     _, vectors = torch.linalg.eigh(matrix.T @ matrix)
     start = vectors.flip(1)[:, : oversample(max(ranks, default=0))]
-    removed = deletions(row_prompt, column_prompt)
+    removed = deletions(pairs)
 
     def influences(rows: Tensor, columns: Tensor, vectors: Tensor) -> Tensor:
         """(rows, m) δH_j of every truncation of what is left, by its right singular vectors."""
@@ -217,7 +204,7 @@ def block_truncations(
         e = -(S - S.mean()) / len(S)
         full = e @ block
         along = (full @ vectors)[:, None] * vectors.T  # (r, m)
-        within = [e @ (block * same[rows][:, columns])] if shared else []
+        within = [e @ (block * pairs.same[rows][:, columns])] if shared else []
         return torch.stack([*within, *(along[:r].sum(0) for r in ranks), full]) * x[columns]
 
     def left(d: Deletion) -> Tensor:
@@ -228,8 +215,7 @@ def block_truncations(
         return influences(d.rows, d.columns, basis @ rotation.T)
 
     def errors(statistic: Tensor, unit: str) -> Estimate:
-        value, *deleted = statistic.tolist()
-        return over_deletions(value, deleted, removed, unit)
+        return over_deletions(statistic, removed, unit)
 
     names = [*shared, *(f"rank {r}" for r in ranks), "full"]
     rows, columns = (torch.ones(n, dtype=torch.bool) for n in matrix.shape)

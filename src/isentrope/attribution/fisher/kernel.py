@@ -19,7 +19,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from isentrope.attribution.fisher.prompt_pairs import require_finite_kernel, shared_identities
+from isentrope.attribution.fisher.prompt_pairs import (
+    PromptPairs,
+    require_finite_kernel,
+    shared_identities,
+)
 from isentrope.attribution.fisher.spectrum import Spectrum, kernel_spectrum
 from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.attribution.fisher.structure import (
@@ -102,7 +106,7 @@ class FisherKernel:
             ValueError: If rewards are needed and missing, or there is only one prompt.
         """
         if not self.symmetric:
-            return cross_structure(self.matrix, *self.identities, self.diagonals)
+            return cross_structure(self.matrix, self.pairs, self.diagonals)
         right = None
         if right_above is not None:
             if self.rows["reward"].isna().any():
@@ -131,9 +135,9 @@ class FisherKernel:
             )
         return kernel_spectrum(self.square, self.parameters, seed=seed)
 
-    @property
-    def identities(self) -> tuple[Tensor, Tensor]:
-        """(n_E,) and (n_U,) prompts of rows and columns, equal where their tokens are."""
+    @cached_property
+    def pairs(self) -> PromptPairs:
+        """Rows and columns by prompt, which is the same where its tokens are equal."""
         return shared_identities(list(self.rows["identity"]), list(self.columns["identity"]))
 
     @cached_property

@@ -76,12 +76,7 @@ def kernel_form(matrix: Tensor, logprobs: Tensor, x: Tensor, row_prompt: Tensor)
 
 
 def pair_classes(
-    matrix: Tensor,
-    logprobs: Tensor,
-    x: Tensor,
-    row_prompt: Tensor,
-    column_prompt: Tensor,
-    own: Tensor,
+    matrix: Tensor, logprobs: Tensor, x: Tensor, pairs: PromptPairs, own: Tensor
 ) -> dict[str, PairClass]:
     """Contributions to δH₁ by class.
 
@@ -89,15 +84,13 @@ def pair_classes(
         matrix: (n, m) K.
         logprobs: (n,) S of the rows, nats.
         x: (m,) w_j A_j.
-        row_prompt: (n,) int64 prompt of each row.
-        column_prompt: (m,) int64 prompt of each column, numbered as in `row_prompt`.
+        pairs: Rows and columns by prompt.
         own: (n, m) bool, the pairs of a response with itself or with an equal one (`own_pairs`).
 
     Returns:
         "own", "same_prompt" and "other_prompt", those that have a pair.
     """
-    pairs, S = PromptPairs(row_prompt, column_prompt), logprobs
-    kx = matrix * x * len(x)
+    S, kx = logprobs, matrix * x * len(x)
     masks = {"own": own & pairs.same, "same_prompt": pairs.same & ~own, "other_prompt": ~pairs.same}
     of_rows = Units(pairs.rows, pairs.n_prompts)
     S_bar = _left(S, of_rows) / _left(torch.ones_like(S), of_rows)
@@ -123,8 +116,7 @@ def own_pairs(rows: list[Tensor], columns: list[Tensor], same_prompt: Tensor) ->
     Returns:
         (n, m) bool.
     """
-    left, right = shared_identities(rows, columns)
-    return same_prompt & (left[:, None] == right)
+    return same_prompt & shared_identities(rows, columns).same
 
 
 def _left(values: Tensor, units: Units) -> Tensor:

@@ -123,19 +123,19 @@ def estimate_table(rows: Iterable[tuple[dict[str, Any], Estimate | None]]) -> pd
 
 def shared_identities(
     rows: Sequence[str] | Sequence[Tensor], columns: Sequence[str] | Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Number the prompts of two batches consistently.
+) -> PromptPairs:
+    """The pairs of two batches, whose prompts are numbered consistently.
 
     Args:
         rows: Prompt keys, or token ids, of each row.
         columns: The same of each column.
 
     Returns:
-        ((n,), (m,)) int64, equal where the prompts are.
+        The pairs, of one prompt where keys or tokens are equal.
     """
     keys = [x if isinstance(x, str) else str(x.tolist()) for x in (*rows, *columns)]
     numbers = torch.from_numpy(pd.factorize(pd.Series(keys))[0])
-    return numbers[: len(rows)], numbers[len(rows) :]
+    return PromptPairs(numbers[: len(rows)], numbers[len(rows) :])
 
 
 def cosines(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

@@ -135,24 +135,18 @@ def kernel_structure(kernel: SquareKernel, right: Tensor | None = None) -> Kerne
 
 
 def cross_structure(
-    matrix: Tensor,
-    row_prompt: Tensor,
-    column_prompt: Tensor,
-    diagonals: tuple[Tensor, Tensor] | None = None,
+    matrix: Tensor, pairs: PromptPairs, diagonals: tuple[Tensor, Tensor] | None = None
 ) -> KernelStructure:
     """Means and spreads of a rectangular block, such as E × U, for same and other prompts.
 
     Args:
         matrix: (n, m) K of a batch with another one.
-        row_prompt: (n,) prompt of each row.
-        column_prompt: (m,) prompt of each column, numbered as in `row_prompt`; see
-            `shared_identities`.
+        pairs: Rows and columns by prompt; see `shared_identities`.
         diagonals: (n,) K_ii of the rows and (m,) K_jj of the columns, for cosines.
 
     Returns:
         The structure; "same_prompt" is absent where the sides share no prompt.
     """
-    pairs = PromptPairs(row_prompt, column_prompt)
     masks = {"same_prompt": pairs.same, "cross_prompt": ~pairs.same}
     return _structure(matrix, pairs, masks, diagonals)
 

@@ -17,7 +17,7 @@ Where θ is spread over processes, each row is a backward pass of all of them, a
 visits its parts of all gradients.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from weakref import WeakKeyDictionary
 
@@ -104,22 +104,18 @@ class SequenceGradients:
         with nullcontext() if token_sum.of_training else derivative_of_scores(policy.model):
             self._check(token_sum)
             if self._layers is None:
-                for rows, gradient in self._one_by_one(token_sum):
-                    with policy.precision.active(forward_mode=False):  # as under the hooks
-                        for name, x in gradient.items():
-                            visit(name, rows, x.to(policy.theta[name].dtype)[None])
+                self._one_by_one(token_sum, visit)
                 return
             sizes = policy.max_tokens, policy.ranks, token_sum.row_of, policy.padding
             for batch in micro_batches(token_sum.rollouts, *sizes):
                 of_batch = visit if batch.counted else lambda *_: None  # another process has it
                 self._visit_batch(batch.to(policy.device), token_sum, of_batch)
 
-    def _one_by_one(self, token_sum: TokenSum) -> Iterator[tuple[Tensor, Vector]]:
-        """Rows, and their gradients by autograd, one after the other.
+    def _one_by_one(self, token_sum: TokenSum, visit: Visit) -> None:
+        """Rows by autograd, one after the other.
 
-        Yields:
-            One row, (1,), and its gradient. Where θ is spread, it is of all processes: each has its
-            parts, and the first what is not sharded.
+        Where θ is spread, each is of all processes: each visits its parts, and the first what is
+        not sharded.
         """
         policy, row_of = self.policy, token_sum.row_of
         if policy.spreads_theta:
@@ -133,9 +129,13 @@ class SequenceGradients:
             one = token_sum.select(sequences)
             weights = one.logprob_weights, one.entropy_weights
             gradient = weighted_gradient(policy, one.rollouts, *weights, ranks)
-            own = {n: local_part(x) for n, x in gradient.items() if is_sharded(x) or not ranks.own}
-            if counted:
-                yield row_of[sequences[:1]].to(policy.device), own
+            if not counted:
+                continue
+            row = row_of[sequences[:1]].to(policy.device)
+            with policy.precision.active(forward_mode=False):  # as under the hooks
+                for name, x in gradient.items():
+                    if is_sharded(x) or not ranks.own:
+                        visit(name, row, local_part(x).to(policy.theta[name].dtype)[None])
 
     def _visit_batch(self, batch: MicroBatch, token_sum: TokenSum, visit: Visit) -> set[str]:
         """One backward pass; the names of the parameters that were visited."""

@@ -172,8 +172,7 @@ def influence_shares(
         ValueError: If the step is of another batch, or E and U have no prompt in common.
     """
     step.require_batch(U)
-    rows, columns = shared_identities(E.prompt_ids, U.prompt_ids)
-    same = rows[:, None] == columns
+    same = shared_identities(E.prompt_ids, U.prompt_ids).same
     if not bool(same.any()):
         raise ValueError(
             "E and U have no prompt in common, so all of U's influence on E is other-prompt: the "
