@@ -78,13 +78,13 @@ def trainer(
         RunFiles(folder),
         options=RunOptions(
             longest_normaliser=longest,
+            control=control,
             contract={
                 "trainable": trainable_shapes(policy.model),
                 "frozen_sha256": frozen_hash(policy.model),
             },
             stateful={} if probe is None else {"entropy_probe": probe},
         ),
-        control=control,
     )
     made.remove_callback(PrinterCallback)
     if probe is not None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from isentrope.training.checkpoints import TrainingDivergedError, require_finite_state
+from isentrope.training.run_files import RunFiles
 from tests.training import runs
 
 
@@ -52,12 +53,12 @@ def test_a_setting_that_is_no_number_saves_nothing(tmp_path, setting):
     assert made.files.steps() == [0]  # before the step that failed
 
 
-def test_a_frozen_parameter_is_not_looked_at_and_a_trained_one_is_named():
+def test_a_frozen_parameter_is_not_looked_at_and_a_trained_one_is_named(tmp_path):
     model = torch.nn.Linear(2, 2)
     with torch.no_grad():
         model.bias[0] = math.inf
     model.bias.requires_grad_(False)
-    require_finite_state(1, model, None)
+    require_finite_state(1, model, None, RunFiles(tmp_path))
     model.bias.requires_grad_(True)
     with pytest.raises(TrainingDivergedError, match="'bias'"):
-        require_finite_state(1, model, None)
+        require_finite_state(1, model, None, RunFiles(tmp_path))

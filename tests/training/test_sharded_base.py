@@ -11,7 +11,7 @@ from isentrope.config import trl
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import ModelConfig, TrainConfig
 from isentrope.config.trl import require_spreadable
-from isentrope.control.requirements import require_controllable
+from isentrope.control import requirements
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.probe.guard import SharedPassError, never_raising, on_every_process
@@ -111,11 +111,12 @@ def test_what_cannot_be_spread_is_refused(tmp_path, monkeypatch):
     require_spreadable(ModelConfig(path="base", shard_base=True), {})
 
 
-def test_controls_with_passes_of_their_own_are_refused_over_a_spread_base():
-    trainer = SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=False)
-    require_controllable(trainer, None, sharded=True)
+def test_controls_with_passes_of_their_own_are_refused_over_a_spread_base(monkeypatch):
+    monkeypatch.setattr(requirements, "is_spread", lambda _: True)
+    trainer = SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=False, model=None)
+    requirements.require_controllable(trainer, None)
     with pytest.raises(ValueError, match=r"kept_mass .*shard_base"):
-        require_controllable(trainer, "kept_mass", sharded=True)
+        requirements.require_controllable(trainer, "kept_mass")
 
 
 def test_an_error_in_a_shared_pass_ends_training():

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from datasets import Dataset
 from torch import Tensor
 from torch.utils.data import DataLoader
 from trl.models.utils import unwrap_model_for_generation
@@ -22,10 +21,6 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
 from isentrope.control.budget import EntropyBudget
-from isentrope.control.requirements import (
-    require_controllable,
-    require_whole_parameters_to_sample,
-)
 from isentrope.control.run_control import RunControl
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
@@ -44,6 +39,7 @@ class RunOptions:
         sampling_batch: Sequences sampled at a time on this process.
         longest_normaliser: Divide the loss by the longest response of each group instead of
             `max_completion_length`.
+        control: Token control; its state is saved with each checkpoint.
         contract: Content of every checkpoint's contract.
         stateful: Parts with state_dict(), by name, saved with each checkpoint; the prompt sampler
             is always one of them.
@@ -55,6 +51,7 @@ class RunOptions:
 
     sampling_batch: int = 128
     longest_normaliser: bool = False
+    control: RunControl | None = None
     contract: Mapping[str, Any] = field(default_factory=dict)
     stateful: Mapping[str, Any] = field(default_factory=dict)
     step_control: EntropyBudget | None = None
@@ -69,38 +66,19 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
     Attributes:
         policy: The live model as a policy.
         batches: Source of the update batches.
+        run_control: The token control, if there is one.
+        options: How the run samples and divides.
         batch: The update batch of the step in progress; there is none before the first step.
     """
 
     args: GRPOConfig
+    policy: Policy
+    batches: UpdateBatches
+    run_control: RunControl | None
+    options: RunOptions
     batch: UpdateBatch
     model: Any
     max_completion_length: int
-
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        args: GRPOConfig,
-        batches: UpdateBatches,
-        options: RunOptions,
-        *,
-        control: RunControl | None = None,
-    ) -> None:
-        """Set up the trainer; arguments are those of `EntropyGRPOTrainer`."""
-        super().__init__(
-            model=model,
-            reward_funcs=cast(Any, _never_called),
-            args=args,
-            train_dataset=Dataset.from_dict({"prompt": [p.key for p in batches.prompts]}),
-            processing_class=tokenizer,
-        )
-        require_whole_parameters_to_sample(self)
-        inner = self.accelerator.unwrap_model(self.model)
-        self.policy = Policy(inner, tokenizer, temperature=args.temperature, precision="as_is")
-        if control is not None:
-            require_controllable(self, control.rule.needs, self.policy.sharded)
-        self.batches, self.run_control, self.options = batches, control, options
 
     def get_train_dataloader(self) -> DataLoader:
         """Indices, one per micro-batch: prompts are selected when a step starts, not before."""
@@ -194,9 +172,3 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         rewards = cast(Tensor, self.batch.rollouts.rewards)
         return rewards.float()[:, None].to(self.accelerator.device)
-
-
-def _never_called(*_: Any, **__: Any) -> list[float]:
-    raise RuntimeError(
-        "TRL called the reward function, but rewards come with the batch: its methods have changed."
-    )

@@ -74,7 +74,7 @@ class WholeCheckpoints:
         step = self.state.global_step
         target, writing = self.files.checkpoint(step), Path(self._get_output_dir(trial))
         partial = writing / f"checkpoint-{step}"
-        require_finite_state(step, self.model, self.optimizer, self.files.latest())
+        require_finite_state(step, self.model, self.optimizer, self.files)
         try:
             if rank() == 0:
                 fresh_folder(writing)
@@ -232,33 +232,31 @@ class TrainingDivergedError(RuntimeError):
     """A loss, gradient norm, parameter or optimizer moment is NaN or infinite."""
 
 
-def require_finite_number(step: int, name: str, number: float, last_good: Path | None) -> None:
+def require_finite_number(step: int, name: str, number: float, files: RunFiles) -> None:
     """Stop training at a number that is not finite; every process must have the same number.
 
     Args:
         step: The step.
         name: Its name in the message.
         number: The number.
-        last_good: The latest checkpoint, or None.
+        files: Files of the run, whose latest checkpoint is named.
 
     Raises:
         TrainingDivergedError: If it is not; the message names the step, the number and the latest
             checkpoint.
     """
     if not math.isfinite(number):
-        raise TrainingDivergedError(_message(step, f"{name} is {number}", last_good))
+        raise TrainingDivergedError(_message(step, f"{name} is {number}", files))
 
 
-def require_finite_state(
-    step: int, model: nn.Module, optimizer: Any, last_good: Path | None = None
-) -> None:
+def require_finite_state(step: int, model: nn.Module, optimizer: Any, files: RunFiles) -> None:
     """Stop training at a parameter or moment that is not finite; every process must call this.
 
     Args:
         step: The step.
         model: The model; frozen parameters are not checked.
         optimizer: Its optimizer, or None.
-        last_good: The latest checkpoint, or None.
+        files: Files of the run, whose latest checkpoint is named.
 
     Raises:
         TrainingDivergedError: If a value is not finite; the message names the step, the parameter
@@ -274,11 +272,12 @@ def require_finite_state(
     finite = {name: local_part(x).isfinite().all() for name, x in tensors.items()}
     bad = next((name for name in gather(first_false(finite)) if name), None)
     if bad is not None:
-        raise TrainingDivergedError(_message(step, f"{bad} holds NaN or infinity", last_good))
+        raise TrainingDivergedError(_message(step, f"{bad} holds NaN or infinity", files))
 
 
-def _message(step: int, cause: str, last_good: Path | None) -> str:
-    good = f"the last good checkpoint is {last_good}" if last_good else "no checkpoint was saved"
+def _message(step: int, cause: str, files: RunFiles) -> str:
+    last = files.latest()
+    good = f"the last good checkpoint is {last}" if last else "no checkpoint was saved"
     return (
         f"Training stops at step {step}, which is not saved: {cause[0].lower()}{cause[1:]}; {good}."
         " Resuming would fail again at the same step: start a new run with a lower learning rate, "

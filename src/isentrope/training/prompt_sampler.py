@@ -70,15 +70,20 @@ def difficulty_weights(checkpoint: Path, keys: Sequence[str]) -> list[float]:
     seen: Mapping[str, Sequence[float]] = state["seen"]
     if not any(key in seen for key in keys):
         raise ValueError(f"The pass rates in {file} are of none of U's prompts: {cure}.")
-    sums = np.array([seen.get(key, (0.0, 0.0)) for key in keys])
-    return _weights(_pass_rates(*sums.T)).tolist()
+    return _weights([seen.get(key, _UNSEEN) for key in keys]).tolist()
 
 
-def _pass_rates(rewards: np.ndarray, counts: np.ndarray) -> np.ndarray:
+_UNSEEN = (0.0, 0.0)
+"""Σ of weighted rewards and Σ of weights of a prompt without groups."""
+
+
+def _pass_rates(sums: Sequence[Sequence[float]]) -> np.ndarray:
+    rewards, counts = np.array(sums).T
     return (rewards + 0.5) / (counts + 1)
 
 
-def _weights(rates: np.ndarray) -> np.ndarray:
+def _weights(sums: Sequence[Sequence[float]]) -> np.ndarray:
+    rates = _pass_rates(sums)
     return 4 * rates * (1 - rates) + FLOOR
 
 
@@ -120,8 +125,7 @@ class PromptSampler:
         self._position = 0  # number of positions consumed over all epochs
         self._deferred: list[int] = []  # prompts of those positions that are still to be drawn
         self._step, self._round, self._in_step = -1, 0, set[int]()
-        self._reward = np.zeros(len(keys))  # Σ of weighted rewards
-        self._count = np.zeros(len(keys))  # Σ of weights
+        self._seen: dict[int, Sequence[float]] = {}  # Σ of weighted rewards and of weights
 
     def draw(self, n: int, step: int) -> list[int]:
         """Draw n prompts for a step; further calls for the same step are its redraws.
@@ -153,7 +157,7 @@ class PromptSampler:
 
     def _draw_weighted(self, n: int) -> list[int]:
         rng = np.random.default_rng([self._draws, self._step, self._round])
-        weights = _weights(_pass_rates(self._reward, self._count))
+        weights = _weights([self._seen.get(i, _UNSEEN) for i in range(len(self.keys))])
         weights[list(self._in_step)] = 0.0
         weights = weights[self._sorted]
         places = rng.choice(len(weights), n, replace=False, p=weights / weights.sum())
@@ -184,19 +188,18 @@ class PromptSampler:
         Raises:
             ValueError: If a reward is not finite.
         """
-        prompts = list(indices)
         if not np.isfinite(rewards).all():
             raise ValueError("The mean reward of a group is not finite: check the reward function.")
-        self._reward[prompts] = self._memory * self._reward[prompts] + np.clip(rewards, 0, 1)
-        self._count[prompts] = self._memory * self._count[prompts] + 1
+        for i, reward in zip(indices, rewards, strict=True):
+            sums, count = (self._memory * x for x in self._seen.get(i, _UNSEEN))
+            self._seen[i] = [sums + min(max(reward, 0.0), 1.0), count + 1]
 
     def difficulty(self, index: int) -> float:
         """1 − p̂ of a prompt, in [0, 1]; 1/2 for a prompt without groups."""
-        return float(1 - _pass_rates(self._reward[index], self._count[index]))
+        return float(1 - _pass_rates([self._seen.get(index, _UNSEEN)])[0])
 
     def state_dict(self) -> dict[str, Any]:
         """The state between steps, as plain JSON by stable key."""
-        used = np.flatnonzero(self._count).tolist()
         return {
             "seed": self._seed,
             "weighting": self._weighting,
@@ -204,7 +207,7 @@ class PromptSampler:
             "prompts": len(self.keys),
             "drawn": self._position,
             "put_off": [self.keys[i] for i in self._deferred],
-            "seen": {self.keys[i]: [float(self._reward[i]), float(self._count[i])] for i in used},
+            "seen": {self.keys[i]: self._seen[i] for i in sorted(self._seen)},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -220,6 +223,4 @@ class PromptSampler:
         places = {key: i for i, key in enumerate(self.keys)}
         self._position, self._step = int(state["drawn"]), -1
         self._deferred = [places[key] for key in state["put_off"]]
-        self._reward[:], self._count[:] = 0.0, 0.0
-        for key, (reward, count) in state["seen"].items():
-            self._reward[places[key]], self._count[places[key]] = reward, count
+        self._seen = {places[key]: sums for key, sums in state["seen"].items()}

@@ -18,10 +18,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from datasets import Dataset
 from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 
-from isentrope.control.run_control import RunControl
+from isentrope.control.requirements import (
+    require_controllable,
+    require_whole_parameters_to_sample,
+)
+from isentrope.policy.language_model import Policy
 from isentrope.recording.contract import hyper_parameters, optimizer_names, write_contract
 from isentrope.recording.next_update import write_next_update
 from isentrope.recording.token_record import TokenRecorder, off_policy_warning
@@ -55,9 +60,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         args: GRPOConfig,
         batches: UpdateBatches,
         files: RunFiles,
-        *,
         options: RunOptions,
-        control: RunControl | None = None,
     ) -> None:
         """Set up a run; nothing is sampled yet.
 
@@ -67,14 +70,25 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
             args: TRL's configuration; its batch is `batches.groups.n` groups over all processes.
             batches: The update batches.
             files: The run's files.
-            options: How it samples and divides, and what is written.
-            control: Token control; its state is saved with each checkpoint.
+            options: How it samples and divides, what controls it, and what is written.
 
         Raises:
             ValueError: If parameters are sharded and TRL's vLLM does not sample, or there is a
                 control; or a control that measures influence does not support the optimizer.
         """
-        super().__init__(model, tokenizer, args, batches, options, control=control)
+        super().__init__(
+            model=model,
+            reward_funcs=cast(Any, _never_called),
+            args=args,
+            train_dataset=Dataset.from_dict({"prompt": [p.key for p in batches.prompts]}),
+            processing_class=tokenizer,
+        )
+        require_whole_parameters_to_sample(self)
+        inner = self.accelerator.unwrap_model(self.model)
+        self.policy = Policy(inner, tokenizer, temperature=args.temperature, precision="as_is")
+        self.batches, self.run_control, self.options = batches, options.control, options
+        if options.control is not None:
+            require_controllable(self, options.control.rule.needs)
         self.files, self.keep = files, options.keep
         self.recorder = TokenRecorder()
         self.gradient_norm = float("nan")
@@ -82,7 +96,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         self._scored: tuple[Tensor, Tensor] | None = None
         self._adaptive_strength: dict[str, float] = {}
         self._last_time, self._warned = time.perf_counter(), False
-        parts = {"control": control, "step_control": options.step_control}
+        parts = {"control": options.control, "step_control": options.step_control}
         parts = {name: part for name, part in parts.items() if part is not None}
         self.observers = {**options.stateful, **parts}
         self.stateful = {"prompt_sampler": batches.sampler, **self.observers}
@@ -122,17 +136,17 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         norm = super()._get_grad_norm(model, grad_norm)
         self.gradient_norm = float(cast(float, norm))
         if getattr(self.accelerator, "scaler", None) is None:  # which skips such a step itself
-            step, latest = self.state.global_step + 1, self.files.latest()
-            require_finite_number(step, "The gradient norm", self.gradient_norm, latest)
+            step = self.state.global_step + 1
+            require_finite_number(step, "The gradient norm", self.gradient_norm, self.files)
         return norm
 
     def log(self, logs, start_time=None) -> None:
         """Log a step; other logs of Trainer are passed on unchanged."""
         if "loss" not in logs:
             return super().log(logs, start_time)
-        step, latest = self.state.global_step, self.files.latest()
-        require_finite_number(step, "The loss", logs["loss"], latest)
-        require_finite_state(step, self.model, self.optimizer, latest)
+        step = self.state.global_step
+        require_finite_number(step, "The loss", logs["loss"], self.files)
+        require_finite_state(step, self.model, self.optimizer, self.files)
         batch, step_control = self.batch, self.options.step_control
         record = self.recorder.collect(batch.share.lengths.tolist())
         line: dict[str, Any] = {
@@ -227,3 +241,9 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         """
         self.branched = changed is not None
         restore_state(checkpoint, self.stateful, changed, self.accelerator.device)
+
+
+def _never_called(*_: Any, **__: Any) -> list[float]:
+    raise RuntimeError(
+        "TRL called the reward function, but rewards come with the batch: its methods have changed."
+    )

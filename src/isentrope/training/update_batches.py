@@ -63,34 +63,23 @@ class UpdateBatch:
         return self.rollouts.select(range(len(self.rollouts))[self.mine])
 
 
+@dataclass
 class UpdateBatches:
     """Draws the batch of every step.
 
     Attributes:
         prompts: The training prompts, encoded, keys unique.
-        sampler: Selects prompts, and estimates their pass rates from the rewards.
+        task: Computes the rewards.
+        sampler: Selects prompts by their keys, and estimates their pass rates from the rewards.
+        groups: Those of a batch; their number is a multiple of that of the processes.
+        seed: Seed of all tokens.
     """
 
-    def __init__(
-        self,
-        prompts: Sequence[Prompt],
-        task: Task | RewardFunction,
-        sampler: PromptSampler,
-        groups: Groups,
-        *,
-        seed: int = 0,
-    ) -> None:
-        """Set up the source of batches.
-
-        Args:
-            prompts: The training prompts, encoded.
-            task: Computes the rewards.
-            sampler: A sampler over the keys of `prompts`.
-            groups: Those of a batch; their number is a multiple of that of the processes.
-            seed: Seed of all tokens.
-        """
-        self.prompts, self.task, self.sampler = list(prompts), task, sampler
-        self.groups, self.seed = groups, seed
+    prompts: Sequence[Prompt]
+    task: Task | RewardFunction
+    sampler: PromptSampler
+    groups: Groups
+    seed: int = 0
 
     def draw(self, policy: Policy, step: int, respond: Respond) -> UpdateBatch:
         """Draw the batch of a step; every process must call this.
@@ -110,7 +99,7 @@ class UpdateBatches:
             indices = self.sampler.draw(number, step)
             difficulty.update({self.prompts[i].key: self.sampler.difficulty(i) for i in indices})
             generator = generator_of(self.seed, step, round_)
-            size = number * self.groups.size, self.groups.max_new_tokens
+            size = number, self.groups.size, self.groups.max_new_tokens
             uniforms = torch.rand(*size, generator=generator, dtype=torch.float64)
             batch = self._respond(policy, indices, uniforms, respond)
             assert batch.rewards is not None
@@ -128,10 +117,10 @@ class UpdateBatches:
         share = -(-len(indices) // world_size())
         slots = range(rank() * share, (rank() + 1) * share)
         mine = [min(slot, len(indices) - 1) for slot in slots]  # padded with the last prompt
-        rows = torch.tensor(mine).repeat_interleave(self.groups.size) * self.groups.size
-        rows += torch.arange(self.groups.size).repeat(share)
         prompts = [self.prompts[indices[slot]] for slot in mine for _ in range(self.groups.size)]
-        responses = respond([torch.tensor(p.token_ids) for p in prompts], uniforms[rows])
+        responses = respond(
+            [torch.tensor(p.token_ids) for p in prompts], uniforms[mine].flatten(0, 1)
+        )
         rollouts = rollouts_of(
             policy,
             prompts,
@@ -206,15 +195,13 @@ def rollout_table(step: int, batch: UpdateBatch, record: TokenRecord) -> pd.Data
     columns: dict[str, Any] = {
         "step": [step] * len(U),
         "prompt_key": U.prompt_keys,
-        "prompt_index": U.prompt_index.tolist(),
+        "prompt_index": U.prompt_index,
         "difficulty": batch.difficulty,
         "response": U.response_texts,
-        "reference": U.references,
-        "reward": cast(Tensor, U.rewards).tolist(),
-        "advantage": cast(Tensor, U.advantages).tolist(),
-        "length": U.lengths.tolist(),
-    }
-    of_tokens = {
+        "reference": U.references or [None] * len(U),
+        "reward": U.rewards,
+        "advantage": U.advantages,
+        "length": U.lengths,
         "prompt_ids": U.prompt_ids,
         "response_ids": U.response_ids,
         "sampler_logprobs": U.sampler_logprobs,
@@ -223,7 +210,10 @@ def rollout_table(step: int, batch: UpdateBatch, record: TokenRecord) -> pd.Data
         "token_weights": record.weights,
         "entropy_weights": record.entropy_weights,
     }
-    for name, rows in of_tokens.items():
-        if rows is not None:
-            columns[name] = [row.tolist() for row in rows]
-    return pd.DataFrame(columns)
+    return pd.DataFrame(
+        {
+            name: [x.tolist() if isinstance(x, Tensor) else x for x in column]
+            for name, column in columns.items()
+            if column is not None
+        }
+    )

@@ -95,6 +95,7 @@ def prepare_training(
         options=RunOptions(
             sampling_batch=config.sampling.batch_size,
             longest_normaliser=training.normaliser == "longest",
+            control=run_control(config, args, held_out),
             contract=contract,
             stateful=observers,
             step_control=step_control,
@@ -102,7 +103,6 @@ def prepare_training(
             rollouts_every=config.output.rollouts_every,
             observe=progress().training(training.steps),
         ),
-        control=run_control(config, args, held_out),
     )
     trainer.remove_callback(PrinterCallback)
     for name in ("entropy_probe", "alarm"):  # which watches the readings of the probe
@@ -133,7 +133,8 @@ def begin_training(
     where = config.model
     model, tokenizer = load_trainable(**where.model_dump(exclude={"shard_base"}), seed=seed)
     if not (where.shard_base or shards_weights(config.trainer)):
-        require_room_to_train(model, "cuda" if torch.cuda.is_available() else "cpu")
+        on_gpu = torch.cuda.is_available() and not config.trainer.get("use_cpu")
+        require_room_to_train(model, "cuda" if on_gpu else "cpu")
     require_disk(files.folder, model, saved, cure)
     return model, tokenizer
 

@@ -201,7 +201,7 @@ def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> F
             record=record,
         )
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    require_finite_state(tuning.steps, model, None)
+    require_finite_state(tuning.steps, model, None, files)
     adhered: dict[str, Estimate | None] = {}
     if rank() == 0:
         save_model(model, tokenizer, (files.folder / MODEL).resolve())
@@ -240,8 +240,7 @@ def _observer(steps: int, files: RunFiles) -> Callable[[dict[str, float]], None]
         if rank() == 0:
             files.log(metrics)
             show(metrics)
-        step, latest = int(metrics["step"]), files.latest()
         for name, words in (("loss", "The loss"), ("grad_norm", "The gradient norm")):
-            require_finite_number(step, words, metrics.get(name, 0.0), latest)
+            require_finite_number(int(metrics["step"]), words, metrics.get(name, 0.0), files)
 
     return observe
