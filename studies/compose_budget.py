@@ -168,10 +168,10 @@ class PlainBudget(EntropyBudget):
         """Compute the correction, with the gradients of the loss in place; steps from 1."""
         self.component = None
         policy = cast(Any, self._policy)
-        self._correct_step(step, coming_step(policy, optimizer), policy, rollouts, 1.0)
+        self._correct_step(step, coming_step(policy, optimizer), rollouts)
 
     def _read(
-        self, step: int, coming: ComingStep, policy: Any, drawn: ControlSample, clip: float
+        self, step: int, coming: ComingStep, drawn: ControlSample
     ) -> list[tuple[Vector, Tensor]]:
         """Both halves of `size` responses, chosen as the library chooses them."""
         E = drawn.rollouts

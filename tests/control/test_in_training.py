@@ -20,6 +20,7 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.addition import character_tokenizer
+from isentrope.update.objective import sequence_weights
 from isentrope.update.step import optimizer_step
 from tests.adapters import save_base_model
 from tests.training import runs
@@ -54,11 +55,10 @@ def spread_policy():
 def run_control(name, options, *, target=None, objective="dr_grpo", max_grad_norm=None, **settings):
     control = controls.build(name, STRENGTH.get(name), options)
     held_out = HeldOutSample(HELD_OUT, 6, runs.LENGTH, seed=1)
-    usual = {"objective": objective, "max_response_length": runs.LENGTH, "seed": 1}
-    plain = partial(Tokens.of, **usual, **settings)
-    return RunControl(
-        control, Feedback(target or Target()), plain, max_grad_norm=max_grad_norm, held_out=held_out
-    )
+    usual = {"objective": objective, "max_response_length": runs.LENGTH}
+    plain = partial(sequence_weights, **usual, **settings)
+    more = {"seed": 1, "max_grad_norm": max_grad_norm, "held_out": held_out}
+    return RunControl(control, Feedback(target or Target()), plain, **more)
 
 
 def trainer(folder, control=None, **options):
@@ -103,8 +103,7 @@ def one_step(made, control, parts=2):
 
 def offline(policy, U, control, optimizer, step, max_grad_norm=None, objective="dr_grpo"):
     """(batch, what the control makes of it), from the batch and the checkpoint alone."""
-    where = objective, runs.LENGTH
-    tokens = Tokens.of(U, *where, step=step, seed=1)
+    tokens = Tokens.of(U, sequence_weights(U, objective, runs.LENGTH), step=step, seed=1)
     columns = {}
     if control.needs == "kept_mass":
         columns["kept_mass"] = kept_mass(policy, U, control.min_p)
@@ -174,7 +173,8 @@ def test_every_loss_takes_the_weights(made, objective, name, options):
     finally:
         made.loss_type, made.args.steps_per_generation, made.epsilon_high = plain
     made.model.eval()
-    tokens = Tokens.of(U, objective, runs.LENGTH, step=1, seed=1, clip_high=0.2)
+    weights = sequence_weights(U, objective, runs.LENGTH, clip_high=0.2)
+    tokens = Tokens.of(U, weights, step=1, seed=1)
     expected = control.rule.rewrite(tokens, control.strength)
     close(recorded.weights, expected.weights)
     if expected.entropy_weights is None:
@@ -222,7 +222,7 @@ def test_kl_cov_adds_its_term_where_ratios_are_not_1(made):
     inputs["old_per_token_logps"] = sampler - 0.01 * signs  # the policy has moved by ± 0.01
     made._compute_loss(made.model, inputs).backward()
     recorded = flat(made.recorder.collect(U.lengths.tolist()).weights)
-    tokens = Tokens.of(U, "dr_grpo", runs.LENGTH, step=1)
+    tokens = Tokens.of(U, sequence_weights(U, "dr_grpo", runs.LENGTH), step=1)
     A, s = tokens.token_advantages, tokens.logprobs
     cov = ((A - A[U.mask].mean()) * (s - s[U.mask].mean()))[U.mask]
     held = cov >= cov.sort(descending=True).values[int(0.1 * len(cov)) - 1]
@@ -240,7 +240,8 @@ def test_kl_cov_chooses_by_advantages_without_the_normaliser(made, monkeypatch):
     monkeypatch.setattr(made, "run_control", control)
     inputs = made._generate_and_score_completions([])
     inputs["advantages"] = inputs["advantages"] * factors
-    tokens = Tokens.of(made.batch.rollouts, "dr_grpo_longest", runs.LENGTH, step=1)
+    U = made.batch.rollouts
+    tokens = Tokens.of(U, sequence_weights(U, "dr_grpo_longest", runs.LENGTH), step=1)
     s, mask = inputs["sampling_per_token_logps"], inputs["completion_mask"].bool()
     inputs["old_per_token_logps"] = s - torch.arange(1.0, s.numel() + 1).view_as(s)
     found = control.loss_term(inputs, s, s)

@@ -43,7 +43,7 @@ def batch():
 def tried(batch, strength, **options):
     """The step under the control, and what it touched."""
     policy, U, optimizer = batch
-    tokens = Tokens.of(on_policy(policy, U), "dr_grpo", step=1)
+    tokens = Tokens.of(on_policy(policy, U), sequence_weights(U), step=1)
     made = Damped().rewrite(tokens, strength)
     step = optimizer_step(
         policy, controlled_batch(U, made), optimizer, objective="recorded", **options
@@ -74,11 +74,12 @@ def test_a_trial_is_the_step_of_the_rewritten_advantages(batch):
 def test_a_control_sees_the_weights_of_the_step(batch, objective):
     policy, U, _ = batch
     options = EstimatorConfig(objective=objective, clip=0.3, micro_batch=2).weighting(9)
-    tokens = Tokens.of(on_policy(policy, U), objective, **options, step=1)
+    weights = sequence_weights(U, objective, **options)
+    tokens = Tokens.of(on_policy(policy, U), weights, step=1)
     assert torch.equal(tokens.weights, token_weights(U, objective, **options))
 
 
-WEIGHING = (sequence_weights, token_weights, optimizer_step, Tokens.of)
+WEIGHING = (sequence_weights, token_weights, optimizer_step)
 
 
 @pytest.mark.parametrize("function", [*WEIGHING, ImportanceRatios.weighted])

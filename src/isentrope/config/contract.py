@@ -11,7 +11,7 @@ from typing import Any
 
 from isentrope.config.io import ConfigError
 from isentrope.config.train import TrainConfig
-from isentrope.control.base import TokenRule, Tokens
+from isentrope.control.base import TokenRule
 from isentrope.control.bonus import TrainerFields
 from isentrope.control.clips import EntropyMask, InfluenceClip
 from isentrope.control.feedback import Feedback
@@ -24,7 +24,7 @@ from isentrope.trainers.arguments import SavedArguments
 from isentrope.trainers.passed import BESIDE_TOKEN_WEIGHTS, CONTROLS
 from isentrope.trainers.settings import obstacles_of
 from isentrope.trainers.step import Use
-from isentrope.update.objective import RECORDED
+from isentrope.update.objective import RECORDED, sequence_weights
 
 log = logging.getLogger("isentrope")
 
@@ -102,10 +102,9 @@ def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> R
             batch_size=sampling.batch_size,
         )
     plain = partial(
-        Tokens.of,
+        sequence_weights,
         objective="dr_grpo_longest" if section.normaliser == "longest" else args.loss_type,
         max_response_length=sampling.max_new_tokens,
-        seed=section.draws,
         clip_high=args.epsilon if args.epsilon_high is None else args.epsilon_high,
         micro_batch=args.per_device_train_batch_size,
     )
@@ -113,6 +112,7 @@ def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> R
         control,
         Feedback(of.target, of.feedback),
         plain,
+        seed=section.draws,
         max_grad_norm=section.max_grad_norm or None,
         held_out=measured,
     )

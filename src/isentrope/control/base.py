@@ -18,7 +18,6 @@ from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.sampling.streams import generator_of
-from isentrope.update.objective import sequence_weights
 
 
 @dataclass(frozen=True)
@@ -56,25 +55,19 @@ class Tokens:
     def of(
         cls,
         rollouts: Rollouts,
-        objective: str,
-        max_response_length: int | None = None,
+        sequence_weights: Tensor,
         *,
         step: int,
         seed: int = 0,
-        clip_high: float | None = None,
-        micro_batch: int | None = None,
     ) -> Tokens:
         """Make the input from an update batch.
 
         Args:
             rollouts: The whole batch, with rewards, advantages, and the sampler's log-probabilities
                 and entropies.
-            objective: One of `update.objective.OBJECTIVES`.
-            max_response_length: L of "dr_grpo".
+            sequence_weights: (n,) w_i of the objective (`update.objective.sequence_weights`).
             step: Number of the step, from 1.
             seed: Seed of the random numbers of a control.
-            clip_high: As for `update.objective.sequence_weights`.
-            micro_batch: As for `update.objective.sequence_weights`.
 
         Returns:
             The batch.
@@ -90,11 +83,7 @@ class Tokens:
             logprobs=rollouts.padded("sampler_logprobs"),
             entropies=rollouts.padded("sampler_entropies"),
             mask=rollouts.mask,
-            sequence_weights=sequence_weights(
-                *(rollouts, objective, max_response_length),
-                clip_high=clip_high,
-                micro_batch=micro_batch,
-            ),
+            sequence_weights=sequence_weights,
             advantages=columns["advantages"],
             rewards=columns["rewards"],
             group=rollouts.prompt_index.unique(return_inverse=True)[1],
@@ -273,11 +262,6 @@ def _first(share: float, of: int, among: Tensor, order: Tensor) -> Tensor:
     selection = torch.zeros(among.numel(), dtype=torch.bool)
     selection[among.flatten().nonzero()[:, 0][order[:number]]] = True
     return selection.view_as(among)
-
-
-def two_values(where: Tensor, yes: float, no: float) -> Tensor:
-    """`yes` where a condition holds and `no` elsewhere, float64."""
-    return torch.where(where, *(torch.tensor(x, dtype=torch.float64) for x in (yes, no)))
 
 
 def mixed(tokens: Tokens, advantages: Tensor, strength: float) -> Rewritten:

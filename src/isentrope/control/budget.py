@@ -44,7 +44,7 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep, coming_step
 from isentrope.probe.requirements import require_unfiltered, setting
-from isentrope.recording.observing import add_to_log, bare_model, evaluating
+from isentrope.recording.observing import add_to_log, evaluating
 from isentrope.sampling.streams import generator_of
 from isentrope.system.errors import IsentropeError
 from isentrope.system.memory import kept_blocks
@@ -77,6 +77,7 @@ class EntropyBudget(SavedFields, TrainerCallback):
     """
 
     SAVED = ("_feedback", "_level", "_gain", "_effects", "_readings")
+    _policy: Policy
 
     def __init__(
         self,
@@ -100,8 +101,7 @@ class EntropyBudget(SavedFields, TrainerCallback):
         self._seed = seed
         self._means = GradientMeans(self._options.average)
         self._level, self._gain = Level(), Level()
-        self._own: OwnRollouts | None = None
-        self._policy: Policy | None = None
+        self._own: Any = None
         self._eta = 0.0
         self._latest: dict[str, float] = {}
         self._effects: dict[str, float] | None = None  # as last read
@@ -126,7 +126,10 @@ class EntropyBudget(SavedFields, TrainerCallback):
         """
         require_correctable(trainer)
         require_unfiltered(trainer)
-        setting(trainer.args, "temperature", "temperature")
+        how = {"temperature": setting(trainer.args, "temperature", "temperature")}
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        with evaluating(model):
+            self._policy = Policy(model, trainer.processing_class, precision="as_is", **how)
         self._own = OwnRollouts(trainer)
         if checkpoints:
             keep_state(trainer, self)
@@ -143,23 +146,17 @@ class EntropyBudget(SavedFields, TrainerCallback):
         start = time.perf_counter()
         if self._own is None:
             raise ValueError("A budget reads its trainer's rollouts: call budget.attach(trainer).")
-        model, step = bare_model(kwargs["model"]), state.global_step + 1
+        policy, optimizer = self._policy, kwargs["optimizer"]
         self.component = None  # of the last step: its memory is needed
-        with evaluating(model), kept_blocks():
-            drawn, clip = self._own.take(), self._own.clip
-            if self._policy is None or self._policy.model is not model:
-                temperature = setting(args, "temperature", "temperature")
-                how = {"temperature": temperature, "precision": "as_is"}
-                tokenizer = kwargs.get("processing_class")
-                self._policy = together(lambda: Policy(model, tokenizer, **how))
-            policy = self._policy
-            coming = together(lambda: coming_step(policy, kwargs["optimizer"], "an entropy budget"))
-            self._correct_step(step, coming, policy, drawn, clip)
+        with evaluating(policy.model), kept_blocks():
+            drawn = self._own.take()
+            coming = together(lambda: coming_step(policy, optimizer, "an entropy budget"))
+            self._correct_step(state.global_step + 1, coming, drawn)
         self.seconds = time.perf_counter() - start
 
     def on_optimizer_step(self, args, state, control, **kwargs) -> None:
         """Add the correction to the parameters after the optimizer's update."""
-        if self.component is None or self._policy is None:
+        if self.component is None:
             return
         with torch.no_grad():
             for name, part in self.component.items():
@@ -168,10 +165,8 @@ class EntropyBudget(SavedFields, TrainerCallback):
 
     # --- one step ----------------------------------------------------------------------------
 
-    def _correct_step(
-        self, step: int, coming: ComingStep, policy: Policy, drawn: Rollouts, clip: float
-    ) -> None:
-        inside = named_positions(drawn, self._options.where, policy.tokenizer)
+    def _correct_step(self, step: int, coming: ComingStep, drawn: Rollouts) -> None:
+        inside = named_positions(drawn, self._options.where, self._policy.tokenizer)
         E = ControlSample(drawn, self._options.functional, inside)
         nowhere = inside is not None and not bool(inside.any())
         if nowhere and math.isinf(self._level.variance):
@@ -197,7 +192,7 @@ class EntropyBudget(SavedFields, TrainerCallback):
         if reason := next((name for name, found in unread.items() if found), None):
             made = Correction({}, 0.0, None, _UNKNOWN | {"asked": tau}).withdrawn(reason)
         else:
-            effects, u = self._effects_of(step, coming, policy, E, clip)
+            effects, u = self._effects_of(step, coming, E)
             asked = Asked(tau, goal, self._options)
             v, P, eta = coming.direction, coming.preconditioner, coming.learning_rate
             made = correct(effects, u, v, P, eta, self._level.value, asked)
@@ -224,13 +219,13 @@ class EntropyBudget(SavedFields, TrainerCallback):
         }
 
     def _effects_of(
-        self, step: int, coming: ComingStep, policy: Policy, drawn: ControlSample, clip: float
+        self, step: int, coming: ComingStep, drawn: ControlSample
     ) -> tuple[Effects, Vector]:
         """What v and u do, and u: read from this step's responses, or as last read."""
         if self._effects is not None and (step - 1) % self._options.every:
             u = mean_of(self._means.conditioned(coming.preconditioner))
             return Effects(**self._effects), u
-        (g_a, along_a), (g_b, along_b) = self._read(step, coming, policy, drawn, clip)
+        (g_a, along_a), (g_b, along_b) = self._read(step, coming, drawn)
         self._readings += 1
         self._means.add((g_a, g_b), self._readings)
         effects, u = effects_of((g_a, g_b), self._means, (along_a, along_b), coming.preconditioner)
@@ -240,7 +235,7 @@ class EntropyBudget(SavedFields, TrainerCallback):
         return effects, u
 
     def _read(
-        self, step: int, coming: ComingStep, policy: Policy, drawn: ControlSample, clip: float
+        self, step: int, coming: ComingStep, drawn: ControlSample
     ) -> list[tuple[Vector, Tensor]]:
         """Both halves of `size` responses, by whole prompts."""
         E, prompts = drawn.rollouts, drawn.rollouts.n_prompts
@@ -248,7 +243,8 @@ class EntropyBudget(SavedFields, TrainerCallback):
         wanted = max(LEAST_PROMPTS, round(self._options.size * prompts / len(E)))
         order = torch.randperm(prompts, generator=generator_of(self._seed, step, STREAM))
         halves = drawn.groups(2, order[:wanted])
-        return [read_half(policy, drawn.select(rows), coming, clip, trained) for rows in halves]
+        of_step = coming, self._own.clip, trained
+        return [read_half(self._policy, drawn.select(rows), *of_step) for rows in halves]
 
     def tensors(self) -> dict[str, Tensor]:
         """Means of gradients, by name."""

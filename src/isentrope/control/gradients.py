@@ -188,12 +188,10 @@ def read_half(
         own = torch.zeros(len(groups), dtype=torch.float64, device=policy.device)
         with derivative_of_scores(policy.model):
             for j in range(rank(), len(groups), world_size()):
-                weights = [entropy, loss] if bool(has[groups[j]].any()) else [entropy]
-                of_entropy, *of_loss = gradients_of_rows(policy, E, groups[j], weights)
-                for n, x in of_entropy.items():
+                g_E, g_U = gradients_of_rows(policy, E, groups[j], [entropy, loss])
+                for n, x in g_E.items():
                     found[n][j] = x
-                for g in of_loss:
-                    own[j] = clip * dot(of_entropy, multiply(coming.preconditioner, g))
+                own[j] = clip * dot(g_E, multiply(coming.preconditioner, g_U))
         return found, own
 
     gradients, own = together(of_this_process)

@@ -57,13 +57,12 @@ def require_whole_parameters_to_sample(trainer: Any) -> None:
         )
 
 
-def require_controllable(trainer: Any, needs: str | None, sharded: bool = False) -> None:
+def require_controllable(trainer: Any, needs: str | None) -> None:
     """Refuse a trainer in which a control cannot act.
 
     Args:
         trainer: TRL's trainer.
         needs: What the control computes by passes of its own, or None.
-        sharded: Whether the frozen base is spread over the processes.
 
     Raises:
         ValueError: If parameters are sharded, or influence is needed and the optimizer is unknown.
@@ -73,7 +72,7 @@ def require_controllable(trainer: Any, needs: str | None, sharded: bool = False)
             "A control of entropy needs whole parameters and gradients on every process: train "
             "without FSDP and DeepSpeed, or without control."
         )
-    if sharded and needs:
+    if needs and is_spread(trainer.model):
         raise ValueError(
             f"This control computes {needs} by passes of its own on each process, which a base "
             "that is spread over the processes does not allow: set model.shard_base=false."
@@ -89,7 +88,7 @@ def require_correctable(trainer: Any) -> None:
         ValueError: If parameters are sharded, or have less precision than float32, or steps may be
             skipped.
     """
-    require_controllable(trainer, "entropy gradients", is_spread(trainer.model))
+    require_controllable(trainer, "entropy gradients")
     if getattr(trainer.args, "fp16", False):
         raise ValueError(
             "An entropy budget needs every optimizer step to be taken, and fp16 skips those "

@@ -27,7 +27,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.recording.observing import evaluating
 from isentrope.system.processes import world_size
 from isentrope.system.saved_fields import SavedFields
-from isentrope.update.objective import RECORDED
+from isentrope.update.objective import RECORDED, sequence_weights
 from isentrope.update.optimizer_state import OptimizerLike
 from isentrope.update.step import optimizer_step
 
@@ -57,8 +57,9 @@ class RunControl(SavedFields):
         self,
         rule: TokenRule,
         feedback: Feedback,
-        plain: Callable[..., Tokens] = Tokens.of,
+        plain: Callable[[Rollouts], Tensor] = sequence_weights,
         *,
+        seed: int = 0,
         max_grad_norm: float | None = None,
         held_out: HeldOutSample | None = None,
     ) -> None:
@@ -67,7 +68,8 @@ class RunControl(SavedFields):
         Args:
             rule: The control.
             feedback: Its feedback.
-            plain: `Tokens.of` with the plain objective, its options and the seed of the control.
+            plain: The weight of each sequence in the plain objective.
+            seed: Of the control's random numbers.
             max_grad_norm: Norm to which the gradient is clipped; None for no clipping.
             held_out: Evaluation batches of controls that measure influence, which need them.
         """
@@ -76,6 +78,7 @@ class RunControl(SavedFields):
         self.strength = 0.0 if self._targeted else rule.strength
         self.own_tokens: int | None = None
         self._plain, self._held_out, self._max_grad_norm = plain, held_out, max_grad_norm
+        self._seed = seed
         self._touched: dict[str, float] = {}
         self._seconds = 0.0
 
@@ -117,7 +120,7 @@ class RunControl(SavedFields):
             The input of the control, and the rewritten batch.
         """
         start, rule = time.perf_counter(), self.rule
-        tokens = self._plain(rollouts, step=step)
+        tokens = Tokens.of(rollouts, self._plain(rollouts), step=step, seed=self._seed)
         with evaluating(policy.model):
             if isinstance(rule, LpReg):
                 with shared_passes(policy):

@@ -62,7 +62,6 @@ from isentrope.control.base import (
     TokenRule,
     mixed,
     options,
-    two_values,
 )
 
 
@@ -82,8 +81,9 @@ class WReinforce(TokenRule):
 
     def apply(self, tokens, strength):
         """Replace advantages."""
-        correct = tokens.rewards >= self.right
-        return mixed(tokens, two_values(correct, self.positive, -1.0), strength)
+        replacement = torch.full_like(tokens.advantages, -1.0)
+        replacement[tokens.rewards >= self.right] = self.positive
+        return mixed(tokens, replacement, strength)
 
 
 @options
@@ -141,7 +141,10 @@ class PassAtK(TokenRule):
             correct, n = tokens.rewards[here] >= self.right, int(here.sum())
             if n < self.k:
                 raise ValueError(f"pass_at_k with k={self.k} needs {self.k} responses, not {n}.")
-            replacement[here] = two_values(correct, *advantages(n, int(correct.sum()), self.k))
+            right, wrong = advantages(n, int(correct.sum()), self.k)
+            replacement[here] = torch.full_like(tokens.rewards[here], wrong).masked_fill(
+                correct, right
+            )
         return mixed(tokens, replacement, strength)
 
 

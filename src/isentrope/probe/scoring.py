@@ -217,7 +217,7 @@ def _joined(policy: Policy, parts: list[Scores]) -> list[Scores]:
         return parts
     shares = gather([(s.logprobs, s.entropies, s.mask) for s in parts])
 
-    def stack(k: int, which: int) -> Tensor:
-        return pad_sequence([row for share in shares for row in share[k][which]], batch_first=True)
+    def joined(of: Sequence[Tensor]) -> Tensor:
+        return pad_sequence([row for share in of for row in share], batch_first=True)
 
-    return [Scores(stack(k, 0), stack(k, 1), stack(k, 2)) for k in range(len(parts))]
+    return [Scores(*map(joined, zip(*of, strict=True))) for of in zip(*shares, strict=True)]

@@ -11,17 +11,18 @@ A record is as good as the gradient that its weights replay, whose error is comp
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt
 from safetensors.torch import save_file
+from torch import Tensor
 
 from isentrope.models.precision import Precision
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector, norm, zeros
+from isentrope.nouns.vectors import Vector, norm, read_numbers, zeros
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.system.checkpoint_folder import CHECKPOINT, require_own_update
@@ -75,12 +76,15 @@ def replay_error(
     all_ranks().sum(replayed.values())
     size = norm(replayed)
     clip = 1.0 if max_norm is None else min(1.0, max_norm / (size + 1e-6))
-    used, gap = 0.0, 0.0
-    for name, part in replayed.items():
-        grad = policy.model.get_parameter(name).grad
-        gradient = torch.zeros_like(part) if grad is None else grad.double()
-        used += float((gradient**2).sum())
-        gap += float(((clip * part - gradient) ** 2).sum())
+
+    def squares() -> Iterator[Tensor]:
+        for name, part in replayed.items():
+            grad = policy.model.get_parameter(name).grad
+            gradient = torch.zeros_like(part) if grad is None else grad.double()
+            yield from ((gradient**2).sum(), ((clip * part - gradient) ** 2).sum())
+
+    numbers = read_numbers(squares())
+    used, gap = sum(numbers[::2]), sum(numbers[1::2])
     unused = math.inf if gap else 0.0
     return (gap / used) ** 0.5 if used else unused, size
 

@@ -30,7 +30,7 @@ from isentrope.estimators.positions import named_positions
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, dot, norm
 from isentrope.results.attributions import Attempt
-from isentrope.update.objective import OBJECTIVES, RECORDED
+from isentrope.update.objective import OBJECTIVES, RECORDED, sequence_weights
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import follow_rule, optimizer_step
 from isentrope.verbs.batches import at_precision, prompts_of
@@ -89,10 +89,10 @@ class TrialSteps:
             without = axpy(-1.0, added, step.direction)
             self.plain = replace(step, direction=without, components=parts)
         needs = {self._build(name).needs for name in names if name not in STEP}
+        U, how = ready.U, ready.estimator.weighting(sampler.longest(ready.U))
         self.tokens = Tokens.of(
-            on_policy(ready.policy, ready.U),
-            ready.estimator.objective,
-            **ready.estimator.weighting(sampler.longest(ready.U)),
+            on_policy(ready.policy, U),
+            sequence_weights(U, ready.estimator.objective, **how),
             step=1,
             seed=sampler.data.seeds["control"],
         )
