@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -148,7 +149,7 @@ def test_a_sampler_far_from_the_policy_leaves_no_part_of_a_reading_with_an_inter
     hot = ise.sample(cases.policy("qwen2", temperature=4.0), [[1, 2], [3]], 64, max_new_tokens=12)
     before = scoring.look_ahead(policy, hot, {"gradient": v}, 1e-6, ProbeOptions(second_order=True))
     after = ise.score(policy, hot, policy.parameters_along(v, 1e-4))
-    reading = read(1, 1e-4, before, after)
+    reading = read(1, replace(before, eta=1e-4), after)
     found = [reading.per_token, reading.per_sequence, reading.first_order, reading.predicted]
     for one in (*found, *reading.components.values(), reading.second_order, reading.change):
         assert math.isnan(one.ci_low)

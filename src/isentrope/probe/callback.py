@@ -65,7 +65,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
     Attributes:
         options: What a reading is.
         history: All readings of this process.
-        kept: The gradient of the last reading; None without `log_every`.
+        kept: The gradient of the last reading; none without `log_every`.
     """
 
     SAVED = ("_first_order", "_change")
@@ -102,13 +102,13 @@ class EntropyProbe(SavedFields, TrainerCallback):
         self._record, self._control = record, control
         self._recorder: StepRecorder | None = None
         self.off = False
-        log_every, ema_decay = options.log_every, options.ema_decay
-        self.kept = None if log_every is None else KeptGradient(log_every, ema_decay)
+        ema_decay = options.ema_decay
+        self.kept = KeptGradient(options.log_every, ema_decay)
         self._first_order, self._change = RunningMean(ema_decay), RunningMean(ema_decay)
-        if self.kept is not None:
+        if options.log_every is not None:
             self.SAVED = (*self.SAVED, "kept")
         self._policy: Policy | None = None
-        self._before: tuple[ScoredBefore, ScoredBefore | None, float] | None = None
+        self._before: list[ScoredBefore] = []
         self._zero_step: ZeroStep | None = None
         self._latest: dict[str, float] = {}
         self.history: list[ProbeReading] = []
@@ -144,12 +144,11 @@ class EntropyProbe(SavedFields, TrainerCallback):
 
     def tensors(self) -> dict[str, Tensor]:
         """The gradient that is kept, saved with the state; empty if there is none."""
-        return {} if self.kept is None else self.kept.tensors()
+        return self.kept.tensors()
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Continue with a saved gradient."""
-        if self.kept is not None:
-            self.kept.load_tensors(tensors)
+        self.kept.load_tensors(tensors)
 
     # --- hooks of transformers.Trainer -------------------------------------------------------
 
@@ -173,7 +172,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
     @never_raising
     def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
         """Look ahead along the step that is about to be taken."""
-        self._latest, self._before = {}, None
+        self._latest, self._before = {}, []
         model, optimizer = bare_model(kwargs["model"]), kwargs["optimizer"]
         tokenizer, step = kwargs.get("processing_class"), state.global_step + 1
         if self._recorder is not None:
@@ -192,21 +191,19 @@ class EntropyProbe(SavedFields, TrainerCallback):
             if not components:
                 log.warning("Step %d moves nothing, or no finite way is known: skipped.", step)
                 return
-            if self.kept is not None:
-                self._latest = self.kept.predict(step, components, eta)
+            self._latest = self.kept.predict(step, components, eta)
             if state.global_step % self._every:
                 return
             drawn = self._draw(policy, step, 0, length)
             E = together(lambda: with_rewards(drawn, options.reward) if options.reward else drawn)
-            before = look_ahead(policy, E, components, eta, options)
-            if self.kept is not None:
-                self.kept.renew(step, gradient_of_reading(policy, before), components, eta)
-            other = None
+            samples = [look_ahead(policy, E, components, eta, options)]
+            if options.log_every is not None:
+                self.kept.renew(step, gradient_of_reading(policy, samples[0]), components, eta)
             if options.fresh:
                 apart = self._draw(policy, step, 1, length)
                 first_order = replace(options, second_order=False)
-                other = look_ahead(policy, apart, components, eta, first_order)
-        self._before = before, other, eta
+                samples.append(look_ahead(policy, apart, components, eta, first_order))
+        self._before = samples
 
     @never_raising
     def on_optimizer_step(self, args, state, control, **kwargs) -> None:
@@ -214,13 +211,12 @@ class EntropyProbe(SavedFields, TrainerCallback):
         if self._recorder is not None:
             added = None if self._control is None else self._control.component
             self._recorder.write(bare_model(kwargs["model"]), kwargs["optimizer"], added)
-        if self._before is None or self._policy is None:
+        if not self._before or self._policy is None:
             return
-        *samples, eta = self._before
-        step, policy, self._before = state.global_step + 1, self._policy, None
+        samples, policy, self._before = self._before, self._policy, []
         with evaluating(policy.model):
-            pairs = [(x, look_back(policy, x)) for x in samples if x]
-        reading, *fresh = (read(step, eta, *pair) for pair in pairs)
+            pairs = [(x, look_back(policy, x)) for x in samples]
+        reading, *fresh = (read(state.global_step + 1, *pair) for pair in pairs)
         if fresh:
             reading = replace(reading, fresh=fresh[0].change)
         self.history.append(reading)
@@ -233,11 +229,11 @@ class EntropyProbe(SavedFields, TrainerCallback):
                 self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
 
     def _due(self, step: int) -> bool:
-        return step % self._every == 0 or (self.kept is not None and self.kept.due(step))
+        return step % self._every == 0 or self.kept.due(step)
 
     def switch_off(self, step: int, error: Exception) -> None:
         """Log once why there are no more readings; training continues unchanged."""
-        self.off, self._before, self._latest = True, None, {}
+        self.off, self._before, self._latest = True, [], {}
         if self._recorder is not None:
             self._recorder.stop()
         if rank() == 0:

@@ -59,22 +59,22 @@ class KeptGradient(SavedFields):
     """The gradient of the last reading.
 
     Attributes:
-        every: Steps from one prediction to the next.
+        every: Steps from one prediction to the next; None for no predictions.
     """
 
     SAVED = ("_step", "_squares")
 
-    def __init__(self, every: int, ema_decay: float) -> None:
+    def __init__(self, every: int | None, ema_decay: float) -> None:
         """Keep nothing yet.
 
         Args:
-            every: Steps from one prediction to the next.
+            every: Steps from one prediction to the next; None for no predictions.
             ema_decay: β of the mean over readings, in [0, 1).
 
         Raises:
             ValueError: If `every` is below 1.
         """
-        if every < 1:
+        if every is not None and every < 1:
             raise ValueError(f"log_every is a number of steps, 1 or more, got {every}.")
         self.every = every
         self._gradient: Vector = {}
@@ -83,7 +83,7 @@ class KeptGradient(SavedFields):
 
     def due(self, taken: int) -> bool:
         """Whether the step after so many steps has a prediction."""
-        return bool(self._gradient) and taken % self.every == 0
+        return self.every is not None and bool(self._gradient) and taken % self.every == 0
 
     def predict(self, step: int, components: Mapping[str, Vector], eta: float) -> dict[str, float]:
         """The change that a step causes to first order, by the gradient that is kept.

@@ -91,12 +91,11 @@ class ProbeReading:
         return flat | (self.price.to_dict() if self.price else {})
 
 
-def read(step: int, eta: float, before: ScoredBefore, after: Scores) -> ProbeReading:
+def read(step: int, before: ScoredBefore, after: Scores) -> ProbeReading:
     """Make a reading from the scores before and after a step.
 
     Args:
         step: The step.
-        eta: Its learning rate.
         before: Scores at θ and their derivatives.
         after: Scores at θ'.
 
@@ -105,7 +104,7 @@ def read(step: int, eta: float, before: ScoredBefore, after: Scores) -> ProbeRea
     """
     sample = before.sample
     f, base = sample.functional, sample.trust
-    statistics = partial(_statistics, eta=eta, before=before, after=after)
+    statistics = partial(_statistics, before=before, after=after)
     result = infinitesimal_jackknife(statistics, sample.prompt_index)
     trust, of_residual = sample.trust_of_change(after, before.divergence)
 
@@ -119,7 +118,7 @@ def read(step: int, eta: float, before: ScoredBefore, after: Scores) -> ProbeRea
     curved = len(sample.series) > 2
     return ProbeReading(
         step=step,
-        eta=eta,
+        eta=before.eta,
         per_token=estimate(0, "nats per token"),
         per_sequence=estimate(1, "nats per sequence"),
         first_order=estimate(2),
@@ -134,15 +133,13 @@ def read(step: int, eta: float, before: ScoredBefore, after: Scores) -> ProbeRea
         change=estimate(4, trust=trust),
         residual=estimate(5, trust=of_residual),
         trust=trust,
-        price=_price(before, eta, after, trust, share(7, NET_SHARE, sign="any")),
+        price=_price(before, after, trust, share(7, NET_SHARE, sign="any")),
     )
 
 
-def _price(
-    before: ScoredBefore, eta: float, after: Scores, trust: Trust, momentum: Estimate
-) -> Price | None:
+def _price(before: ScoredBefore, after: Scores, trust: Trust, momentum: Estimate) -> Price | None:
     """What the step spends and earns, and where the parabola of J has its top; None without J."""
-    sample, rewards = before.sample, before.rewards
+    sample, eta, rewards = before.sample, before.eta, before.rewards
     if rewards is None:
         return None
     price = price_of_step(sample, eta, before.classes, rewards, after=(after, trust))
@@ -153,9 +150,9 @@ def _price(
     return replace(price, momentum=momentum, top=top)
 
 
-def _statistics(omega: Tensor, eta: float, before: ScoredBefore, after: Scores) -> Tensor:
+def _statistics(omega: Tensor, before: ScoredBefore, after: Scores) -> Tensor:
     """(h, ℋ, ηδH₁, η²δH₂, ΔH, residual, predicted, parts of ηδH₁) as functions of ω."""
-    sample, slopes = before.sample, before.slopes
+    sample, eta, slopes = before.sample, before.eta, before.slopes
     f, r, h = sample.functional, sample.log_ratios, sample.entropies
     both = [Functionals(name, f.method, f.tokens) for name in ("per_token", "per_sequence")]
     _, first, _, half, change, residual = statistics_of_sample(sample, [eta], [after])(omega)

@@ -41,6 +41,7 @@ class ScoredBefore:
     """An E mini-batch scored before a step.
 
     Attributes:
+        eta: Learning rate of the step.
         mine: This process's share of the rollouts, or all of them.
         sample: The whole mini-batch at θ, with its derivatives along the step.
         slopes: Derivatives of the scores by component of v, those that are not zero.
@@ -50,6 +51,7 @@ class ScoredBefore:
             solved prompts.
     """
 
+    eta: float
     mine: Rollouts
     sample: ScoredBatch
     slopes: dict[str, Scores]
@@ -156,6 +158,7 @@ def look_ahead(
             policy.tokenizer,
         )
     return ScoredBefore(
+        eta=eta,
         mine=mine,
         sample=ScoredBatch(
             Functionals(options.functional, options.method, base.mask.double()),

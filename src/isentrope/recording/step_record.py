@@ -14,7 +14,7 @@ checkpoint-N/next_update/update.json         step, rate, norms, temperature, rep
 
 import logging
 from collections.abc import Iterator
-from functools import partial, wraps
+from functools import wraps
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,10 @@ from isentrope.recording.next_update import (
     write_next_update,
 )
 from isentrope.recording.observing import evaluating
-from isentrope.recording.token_record import ForwardPass, TrainedSequence, sequences_of
+from isentrope.recording.token_record import ForwardPass, sequences_of
 from isentrope.sampling.generate import texts_of
 from isentrope.sampling.prompts import name_prompts
-from isentrope.system.processes import gather, rank, together, world_size
+from isentrope.system.processes import gather, rank, together
 
 log = logging.getLogger("isentrope")
 
@@ -53,7 +53,7 @@ class StepRecorder:
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
         self._pieces: list[ForwardPass] = []
-        self._rows: list[TrainedSequence] = []
+        self._rows: list[tuple[Rollouts, Rollouts]] = []
         self._inputs: Any = None
         self._rest: tuple[Iterator[Any], Iterator[Any]] | None = None  # not taken of them yet
         self._hook: Any = None
@@ -116,10 +116,11 @@ class StepRecorder:
         pieces, self._pieces = self._pieces, []
         head, temperature = head_of(_causal_lm(model)), _temperature(self.trainer.args)
 
-        def sequences() -> list[TrainedSequence]:
+        def sequences() -> list[tuple[Rollouts, Rollouts]]:
             if self._failure is not None:
                 raise self._failure
-            return [row for piece in pieces for row in sequences_of(piece, head, temperature)]
+            found = (sequences_of(piece, head, temperature) for piece in pieces)
+            return [pair for pair in found if pair is not None]
 
         with evaluating(model):
             self._rows += together(sequences)
@@ -142,8 +143,8 @@ class StepRecorder:
             policy = together(lambda: Policy(model, tokenizer, **options))
             max_norm, tolerance = args.max_grad_norm or None, replay_tolerance(policy)
             tried: list[tuple[float, float, Rollouts | None]] = []
-            for entropy_term in (False, True):
-                mine = together(partial(_rollouts, self._rows, entropy_term))
+            both = together(lambda: [concatenate(x) for x in zip(*self._rows, strict=True)])
+            for mine in both or (None, None):  # without an entropy term, and with one
                 tried.append((*replay_error(policy, mine, max_norm), mine))
                 if tried[-1][0] <= tolerance:
                     break
@@ -175,11 +176,10 @@ class StepRecorder:
         rollouts, update = record
         if not update["replayable"]:
             rollouts = rollouts.with_columns(token_weights=None, entropy_weights=None)
-        inner = getattr(optimizer, "optimizer", optimizer)  # below accelerate's wrapper
 
         def save() -> None:
             if rank() == 0 and checkpoint.is_dir():
-                write_names(checkpoint, optimizer_names(model, inner))
+                write_names(checkpoint, optimizer_names(model, optimizer))
                 write_next_update(checkpoint, rollouts, update, control)
 
         together(save)
@@ -218,27 +218,6 @@ def _layout(inputs: Any) -> tuple[Iterator[Any], Iterator[Any]]:
     advantages = inputs.get("advantages")
     flat = isinstance(advantages, Tensor) and advantages.ndim == 1
     return iter(starts), iter(advantages.tolist() if flat else ())
-
-
-def _rollouts(rows: list[TrainedSequence], entropy_term: bool) -> Rollouts | None:
-    """This process's sequences, with c, or with c and d; None if it has none with a response."""
-    kept = [row for row in rows if row.start < len(row.ids)]
-    if not kept:
-        return None
-
-    def weights(k: int) -> list[Tensor]:
-        """The values of each response, as shares of the mean over processes."""
-        return [row.weights[k, row.start :] / world_size() for row in kept]
-
-    advantages = [row.advantage for row in kept]
-    return Rollouts(
-        prompt_ids=[row.ids[: row.start] for row in kept],
-        response_ids=[row.ids[row.start :] for row in kept],
-        prompt_index=torch.arange(len(kept)),  # those of all processes are numbered together
-        advantages=None if None in advantages else torch.tensor(advantages, dtype=torch.float64),
-        token_weights=weights(1 if entropy_term else 0),
-        entropy_weights=weights(2) if entropy_term else None,
-    )
 
 
 def _joined(shares: list[Rollouts], policy: Policy) -> Rollouts:

@@ -51,26 +51,10 @@ class ForwardPass:
     gradient: Tensor | None = None
 
 
-@dataclass
-class TrainedSequence:
-    """One sequence of a loss.
-
-    Attributes:
-        ids: Its tokens.
-        start: Where its response starts.
-        weights: (3, T) c of every token for a loss without entropy term, then c and d for one with
-            it; 0 in the prompt.
-        advantage: Its advantage, where the trainer has one per sequence.
-    """
-
-    ids: Tensor
-    start: int
-    weights: Tensor
-    advantage: float | None
-
-
-def sequences_of(piece: ForwardPass, head: Any, temperature: float) -> list[TrainedSequence]:
-    """The sequences of a forward pass, each with c of its tokens.
+def sequences_of(
+    piece: ForwardPass, head: Any, temperature: float
+) -> tuple[Rollouts, Rollouts] | None:
+    """The sequences of a forward pass, with their weights as shares of the mean over processes.
 
     Args:
         piece: The forward pass, after its backward pass.
@@ -78,7 +62,8 @@ def sequences_of(piece: ForwardPass, head: Any, temperature: float) -> list[Trai
         temperature: T of the loss.
 
     Returns:
-        One sequence per row that has tokens.
+        One sequence per row that has a response: with c of a loss without entropy term, and with c
+        and d of one with it; None without such rows.
     """
     solved = torch.zeros(3, *piece.ids.shape, dtype=torch.float64, device=piece.ids.device)
     if piece.gradient is not None:
@@ -88,18 +73,23 @@ def sequences_of(piece: ForwardPass, head: Any, temperature: float) -> list[Trai
             following = rows[part], columns[part] + 1
             gradients = _grad_hidden(piece.hidden[at], head, piece.ids[following], temperature)
             solved[:, *following] = _solve(piece.gradient[at].double(), *gradients)
-    found = []
+    found: list[tuple[Any, ...]] = []
     for i, ids in enumerate(piece.ids):
         places = piece.mask[i].nonzero()[:, 0]
-        if len(places) == 0:
-            continue
-        weights = solved[:, i, places].cpu()
+        own, tokens = solved[:, i, places].cpu() / world_size(), ids[places].cpu()
         start = len(places) if piece.starts is None else int((places < piece.starts[i]).sum())
-        first = next(iter(weights[0].nonzero()[:, 0].tolist()), len(places))
-        advantage = None if piece.advantages is None else piece.advantages[i]
+        first = next(iter(own[0].nonzero()[:, 0].tolist()), len(places))
         start = max(1, min(start, first))
-        found.append(TrainedSequence(ids[places].cpu(), start, weights, advantage))
-    return found
+        if start < len(places):
+            advantage = None if piece.advantages is None else piece.advantages[i]
+            found.append((tokens[:start], tokens[start:], advantage, *own[:, start:]))
+    if not found:
+        return None
+    prompts, responses, advantages, alone, c, d = map(list, zip(*found, strict=True))
+    own_advantages: Any = None if piece.advantages is None else advantages
+    rows = Rollouts(prompts, responses, torch.arange(len(found)), advantages=own_advantages)
+    both = rows.with_columns(token_weights=c, entropy_weights=d)
+    return rows.with_columns(token_weights=alone), both
 
 
 def _solve(gradient: Tensor, of_s: Tensor, of_entropy: Tensor) -> Tensor:

@@ -107,10 +107,9 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
     def _controlled(self, control: RunControl, outputs: dict[str, Any]) -> dict[str, Tensor]:
         """The columns that a control replaces or adds, for the rows of this process."""
         batch = self.batch
-        inner = getattr(self.optimizer, "optimizer", self.optimizer)  # without accelerate's wrapper
         tokens, rewritten = control.rewrite(
             *(self.policy, batch.rollouts, cast(float, batch.report.entropy_drawn)),
-            *(self.state.global_step + 1, cast(torch.optim.Optimizer, inner)),
+            *(self.state.global_step + 1, cast(torch.optim.Optimizer, self.optimizer)),
         )
         width = outputs["completion_mask"].shape[1]
         return control.columns(tokens, rewritten, outputs["advantages"], batch.mine, width)

@@ -209,7 +209,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint) -> None:
         """Load the states; a branch then has its own rates and hyper-parameters."""
-        optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)
+        optimizer: Any = self.optimizer
         schedule: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
         own, rates = hyper_parameters(optimizer), list(schedule.base_lrs)
         super()._load_optimizer_and_scheduler(checkpoint)
