@@ -218,7 +218,7 @@ def _of_evaluations(world: Path) -> list[Reader]:
         found = find_evaluations(folder.parent, [folder], missing)
         if missing or not found:
             raise errors.FileError(" ".join(missing))
-        return [x.table for x in found]
+        return [x.results for x in found]
 
     def joined() -> Any:
         stopped.require_same_origin()

@@ -9,10 +9,11 @@ from safetensors.numpy import save_file
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.results import load_result
 from isentrope.runs.evaluation_folder import (
+    TABLE,
     EvaluatedRow,
     EvaluationResult,
     RewardCounts,
-    write_evaluations,
+    table_of,
 )
 
 PROVENANCE = {"isentrope": "0.1.0", "python": "3.11.7", "seeds": {"E": 0, "U": 1}}
@@ -284,7 +285,7 @@ def write_evaluation(folder, run, steps=(8, 16)):
     for result in done:
         (folder / result.checkpoint).mkdir()
         result.save(folder / result.checkpoint / "metrics.json")
-    write_evaluations(folder, done, list(done[0].rows[0].metrics) if done else [])
+    table_of(done).to_csv(folder / TABLE)
     config = f"checkpoint:\n  checkpoint_path: {run}/training_state/step_*\n"
     (folder / "config.yaml").write_text(config)
     return folder

@@ -4,6 +4,7 @@ Numbers of evaluations are those of the checkpoints' metrics.json, which a manif
 those of the consolidated table.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,10 +17,10 @@ from isentrope.config.io import ConfigError, read_yaml
 from isentrope.evaluation.metrics import prompt_scores
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports.panel import Source
-from isentrope.reports.words import Row, estimates_in
+from isentrope.reports.words import Row
 from isentrope.results.header import Provenance
 from isentrope.results.verbs import RECORDS
-from isentrope.runs.evaluation_folder import TABLE, finished, table_of
+from isentrope.runs.evaluation_folder import TABLE, EvaluatedRow, EvaluationResult, finished
 from isentrope.runs.origin import require_of_run
 from isentrope.system.errors import IsentropeError
 from isentrope.system.manifest import NOT_VERIFIED
@@ -59,24 +60,32 @@ class Evaluation:
 
     Attributes:
         folder: Where it is.
-        table: One row per step and decoding; each metric M with M_se, M_ci_low, M_ci_high.
-        groups: The same per group of prompts, with its name in `group`; empty without groups.
+        results: Of its checkpoints, by step.
         source: Where panels of it come from.
     """
 
     folder: Path
-    table: pd.DataFrame
-    groups: pd.DataFrame
+    results: list[EvaluationResult]
     source: Source
 
-    def sampled(self) -> pd.DataFrame:
-        """Rows of sampled responses, by step; those of any decoding where there are none."""
-        rows = self.table[self.table["decoding"] == "sampled"]
-        return (rows if len(rows) else self.table).sort_values("step")
+    def sampled(self) -> Iterator[tuple[float, EvaluatedRow]]:
+        """Step and row of the sampled responses to all prompts."""
+        for result in self.results:
+            step = math.nan if result.step is None else result.step
+            for row in result.rows:
+                if row.decoding == "sampled" and row.group is None:
+                    yield step, row
 
-    def along(self, metric: str) -> list[Estimate]:
-        """A metric of the sampled responses, by step."""
-        return estimates_in(self.sampled(), metric)
+    def along(self, metric: str) -> tuple[list[float], list[Estimate]]:
+        """A metric of the sampled responses: steps that have it, and its estimates."""
+        known = [(step, row.metrics.get(metric)) for step, row in self.sampled()]
+        return [step for step, e in known if e], [e for _, e in known if e]
+
+    def by_group(self, metric: str) -> dict[str, Estimate]:
+        """A metric of the sampled responses to each group of prompts, at the last step."""
+        rows = (row for row in self.results[-1].rows if row.decoding == "sampled")
+        known = {row.group: row.metrics.get(metric) for row in rows}
+        return {group: e for group, e in known.items() if group is not None and e is not None}
 
     def scores(self, step: float, ks: Sequence[int]) -> dict[int, pd.Series]:
         """pass@k of each prompt by its key, of sampled responses; empty where keys are unknown."""
@@ -132,20 +141,18 @@ def _read(run: Path, folder: Path, missing: list[str]) -> Iterator[Evaluation]:
         for result in results:
             name = result.checkpoint
             require_of_run(run, folder / name, name, result.made_from)
-        names = list(results[0].rows[0].metrics) if results else []
-        table = table_of(results, names).infer_objects()
     except (OSError, IsentropeError) as error:
         missing.append(f"{error} The evaluation is left out.")
         return
-    if not len(table):
+    if not results:
         missing.append(f"{folder} has no finished checkpoint yet: the evaluation is left out.")
         return
     if unverified := [result.checkpoint for result in results if not result.verified]:
         missing.append(f"{folder}, {', '.join(unverified)}: {NOT_VERIFIED}")
-    groups = table[table["group"].notna()] if "group" in table else table[:0]
     made_with = provenance_of(read_sections(folder))
-    source = Source(again("evaluate", folder), str(folder / TABLE), made_with)
-    yield Evaluation(folder, table.drop(groups.index), groups, source)
+    yield Evaluation(
+        folder, results, Source(again("evaluate", folder), str(folder / TABLE), made_with)
+    )
 
 
 def read_metrics(run: Path, missing: list[str]) -> pd.DataFrame:

@@ -180,14 +180,14 @@ def _with_range(found: Range, write: Callable[[float], str] = number) -> str:
 def _training(reading: Reading) -> Iterator[Claim]:
     names = {"pass_at_1": "pass@1", "entropy_per_token": "entropy per token"}
     for evaluation in reading.evaluations[:1]:
-        steps = evaluation.sampled()["step"]
+        steps = [step for step, _ in evaluation.sampled()]
         parts = [
-            f"{words} went {from_to(evaluation.along(metric))}"
+            f"{words} went {from_to(estimates)}"
             for metric, words in names.items()
-            if metric in evaluation.table
+            if (estimates := evaluation.along(metric)[1])
         ]
         if len(steps) > 1 and parts:
-            yield Claim(f"From step {steps.iloc[0]:.0f} to {steps.iloc[-1]:.0f}, {listed(parts)}.")
+            yield Claim(f"From step {steps[0]:.0f} to {steps[-1]:.0f}, {listed(parts)}.")
 
 
 def _soundness(reading: Reading) -> Iterator[Claim]:

@@ -50,11 +50,11 @@ def scaled(estimate: Estimate, factor: float) -> Estimate:
 
 
 def estimates_in(rows: pd.DataFrame, metric: str) -> list[Estimate]:
-    """The estimates in rows of a log or of an evaluation.
+    """The estimates in rows of a log.
 
     Args:
         rows: Its columns are METRIC, METRIC_se, METRIC_ci_low and METRIC_ci_high, as far as they
-            are known, and n_prompts.
+            are known.
         metric: Its name.
 
     Returns:
@@ -63,14 +63,9 @@ def estimates_in(rows: pd.DataFrame, metric: str) -> list[Estimate]:
     """
     names = [metric + end for end in COLUMNS.values()]
     numbers = rows.reindex(columns=names).apply(pd.to_numeric, errors="coerce").astype(float)
-    units = rows.get("n_prompts", [0] * len(rows))
-    estimates = [
-        Estimate.of_columns(metric, row, int(n), "", "")
-        for row, n in zip(records(numbers), units, strict=True)
-    ]
-    if f"{metric}_ci_low" in rows:
-        return estimates
-    return [within_one_se(estimate.value, estimate.se) for estimate in estimates]
+    if f"{metric}_ci_low" not in rows:
+        return list(map(within_one_se, numbers[metric], numbers[f"{metric}_se"]))
+    return [Estimate(*row, 0, "", "") for row in numbers.itertuples(index=False)]
 
 
 def records(table: pd.DataFrame) -> list[Row]:

@@ -31,7 +31,7 @@ from isentrope.results.verbs import RECORDS
 from isentrope.runs.identity import require_same_origin
 from isentrope.system.checkpoint_folder import require_own_name
 from isentrope.system.errors import FileError
-from isentrope.system.file_contents import csv, parquet
+from isentrope.system.file_contents import parquet
 from isentrope.system.files import (
     MANIFEST,
     sha256,
@@ -255,7 +255,7 @@ def finished(folder: Path) -> list[EvaluationResult]:
     return sorted(done, key=lambda result: -1 if result.step is None else result.step)
 
 
-def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> pd.DataFrame:
+def table_of(results: Sequence[EvaluationResult]) -> pd.DataFrame:
     """The consolidated table: a row per checkpoint and decoding, with `HEAD` and four a metric.
 
     Returns:
@@ -263,33 +263,27 @@ def table_of(results: Sequence[EvaluationResult], names: Sequence[str]) -> pd.Da
         empty where there is no number.
 
     Raises:
-        ResultsError: If a result lacks a metric.
+        ResultsError: If a result lacks a metric that another has.
     """
+    every = [(result, row) for result in results for row in result.rows]
+    names = dict.fromkeys(name for _, row in every for name in row.metrics)
     rows: list[list[Any]] = []
-    for result in results:
-        for row in result.rows:
-            if missing := [name for name in names if name not in row.metrics]:
-                raise ResultsError(
-                    f"{METRICS} of {result.checkpoint} has no {missing[0]} ({row.decoding}): "
-                    "remove its folder, and the same command evaluates it again."
-                )
-            head = (result.checkpoint, result.step, row.decoding, row.n_prompts)
-            numbers = [
-                None if (estimate := row.metrics[name]) is None else known(getattr(estimate, field))
-                for name in names
-                for field in COLUMNS
-            ]
-            rows.append([*head, row.samples_per_prompt, *numbers])
+    for result, row in every:
+        if missing := [name for name in names if name not in row.metrics]:
+            raise ResultsError(
+                f"{METRICS} of {result.checkpoint} has no {missing[0]} ({row.decoding}): "
+                "remove its folder, and the same command evaluates it again."
+            )
+        head = (result.checkpoint, result.step, row.decoding, row.n_prompts, row.samples_per_prompt)
+        numbers = [
+            None if estimate is None else known(getattr(estimate, field))
+            for estimate in (row.metrics[name] for name in names)
+            for field in COLUMNS
+        ]
+        rows.append([*head, *numbers])
     columns = [*HEAD, *(name + end for name in names for end in COLUMNS.values())]
     table = pd.DataFrame(rows, columns=columns, dtype=object)
-    groups = [row.group for result in results for row in result.rows]
+    groups = [row.group for _, row in every]
     if any(groups):
         table.insert(len(HEAD), "group", groups)
     return table
-
-
-def write_evaluations(
-    folder: Path, results: Sequence[EvaluationResult], names: Sequence[str]
-) -> Path:
-    """Write the consolidated table."""
-    return write_bytes(folder / TABLE, csv(table_of(results, names)))

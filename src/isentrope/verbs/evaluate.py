@@ -26,7 +26,7 @@ from isentrope.config.evaluate import (
 from isentrope.config.measure import PolicyConfig
 from isentrope.config.values import inputs_of
 from isentrope.evaluation.evaluate import require_format, score_records
-from isentrope.evaluation.metrics import estimate_metrics, metric_names
+from isentrope.evaluation.metrics import estimate_metrics
 from isentrope.evaluation.responses import (
     TOKENS,
     Decoding,
@@ -39,11 +39,12 @@ from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Checkpoint, find_checkpoints
 from isentrope.runs.evaluation_folder import (
+    TABLE,
     EvaluatedRow,
     EvaluationResult,
     RewardCounts,
     StepFolder,
-    write_evaluations,
+    table_of,
 )
 from isentrope.runs.folder import folder_name, heed, one_writer, resolved_content
 from isentrope.runs.identity import CONFIG, require_same_evaluation
@@ -51,6 +52,7 @@ from isentrope.runs.origin import evaluation_origin
 from isentrope.runs.study import other_base, require_one_model
 from isentrope.sampling.prompts import Prompt, require_room
 from isentrope.sampling.tasks import Task
+from isentrope.system.file_contents import csv
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verification, verifying
 from isentrope.system.processes import barrier, gather, join_processes, rank, world_size
@@ -114,7 +116,6 @@ def evaluate_checkpoints(config: EvaluateConfig) -> Evaluated:
             )
         of = _Evaluator(config, engine)
         content = resolved_content(config, folder, seeds={"evaluation": profile.seed})
-        names = metric_names(profile.chosen, profile.tries)
         results, table = [], folder
         for checkpoint in checkpoints:
             made_from = evaluation_origin(config, checkpoint.path)
@@ -129,7 +130,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> Evaluated:
             step = StepFolder(folder / checkpoint.name, made_from)
             results.append(of.evaluate(checkpoint, step, content))
             if rank() == 0:
-                table = write_evaluations(folder, results, names)
+                table = write_bytes(folder / TABLE, csv(table_of(results)))
         barrier()
         return Evaluated(folder, table, results)
 

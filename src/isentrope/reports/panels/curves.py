@@ -24,7 +24,6 @@ from isentrope.reports.drawing import (
     Series,
     dashed,
 )
-from isentrope.reports.evaluations import Evaluation
 from isentrope.reports.panel import Panel, curve_panel
 from isentrope.reports.panels.kernel import COSINES, RANKS
 from isentrope.reports.read_run import Reading
@@ -139,12 +138,10 @@ def _logged(reading: Reading, logged: Logged) -> Iterator[Panel]:
             rows = rows[rows[column] > 0]
         if not curves and not len(rows):
             return
-        curves.append(
-            Series(label, colour, rows["step"].tolist(), estimates_in(rows, column), "-o")
-        )
+        steps = rows["step"].tolist()
+        curves.append(Series(label, colour, steps, estimates_in(rows, column), "-o"))
     for evaluation in reading.evaluations[:1]:
-        if logged.evaluated in evaluation.table:
-            curves.append(evaluated(evaluation, logged.evaluated, "evaluated", MEASURED))
+        curves.append(Series("evaluated", MEASURED, *evaluation.along(logged.evaluated), "-o"))
     if logged.level:
         level = reading.config.get("training", {}).get(logged.level)
         marks += [dashed(level, logged.level.replace("_", " "))] if level else []
@@ -158,22 +155,18 @@ def _logged(reading: Reading, logged: Logged) -> Iterator[Panel]:
     yield from curve_panel(reading.source, *head, curves, *marks, summed=summed, caption=caption)
 
 
-def evaluated(evaluation: Evaluation, metric: str, label: str, colour: str) -> Series:
-    """A metric of an evaluation by step."""
-    steps = evaluation.sampled()["step"].tolist()
-    return Series(label, colour, steps, evaluation.along(metric), "-o")
-
-
 def passes(reading: Reading) -> Iterator[Panel]:
     """pass@k of every evaluation, and by group of prompts."""
     for place, evaluation in enumerate(reading.evaluations, 1):
-        rows = evaluation.sampled().dropna(axis="columns", how="all")
-        ks = sorted(int(k) for name in rows for k in re.findall(r"^pass_at_(\d+)$", str(name)))
+        names = {name for _, row in evaluation.sampled() for name in row.metrics}
+        every = sorted(int(k) for name in names for k in re.findall(r"^pass_at_(\d+)$", name))
+        along = {k: evaluation.along(f"pass_at_{k}") for k in every}
+        ks = [k for k in every if along[k][0]]
         if not ks:
             continue
-        last = rows["step"].iloc[-1]
+        last = along[ks[0]][0][-1]
         curves = [
-            evaluated(evaluation, f"pass_at_{k}", f"pass@{k}", f"{REWARD}{round(255 * shade):02x}")
+            Series(f"pass@{k}", f"{REWARD}{round(255 * shade):02x}", *along[k], "-o")
             for k, shade in zip(ks, np.linspace(1, 0.25, len(ks)), strict=True)
         ]
         key = "pass_at_k" if place == 1 else f"pass_at_k_{place}"
@@ -183,17 +176,13 @@ def passes(reading: Reading) -> Iterator[Panel]:
             by_prompt = {f"pass@{k}": x for k, x in evaluation.scores(last, ks).items()}
             lead = f"At the last step, {last:.0f}."
             yield replace(panel, lead=lead, numbers=numbers, influences=by_prompt)
-        groups = evaluation.groups[evaluation.groups["step"] == last]
-        groups = groups[groups["decoding"] == rows["decoding"].iloc[-1]]
-        if len(groups):
-            estimates = estimates_in(groups, f"pass_at_{ks[0]}")
-            named = dict(zip(groups["group"], estimates, strict=True))
+        if groups := evaluation.by_group(f"pass_at_{ks[0]}"):
             yield Panel(
                 evaluation.source,
                 f"pass_by_group_{place}",
                 f"pass@{ks[0]} by group of prompts, {evaluation.folder.name}",
                 f"At step {last:.0f}. A bar without an interval is of one prompt.",
-                Bars("share", named),
+                Bars("share", groups),
             )
 
 

@@ -87,8 +87,8 @@ def along_training(reading: Reading) -> Iterator[Panel]:
         x, y = (steps[name].tolist() for name in ("entropy", "reward"))
         marks.append(Series("training batch", MUTED, x, y, "o", CLOUD))
     for evaluation in reading.evaluations[:1]:
-        if {"entropy_per_token", "reward"} <= {*evaluation.table}:
-            x, y = (evaluation.along(metric) for metric in ("entropy_per_token", "reward"))
+        x, y = (evaluation.along(metric)[1] for metric in ("entropy_per_token", "reward"))
+        if x and len(x) == len(y):
             marks.append(Series("evaluated", MEASURED, x, y, "-o", {"linewidth": 1.2}))
     if not marks:
         return
