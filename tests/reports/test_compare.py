@@ -2,7 +2,7 @@
 
 import pytest
 
-from isentrope.reports.compare import differences
+from isentrope.reports.panel import differences
 from isentrope.reports.panels.attribution import class_panels
 from isentrope.reports.panels.change import delta_h, waterfall
 from isentrope.reports.panels.plane import step_price, trade_off
@@ -37,7 +37,7 @@ def positions(share):
 def names(draw, *runs):
     """What is compared of the panels of two runs."""
     first, second = (next(draw(read_run(run))) for run in runs)
-    return [one.sentence.partition(": ")[0] for one in differences(first, second)]
+    return [sentence.partition(": ")[0] for _, sentence in differences(first, second)]
 
 
 def measured(folder, rate=1e-3, **more):

@@ -6,7 +6,14 @@ import pytest
 from isentrope.reports.read_run import read_run
 from isentrope.reports.report import write_report
 from isentrope.results.results import MeasureResult
-from tests.reports.made_up import estimate, make_run, measure, write, write_evaluation
+from tests.reports.made_up import (
+    estimate,
+    make_run,
+    measure,
+    sweep_row,
+    write,
+    write_evaluation,
+)
 
 
 def test_steps_are_in_order_of_their_number_and_the_last_is_shown(tmp_path):
@@ -52,6 +59,20 @@ def test_estimates_that_are_null_do_not_stop_a_report(tmp_path):
     nothing = estimate(1.0) | dict.fromkeys(("value", "se", "ci_low", "ci_high"))
     write(tmp_path, "measure", "step_8", measure(linear_range=nothing | {"rate_over_range": None}))
     assert write_report(tmp_path).page.exists()
+
+
+def test_a_figure_that_cannot_be_drawn_costs_no_other(tmp_path):
+    write(
+        tmp_path,
+        "measure",
+        "step_8",
+        measure(sweep=[sweep_row(1e-3, -2e-3), sweep_row(1e-2, -1e308)]),
+    )
+    made = write_report(tmp_path)
+    text = made.page.read_text()
+    assert "The figure is left out: its numbers cannot be drawn" in text
+    assert {path.stem for path in made.folder.glob("*.svg")} == {"budget"}
+    assert any("left out" in sentence for sentence in made.missing)
 
 
 def test_results_of_the_first_version_are_read(tmp_path):

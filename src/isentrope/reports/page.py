@@ -24,14 +24,14 @@ import pandas as pd
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
-from isentrope.reports.compare import differences
 from isentrope.reports.drawing import COLOURS, DOTS, STYLE, stylesheet
-from isentrope.reports.panel import Panel, templates
+from isentrope.reports.panel import Panel, differences, templates
 from isentrope.reports.read_run import Reading
 from isentrope.reports.verdict import FIRST, Claim
 from isentrope.reports.words import number
 from isentrope.system.file_contents import csv
 from isentrope.system.files import sha256, write_bytes
+from isentrope.system.reading import reason
 
 
 def image(figure: Figure, kind: str, name: str) -> bytes:
@@ -109,11 +109,6 @@ class Column:
     claims: list[Claim]
     sections: list[Section]
 
-    @property
-    def name(self) -> str:
-        """Of the run folder."""
-        return self.reading.folder.resolve().name
-
     def of(self, sentence: str) -> str:
         """A sentence, with the label of its run if it has one."""
         return f"{self.label}: {sentence}" if self.label else sentence
@@ -170,15 +165,20 @@ def _sections(columns: Sequence[Column], folder: Path) -> Iterator[tuple[Section
 def _show(column: Column, panel: Panel, folder: Path) -> Mapping[str, Any]:
     """Write the files of a panel; what the page has of it, by the names of the template."""
     name = f"{column.label.lower()}_{panel.key}" if column.label else panel.key
-    data, figure = panel.data, ""
+    data, figure, refused = panel.data, "", ""
     text = csv(data)
     write_bytes(folder / f"{name}.csv", text)
     if panel.drawn is not None:
-        drawn = panel.drawn.figure()
-        svg = image(drawn, "svg", name)
-        write_bytes(folder / f"{name}.svg", svg)
-        write_bytes(folder / f"{name}.png", image(drawn, "png", name))
-        figure = inline(svg, name, panel.caption)
+        try:
+            drawn = panel.drawn.figure()
+            svg, png = (image(drawn, kind, name) for kind in ("svg", "png"))
+        except Exception as error:  # those of matplotlib have no class in common
+            refused = f"The figure is left out: its numbers cannot be drawn ({reason(error)})."
+            column.reading.missing.append(f"{panel.title}: {refused}")
+        else:
+            write_bytes(folder / f"{name}.svg", svg)
+            write_bytes(folder / f"{name}.png", png)
+            figure = inline(svg, name, panel.caption)
     link = f"data:text/csv;charset=utf-8,{quote(text.decode())}" if len(text) <= LARGEST else None
     cells = [[_cell(x) for x in row] for row in data.head(ROWS).itertuples(index=False)]
     return {
@@ -186,6 +186,7 @@ def _show(column: Column, panel: Panel, folder: Path) -> Mapping[str, Any]:
         "id": name,
         "label": column.label,
         "figure": Markup(figure),
+        "refused": refused,
         "data": data,
         "cells": cells,
         "csv": link,

@@ -139,6 +139,11 @@ class Reading:
     focus: str | None
     missing: list[str] = field(default_factory=list)
 
+    @property
+    def name(self) -> str:
+        """Of the run folder."""
+        return self.folder.resolve().name
+
     def of(self, kind: type[R]) -> list[Measurement[R]]:
         """What a verb found, in the order of steps."""
         return [one for one in self.measurements if type(one.result) is kind]

@@ -129,7 +129,7 @@ def write_report(
     name, labels = "report", [""]
     if other is not None:
         readings.append(read_run(other, checkpoint=checkpoint))
-        name, labels = f"report_and_{readings[1].folder.resolve().name}", ["A", "B"]
+        name, labels = f"report_and_{readings[1].name}", ["A", "B"]
     columns = list[Column]()
     for label, reading in zip(labels, readings, strict=True):
         sections = [
