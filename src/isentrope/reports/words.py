@@ -65,7 +65,7 @@ def estimates_in(rows: pd.DataFrame, metric: str) -> list[Estimate]:
     numbers = rows.reindex(columns=names).apply(pd.to_numeric, errors="coerce").astype(float)
     if f"{metric}_ci_low" not in rows:
         return list(map(within_one_se, numbers[metric], numbers[f"{metric}_se"]))
-    return [Estimate(*row, 0, "", "") for row in numbers.itertuples(index=False)]
+    return [Estimate.of_columns(metric, row, 0, "", "") for row in records(numbers)]
 
 
 def records(table: pd.DataFrame) -> list[Row]:

@@ -15,9 +15,8 @@ from isentrope.recording.contract import read_contract
 from isentrope.runs.branch import (
     Branch,
     begin_branch,
+    branch_settings,
     parent_of,
-    require_branch_steps,
-    settings_of,
 )
 from isentrope.runs.folder import (
     heed,
@@ -31,8 +30,6 @@ from isentrope.runs.identity import (
     CONFIG,
     MAY_CHANGE,
     RESUMED,
-    changed_settings,
-    flat_settings,
     require_same_training,
 )
 from isentrope.runs.origin import training_origin
@@ -95,11 +92,9 @@ def branch(
     """
     join_processes()
     start, parent = parent_of(checkpoint)
-    then, config = settings_of(parent, list(overrides))
+    config, changed = branch_settings(parent, overrides, step_of_folder(start.name) or 0)
     if config.output.directory is None:
         raise ValueError("A branch is a run with a folder of its own: give it by --out.")
-    changed = changed_settings(flat_settings(then), flat_settings(config))
-    require_branch_steps(step_of_folder(start.name) or 0, config.training.steps, config.trainer)
     files = RunFiles(config.output.directory)
     with one_writer(files.folder, [start, *inputs_of(config)]):
         require_no_run(files, "train")
