@@ -12,8 +12,8 @@ from isentrope.cli.tables import print_findings, printed_branches, printed_evalu
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.nouns.estimate import Estimate
-from isentrope.runs.branch import UNCHANGED, Start
 from isentrope.runs.branch_effects import QUANTITIES, START, Effect
+from isentrope.runs.branch_study import UNCHANGED, Start
 from isentrope.runs.evaluation_folder import EvaluatedRow, EvaluationResult, RewardCounts
 from isentrope.verbs.audit import printed_audit
 from isentrope.verbs.branch import Branched

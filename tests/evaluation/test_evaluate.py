@@ -158,7 +158,7 @@ def test_responses_of_32k_tokens_and_of_any_script_become_records(policy):
     rollouts = Rollouts([[3], [3]], [torch.tensor([4, 1]), ids], [0, 1], response_texts=texts)
     mask = torch.arange(length) < rollouts.lengths[:, None]
     scores = Scores(-0.5 * mask.double(), 0.25 * mask.double(), mask)
-    records = make_records(rollouts, Digits(), scores, eos_token_ids=(1,))
+    records = make_records(policy, rollouts, Digits(), scores)
     assert records["text"].tolist() == texts
     assert records["entropy"].tolist() == [0.5, length / 4]
     assert records["truncated"].tolist() == [False, True]

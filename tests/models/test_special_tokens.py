@@ -76,7 +76,7 @@ def test_sampling_stops_at_each_end_and_keeps_it(base):
         kept = response[:-1] if int(response[-1]) in (1, 5, 7) else response
         assert text == policy.tokenizer.decode(kept.tolist())
     assert _eos(policy, rollouts).passed
-    cut = make_records(rollouts, Short(), None, eos_token_ids=policy.eos_token_ids).truncated
+    cut = make_records(policy, rollouts, Short()).truncated
     assert cut.tolist() == [int(r[-1]) not in (1, 5, 7) for r in rollouts.response_ids]
     policy.eos_token_id = 1
     assert not _eos(policy, rollouts).passed

@@ -7,14 +7,17 @@ import pandas as pd
 from safetensors.numpy import save_file
 
 from isentrope.nouns.estimate import Estimate
+from isentrope.results.result import encode
 from isentrope.results.results import load_result
 from isentrope.runs.evaluation_folder import (
+    METRICS,
     TABLE,
     EvaluatedRow,
     EvaluationResult,
     RewardCounts,
     table_of,
 )
+from isentrope.system.files import write_json
 
 PROVENANCE = {"isentrope": "0.1.0", "python": "3.11.7", "seeds": {"E": 0, "U": 1}}
 UNIT = "nats per token"
@@ -284,7 +287,7 @@ def write_evaluation(folder, run, steps=(8, 16)):
     done = [evaluated(step) for step in steps]
     for result in done:
         (folder / result.checkpoint).mkdir()
-        result.save(folder / result.checkpoint / "metrics.json")
+        write_json(folder / result.checkpoint / METRICS, encode(result))
     table_of(done).to_csv(folder / TABLE)
     config = f"checkpoint:\n  checkpoint_path: {run}/training_state/step_*\n"
     (folder / "config.yaml").write_text(config)

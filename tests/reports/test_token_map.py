@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from isentrope.reports.panels.tokens import AROUND, PEAKS, SEQUENCES, token_map, visible
+from isentrope.reports.panels.attribution import AROUND, PEAKS, SEQUENCES, token_map, visible
 from isentrope.reports.read_run import read_run
 from tests.reports.made_up import influence, tables, write
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from isentrope.cli.main import app
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.runs.branch import UNCHANGED, BranchStudy, plan_branches, settings_in
 from isentrope.runs.branch_effects import START, EffectSums, effects
+from isentrope.runs.branch_study import UNCHANGED, BranchStudy, plan_branches, settings_in
 from isentrope.sampling.streams import seed_of_repeat
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.verbs import branch as verb

@@ -19,7 +19,7 @@ from isentrope.cli.tables import (
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import dump_config, load_config
 from isentrope.results.verbs import MEASURE, VERBS
-from isentrope.runs.branch import BranchStudy
+from isentrope.runs.branch_study import BranchStudy
 from isentrope.system.processes import rank
 from isentrope.system.progress import Progress
 from isentrope.verbs.kinds import KINDS, defaults, intention, load_any

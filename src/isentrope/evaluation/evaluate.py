@@ -156,11 +156,5 @@ def score_records(
         The records.
     """
     needs_scores = decoding == "sampled" and not set(metrics).isdisjoint(NEED_SCORES)
-    return make_records(
-        rollouts,
-        task,
-        score(policy, rollouts) if needs_scores else None,
-        eos_token_ids=policy.eos_token_ids,
-        right_above=right_above,
-        decode=policy.tokenizer.decode if policy.tokenizer is not None else None,
-    )
+    scores = score(policy, rollouts) if needs_scores else None
+    return make_records(policy, rollouts, task, scores, right_above=right_above)

@@ -8,7 +8,7 @@ the same settings are coupled (common random numbers).
 They become a table, one row each, from which every metric is computed.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import pandas as pd
@@ -28,23 +28,21 @@ TOKENS = ("response_ids", "logprobs", "entropies")
 
 
 def make_records(
+    policy: Policy,
     rollouts: Rollouts,
     task: Task,
-    scores: Scores | None,
+    scores: Scores | None = None,
     *,
-    eos_token_ids: Collection[int],
     right_above: float = 0.5,
-    decode: Callable[[list[int]], str] | None = None,
 ) -> pd.DataFrame:
     """Reward responses and collect them, with their scores, in a table.
 
     Args:
+        policy: Its tokens end responses; its tokenizer, if any, makes the texts of prompts.
         rollouts: n responses with texts.
         task: Rewards them; also judges their format, if it is a `FormattedTask`.
         scores: Scores of the same responses; None where no metric needs them.
-        eos_token_ids: Tokens that end a response.
         right_above: A response is correct if its reward is above this.
-        decode: Makes the text of a prompt from its ids; None for no text.
 
     Returns:
         Columns: prompt (number of the prompt draw), sample, key, reference, group (where prompts
@@ -56,6 +54,7 @@ def make_records(
     assert rollouts.rewards is not None
     n, texts = len(rollouts), rollouts.response_texts or []
     prompt = pd.Series(rollouts.prompt_index.tolist())
+    decode = None if policy.tokenizer is None else policy.tokenizer.decode
     format_of = task.format_reward if isinstance(task, FormattedTask) else None
     columns: dict[str, Any] = {
         "prompt": prompt,
@@ -65,7 +64,7 @@ def make_records(
         "prompt_text": [decode(p.tolist()) if decode else None for p in rollouts.prompt_ids],
         "text": texts,
         "length": rollouts.lengths.tolist(),
-        "truncated": [int(r[-1]) not in eos_token_ids for r in rollouts.response_ids],
+        "truncated": [int(r[-1]) not in policy.eos_token_ids for r in rollouts.response_ids],
         "reward": rollouts.rewards.tolist(),
         "right": (rollouts.rewards > right_above).tolist(),
         "format": pd.array([format_of(x) if format_of else None for x in texts], dtype="Float64"),

@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.words import has_interval, number, rows_of
+from isentrope.reports.words import number, rows_of
 from isentrope.system.formatting import power_of_ten
 
 COLOURS = {
@@ -149,13 +149,9 @@ def _with_errors(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
 
 def errors(estimates: Iterable[Estimate]) -> np.ndarray:
     """(2, m) lengths of intervals below and above the values; 0 where none holds the value."""
-    lengths = [
-        (e.value - e.ci_low, e.ci_high - e.value)
-        if has_interval(e) and e.ci_low <= e.value <= e.ci_high  # not so in a log that was edited
-        else (0.0, 0.0)
-        for e in estimates
-    ]
-    return np.array(lengths).T
+    lengths = np.array([(e.value - e.ci_low, e.ci_high - e.value) for e in estimates]).T
+    known = np.isfinite(lengths) & (lengths >= 0)  # not so in a log that was edited
+    return np.where(known.all(0), lengths, 0.0)
 
 
 def dashed(place: float, label: str, across: str = "y", dashes: Sequence[float] = (6, 2)) -> Mark:
@@ -220,12 +216,12 @@ def _furnish(axis: Any, label: str) -> None:
     """A label, and ticks with numbers."""
     axis.set_label_text(label)
     if axis.get_scale() != "linear":
-        axis.set_major_formatter(FuncFormatter(lambda value, _: power_of_ten(value)))
-        axis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+        axis.set_major_formatter(lambda value, _: power_of_ten(value))
+        axis.set_minor_formatter("")
     elif label:
         whole = label == STEP
         axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10], integer=whole))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+        axis.set_major_formatter(lambda value, _: number(value))
 
 
 @dataclass(frozen=True)

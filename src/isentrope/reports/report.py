@@ -12,7 +12,6 @@ from pathlib import Path
 from isentrope.reports.page import Column, Section, write_page
 from isentrope.reports.panel import Panel
 from isentrope.reports.panels import attribution, change, checks, curves, kernel, plane
-from isentrope.reports.panels.tokens import token_map
 from isentrope.reports.read_run import Reading, as_far_as_readable, read_run
 from isentrope.reports.verdict import verdict
 from isentrope.results.results import AuditResult, KernelResult
@@ -40,7 +39,7 @@ SECTIONS: tuple[tuple[str, str, str, tuple[Draw, ...]], ...] = (
         "tokens",
         "Which tokens did it?",
         "First-order influence of every token, per unit of η.",
-        (token_map, attribution.class_panels),
+        (attribution.token_map, attribution.class_panels),
     ),
     (
         "plane",

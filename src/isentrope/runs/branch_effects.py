@@ -27,7 +27,7 @@ from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.estimators.ratio import mean_over_repeats
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.verbs import RECORDS
-from isentrope.runs.branch import UNCHANGED
+from isentrope.runs.branch_study import UNCHANGED
 from isentrope.system.reading import read_table
 
 QUANTITIES = {"entropy_per_token": "nats per token", "reward": "reward"}

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -111,15 +111,6 @@ class EvaluationResult:
     made_from: dict[str, str] = field(default_factory=dict)
     verified: Annotated[bool, Field(exclude_if=bool)] = True
 
-    def save(self, file: Path) -> None:
-        """Write metrics.json."""
-        write_json(file, encode(self))
-
-    @classmethod
-    def load(cls, file: Path) -> EvaluationResult:
-        """Read metrics.json."""
-        return decode(cls, read_json(file, "Remove the folder to evaluate it again."), file)
-
 
 TABLE = "consolidated_metrics.csv"
 
@@ -163,7 +154,8 @@ class StepFolder:
         if not done and (self._chunks.exists() or not (self.path / METRICS).is_file()):
             return None
         verify(self.path)
-        result = EvaluationResult.load(self.path / METRICS)
+        file = self.path / METRICS
+        result = decode(EvaluationResult, read_json(file, _CURE), file)
         require_own_name(self.path, result.checkpoint)
         return result
 
@@ -232,7 +224,7 @@ class StepFolder:
     def finish(self, records: pd.DataFrame, result: EvaluationResult) -> None:
         """Write the step's tables and their manifest, which says it is done; let the chunks go."""
         write_bytes(self.path / "records.parquet", parquet(records))
-        replace(result, made_from=dict(self.made_from)).save(self.path / METRICS)
+        write_json(self.path / METRICS, encode(result))
         write_manifest(self.path)
         self.remove_chunks()
 

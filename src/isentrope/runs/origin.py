@@ -82,8 +82,7 @@ def checkpoint_digests(
         parts["model settings"] = _of_names(folder, _MODEL)
     speaks = folder if (folder / "tokenizer_config.json").is_file() else base
     parts["tokenizer"] = _of_names(speaks, _TOKENIZER)
-    contract = folder / CONTRACT
-    return parts | {"contract": _of_files([contract]) if contract.is_file() else NOTHING}
+    return parts | {"contract": _of_names(folder, [CONTRACT])}
 
 
 def require_of_run(run: Path, what: Path, checkpoint: str, made_from: Digests) -> None:
@@ -138,10 +137,8 @@ def data_digest(path: str | Path | None) -> str:
     if path is None:
         return NOTHING
     where = _present(path)
-    if where.is_file():
-        return _of_files([where])
-    files = (p for p in where.rglob("*") if p.is_file() and not p.name.startswith("."))
-    return _of_files(sorted(files))
+    inside = (p for p in where.rglob("*") if p.is_file() and not p.name.startswith("."))
+    return _of_files([where] if where.is_file() else sorted(inside))
 
 
 def task_digest(*names: str | None) -> str:
@@ -191,10 +188,9 @@ def _of_files(files: Iterable[Path]) -> str:
 def measurement_origin(config: MeasureConfig, checkpoint: Path, optimizer: Path) -> Digests:
     """Digests, by part, of what the results of one item of a study are made from."""
     settings, batch, where = of_measurement(config), config.batch_config, config.checkpoint
-    names = optimizer.parent / SIDECAR
     return {
         **checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub),
-        "optimizer": _of_files([optimizer, names] if names.is_file() else [optimizer]),
+        "optimizer": _of_names(optimizer.parent, [optimizer.name, SIDECAR]),
         **{part: data_digest(settings[key]) for part, key in DATA_OF_MEASURE.items()},
         "task": task_digest(batch.dataset_name, batch.U_dataset_name),
         "settings": _settings_digest(config, settings),

@@ -135,13 +135,10 @@ def _influences(items: list[Item]) -> dict[str, Tensor]:
     tables = [Tables(item.target) for item in items]
     if not all("influences" in of for of in tables):
         return {}
-    repeats = [
-        of["influences"].sort_values("prompt").groupby("quantity", sort=False)["influence"]
-        for of in tables
-    ]
-    columns = [{str(q): x.to_list() for q, x in by_quantity} for by_quantity in repeats]
-    shared = [q for q in columns[0] if len({len(of.get(q, ())) for of in columns}) == 1]
-    return {q: torch.tensor([of[q] for of in columns]).double() for q in shared}
+    every = pd.concat([of["influences"].assign(repeat=r) for r, of in enumerate(tables)])
+    wide = every.pivot(index=["quantity", "repeat"], columns="prompt", values="influence")
+    found = {str(q): torch.tensor(rows.to_numpy()) for q, rows in wide.groupby("quantity")}
+    return {q: phi for q, phi in found.items() if len(phi) == len(items)}
 
 
 def means_over_repeats(

@@ -19,8 +19,8 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.config.values import existing, inputs_of
-from isentrope.runs.branch import BranchStudy, Planned, Start, plan_branches
 from isentrope.runs.branch_effects import Effect, EffectSums, effects, table
+from isentrope.runs.branch_study import BranchStudy, Planned, Start, plan_branches
 from isentrope.runs.folder import noted_if_interrupted, one_writer
 from isentrope.runs.identity import CONFIG
 from isentrope.system.file_contents import csv

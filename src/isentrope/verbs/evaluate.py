@@ -271,6 +271,7 @@ class _Evaluator:
             temperature=self.config.sampling.temperature,
             max_new_tokens=self.config.sampling.max_new_tokens,
             rows=tuple(rows),
+            made_from=step.made_from,
             verified=verifying(),
         )
         return pd.concat(tables, ignore_index=True), result

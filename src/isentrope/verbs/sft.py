@@ -20,9 +20,13 @@ from typing import Any
 from isentrope.config.train import DataConfig, FineTuningConfig, SftConfig
 from isentrope.config.trl import sft_options
 from isentrope.config.values import inputs_of
-from isentrope.evaluation.evaluate import score_records
 from isentrope.evaluation.metrics import Metric, estimate_metrics
-from isentrope.evaluation.responses import choose_prompts, draw_responses, random_numbers
+from isentrope.evaluation.responses import (
+    choose_prompts,
+    draw_responses,
+    make_records,
+    random_numbers,
+)
 from isentrope.models.requirements import active_dropout
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.language_model import Policy
@@ -90,7 +94,7 @@ def adherence_of(
         metrics: list[Metric] = ["reward", "truncated"]
         if isinstance(task, FormattedTask):
             metrics.append("format")
-        records = score_records(policy, responses, task, metrics, "greedy", right_above=0.5)
+        records = make_records(policy, responses, task)
         return estimate_metrics(records, metrics, (1,), sampled=False)
 
     return adherence
