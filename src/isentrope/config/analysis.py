@@ -11,11 +11,13 @@ from isentrope.config.stages import Refusals, Section
 from isentrope.config.values import (
     Count,
     Name,
+    NonEmpty,
     NotNegative,
     Pattern,
     Positive,
     Real,
     Settings,
+    Several,
     Share,
     Whole,
 )
@@ -33,7 +35,7 @@ class ControlConfig(Section):
     """Target entropy; without one the strength is constant."""
     feedback: Gains = Gains()
     """Gains of the feedback from the distance to the target to the strength."""
-    options: Settings = Field(default_factory=dict)
+    options: Settings = Field({})
     """Settings of the control."""
 
     def refusals(self) -> Refusals:
@@ -63,9 +65,9 @@ class TrialConfig(Section):
 
     controls: list[Name] | None = None
     """Controls to try; null: every one that acts while the batch is on-policy."""
-    strengths: Annotated[list[Positive], Field(min_length=1)] | None = None
+    strengths: NonEmpty[Positive] | None = None
     """Multiples of each control's default strength; null: those that suit each."""
-    options: dict[str, Settings] = Field(default_factory=dict)
+    options: dict[str, Settings] = Field({})
     """Settings of the controls, by name."""
     size: Annotated[Count, Field(ge=8)] = 256
     """Responses of the controls' own E, for those that need one; others than those of E."""
@@ -101,7 +103,7 @@ class AnalysisConfig(Section):
     """Fresh responses to each prompt of U: influence by same and other prompts, and block FU."""
     gradient_backend: GradientBackend = "hooks"
     """Per-sequence gradients: by hooks, or loop: a backward pass each, for any kind of layer."""
-    top: Annotated[list[Share], Field(min_length=1)] = Field(default=[0.0002, 0.02, 0.2])
+    top: NonEmpty[Share] = Field([0.0002, 0.02, 0.2])
     """Shares of tokens whose overlap between proxy and influence is audited."""
     class_share: Share = 0.02
     """Share of tokens that is unlikely in the table of classes."""
@@ -138,9 +140,7 @@ class EntropiesConfig(Section):
 class KernelConfig(Section):
     """The Fisher kernel: which blocks, under which P, and how gradients are held."""
 
-    blocks: Annotated[list[Literal["UU", "EU", "FU", "EE"]], Field(min_length=1)] = Field(
-        default=["UU"]
-    )
+    blocks: NonEmpty[Literal["UU", "EU", "FU", "EE"]] = Field(["UU"])
     """Blocks; F are analysis.share_responses fresh responses to each of U's prompts."""
     preconditioned: bool = True
     """Use the step's preconditioner P; false: P = 1."""
@@ -152,7 +152,7 @@ class KernelConfig(Section):
     """Where they are held, and with them the gradients of the error groups of influence."""
     rank: Whole = 5
     """Leading eigenpairs in the block model."""
-    clusters: Annotated[Count, Field(ge=2)] | None = None
+    clusters: Several | None = None
     """Clusters of sequences; null: as many as prompts of U."""
     right_above: Real = 0.5
     """A response is correct if its reward is above this."""

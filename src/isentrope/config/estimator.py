@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from isentrope.config.stages import Refusals, Section
-from isentrope.config.values import Count, Name, Order, Positive, Rate, Share
+from isentrope.config.values import Count, Name, NonEmpty, Order, Positive, Rate, Share
 from isentrope.estimators.functional import EstimatorOptions
 from isentrope.trainers.fields import require_known_settings
 from isentrope.update.objective import ADVANTAGES_OF, Objective
@@ -26,7 +26,7 @@ class EstimatorConfig(Section):
     """Measure at every rate of eta_list; false: at single_eta only."""
     single_eta: Rate | None = None
     """The learning rate of interest, also part of a sweep; null: the optimizer's own."""
-    eta_list: Annotated[list[Rate], Field(min_length=1)] | None = None
+    eta_list: NonEmpty[Rate] | None = None
     """Learning rates of the sweep; null: 1/8 to 4 times the rate of interest."""
     functional: Literal["per_token", "per_sequence"] = "per_token"
     """Entropy per token (h) or per sequence (H)."""

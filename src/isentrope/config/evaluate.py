@@ -6,9 +6,7 @@ run in the same way.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from isentrope.config.measure import PolicyConfig
 from isentrope.config.stages import (
@@ -19,7 +17,17 @@ from isentrope.config.stages import (
     Section,
     TaskConfig,
 )
-from isentrope.config.values import Count, FileName, Name, PathText, Real, Seed, Settings, Share
+from isentrope.config.values import (
+    Count,
+    FileName,
+    Name,
+    NonEmpty,
+    PathText,
+    Real,
+    Seed,
+    Settings,
+    Share,
+)
 from isentrope.evaluation.metrics import METRICS, Metric, powers_of_two, require_tries
 
 
@@ -33,13 +41,13 @@ class EvaluationData(TaskConfig):
 class EvaluationProfile(Section):
     """What is estimated, from how many responses to which prompts."""
 
-    metrics: Annotated[list[Metric], Field(min_length=1)] | None = None
+    metrics: NonEmpty[Metric] | None = None
     """Metrics of docs/evaluation.md; null: all (format where the task knows one)."""
     n_prompts: Count | None = None
     """Number of prompts, a random subset fixed by the seed; null: the whole split."""
     samples_per_prompt: Count = 8
     """Responses sampled to each prompt."""
-    ks: Annotated[list[Count], Field(min_length=1)] | None = None
+    ks: NonEmpty[Count] | None = None
     """The k of pass@k, each at most samples_per_prompt; null: 1, 2, 4, ... as far as they go."""
     greedy: bool = True
     """Also one greedy response per prompt."""

@@ -28,9 +28,11 @@ from isentrope.config.stages import (
 from isentrope.config.values import (
     Count,
     Name,
+    NonEmpty,
     PathText,
     Seed,
     Settings,
+    Several,
     Whole,
 )
 from isentrope.sampling.tasks import Task
@@ -115,7 +117,7 @@ class CheckpointConfig(PolicyConfig):
 
     optimizer_path: PathText | None = None
     """Optimizer state, a file or its folder; null: optimizer.pt in the checkpoint folder."""
-    trainable: Annotated[list[Name], Field(min_length=1)] | None = None
+    trainable: NonEmpty[Name] | None = None
     """Names of what was trained, with * and ?; null: the whole adapter, or all weights."""
     master_weights: bool = False
     """true: training kept a float32 copy of 16-bit weights, so its steps were not rounded."""
@@ -144,7 +146,7 @@ class BatchConfig(PromptsConfig):
     """Responses per prompt of E; the design effect of variance is what more than one costs."""
     B_U: Count = 32
     """Size of U: prompt groups that have an advantage."""
-    G: Annotated[Count, Field(ge=2)] = 8
+    G: Several = 8
     """Responses per prompt group of U."""
     fixed_prompts: bool | Literal["E"] = False
     """true: the first B_E and B_U prompts of the splits; E: E's alone; false: random. Errors count

@@ -23,6 +23,7 @@ from isentrope.config.values import (
     Rate,
     Seed,
     Settings,
+    Several,
     Share,
     Temperature,
     Whole,
@@ -79,7 +80,7 @@ class TrainingConfig(Section):
     """Peak learning rate; its schedule is trainer.lr_scheduler_type, constant by default."""
     prompts_per_step: Count = 32
     """Prompt groups per update, over all processes; each has an advantage."""
-    group_size: Annotated[Count, Field(ge=2)] = 8
+    group_size: Several = 8
     """Responses per prompt group."""
     micro_batch: Count | None = None
     """Prompt groups per backward pass, on each process; null: all of the process at once."""
@@ -125,7 +126,7 @@ class ProbeConfig(Section):
     """Steps from one reading to the next; the first step has one."""
     log_every: Count | None = None
     """Also predict every so many steps, by the gradient of the last reading; null: never."""
-    size: Annotated[Count, Field(ge=2)] = 32
+    size: Several = 32
     """Held-out prompts per reading, one response each."""
     functional: Literal["per_token", "per_sequence"] = "per_token"
     """Entropy per token (h) or per sequence (H)."""
@@ -206,7 +207,7 @@ class TrainConfig(Section):
     alarm: AlarmConfig = AlarmConfig()
     noise_scale: NoiseScaleConfig = NoiseScaleConfig()
     control: ControlConfig = ControlConfig()
-    trainer: Settings = Field(default_factory=dict)
+    trainer: Settings = Field({})
     """Any other field of TRL's GRPOConfig."""
     output: RunConfig = RunConfig()
     provenance: Settings | None = None
@@ -248,7 +249,7 @@ class SftConfig(Section):
     model: ModelConfig
     data: DataConfig = DataConfig()
     fine_tuning: FineTuningConfig = FineTuningConfig()
-    trainer: Settings = Field(default_factory=dict)
+    trainer: Settings = Field({})
     """Any other field of TRL's SFTConfig."""
     output: TrackedConfig = TrackedConfig()
     provenance: Settings | None = None

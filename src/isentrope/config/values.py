@@ -28,6 +28,7 @@ PATHS = {
 }
 """Keys that hold paths, by section."""
 
+T = TypeVar("T")
 Config = TypeVar("Config", bound=BaseModel)
 
 
@@ -203,11 +204,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
+NonEmpty = Annotated[list[T], Field(min_length=1)]
 Settings = Annotated[dict[str, Any], BeforeValidator(_plain)]
 """Values of any kind, by name."""
 
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 Whole = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+Several = Annotated[Count, Field(ge=2)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 Order = Annotated[Literal[0, 1, 2], BeforeValidator(_no_truth_value)]
 
