@@ -30,15 +30,12 @@ MAX_DEPTH = 40
 MAX_INTEGER = 2**63 - 1
 
 _SCALARS = {
-    "int": (r"^[-+]?(0|[1-9][0-9]*)$", "-+0123456789"),
-    "float": (
-        r"^[-+]?((\d+\.\d*|\.\d+)([eE][-+]?\d+)?|\d+[eE][-+]?\d+)$",
-        "-+.0123456789",
-    ),
-    "bool": (r"^(true|True|TRUE|false|False|FALSE)$", "tTfF"),
-    "null": (r"^(~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    "int": r"^[-+]?(0|[1-9][0-9]*)$",
+    "float": r"^[-+]?((\d+\.\d*|\.\d+)([eE][-+]?\d+)?|\d+[eE][-+]?\d+)$",
+    "bool": r"^(true|True|TRUE|false|False|FALSE)$",
+    "null": r"^(~|null|Null|NULL|)$",
 }
-"""What is no text: its spellings, and the characters that they begin with."""
+"""Spellings of what is no text."""
 
 
 class ConfigError(IsentropeError, ValueError):
@@ -49,23 +46,19 @@ class _Loader(yaml.SafeLoader):
     """YAML without tags, in which a number has one spelling."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012  those of `_SCALARS` alone
-    where = ""
-
-    def __init__(self, text: str, where: str) -> None:
-        super().__init__(text)
-        self.where, self._depth = where, 0
+    depth = 0
 
     def compose_node(self, parent, index):
         event = self.peek_event()
         if isinstance(event, yaml.AliasEvent):  # which may stand for itself, or for very much
-            raise self._refusal(event, "an alias (*name) is not read: write the value out")
+            raise _refusal(event, "an alias (*name) is not read: write the value out")
         if getattr(event, "tag", None) is not None:
-            raise self._refusal(event, "a tag is not read: leave it out")
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise self._refusal(event, f"more than {MAX_DEPTH} levels are nested")
+            raise _refusal(event, "a tag is not read: leave it out")
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise _refusal(event, f"more than {MAX_DEPTH} levels are nested")
         node = super().compose_node(parent, index)
-        self._depth -= 1
+        self.depth -= 1
         return node
 
     def construct_mapping(self, node, deep=False):
@@ -74,9 +67,9 @@ class _Loader(yaml.SafeLoader):
             key = key_node.value
             if key_node.tag != "tag:yaml.org,2002:str":
                 words = brief(key) if isinstance(key, str) else "a list or mapping"
-                raise self._refusal(key_node, f"a key must be a text, and {words} is not: quote it")
+                raise _refusal(key_node, f"a key must be a text, and {words} is not: quote it")
             if key in content:
-                raise self._refusal(key_node, f"the key {brief(key)} is given twice")
+                raise _refusal(key_node, f"the key {brief(key)} is given twice")
             content[key] = self.construct_object(value_node, deep=True)
         return content
 
@@ -87,14 +80,14 @@ class _Loader(yaml.SafeLoader):
         if kind == "bool":
             return text.lower() == "true"
         if kind == "int" and (len(text) > 20 or abs(int(text)) > MAX_INTEGER):
-            raise self._refusal(node, "a number has more than 63 bits")
+            raise _refusal(node, "a number has more than 63 bits")
         if not math.isfinite(float(text)):
-            raise self._refusal(node, f"{brief(text)} is not a finite number")
+            raise _refusal(node, f"{brief(text)} is not a finite number")
         return written(text)
 
-    def _refusal(self, place: Any, words: str) -> ConfigError:
-        line = place.start_mark.line + 1
-        return ConfigError(f"{self.where}, near line {line}: {words}.")
+
+def _refusal(place: Any, words: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=words, problem_mark=place.start_mark)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -104,11 +97,11 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-for _kind, (_pattern, _first) in _SCALARS.items():
+for _kind, _pattern in _SCALARS.items():
     _tag = f"tag:yaml.org,2002:{_kind}"
-    _Loader.add_implicit_resolver(_tag, re.compile(_pattern), list(_first))
+    _Loader.add_implicit_resolver(_tag, re.compile(_pattern), None)
     _Loader.add_constructor(_tag, _Loader.construct_value)
-    _Dumper.add_implicit_resolver(_tag, re.compile(_pattern), list(_first))
+    _Dumper.add_implicit_resolver(_tag, re.compile(_pattern), None)
 
 
 def parse(text: str, where: str) -> Any:
@@ -125,16 +118,12 @@ def parse(text: str, where: str) -> Any:
         ConfigError: If it is not one document of strict YAML.
     """
     try:
-        loader = _Loader(text, where)
-        try:
-            return loader.get_single_data()
-        finally:
-            loader.dispose()
+        return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)  # without the text itself
         what = getattr(error, "problem", None) or " ".join(str(error).split())
-        words = f"{what}, line {mark.line + 1}" if mark else what
-        raise ConfigError(f"{where} is not YAML: {shortened(words)}.") from error
+        place = f"{where}, near line {mark.line + 1}," if mark else where
+        raise ConfigError(f"{place} is not YAML that is read here: {shortened(what)}.") from error
 
 
 def yaml_text(path: Path) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,13 +56,7 @@ def sort_metadata(path: Path) -> None:
 
 def finite(content: Any) -> Any:
     """A copy of plain values with None for every number that JSON cannot hold."""
-    if isinstance(content, Mapping):
-        return {str(key): finite(value) for key, value in content.items()}
-    if isinstance(content, (list, tuple)):
-        return [finite(value) for value in content]
-    if isinstance(content, float) and not math.isfinite(content):
-        return None
-    return content
+    return json.JSONDecoder(parse_constant=lambda _: None).decode(json.dumps(content))
 
 
 _ALSO = {"double": ("int64",)}
