@@ -93,12 +93,9 @@ def verify(folder: str | Path) -> str | None:
         whole = any((inner / name).exists() for name in (MANIFEST, MARKER))
         if whole and not inner.name.startswith(".") and not inner.is_symlink():
             verify(inner)
-    path = folder / MANIFEST
-    if not _is_ours(path):
-        _require_made_elsewhere(folder)
+    if (listed := _listed(folder)) is None:
         _say_unverified(folder)
         return None
-    listed = _listed(path)
     for name, entry in listed.items():
         _require_unchanged(folder / name, entry)
     for file in files_below(folder):
@@ -123,20 +120,13 @@ def verify_file(path: str | Path) -> None:
     if not verifying() or path.name == MANIFEST or not path.is_file():
         return
     for folder in path.parents[:2]:
-        manifest, name = folder / MANIFEST, path.relative_to(folder)
-        if _is_ours(manifest):
-            if entry := _listed(manifest).get(name.as_posix()):
+        name = path.relative_to(folder)
+        if any(part.startswith(".") for part in name.parts):  # such files are not listed
+            return
+        if (listed := _listed(folder)) is not None:
+            if entry := listed.get(name.as_posix()):
                 _require_unchanged(path, entry)
             return
-        if not any(part.startswith(".") for part in name.parts):  # such files are not listed
-            _require_made_elsewhere(folder)
-
-
-def _require_made_elsewhere(folder: Path) -> None:
-    """Refuse a folder of ours whose manifest was removed."""
-    path = folder / MANIFEST
-    if (folder / MARKER).exists() and not path.exists():
-        raise FileError(f"{path} is missing, which was written ({MARKER} says so): {_CURE}.")
 
 
 def _require_unchanged(path: Path, entry: Mapping[str, Any]) -> None:
@@ -170,16 +160,15 @@ def file_digest(path: Path) -> str:
     return read_once(path, sha256_of_file)
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether a manifest of isentrope is there: other tools use the name too."""
+def _listed(folder: Path) -> dict[str, dict[str, Any]] | None:
+    """What the manifest of a folder lists; None where the folder was made elsewhere."""
+    path = folder / MANIFEST
     require_regular(path)
-    if (path.parent / MARKER).exists() or not path.is_file():
-        return path.exists()
-    with path.open("rb") as file:
-        return MANIFEST_SCHEMA.encode() in file.read(200)
-
-
-def _listed(path: Path) -> dict[str, dict[str, Any]]:
+    if (folder / MARKER).exists():
+        if not path.exists():
+            raise FileError(f"{path} is missing, which was written ({MARKER} says so): {_CURE}.")
+    elif not path.is_file() or not _is_ours(path):
+        return None
     try:
         return read_once(path, _parsed)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -187,6 +176,12 @@ def _listed(path: Path) -> dict[str, dict[str, Any]]:
             f"{path} is damaged{_line_ends(path)}, or is not a manifest of isentrope, so the "
             f"folder cannot be verified: {_CURE}.",
         ) from error
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a manifest is one of isentrope: other tools use the name too."""
+    with path.open("rb") as file:
+        return MANIFEST_SCHEMA.encode() in file.read(200)
 
 
 def _parsed(path: Path) -> dict[str, dict[str, Any]]:
