@@ -61,8 +61,21 @@ class Ranks:
                 _sum(tensor)
 
     def from_first(self, work: Callable[[], T]) -> T:
-        """What a function returns on the first of them, as `from_first`."""
-        return work() if self.size == 1 else from_first(work)
+        """What a function returns on the first of them, on all of them; it runs on no other.
+
+        Args:
+            work: Called by the first process; it must not wait for others.
+
+        Returns:
+            What it returned there; anything that can be pickled.
+
+        Raises:
+            Exception: On the first process, what `work` raised.
+            OtherProcessError: On the others, with its words.
+        """
+        if self.size == 1:
+            return work()
+        return cast(T, gather(together(lambda: None if self.own else work()))[0])
 
     def all_of(self, content: list[T]) -> list[T]:
         """The lists of all processes, one after the other."""
@@ -238,24 +251,6 @@ def together(work: Callable[[], T]) -> T:
         if sentence:
             raise OtherProcessError(f"Process {number} failed: {sentence}")
     return result
-
-
-def from_first(work: Callable[[], T]) -> T:
-    """What a function returns on the first process, on all of them; it runs on no other.
-
-    Args:
-        work: Called by the first process; it must not wait for others.
-
-    Returns:
-        What it returned there; anything that can be pickled.
-
-    Raises:
-        Exception: On the first process, what `work` raised.
-        OtherProcessError: On the others, with its words.
-    """
-    if world_size() == 1:
-        return work()
-    return cast(T, gather(together(lambda: work() if rank() == 0 else None))[0])
 
 
 def barrier() -> None:

@@ -128,8 +128,7 @@ def read_training_arguments(path: Path) -> SavedArguments:
         if not isinstance(content := loaded.value, Inert):
             raise ValueError(f"it holds a {type(content).__name__}, not training arguments")
     state = content.attributes()
-    fields = {key: _plain(value) for key, value in state.items()}
-    fields = {k: v for k, v in fields.items() if v is not _OPAQUE and not any(secrets_in({k: v}))}
+    fields = {k: v for k, v in _plain(state).items() if not any(secrets_in({k: v}))}
     distributed = state.get("distributed_state")
     held = distributed.attributes() if isinstance(distributed, Inert) else {}
     number = held.get("num_processes")

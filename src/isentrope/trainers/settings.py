@@ -18,7 +18,7 @@ from pydantic import Field
 from isentrope.nouns.rollouts import saved_length
 from isentrope.recording.contract import contract_of
 from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
-from isentrope.system.reading import parse_json, read_arrow, read_json, read_schema, read_text
+from isentrope.system.reading import parse_json, read_arrow, read_json, read_text
 from isentrope.trainers.arguments import (
     TRAINING_ARGS,
     VERL_SETTINGS,
@@ -152,29 +152,28 @@ def read_training_settings(
     Returns:
         The settings; empty if no file contains any.
     """
-    keys: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-
-    def add(settings: Mapping[str, Any], source: str) -> None:
-        for key in settings.keys() - keys.keys():
-            keys[key], sources[key] = settings[key], source
-
     contract = contract_of(checkpoint)
     plain, arguments = contract.get("plain_objective"), None
     named = contract.get("control") and plain in OBJECTIVES
     without = plain if named and (drawn if objective is None else objective == plain) else None
-    add(_contract_keys({**contract, "objective": without} if without else contract), CONTRACT)
-    trained = keys.get(_OBJECTIVE)
+    of_contract = _contract_keys({**contract, "objective": without} if without else contract)
+    found = {CONTRACT: of_contract}
     for name, read in (
         (TRAINING_ARGS, read_training_arguments),
         (VERL_SETTINGS, read_verl_settings),
     ):
         if (path := checkpoint / name).is_file():
             arguments = read(path)
-            add(_argument_keys(arguments, trained), name)
+            found[name] = _argument_keys(arguments, of_contract.get(_OBJECTIVE))
     if (path := checkpoint / TRAINER_STATE).is_file():  # transformers writes NaN into it
         state = read_json(path, "Restore it, or remove it.", finite=False)
-        add(_contract_keys(state), TRAINER_STATE)
+        found[TRAINER_STATE] = _contract_keys(state)
+    keys, sources = dict[str, Any](), dict[str, str]()
+    for source, settings in reversed(
+        found.items()
+    ):  # the first file that has a key has the last word
+        keys |= settings
+        sources |= dict.fromkeys(settings, source)
     replayable, step = contract.get("replayable", True), CheckpointFolder(checkpoint).step
     return TrainingSettings(keys, sources, replayable, arguments, without, step)
 
@@ -189,16 +188,16 @@ def _contract_keys(contract: Mapping[str, Any]) -> dict[str, Any]:
 def _argument_keys(arguments: SavedArguments, objective: str | None) -> dict[str, Any]:
     """Keys of the configuration and their values, from a trainer's arguments."""
     a, trainer = arguments.fields, arguments.trainer
-    keys: dict[str, Any] = {"estimator.max_grad_norm": a.get("max_grad_norm") or None}
+    clipping = {"estimator.max_grad_norm": a.get("max_grad_norm") or None}  # null: none
     if trainer == "sft":
-        return keys | {_OBJECTIVE: SFT, "sampling.temperature": 1.0}
+        return clipping | {_OBJECTIVE: SFT, "sampling.temperature": 1.0}
     if trainer == "other":
-        return keys
+        return clipping
     loss = objective or ("rloo" if trainer == "rloo" else a.get("loss_type", "grpo"))
     low = a.get("epsilon")
     high = low if a.get("epsilon_high") is None else a["epsilon_high"]
     scaled = _SCALED.get(a.get("scale_rewards", "group"))
-    keys |= {
+    keys: dict[str, Any] = {
         "sampling.temperature": a.get("temperature"),
         "sampling.max_new_tokens": a.get("max_completion_length"),
         "batch_config.G": a.get("num_generations"),
@@ -212,8 +211,7 @@ def _argument_keys(arguments: SavedArguments, objective: str | None) -> dict[str
         keys["estimator.max_response_length"] = length
     if arguments.processes > 1 or a.get("gradient_accumulation_steps", 1) > 1:
         keys["estimator.micro_batch"] = a.get("per_device_train_batch_size")
-    nullable = "estimator.max_grad_norm"  # null means no clipping
-    return {key: value for key, value in keys.items() if value is not None or key == nullable}
+    return clipping | {key: value for key, value in keys.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -255,9 +253,9 @@ def first_row(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     if path.suffix == ".parquet":
-        names = read_schema(path).names
-        steps = read_arrow(path)["step"].to_pylist() if "step" in names else []
-        return dict.fromkeys(names) | {"step": steps[0] if steps else None}
+        table = read_arrow(path)
+        rows = table.slice(0, 1).to_pylist()
+        return rows[0] if rows else dict.fromkeys(table.column_names)
     try:
         first = parse_json(read_text(path).partition("\n")[0])
     except ValueError:

@@ -27,7 +27,7 @@ from isentrope.runs.study import Item, Run, writing_study
 from isentrope.runs.study_table import write_study
 from isentrope.system.files import whole_folder
 from isentrope.system.manifest import verification
-from isentrope.system.processes import from_first, join_processes, world_size
+from isentrope.system.processes import all_ranks, join_processes, world_size
 from isentrope.system.progress import Clock
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.plan import require_memory
@@ -84,9 +84,9 @@ def run_verb(
             log.info("%s of %s", verb.name, item.subject.path)
             keep = partial(study.keep, config)
             result = _run_item(verb, item, draw, prepare, keep)
-            from_first(partial(result.finish, result, study.folder / "logs"))
-        from_first(lambda: write_study(verb, study))
-        return from_first(study.run)
+            all_ranks().from_first(partial(result.finish, result, study.folder / "logs"))
+        all_ranks().from_first(lambda: write_study(verb, study))
+        return all_ranks().from_first(study.run)
 
 
 def _run_item(
@@ -129,5 +129,5 @@ def _run_item(
                 ready.U.save(here / "U.parquet")
             keep_configuration()  # a folder of results is the last thing that appears
 
-    from_first(save)
+    all_ranks().from_first(save)
     return result

@@ -37,7 +37,7 @@ from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
 from isentrope.system.memory import is_lack_of_memory
-from isentrope.system.processes import barrier, from_first, join_processes, rank
+from isentrope.system.processes import all_ranks, barrier, join_processes, rank
 from isentrope.training.checkpoints import StopAt, TrainingDivergedError, require_resumable
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs.prepare_training import prepare_training
@@ -98,7 +98,7 @@ def branch(
     files = RunFiles(config.output.directory)
     with one_writer(files.folder, [start, *inputs_of(config)]):
         require_no_run(files, "train")
-        from_first(lambda: begin_branch(start, parent, files, changed))
+        all_ranks().from_first(lambda: begin_branch(start, parent, files, changed))
         new = config.model_copy(update={"provenance": None})
         return _go_on(files, new, until)
 

@@ -9,24 +9,24 @@ import torch
 from huggingface_hub import save_torch_state_dict
 from torch import Tensor
 
+from isentrope.system.checkpoint_folder import ADAPTER_CONFIG
 from isentrope.system.files import whole_folder, write_json
 from isentrope.system.inert import without_stand_ins
 from isentrope.system.outputs import require_apart
 from isentrope.system.reading import read_json, reading
-from isentrope.trainers.arguments import VERL_SETTINGS, read_verl_settings
+from isentrope.trainers.arguments import TRAINING_ARGS, VERL_SETTINGS, read_verl_settings
 from isentrope.trainers.convert.deepspeed import read_deepspeed
 from isentrope.trainers.convert.distributed import read_dcp, read_fsdp
 from isentrope.trainers.convert.gathered import Gathered, described_model
 from isentrope.trainers.convert.verl import read_verl
+from isentrope.trainers.settings import TRAINER_STATE
 from isentrope.update.parameter_names import plain_name, unwrapped
 
-ADAPTER = "adapter_config.json"
 _KEPT = (
-    *("config.json", ADAPTER, "generation_config.json", "*token*", "vocab*", "merges.txt"),
+    *("config.json", ADAPTER_CONFIG, "generation_config.json", "*token*", "vocab*", "merges.txt"),
     *("*.model", "chat_template*"),
 )
 """Beside the weights: configuration and tokenizer."""
-TRAINING_ARGS, TRAINER_STATE = "training_args.bin", "trainer_state.json"
 _OF_TRAINING = (TRAINING_ARGS, TRAINER_STATE, "scheduler.pt")
 """What the verbs read of a trainer's settings."""
 
@@ -85,13 +85,15 @@ def convert(
         read_verl_settings(Path(run_settings))
     gathered = _read(folder)
     places = [gathered.config, folder] if model is None else [Path(model)]
-    known = (x for x in places if x and any((x / n).is_file() for n in ("config.json", ADAPTER)))
+    known = (
+        x for x in places if x and any((x / n).is_file() for n in ("config.json", ADAPTER_CONFIG))
+    )
     if (config := next(known, None)) is None:
         raise FileNotFoundError(
-            f"{model or folder} has no config.json or {ADAPTER}: give --model, the folder of the "
-            "base model that was trained, or of an adapter of the same shape."
+            f"{model or folder} has no config.json or {ADAPTER_CONFIG}: give --model, the folder of "
+            "the base model that was trained, or of an adapter of the same shape."
         )
-    adapter = (config / ADAPTER).is_file()
+    adapter = (config / ADAPTER_CONFIG).is_file()
     weights = {unwrapped(name): tensor for name, tensor in gathered.weights.items()}
     weights = _adapter_weights(weights, gathered) if adapter else _model_weights(weights, config)
     with whole_folder(out) as here:
