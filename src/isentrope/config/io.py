@@ -58,10 +58,9 @@ def load_config(
         content = located(read_yaml(Path(source)), Path(source).parent)
     for section, keys in FORMER.items():
         if isinstance(given := content.get(section), Mapping):
-            idle = {key for key, value in keys.items() if key in given and given[key] == value}
-            content[section] = {key: value for key, value in given.items() if key not in idle}
+            content[section] = {k: v for k, v in given.items() if k not in keys or v != keys[k]}
     for override in overrides:
-        content = _override(content, override)
+        _set(content, override)
     _require_no_secrets(content)
     try:
         return root.model_validate(content)
@@ -121,28 +120,25 @@ def key_of(override: str) -> str:
     return override.partition("=")[0].strip()
 
 
-def _override(content: dict[str, Any], override: str) -> dict[str, Any]:
+def _set(content: dict[str, Any], override: str) -> None:
+    """Set a key in the content of a configuration."""
     _, equals, value = override.partition("=")
     keys = key_of(override).split(".")
     if not equals or not all(keys):
         raise ConfigError(f"--set {brief(override)} is not of the form section.key=value.")
-    new = dict(content)
-    here = new
     for key in keys[:-1]:
-        inner = here.get(key)
+        inner = content.get(key)
         if inner is not None and not isinstance(inner, Mapping):
             raise ConfigError(f"--set {brief(override)}: {key!r} is a value, not a section.")
-        here[key] = dict(inner or {})
-        here = here[key]
-    here[keys[-1]] = parse(value, f"--set {brief(override)}")
-    return new
+        content[key] = dict(inner or {})
+        content = content[key]
+    content[keys[-1]] = parse(value, f"--set {brief(override)}")
 
 
 def _sentence(error: ValidationError, root: type[BaseModel]) -> str:
     """The first complaint, an unknown key before others, as one sentence."""
-    problems = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-    first = problems[0]
-    path = shortened(".".join(str(part) for part in _keys_of(first["loc"], root)))
+    first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    path = shortened(".".join(map(str, _keys_of(first["loc"], root))))
     if first["type"] == "extra_forbidden":
         sentence = f"Unknown key {path!r}: the nearest valid key is {_nearest(path, root)!r}"
         if first["loc"][-1] in ELSEWHERE:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -113,14 +113,13 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
         ConfigError: If the sizes do not fit the number of processes, or a passed field does not
             fit the rest.
     """
-    training, kind = config.training, _of_trl("trl.trainer.grpo_config:GRPOConfig")
-    given = trainer_options(config.trainer, kind, managed_fields("train"))
-    require_spreadable(config.model, given)
+    training = config.training
+    kind, given = _passed(config, "train", "trl.trainer.grpo_config:GRPOConfig")
     micro_batch, passes = _micro_batches(
         "training.prompts_per_step", training.prompts_per_step, training.micro_batch
     )
-    of_control = trainer_fields(config)
-    _require_fit(config, given | of_control)
+    given |= trainer_fields(config)
+    _require_fit(config, given)
     usual = {
         "loss_type": "dr_grpo",
         "scale_rewards": "none",
@@ -142,8 +141,8 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
         "shuffle_dataset": False,
         "disable_dropout": True,
     }
-    ours = _of_every_run(config, training, checkpoints) | fixed
-    return on_one_gpu(kind(**(_usual() | usual | given | of_control | ours)))
+    of_run = _of_every_run(config, training, checkpoints, usual, given)
+    return on_one_gpu(kind(**(of_run | fixed)))
 
 
 def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
@@ -156,9 +155,8 @@ def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
         ImportError: If TRL is missing.
         ConfigError: If the batch cannot be shared by the processes in micro-batches.
     """
-    tuning, kind = config.fine_tuning, _of_trl("trl.trainer.sft_config:SFTConfig")
-    given = trainer_options(config.trainer, kind, managed_fields("sft"))
-    require_spreadable(config.model, given)
+    tuning = config.fine_tuning
+    _, given = _passed(config, "sft", "trl.trainer.sft_config:SFTConfig")
     micro_batch, passes = _micro_batches(
         "fine_tuning.batch_size", tuning.batch_size, tuning.micro_batch
     )
@@ -172,33 +170,37 @@ def sft_options(config: SftConfig, folder: Path) -> dict[str, Any]:
         "save_steps": tuning.save_every or tuning.steps,
         "train_sampling_strategy": "sequential",
     }
-    return _usual() | usual | given | _of_every_run(config, tuning, folder) | fixed
+    return _of_every_run(config, tuning, folder, usual, given) | fixed
 
 
-def _of_trl(name: str) -> Any:
-    """A class of TRL, by its dotted name.
-
-    Returns:
-        The class.
-
-    Raises:
-        ImportError: If TRL is missing.
-    """
+def _passed(
+    config: TrainConfig | SftConfig, verb: Literal["train", "sft"], name: str
+) -> tuple[Any, dict[str, Any]]:
+    """The class of TRL of a dotted name, and what the section `trainer` passes to it, checked."""
     try:
-        return resolve_name(name)
+        kind = resolve_name(name)
     except ImportError as error:
         raise ImportError("Training needs TRL: pip install 'isentrope[train]'.") from error
+    given = trainer_options(config.trainer, kind, managed_fields(verb))
+    require_spreadable(config.model, given)
+    return kind, given
 
 
-def _usual() -> dict[str, Any]:
-    """Fields of every run that `trainer` may set otherwise."""
+def _of_every_run(
+    config: TrainConfig | SftConfig,
+    section: Any,
+    folder: Path,
+    usual: dict[str, Any],
+    given: dict[str, Any],
+) -> dict[str, Any]:
+    """The usual fields, those that are given otherwise, and those that no run may change."""
     on_cpu = not torch.cuda.is_available()
-    usual = {"bf16": False, "gradient_checkpointing": False, "use_cpu": on_cpu}
-    return usual | ({"ddp_backend": "gloo"} if on_cpu and world_size() > 1 else {})
-
-
-def _of_every_run(config: TrainConfig | SftConfig, section: Any, folder: Path) -> dict[str, Any]:
+    usual |= {"bf16": False, "gradient_checkpointing": False, "use_cpu": on_cpu}
+    if on_cpu and world_size() > 1:
+        usual["ddp_backend"] = "gloo"
     return {
+        **usual,
+        **given,
         "output_dir": str(folder),
         "max_steps": section.steps,
         "learning_rate": section.learning_rate,

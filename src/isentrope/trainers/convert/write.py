@@ -90,8 +90,8 @@ def convert(
     )
     if (config := next(known, None)) is None:
         raise FileNotFoundError(
-            f"{model or folder} has no config.json or {ADAPTER_CONFIG}: give --model, the folder of "
-            "the base model that was trained, or of an adapter of the same shape."
+            f"{model or folder} has no config.json or {ADAPTER_CONFIG}: give --model, the "
+            "folder of the base model that was trained, or of an adapter of the same shape."
         )
     adapter = (config / ADAPTER_CONFIG).is_file()
     weights = {unwrapped(name): tensor for name, tensor in gathered.weights.items()}
