@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from isentrope.attribution.gradients.storage_plan import GradientBackend, Storage
+from isentrope.attribution.gradients.storage_plan import GradientBackend, Kept, Storage, Where
 from isentrope.config.stages import Refusals, Section
 from isentrope.config.values import (
     Count,
@@ -146,9 +146,9 @@ class KernelConfig(Section):
     """Use the step's preconditioner P; false: P = 1."""
     memory_gb: Positive | None = None
     """Memory for held gradients, in GiB; null: no limit. More is cut into tiles."""
-    storage: Literal["exact", "bfloat16", "int8"] = "exact"
+    storage: Kept = "exact"
     """How held gradients are kept; bfloat16 and int8 round (about 2e-4 and 1e-3 of the kernel)."""
-    where: Literal["device", "cpu", "disk"] = "device"
+    where: Where = "device"
     """Where they are held, and with them the gradients of the error groups of influence."""
     rank: Whole = 5
     """Leading eigenpairs in the block model."""

@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 
 from isentrope.config.stages import Refusals, Section
 from isentrope.config.values import Count, Name, NonEmpty, Order, Positive, Rate, Share
-from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.functional import EstimatorOptions, Method
+from isentrope.nouns.estimate import Functional
 from isentrope.trainers.fields import require_known_settings
 from isentrope.update.objective import ADVANTAGES_OF, Objective
 
@@ -28,9 +29,9 @@ class EstimatorConfig(Section):
     """The learning rate of interest, also part of a sweep; null: the optimizer's own."""
     eta_list: NonEmpty[Rate] | None = None
     """Learning rates of the sweep; null: 1/8 to 4 times the rate of interest."""
-    functional: Literal["per_token", "per_sequence"] = "per_token"
+    functional: Functional = "per_token"
     """Entropy per token (h) or per sequence (H)."""
-    method: Literal["prefix", "sequence", "doubly-robust", "surprisal", "resampled"] = "prefix"
+    method: Literal[Method, "resampled"] = "prefix"
     """The estimator; resampled draws fresh responses, surprisal is the noisier reference."""
     order: Order = 2
     """Derivatives to predict with."""

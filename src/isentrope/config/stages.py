@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
@@ -273,7 +273,7 @@ class LoggingConfig(Section):
 
     def wants(self, what: Literal["statistics", "sequences", "tokens", "raw_tensors"]) -> bool:
         """Whether a part of the log is to be written: its own key says so, or else the level."""
-        rank = ("minimal", "standard", "detailed", "debug").index(self.level)
+        rank = get_args(Level).index(self.level)
         needed = {"statistics": 1, "sequences": 2, "tokens": 3, "raw_tensors": 3}[what]
         own = None if what == "statistics" else getattr(self, f"log_{what}")
         return self.enabled and (rank >= needed if own is None else own)

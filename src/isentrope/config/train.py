@@ -28,6 +28,7 @@ from isentrope.config.values import (
     Temperature,
     Whole,
 )
+from isentrope.nouns.estimate import Functional
 from isentrope.sampling.streams import seed_of_repeat
 from isentrope.update.optimizer_rules import Preconditioning
 
@@ -128,7 +129,7 @@ class ProbeConfig(Section):
     """Also predict every so many steps, by the gradient of the last reading; null: never."""
     size: Several = 32
     """Held-out prompts per reading, one response each."""
-    functional: Literal["per_token", "per_sequence"] = "per_token"
+    functional: Functional = "per_token"
     """Entropy per token (h) or per sequence (H)."""
     method: Literal["prefix", "sequence"] = "prefix"
     """The estimator."""

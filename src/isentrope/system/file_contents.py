@@ -7,7 +7,6 @@ NaN and null are the same there. A column without any value is of arrow's null t
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Mapping
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
 
 def parquet(table: Any, compression: Literal["gzip"] | None = None) -> bytes:
     """A pandas table as the bytes of a parquet file, for `write_bytes`."""
-    buffer = io.BytesIO()
-    table.to_parquet(buffer, compression=compression or "snappy")
-    return buffer.getvalue()
+    return table.to_parquet(compression=compression or "snappy")
 
 
 def csv(table: Any) -> bytes:

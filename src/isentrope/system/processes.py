@@ -179,9 +179,8 @@ def lost_another(error: BaseException) -> bool:
     Returns:
         True for a lost connection within the group.
     """
-    if not _joined() or world_size() == 1 or not isinstance(error, RuntimeError):
-        return False
-    return isinstance(error, dist.DistError) or "gloo" in str(error)
+    lost = isinstance(error, RuntimeError) and "gloo" in str(error)
+    return world_size() > 1 and (lost or isinstance(error, dist.DistError))
 
 
 def forget_frames(error: BaseException) -> None:

@@ -169,11 +169,8 @@ def read_training_settings(
         state = read_json(path, "Restore it, or remove it.", finite=False)
         found[TRAINER_STATE] = _contract_keys(state)
     keys, sources = dict[str, Any](), dict[str, str]()
-    for source, settings in reversed(
-        found.items()
-    ):  # the first file that has a key has the last word
-        keys |= settings
-        sources |= dict.fromkeys(settings, source)
+    for source, settings in found.items():  # the first file that has a key counts
+        keys, sources = settings | keys, dict.fromkeys(settings, source) | sources
     replayable, step = contract.get("replayable", True), CheckpointFolder(checkpoint).step
     return TrainingSettings(keys, sources, replayable, arguments, without, step)
 
