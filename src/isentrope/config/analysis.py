@@ -35,7 +35,7 @@ class ControlConfig(Section):
     """Target entropy; without one the strength is constant."""
     feedback: Gains = Gains()
     """Gains of the feedback from the distance to the target to the strength."""
-    options: Settings = Field({})
+    options: Settings = Field(default={})
     """Settings of the control."""
 
     def refusals(self) -> Refusals:
@@ -67,7 +67,7 @@ class TrialConfig(Section):
     """Controls to try; null: every one that acts while the batch is on-policy."""
     strengths: NonEmpty[Positive] | None = None
     """Multiples of each control's default strength; null: those that suit each."""
-    options: dict[str, Settings] = Field({})
+    options: dict[str, Settings] = Field(default={})
     """Settings of the controls, by name."""
     size: Annotated[Count, Field(ge=8)] = 256
     """Responses of the controls' own E, for those that need one; others than those of E."""
@@ -103,7 +103,7 @@ class AnalysisConfig(Section):
     """Fresh responses to each prompt of U: influence by same and other prompts, and block FU."""
     gradient_backend: GradientBackend = "hooks"
     """Per-sequence gradients: by hooks, or loop: a backward pass each, for any kind of layer."""
-    top: NonEmpty[Share] = Field([0.0002, 0.02, 0.2])
+    top: NonEmpty[Share] = Field(default=[0.0002, 0.02, 0.2])
     """Shares of tokens whose overlap between proxy and influence is audited."""
     class_share: Share = 0.02
     """Share of tokens that is unlikely in the table of classes."""
@@ -140,7 +140,7 @@ class EntropiesConfig(Section):
 class KernelConfig(Section):
     """The Fisher kernel: which blocks, under which P, and how gradients are held."""
 
-    blocks: NonEmpty[Literal["UU", "EU", "FU", "EE"]] = Field(["UU"])
+    blocks: NonEmpty[Literal["UU", "EU", "FU", "EE"]] = Field(default=["UU"])
     """Blocks; F are analysis.share_responses fresh responses to each of U's prompts."""
     preconditioned: bool = True
     """Use the step's preconditioner P; false: P = 1."""

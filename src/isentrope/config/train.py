@@ -208,7 +208,7 @@ class TrainConfig(Section):
     alarm: AlarmConfig = AlarmConfig()
     noise_scale: NoiseScaleConfig = NoiseScaleConfig()
     control: ControlConfig = ControlConfig()
-    trainer: Settings = Field({})
+    trainer: Settings = Field(default={})
     """Any other field of TRL's GRPOConfig."""
     output: RunConfig = RunConfig()
     provenance: Settings | None = None
@@ -250,7 +250,7 @@ class SftConfig(Section):
     model: ModelConfig
     data: DataConfig = DataConfig()
     fine_tuning: FineTuningConfig = FineTuningConfig()
-    trainer: Settings = Field({})
+    trainer: Settings = Field(default={})
     """Any other field of TRL's SFTConfig."""
     output: TrackedConfig = TrackedConfig()
     provenance: Settings | None = None

@@ -248,7 +248,7 @@ def _numbers(archive: zipfile.ZipFile, top: str, key: str) -> Tensor:
     name = f"{top}data/{key}"
     found = torch.empty(archive.getinfo(name).file_size, dtype=torch.uint8)
     with archive.open(name) as file:
-        file.readinto(found.numpy())
+        cast(io.BufferedIOBase, file).readinto(found.numpy().data)
     return found
 
 
