@@ -154,3 +154,13 @@ def test_an_adapter_with_new_tokens_gives_its_base_their_rows(tmp_path):
     save_file({k: x for k, x in load_file(weights).items() if "lm_head" not in k}, weights)
     with pytest.raises(ValueError, match=r"8 embeddings .* 5"):
         Policy.from_checkpoint(tmp_path / "adapter", eos_token_id=0)
+
+
+def test_a_damaged_tokenizer_is_not_read_where_another_is_given(adapter):
+    folder, _ = adapter
+    (folder / "tokenizer_config.json").write_text("{")
+    with pytest.raises(ValueError, match="step_1 cannot be read"):
+        Policy.from_checkpoint(folder, eos_token_id=0)
+    chosen = character_tokenizer()
+    policy = Policy.from_checkpoint(folder, tokenizer=chosen, eos_token_id=0)
+    assert policy.tokenizer is chosen

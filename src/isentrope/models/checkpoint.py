@@ -23,6 +23,7 @@ from isentrope.system.errors import FileError
 def load_checkpoint(
     path: str | Path,
     *,
+    tokenizer: Any = None,
     base_model: str | Path | None = None,
     allow_hub: bool = False,
     device_map: str | None = None,
@@ -35,6 +36,8 @@ def load_checkpoint(
 
     Args:
         path: Folder with an adapter (`adapter_config.json`) or a full model (`config.json`).
+        tokenizer: One that is used in place of that of the folder or of its base, which is then
+            not read.
         base_model: Base of the adapter, where the one its config names is not to be used.
         allow_hub: Whether a base that the adapter's config names may come from the model hub.
         device_map: Device for the model, for example "cuda"; the CPU by default.
@@ -76,7 +79,6 @@ def load_checkpoint(
             model = with_adapter(model, folder)
         if trainable_patterns is not None:
             train_only(model, trainable_patterns)
-        tokenizer = None
         for place in (folder, Path(model.config.name_or_path or folder)):
             if tokenizer is None and (place / "tokenizer_config.json").exists():
                 tokenizer = load_tokenizer(place)

@@ -122,16 +122,14 @@ class Policy(Theta):
 
         Args:
             path: Folder with an adapter or a full model.
-            **options: Those of `models.checkpoint.load_checkpoint`, and of `Policy`, such as a
-                tokenizer that is used in place of that of the folder or of its base.
+            **options: Those of `models.checkpoint.load_checkpoint`, and of `Policy`.
 
         Returns:
             The policy.
         """
         own = {n: options.pop(n) for n in cls.__init__.__kwdefaults__ or () if n in options}
-        chosen = options.pop("tokenizer", None)
         model, tokenizer = load_checkpoint(path, **options)
-        return cls(model, chosen or tokenizer, **own)
+        return cls(model, tokenizer, **own)
 
     @property
     def eos_token_id(self) -> int | None:
@@ -208,8 +206,7 @@ class Policy(Theta):
         if params is not None:
             return self.at(params, Scorer.hidden, batch, directions=directions)
         self.require_no_dropout()
-        ids = batch.input_ids
-        with self.scorer.evaluating(self.precision, ids, directions, forward_mode=False):
+        with self.scorer.evaluating(self.precision, directions, forward_mode=False):
             return self.scorer.hidden(batch)
 
     def at(
@@ -238,7 +235,7 @@ class Policy(Theta):
         whole = {
             names[n]: p for n, p in params.items() if isinstance(p, Tensor) and not is_sharded(p)
         }
-        evaluating = self.scorer.evaluating(self.precision, batch.input_ids, directions)
+        evaluating = self.scorer.evaluating(self.precision, directions)
         with evaluating, layers_at(self.model, params):
             return functional_call(self.scorer, whole, (function, batch, *arguments))
 
