@@ -181,7 +181,7 @@ def weighted_gradients(
         ):
             with policy.precision.mixed(policy.device):
                 roots = _roots(policy, here, packed, parameters)
-            for k, (total, (root, cotangent)) in enumerate(zip(totals, roots, strict=True)):
+            for k, (total, root) in enumerate(zip(totals, roots, strict=True)):
                 if not root.requires_grad:
                     raise ValueError(
                         "No trainable parameter is used in the forward pass "
@@ -189,11 +189,10 @@ def weighted_gradients(
                         "does not depend on θ."
                     )
                 if not batch.counted:  # run only so that the layers are gathered everywhere
-                    cotangent = torch.zeros_like(root)
+                    root = 0 * root
                 # outside of autocast, as in training
                 with refusal_by_name(policy.causal_lm):
-                    more = k + 1 < len(roots)
-                    grads = _backward(root, cotangent, parameters, of_layers, more)
+                    grads = _backward(root, parameters, of_layers, k + 1 < len(roots))
                 _add(total, grads, batch.counted, bool(policy.precision.rounding))
         del roots
     for total in totals:
@@ -208,19 +207,17 @@ def _add(total: Vector, grads: Vector, counted: bool, rounding: bool) -> None:
             total[name] = (total[name].to(sum_type) + grad).double()
 
 
-def _backward(
-    root: Tensor, cotangent: Tensor | None, parameters: Vector, of_layers: Vector, more: bool
-) -> Vector:
+def _backward(root: Tensor, parameters: Vector, of_layers: Vector, more: bool) -> Vector:
     """The gradients of the parameters that are used; `more` backward passes follow."""
     whole = {n: p for n, p in parameters.items() if not is_sharded(p)}
     if len(whole) == len(parameters):
         grads = torch.autograd.grad(
-            root, list(whole.values()), cotangent, allow_unused=True, retain_graph=more
+            root, list(whole.values()), allow_unused=True, retain_graph=more
         )
         found = dict(zip(whole, grads, strict=True))
         return {n: g for n, g in found.items() if g is not None}  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
     try:
-        torch.autograd.backward(root, cotangent)
+        torch.autograd.backward(root)
         found = {n: p.grad for n, p in whole.items()}
     finally:
         for parameter in whole.values():
@@ -230,26 +227,24 @@ def _backward(
 
 def _roots(
     policy: Policy, batch: MicroBatch, weights: Sequence[Weights], parameters: Vector
-) -> list[tuple[Tensor, Tensor | None]]:
-    """What is differentiated, and its own gradient where it is not the objective itself."""
+) -> list[Tensor]:
+    """Scalars that have the gradients of the sums, most of which are not the sums themselves."""
     head: Any = policy.head
     trained = [p for p in head.parameters() if p.requires_grad]
     rounded = bool(policy.precision.rounding) and not any(map(is_sharded, trained))
     by_hand = type(head) is nn.Linear and all(rounded and p is head.weight for p in trained)
-    roots: list[tuple[Tensor, Tensor | None]] = []
+    roots: list[Tensor] = []
     if not by_hand:
         s, entropy = policy.packed_scores(batch, parameters)
         for a, b in weights:
             of_s = (a * s).sum()
-            roots.append((of_s if b is None else of_s + (b * entropy).sum(), None))
+            roots.append(of_s if b is None else of_s + (b * entropy).sum())
         return roots
     hidden = policy.packed_hidden(batch)
     for a, b in weights:
         of_weight = torch.zeros_like(head.weight) if trained else None
         of = hidden, head, batch.targets, a, b, policy.temperature, of_weight
-        of_hidden = hidden_gradient(*of)
-        if of_weight is None:
-            roots.append((hidden, of_hidden))
-        else:  # has these gradients, which are rounded as training's are
-            roots.append(((hidden * of_hidden).sum() + (head.weight * of_weight).sum(), None))
+        root = (hidden * hidden_gradient(*of)).sum()
+        # gradients by the weights are rounded as training's are
+        roots.append(root if of_weight is None else root + (head.weight * of_weight).sum())
     return roots
