@@ -26,13 +26,7 @@ from isentrope.nouns.vectors import Vector, zeros
 from isentrope.policy.head import Scorer
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import collect_columns
-from isentrope.policy.token_statistics import (
-    NotFiniteError,
-    Scores,
-    Softmax,
-    logit_chunks,
-    rows_held,
-)
+from isentrope.policy.token_statistics import NotFiniteError, Scores, Softmax, rows_held
 
 
 @dataclass(frozen=True)
@@ -174,16 +168,12 @@ def divergent_scores(
     """
     hidden, head = scorer.hidden(batch), scorer.head
     rows = rows_held(2 * scorer.lm.config.vocab_size)
-
-    def logits(hidden: Tensor, head: nn.Module, temperature: float) -> Tensor:
-        chunks = [x for _, x in logit_chunks(hidden, head, softmax.chunk)]
-        return torch.cat(chunks, 1).to(softmax.dtype) / temperature
-
     parts: list[Tensor] = []
     pieces = (torch.split(x, rows) for x in (hidden, drawn_hidden, batch.targets))
     for moved, drawn, targets in zip(*pieces, strict=True):
-        both = logits(moved, head, softmax.temperature), logits(drawn, drawn_head, temperature)
-        parts.append(divergence(*both, targets, remainder))
+        here = head(moved).to(softmax.dtype) / softmax.temperature
+        there = drawn_head(drawn).to(softmax.dtype) / temperature
+        parts.append(divergence(here, there, targets, remainder))
     return torch.cat(parts)
 
 
