@@ -44,7 +44,7 @@ class Theta:
     @property
     def spreads_theta(self) -> bool:
         """Whether trained parameters are spread over processes (`models.sharding`)."""
-        return any(is_sharded(p) for p in self.model.parameters() if p.requires_grad)
+        return any(map(is_sharded, self.theta.values()))
 
     def parameters_along(self, direction: Vector, eta: Tensor | float) -> Point:
         """θ + ηv, added in float64 and then rounded to the runtime dtype.
@@ -56,12 +56,9 @@ class Theta:
         Returns:
             The shifted parameters; those that are spread are added up where they are used.
         """
-        trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         return {
-            n: Moved(direction[n], eta)
-            if is_sharded(p)
-            else moved_along(p.detach(), direction[n], eta)
-            for n, p in trained.items()
+            n: Moved(direction[n], eta) if is_sharded(p) else moved_along(p, direction[n], eta)
+            for n, p in self.theta.items()
         }
 
     def derivatives(
@@ -116,19 +113,15 @@ class Theta:
             Nothing.
         """
         self.require_direction(direction)
-        saved = {n: p.clone() for n, p in self.theta.items()}
-        moved = {n: moved_along(p, direction[n], eta) for n, p in self.theta.items()}
+        theta = self.theta
+        saved = {n: p.clone() for n, p in theta.items()}
         try:
-            self._write(moved)
+            for n, p in theta.items():
+                p.copy_(moved_along(p, direction[n], eta))
             yield
         finally:
-            self._write(saved)
-
-    def _write(self, values: Vector) -> None:
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                if name in values:
-                    parameter.copy_(values[name])
+            for n, p in theta.items():
+                p.copy_(saved[n])
 
     def require_trainable(self, expected: Iterable[str] | None) -> None:
         """Refuse an empty θ, or one that is not the set of names that is asserted."""
