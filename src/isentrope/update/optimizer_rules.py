@@ -27,7 +27,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from isentrope.nouns.vectors import local_part, total
+from isentrope.nouns.vectors import total
 from isentrope.policy.language_model import Policy
 
 State = Mapping[str, Any]
@@ -277,9 +277,10 @@ def short_types(
     Returns:
         bfloat16 or float16 by name; empty where training rounds nothing that is kept.
     """
-    kinds = {name: moments.get(name, stored.get(name)) for name in policy.names}
-    theta = policy.theta
-    parts = {name: local_part(theta[name]) for name, kind in kinds.items() if kind in _SHORT}
-    differ = {name: (p.to(kinds[name]).to(p.dtype) != p).sum() for name, p in parts.items()}
-    entries = zip(differ, total(differ, theta), strict=True)
-    return {name: kind for name, n in entries if n == 0 and (kind := kinds[name]) is not None}
+    known, parts = {**stored, **moments}, policy.parts
+    short = {n: kind for n in policy.names if (kind := known.get(n)) in _SHORT}
+    differ = {
+        n: (parts[n].to(kind).to(parts[n].dtype) != parts[n]).sum() for n, kind in short.items()
+    }
+    entries = zip(short.items(), total(differ, policy.theta), strict=True)
+    return {name: kind for (name, kind), n in entries if n == 0}

@@ -24,6 +24,7 @@ Two names mean one parameter where they are equal without these. A name that the
 parameters, or none, is refused.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import chain, pairwise
@@ -49,10 +50,8 @@ def unwrapped(name: str) -> str:
     Returns:
         For example "lm_head.weight".
     """
-    parts = [part for part in name.split(".") if part not in WRAPPERS]
-    while len(parts) > 1 and parts[0] == "module":
-        parts = parts[1:]
-    return ".".join(parts)
+    plain = ".".join(part for part in name.split(".") if part not in WRAPPERS)
+    return re.sub(r"^(module\.)+", "", plain)
 
 
 def plain_name(name: str, adapters: Collection[str] = ("default",)) -> str:
@@ -65,10 +64,8 @@ def plain_name(name: str, adapters: Collection[str] = ("default",)) -> str:
     Returns:
         For example "lm_head.lora_A.weight".
     """
-    parts = unwrapped(name).split(".")
-    while len(parts) > 1 and (parts[0] == "module" or parts[:2] == ["base_model", "model"]):
-        parts = parts[1:] if parts[0] == "module" else parts[2:]
-    return ".".join(part for part in parts if part not in adapters)
+    plain = re.sub(r"^((module|base_model\.model)\.)+", "", unwrapped(name))
+    return ".".join(part for part in plain.split(".") if part not in adapters)
 
 
 def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:

@@ -20,7 +20,8 @@ from isentrope.nouns.vectors import first_false, is_sharded, sharded_like
 from isentrope.system.reading import read_json
 from isentrope.update.parameter_names import SIDECAR
 
-_SQUARES = ("exp_avg_sq", "square_avg")
+SQUARES = ("exp_avg_sq", "square_avg")
+"""Moments that are means of squared gradients."""
 
 
 def require_plausible(group: Mapping[str, Any], what: str) -> None:
@@ -75,7 +76,7 @@ def read_moments(
             if x.layout != torch.strided or x.is_meta or not x.is_floating_point():
                 kind = "meta" if x.is_meta else f"{x.layout} {x.dtype}"
                 raise ValueError(f"The moment {what} is of type {kind}, not plain floating point.")
-            least = 0.0 if key in _SQUARES else -math.inf
+            least = 0.0 if key in SQUARES else -math.inf
             sound[what] = (x.isfinite() & (x >= least)).all()
             whole = sharded_like(x, like[name]) if is_sharded(like[name]) else x
             read[name][key] = whole.double()
@@ -100,13 +101,10 @@ def require_shape(theta: Mapping[str, Tensor], name: str, tensor: Tensor, what: 
 
 def finite_number(value: Any) -> float:
     """A finite number, or NaN for what is none."""
-    if isinstance(value, Tensor):
-        if value.numel() != 1 or value.is_meta or value.dtype == torch.bool:
-            return math.nan
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta:
         value = value.item()
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return math.nan
-    return float(value) if math.isfinite(value) else math.nan
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else math.nan
 
 
 def _are_betas(value: Any) -> bool:
@@ -160,7 +158,7 @@ def groups_and_states(saved: Any) -> tuple[Groups, States]:
     held = [index for group in groups for index in group["params"]]
     if not held:
         raise ValueError("The optimizer holds no parameters.")
-    if len({isinstance(index, str) for index in held}) > 1:
+    if len(set(map(type, held))) > 1:
         raise ValueError(
             "The optimizer's param groups hold names and numbers side by side: save a state_dict "
             "of one optimizer."
@@ -196,9 +194,8 @@ def _inner(saved: Any) -> Mapping[str, Any]:
     """The state_dict itself, one level deeper or laid out flat."""
     within = _mapping(saved)
     candidates = [within, *map(_mapping, within.values())]
-    is_whole = [{str(key).partition(".")[0] for key in x} >= _PARTS for x in candidates]
-    found = [x for x, whole in zip(candidates, is_whole, strict=True) if whole]
-    if len(found) != 1 and not is_whole[0]:
+    found = [x for x in candidates if {str(key).partition(".")[0] for key in x} >= _PARTS]
+    if not found or (len(found) > 1 and found[0] is not within):
         keys = [str(key) for key in within][:4] if within else type(saved).__name__
         raise ValueError(
             "The optimizer must be a path, a torch optimizer or its state_dict with the keys "
@@ -212,7 +209,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """DCP's flattened form: a hyper-parameter a name, gathered into groups of equal settings."""
+    """DCP's flattened form: every parameter becomes a group of its own."""
     states: dict[str, dict[str, Any]] = {}
     settings: dict[str, dict[str, Any]] = {}
     for key, value in flat.items():
@@ -224,24 +221,14 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
                 "a key of that form."
             )
         (states if part == "state" else settings).setdefault(name, {})[entry] = value
-    groups: list[dict[str, Any]] = []
-    for name, setting in settings.items():
-        equal = [g for g in groups if {**g, "params": None} == {**setting, "params": None}]
-        if equal:
-            equal[0]["params"].append(name)
-        else:
-            groups.append({**setting, "params": [name]})
+    groups = [{**setting, "params": [name]} for name, setting in settings.items()]
     return {"state": states, "param_groups": groups}
 
 
 def _with_params(groups: Groups, states: States) -> Groups:
     """Groups whose parameters are named by the keys of the states where those are names."""
     listed = [index for group in groups for index in group.get("params", ())]
-    if (
-        states
-        and all(isinstance(index, str) for index in states)
-        and not any(isinstance(index, str) for index in listed)
-    ):
+    if set(map(type, states)) == {str} and str not in map(type, listed):
         if all(group.get("param_names") for group in groups):
             groups = [{**group, "params": group["param_names"]} for group in groups]
         elif len(groups) == 1 and len(listed) in (0, len(states)):
