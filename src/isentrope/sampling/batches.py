@@ -107,13 +107,16 @@ def with_advantages(rollouts: Rollouts, rule: str) -> Rollouts:
             "responses to the same prompt. Sample with group_size >= 2."
         )
     # Differences from one reward of the same group are exactly zero for equal rewards.
-    some = torch.zeros(len(draws), dtype=torch.float64).scatter_(0, group, rollouts.rewards)
-    rewards = rollouts.rewards - some[group]
     counts = size.double()
-    mean = _group_sum(rewards, group, len(draws)) / counts
-    centred = rewards - mean[group]
+    some = torch.zeros_like(counts).scatter_(0, group, rollouts.rewards)
+    rewards = rollouts.rewards - some[group]
+
+    def sums(values: Tensor) -> Tensor:
+        return torch.zeros_like(counts).index_add_(0, group, values)
+
+    centred = rewards - (sums(rewards) / counts)[group]
     if rule == "grpo":
-        variance = _group_sum(centred**2, group, len(draws)) / (counts - 1)
+        variance = sums(centred**2) / (counts - 1)
         centred = centred / (variance.sqrt() + GRPO_EPSILON)[group]
     elif rule == "rloo":
         centred = centred * (counts / (counts - 1))[group]
@@ -128,10 +131,6 @@ def rules_of_advantages(rollouts: Rollouts) -> list[str]:
         return []
     anew = {rule: with_advantages(rollouts, rule).advantages for rule in ADVANTAGES}
     return [r for r, x in anew.items() if x is not None and torch.allclose(x, given, 1e-5, 1e-7)]
-
-
-def _group_sum(values: Tensor, group: Tensor, groups: int) -> Tensor:
-    return torch.zeros(groups, dtype=torch.float64).index_add_(0, group, values)
 
 
 @dataclass(frozen=True)

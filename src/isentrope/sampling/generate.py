@@ -261,12 +261,11 @@ def _generate(
         RuntimeError: If the model's own `generate` drew other tokens.
     """
     device, model = policy.device, policy.causal_lm
-    width = max(len(p) for p in prompts)
     pad = policy.pad_token_id or 0
     input_ids = pad_sequence(prompts, True, pad, padding_side="left").to(device)
-    places = torch.tensor([width - len(p) for p in prompts])
-    mask = (torch.arange(width) >= places[:, None]).long().to(device)
-    draw = _InverseCdf(uniforms.to(device), width, policy.temperature)
+    ones = [torch.ones_like(p) for p in prompts]
+    mask = pad_sequence(ones, True, padding_side="left").to(device)
+    draw = _InverseCdf(uniforms.to(device), policy.temperature)
     own = model.generation_config
     with (
         mapped_blocks(),
@@ -300,7 +299,7 @@ def _generate(
     columns = [torch.stack(x, 1).cpu() for x in zip(*draw.drawn, strict=True)]
     ends = torch.tensor(policy.eos_token_ids, dtype=out.dtype)
     sequences: list[tuple[Tensor, ...]] = []
-    for row, tokens in enumerate(out[:, width:].cpu()):
+    for row, tokens in enumerate(out[:, input_ids.shape[1] :].cpu()):
         # Up to and with the first EOS, even where padding is EOS too.
         ended = torch.isin(tokens, ends).nonzero()
         length = int(ended[0]) + 1 if len(ended) else len(tokens)
@@ -319,16 +318,14 @@ class _InverseCdf(LogitsProcessor):
     `after_prompts` is closed once the model has read the prompts.
     """
 
-    def __init__(self, uniforms: Tensor, prompt_length: int, temperature: float) -> None:
-        self.uniforms = uniforms
-        self.prompt_length = prompt_length
-        self.temperature = temperature
+    def __init__(self, uniforms: Tensor, temperature: float) -> None:
+        self.uniforms, self.temperature = uniforms, temperature
         self.drawn: list[tuple[Tensor, Tensor, Tensor]] = []  # s and H beside each token
         self.after_prompts = ExitStack()
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         self.after_prompts.close()
-        step = input_ids.shape[1] - self.prompt_length
+        step = len(self.drawn)
         logprobs = (scores.double() / self.temperature).log_softmax(-1)  # (b, v)
         if bool(logprobs.isnan().any()):
             row = int(logprobs.isnan().any(-1).nonzero()[0])

@@ -13,8 +13,7 @@ from itertools import accumulate, pairwise
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
-from transformers import PreTrainedModel
+from torch import Tensor
 
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.chat_template import render_chats
@@ -237,8 +236,7 @@ def _digest(text: str) -> str:
 
 
 def _require_vocabulary(policy: Policy, prompts: Iterable[Prompt]) -> None:
-    model = cast(PreTrainedModel, policy.model)
-    size = cast(nn.Embedding, model.get_input_embeddings()).weight.shape[0]
+    size = policy.model.get_input_embeddings().weight.shape[0]
     for prompt in prompts:
         ids = prompt.token_ids or ()
         if not ids:

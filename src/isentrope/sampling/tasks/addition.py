@@ -75,8 +75,8 @@ class Addition:
             raise ValueError(f"digits must be 1, 2 or 3, got {digits}.")
         self.slip = slip
         numbers = range(0 if digits == 1 else 10 ** (digits - 1), 10**digits)
-        every = [(a, b) for a in numbers for b in numbers]
-        pairs = [(a, b) for a, b in every if in_test(f"{a}+{b}") == (split == "test")]
+        wanted = split == "test"
+        pairs = [(a, b) for a in numbers for b in numbers if in_test(f"{a}+{b}") == wanted]
         self.prompts = [self._prompt(a, b) for a, b in limited(pairs, limit, seed)]
 
     def _prompt(self, a: int, b: int) -> Prompt:

@@ -137,9 +137,7 @@ def read_responses(policy: Policy, path: str | Path) -> Rollouts:
     prompts = as_prompts(policy, [_prompt(row, where) for where, row in rows])
     responses = [torch.tensor(_response_ids(policy, row, where)) for where, row in rows]
     columns: dict[str, Any] = {name: _complete(rows, name) for name in _PER_TOKEN}
-    for name in ("reward", "advantage"):
-        values = _complete(rows, name)
-        columns[f"{name}s"] = None if values is None else torch.tensor([float(x) for x in values])
+    columns |= {f"{name}s": _complete(rows, name) for name in ("reward", "advantage")}
     if len(steps := {row.get("step") for _, row in rows}) > 1:
         raise ValueError(
             f"{path} holds the responses of {len(steps)} training steps: an update batch is the "

@@ -124,9 +124,8 @@ def _verified(answer: str, reference: str) -> bool:
     from math_verify import parse, verify
 
     # The library's timeout is a signal, which only the main thread may use.
-    seconds = 5 if threading.current_thread() is threading.main_thread() else None
-    gold = parse(reference, parsing_timeout=cast(int, seconds))
-    parsed = parse(answer, parsing_timeout=cast(int, seconds))
+    seconds: Any = 5 if threading.current_thread() is threading.main_thread() else None
+    gold, parsed = (parse(text, parsing_timeout=seconds) for text in (reference, answer))
     return bool(verify(gold, parsed, timeout_seconds=seconds))
 
 
