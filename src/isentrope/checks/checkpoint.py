@@ -30,7 +30,7 @@ from isentrope.update.optimizer_state import (
     read_names,
 )
 from isentrope.update.parameter_names import SIDECAR
-from isentrope.update.saved_state import before_first_step
+from isentrope.update.saved_state import SQUARES, before_first_step
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,6 @@ class Finding:
         return cls(name, False, fault, advice) if fault else cls(name, True, sound)
 
 
-SECOND_MOMENTS = {"adamw": "exp_avg_sq", "adam": "exp_avg_sq", "rmsprop": "square_avg"}
 ZERO_AT_START = ("lora_B", "lora_embedding_A", "vera_lambda_b", "oft_R")
 """Factors of adapters that PEFT starts at zero."""
 
@@ -179,10 +178,8 @@ def fit_of_order(state: OptimizerState, gradient: Vector) -> StateOrder | None:
     Returns:
         As `state_order`; None for an optimizer without second moments, or a fresh one.
     """
-    key = SECOND_MOMENTS.get(state.rule)
-    if key is None or not all(state.moments.values()):
-        return None
-    return state_order(gradient, {name: moments[key] for name, moments in state.moments.items()})
+    squares = {n: of[key] for n, of in state.moments.items() for key in SQUARES if key in of}
+    return state_order(gradient, squares) if len(squares) == len(state.moments) else None
 
 
 RATES = "rates of the param groups"

@@ -8,8 +8,8 @@ one of two. "model.layers.*" is every layer, "*norm*" every norm.
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
+import fnmatch
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -231,7 +231,7 @@ def train_only(model: nn.Module, patterns: Sequence[str]) -> None:
     opened = [name for name, p in model.named_parameters() if p.requires_grad]
     chosen: set[str] = set()
     for pattern in patterns:
-        fitting = [name for name in opened if fnmatchcase(name, pattern)]
+        fitting = fnmatch.filter(opened, pattern)
         if not fitting:
             raise ValueError(
                 f"The pattern {pattern!r} of checkpoint.trainable fits no parameter (under an "

@@ -186,8 +186,7 @@ def derivative_of_scores(model: nn.Module) -> Generator[None]:
     Yields:
         Nothing.
     """
-    embeddings = [x for x in model.modules() if isinstance(x, nn.Embedding)]
-    padded = {x: x.padding_idx for x in embeddings}
+    padded = {x: x.padding_idx for x in model.modules() if isinstance(x, nn.Embedding)}
     try:
         for module in padded:
             module.padding_idx = None

@@ -194,15 +194,10 @@ class _KeepFloat64(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.float:
             return args[0].double()
-        for a in args:  # of nearly every call, none
-            if a is torch.float32:
-                args = tuple(torch.float64 if a is torch.float32 else a for a in args)
-                break
-        if not kwargs:
-            return func(*args)
-        if kwargs.get("dtype") is torch.float32:
+        args = [torch.float64 if x is torch.float32 else x for x in args]
+        if kwargs and kwargs.get("dtype") is torch.float32:
             kwargs = {**kwargs, "dtype": torch.float64}
-        return func(*args, **kwargs)
+        return func(*args, **(kwargs or {}))
 
 
 class RoundingOperations(TorchDispatchMode):

@@ -74,11 +74,7 @@ def active_dropout(model: nn.Module) -> list[str]:
     Returns:
         Names in the model's order; empty if the model is a function of its input.
     """
-    return [
-        name
-        for name, module in model.named_modules()
-        if module.training and _dropout_rate(module) > 0
-    ]
+    return [name for name in dropout_rates(model) if model.get_submodule(name).training]
 
 
 def require_no_dropout(model: nn.Module) -> None:

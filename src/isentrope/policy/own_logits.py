@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from isentrope.models.architecture import UnsupportedModelError, name_of, refusal_by_name
 from isentrope.models.batching import micro_batches
@@ -45,12 +46,10 @@ def require_own_logits(
             logits.
     """
     most = max(1, min(OWN_TOKENS, LOGITS_HELD // int(scorer.lm.config.vocab_size)))
-    drawn_first = [0] if rollouts is None else rollouts.mask[:, :most].sum(1).tolist()
-    if rollouts is None or not any(drawn_first):
-        sequences, scores = random_sequences(scorer), None
-        rows = range(len(sequences))
+    if rollouts is None or not bool(rollouts.mask[:, :most].any()):
+        sequences, scores, rows = random_sequences(scorer), None, range(3)
     else:
-        sequences, rows = rollouts, [drawn_first.index(max(drawn_first))]
+        sequences, rows = rollouts, [int(rollouts.mask[:, :most].sum(1).argmax())]
     for row in rows:
         first = sequences.response_ids[row][:most]  # all of them taken as drawn
         one = Rollouts([sequences.prompt_ids[row]], [first], torch.zeros(1, dtype=torch.long))
@@ -109,8 +108,8 @@ def random_sequences(scorer: Scorer) -> Rollouts:
     def tokens(n: int) -> Tensor:
         return vocabulary[torch.randint(len(vocabulary), (n,), generator=generator)]
 
-    sizes = ((5, 6), (2, 4), (1, 2))
-    return Rollouts([tokens(p) for p, _ in sizes], [tokens(r) for _, r in sizes], torch.arange(3))
+    prompts, responses = ([tokens(n) for n in sizes] for sizes in ((5, 2, 1), (6, 4, 2)))
+    return Rollouts(prompts, responses, torch.arange(3))
 
 
 def require_float64(scorer: Scorer, precision: Precision) -> None:
@@ -160,14 +159,14 @@ def truncated_entropies(
     top_p: float,
 ) -> Tensor:
     """Entropy (n, t) of what top-k, 0 for all, and then top-p leave of each distribution."""
-    found = torch.zeros(batch.mask.shape, dtype=torch.float64)
+    rows: list[Tensor] = []
     for i in range(len(batch)):
-        logits = own_logits(scorer, batch.select(torch.tensor([i])), precision)
-        for first in range(0, len(logits), POSITIONS):
-            here = logits[first : first + POSITIONS].double() / temperature
-            p = here.softmax(-1).sort(-1, descending=True)[0][:, : top_k or None]
+        parts: list[Tensor] = []
+        for logits in own_logits(scorer, batch.select([i]), precision).split(POSITIONS):
+            p = (logits.double() / temperature).softmax(-1)
+            p = p.sort(-1, descending=True)[0][:, : top_k or None]
             p = p / p.sum(-1, keepdim=True)
             p = p * (p.cumsum(-1) - p < top_p)
-            entropy = torch.special.entr(p / p.sum(-1, keepdim=True)).sum(-1)
-            found[i, first : first + len(p)] = entropy.cpu()
-    return found * batch.mask
+            parts.append(torch.special.entr(p / p.sum(-1, keepdim=True)).sum(-1).cpu())
+        rows.append(torch.cat(parts))
+    return pad_sequence(rows, batch_first=True) * batch.mask
