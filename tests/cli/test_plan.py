@@ -45,6 +45,18 @@ def test_what_does_not_fit_ends_with_1_and_names_a_cure(asked):
     assert "kernel of step_4 does not fit: it takes" in done.stderr
 
 
+def test_the_memory_of_an_update_does_not_depend_on_the_size_of_E(asked):
+    plan = ("plan", asked, "--verb", "kernel", "--json", "--set", "sampling.max_new_tokens=24")
+    few, many = (
+        json.loads(
+            call(*plan, "--set", "batch_config.B_U=40", "--set", f"batch_config.B_E={n}").stdout
+        )
+        for n in (20, 600)
+    )
+    peaks = [s["peak"] for of in (few, many) for s in of[0]["stages"] if s["name"] == "update"]
+    assert peaks[1] == pytest.approx(peaks[0], rel=0.1), peaks
+
+
 def test_what_cannot_be_run_here_is_planned_by_what_it_holds(asked):
     done = call("plan", asked, "--set", "checkpoint.device_map=cuda", "--verb", "noise")
     assert done.exit_code == 0, done.output

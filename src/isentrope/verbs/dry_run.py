@@ -169,7 +169,10 @@ def stages_of(
     stopped: dict[str, str] = {}
     for of in zip(whole[0].shares(PROMPTS_E), whole[1].shares(PROMPTS_U), strict=True):
         shares.append(sum(b.tokens for b in of) / tokens)
-        parts.append(min(1.0, sum(b.largest(most) for b in of) / reads))
+        # micro-batches of the same part of E's and U's, since some stages read one of them
+        part = min(1.0, *(b.tokens / w.largest(most) for b, w in zip(of, whole, strict=True)))
+        policy.max_tokens = max(1, round(part * most))
+        parts.append(min(1.0, sum(b.largest(policy.max_tokens) for b in of) / reads))
         files = {}
         for name, batch in zip("EU", of, strict=True):
             files[f"{name}_file"] = str(folder / f"{name}.parquet")
@@ -178,6 +181,7 @@ def stages_of(
         small = config.model_copy(update={"batch_config": data})
         with share_of_limits(parts[-1]), alive:
             meters.append(_run([p.verb for p in plans], small, subject, alive, stopped))
+    policy.max_tokens = most
     largest = max(b.largest(most) for b in whole)
 
     def stage(name: str, own: str, rows: int = 0) -> Stage:
