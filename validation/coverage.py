@@ -23,7 +23,7 @@ import torch
 
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.entropy_change import change_of_sample
-from isentrope.estimators.functional import Functionals
+from isentrope.estimators.functional import EstimatorOptions, Functionals
 from isentrope.estimators.resampled import coupled_change
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.policy.scoring import score, score_along
@@ -75,7 +75,9 @@ class Enumerated:
             for moved in self.moved:
                 other = self.draw(n, seed, _probabilities(moved))
                 there = rows_of(moved, other)
-                out.append(coupled_change(here, there, units, other != index, functional))
+                out.append(
+                    coupled_change(here, there, units, other != index, EstimatorOptions(functional))
+                )
             return out
         sample = self.sample(functional, method, index)
         moved = [(rows_of(s, index), None) for s in self.moved]

@@ -29,7 +29,7 @@ from transformers import GemmaConfig, GemmaForCausalLM, Qwen3Config, Qwen3ForCau
 from isentrope.estimators import importance
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample
-from isentrope.estimators.functional import Functionals, Jackknifed
+from isentrope.estimators.functional import EstimatorOptions, Functionals, Jackknifed
 from isentrope.estimators.resampled import coupled_change
 from isentrope.estimators.sample import ScoredBatch, statistics_of_sample
 from isentrope.estimators.sampler_match import SamplerMatch, noise_of
@@ -384,7 +384,8 @@ class Study:
                 other = self.exact.draw(log_p, prompts, heights)
                 pair = rows_of(self.series[0], index), rows_of(scores, other)
                 for functional in FUNCTIONALS:
-                    estimate = coupled_change(*pair, units, other != index, functional)  # pyright: ignore
+                    of = EstimatorOptions(functional)  # pyright: ignore
+                    estimate = coupled_change(*pair, units, other != index, of)
                     key = (self.name, n, f"{ess:.2f}", functional, "resampled", "ΔH")
                     cells.setdefault(key, Tally()).add(
                         estimate, self.truth[functional, f"ΔH {ess:.2f}"]

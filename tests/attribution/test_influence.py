@@ -188,8 +188,9 @@ def test_groups_change_the_errors_and_nothing_else():
     policy, E, U, step = setting()
     one, many = (influence(policy, E, U, step, InfluenceOptions(groups=g)) for g in (1, 6))
     assert torch.allclose(one.per_sequence, many.per_sequence, rtol=1e-9)
-    assert bool(one.entropy.sequences_se.isnan().all())
-    assert bool((many.entropy.tokens_se[step.token_weights != 0] > 0).all())
+    assert bool(one.to_frame().delta_h_se.isna().all())
+    found = many.to_frame("tokens")
+    assert bool((found.delta_h_se > 0)[found.coefficient != 0].all())
     assert many.total.n == E.n_prompts
     assert 1 <= many.total.degrees_of_freedom <= 5
 

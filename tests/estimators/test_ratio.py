@@ -72,11 +72,13 @@ def test_a_numerator_that_may_be_zero_puts_zero_into_the_interval():
 
 
 def test_sign_and_scale_of_numerator_and_denominator_do_not_matter():
-    covariance = (0.01, 0.02, 0.09)
+    covariance = torch.tensor([[0.01, 0.02], [0.02, 0.09]], dtype=torch.float64)
     low, high = fieller(1.0, 2.0, covariance, 2.0)
     assert fieller(-1.0, -2.0, covariance, 2.0) == pytest.approx((low, high))
-    assert fieller(-1.0, 2.0, (0.01, -0.02, 0.09), 2.0) == pytest.approx((-high, -low))
-    assert fieller(1.0, 0.2, (0.01, 0.002, 0.0009), 2.0) == pytest.approx((10 * low, 10 * high))
+    signs = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+    assert fieller(-1.0, 2.0, covariance * signs, 2.0) == pytest.approx((-high, -low))
+    tenth = torch.tensor([[1.0, 0.1], [0.1, 0.01]], dtype=torch.float64)
+    assert fieller(1.0, 0.2, covariance * tenth, 2.0) == pytest.approx((10 * low, 10 * high))
 
 
 def test_what_has_no_interval_gets_none():
@@ -88,5 +90,5 @@ def test_what_has_no_interval_gets_none():
 
 def test_where_nothing_is_known_of_both_every_ratio_is_possible():
     for variance in (1.0, 0.04):
-        found = fieller(0.1, 0.1, (variance, 0.0, variance), 2.0)
+        found = fieller(0.1, 0.1, variance * torch.eye(2), 2.0)
         assert found == (-math.inf, math.inf)

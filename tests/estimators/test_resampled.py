@@ -61,7 +61,7 @@ def test_the_bound_covers_where_few_pairs_differ(rate):
         differ = torch.rand(n, generator=generator) < rate
         there = torch.where(differ[:, None], here + 1.5, here)
         pair = Scores(-here, here, mask), Scores(-there, there, mask)
-        found = coupled_change(*pair, torch.arange(n), differ, "per_sequence")
+        found = coupled_change(*pair, torch.arange(n), differ, EstimatorOptions("per_sequence"))
         covered += found.covers(1.5 * rate)
     assert covered / batches > 0.92
 
@@ -72,7 +72,7 @@ def test_a_small_batch_in_which_every_pair_differs_has_an_interval():
     mask = torch.ones(n, 1, dtype=torch.bool)
     base, moved = (Scores(-entropies, h, mask) for h in (entropies, entropies.square()))
     differ = torch.ones(n, dtype=torch.bool)
-    estimate = coupled_change(base, moved, torch.arange(n), differ, "per_token")
+    estimate = coupled_change(base, moved, torch.arange(n), differ)
     assert estimate.ci_low < estimate.value < estimate.ci_high
     assert not estimate.warnings
 
@@ -83,5 +83,5 @@ def test_of_a_small_batch_half_must_differ_for_an_error_of_its_own(different, bo
     differ, mask = torch.arange(10) < different, torch.ones(10, 1, dtype=torch.bool)
     there = torch.where(differ[:, None], here.square(), here)
     pair = Scores(-here, here, mask), Scores(-there, there, mask)
-    found = coupled_change(*pair, torch.arange(10), differ, "per_sequence")
+    found = coupled_change(*pair, torch.arange(10), differ, EstimatorOptions("per_sequence"))
     assert bool(found.warnings) == bounded

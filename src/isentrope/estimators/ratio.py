@@ -26,22 +26,20 @@ Sign = Literal["any", "none", "plus"]
 """Of what an interval is: a/b, |a/b|, or an a/b that cannot be negative."""
 
 
-def fieller(
-    top: float, bottom: float, covariance: tuple[float, float, float], t: float
-) -> tuple[float, float]:
+def fieller(top: float, bottom: float, covariance: Tensor, t: float) -> tuple[float, float]:
     """The ends of Fieller's set for top/bottom.
 
     Args:
         top: a.
         bottom: b.
-        covariance: Var a, Cov(a, b), Var b.
+        covariance: (2, 2) of a and b.
         t: The quantile.
 
     Returns:
         (low, high). Where b may be zero but not both, low > high: the set is all x ≥ low and all
         x ≤ high. Where both may be zero it is every x, (−inf, inf).
     """
-    vaa, vab, vbb = (t * t * v for v in covariance)
+    (vaa, vab), (_, vbb) = (t * t * covariance).tolist()
     a, b, k = bottom**2 - vbb, top * bottom - vab, top**2 - vaa  # a x² − 2 b x + k ≤ 0
     root = max(b * b - a * k, 0.0) ** 0.5
     if a > 0 or (a < 0 and k > 0):
@@ -81,28 +79,23 @@ def ratio_of(
     ratio = Estimate.from_influences(value, influences, confidence=confidence, **options)
     if not math.isfinite(ratio.ci_low) or ratio.degrees_of_freedom is None:
         return ratio
-    (vaa, vab), (_, vbb) = result.covariance[[top, bottom]][:, [top, bottom]].tolist()
+    covariance = result.covariance[[top, bottom]][:, [top, bottom]]
     t = t_quantile(ratio.degrees_of_freedom, confidence)
-    low, high = interval_of_ratio(a, b, (vaa, vab, vbb), t, sign=sign)
+    low, high = interval_of_ratio(a, b, covariance, t, sign=sign)
     warning = f"{name} is not distinguishable from zero here: the interval has no upper end."
     warnings = ratio.warnings if high < math.inf else (*ratio.warnings, warning)
     return replace(ratio, ci_low=low, ci_high=high, warnings=warnings)
 
 
 def interval_of_ratio(
-    top: float,
-    bottom: float,
-    covariance: tuple[float, float, float],
-    t: float,
-    *,
-    sign: Sign,
+    top: float, bottom: float, covariance: Tensor, t: float, *, sign: Sign
 ) -> tuple[float, float]:
     """An interval from Fieller's set.
 
     Args:
         top: a.
         bottom: b.
-        covariance: Var a, Cov(a, b), Var b.
+        covariance: (2, 2) of a and b.
         t: The quantile.
         sign: Of what.
 
@@ -148,14 +141,12 @@ def ratio_of_means(
     pairs = torch.tensor([[*tops], [*bottoms]], dtype=torch.float64)
     n, (a, b) = len(tops), pairs.mean(1).tolist()
     repeats = pairs.cov() / n
-    both = repeats + shared
     x = a / b if b else math.inf
     along = torch.tensor([1.0, -x if b else 0.0], dtype=torch.float64)
     parts = [float((along @ c @ along).clamp_min(0)) for c in (repeats, shared)]
     t = t_of_two_errors(parts[0] ** 0.5, parts[1] ** 0.5, n, freedom, confidence)
-    (vaa, vab), (_, vbb) = both.tolist()
     se = sum(parts) ** 0.5 / abs(b) if b else math.inf
-    ends = interval_of_ratio(a, b, (vaa, vab, vbb), t, sign=sign)
+    ends = interval_of_ratio(a, b, repeats + shared, t, sign=sign)
     return x, se, *((math.nan, math.nan) if math.isnan(se) else ends)
 
 

@@ -29,7 +29,6 @@ from torch import Tensor
 from isentrope.estimators.functional import (
     UNITS,
     EstimatorOptions,
-    Functional,
     Functionals,
     Units,
     infinitesimal_jackknife,
@@ -99,8 +98,7 @@ def resampled_entropy_change(
             moved = score(policy, there)
         pairs = zip(here.response_ids, there.response_ids, strict=True)
         differ = torch.tensor([not torch.equal(a, b) for a, b in pairs])
-        of = estimator.functional, estimator.confidence
-        estimates.append(coupled_change(base, moved, rollouts.prompt_index, differ, *of))
+        estimates.append(coupled_change(base, moved, rollouts.prompt_index, differ, estimator))
     return estimates
 
 
@@ -109,8 +107,7 @@ def coupled_change(
     moved: Scores,
     prompt_index: Tensor,
     differ: Tensor,
-    functional: Functional,
-    confidence: float = 0.95,
+    estimator: EstimatorOptions = EstimatorOptions(),
 ) -> Estimate:
     """ΔH from two coupled batches of scores.
 
@@ -119,8 +116,7 @@ def coupled_change(
         moved: Scores of responses of θ + ηv under θ + ηv, sequence by sequence coupled.
         prompt_index: (n,) prompt draw of each pair.
         differ: (n,) bool, which pairs are of two different responses.
-        functional: "per_token" or "per_sequence".
-        confidence: Nominal coverage of the interval.
+        estimator: Which entropy, and the coverage of the interval; its method is not used.
 
     Returns:
         ΔH with its paired error, or with a bound on it where few pairs differ.
@@ -128,7 +124,7 @@ def coupled_change(
 
     def values(omega: Tensor) -> Tensor:
         here, there = (
-            Functionals(functional, "sequence", s.mask.double())(
+            Functionals(estimator.functional, "sequence", s.mask.double())(
                 omega, torch.zeros_like(s.entropies), s.entropies
             )
             for s in (base, moved)
@@ -139,8 +135,9 @@ def coupled_change(
     units = Units.of(prompt_index)
     different = units.sums(differ) > 0  # (P,)
     n, k = units.count, int(different.sum())
-    options: dict[str, Any] = {"unit": UNITS[functional], "method": "resampled"}
-    options["confidence"] = confidence
+    confidence = estimator.confidence
+    options: dict[str, Any] = {"method": "resampled", "confidence": confidence}
+    options["unit"] = UNITS[estimator.functional]
     estimate = result.estimate(0, **options)
     if k >= min(ENOUGH, n / 2) or n < 2:
         return estimate

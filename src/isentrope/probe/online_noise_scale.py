@@ -125,7 +125,7 @@ class OnlineNoiseScale(SavedFields):
         c = effective * t * t / (effective - 1 + t * t)
         if not s["den"] > 0:
             return math.nan, math.nan
-        spread = s["nn"], s["nd"], s["dd"]
+        spread = torch.tensor([[s["nn"], s["nd"]], [s["nd"], s["dd"]]], dtype=torch.float64)
         return interval_of_ratio(s["num"], s["den"], spread, c**0.5, sign="any")
 
     def latest(self) -> dict[str, float]:

@@ -15,6 +15,7 @@ which is one for the same partition, zero on average for random labels.
 
 from dataclasses import dataclass, field
 
+import pandas as pd
 import torch
 from scipy.cluster.hierarchy import cophenet, fcluster, leaves_list, linkage
 from scipy.spatial.distance import squareform
@@ -85,18 +86,18 @@ def cluster_sequences(kernel: SquareKernel, *, count: int) -> Clustering:
     flat = squareform(apart, checks=False).round(10)  # equal sequences are equally far to rounding
     tree = linkage(flat, "average")
     leaves = leaves_list(tree)
-    assignment = fcluster(tree, count, "maxclust")
-    first_met = {c: k for k, c in enumerate(dict.fromkeys(assignment[leaves].tolist()))}
+    codes, met = pd.factorize(fcluster(tree, count, "maxclust")[leaves])
+    order = defined[torch.from_numpy(leaves).long()]
     labels = torch.full((len(kernel),), -1)
-    labels[defined] = torch.tensor([first_met[c] for c in assignment.tolist()])
+    labels[order] = torch.from_numpy(codes)
     zero, members, draws = (diagonal <= 0).nonzero().flatten(), labels[defined], prompts[defined]
     kept = [torch.ones_like(draws, dtype=torch.bool), *(draws != p for p in draws.unique())]
     indices = [adjusted_rand_index(members[k], draws[k]) for k in kept]
     agreement = torch.tensor(indices, dtype=torch.float64)
     return Clustering(
         labels,
-        torch.cat([defined[torch.from_numpy(leaves).long()], zero]),
-        len(first_met),
+        torch.cat([order, zero]),
+        len(met),
         float(cophenet(tree, flat)[0]),
         delete_one(agreement[0], agreement[1:], len(kept) - 1, "adjusted Rand index"),
     )

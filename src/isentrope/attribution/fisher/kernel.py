@@ -158,8 +158,7 @@ class FisherKernel:
         folder = Path(folder)
         metadata = {k: str(getattr(self, k)) for k in ("symmetric", "parameters", "rounding")}
         content = {"matrix": self.matrix.contiguous()}
-        if self.diagonals is not None:
-            content |= dict(zip(DIAGONALS, self.diagonals, strict=True))
+        content |= dict(zip(DIAGONALS, self.diagonals or (), strict=False))
 
         def write(path: Path) -> None:
             save_file(content, path, metadata)

@@ -22,7 +22,7 @@ from contextlib import nullcontext
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from isentrope.attribution.gradients.closure import require_agreement
 from isentrope.attribution.gradients.layers import Layer, by_sequence, find_layers, recorded
@@ -171,8 +171,11 @@ class SequenceGradients:
                 cotangent = torch.empty_like(hidden)
                 for i, row in enumerate(rows.split(1)):
                     alone, at = row, batch.rows == i
-                    of = head, batch.targets[at], a[at], None if b is None else b[at]
-                    cotangent[at] = _through_head(hidden[at], *of, policy.temperature)
+                    of = batch.targets[at], a[at], None if b is None else b[at]
+                    read = hidden[at].detach()[None].requires_grad_()
+                    logits = head(read)
+                    of_logits = logit_gradient(logits[0].detach(), *of, policy.temperature)
+                    cotangent[at] = torch.autograd.grad(logits, read, of_logits[None])[0][0]
                 alone = None
             if sources:
                 torch.autograd.grad(hidden, sources, cotangent, allow_unused=True)
@@ -230,21 +233,6 @@ class SequenceGradients:
                     f"(largest entry {scale:.1e}): use GradientOptions('loop'), which is slower "
                     "and correct for every kind of layer."
                 )
-
-
-def _through_head(
-    hidden: Tensor,
-    head: nn.Module,
-    targets: Tensor,
-    a: Tensor,
-    b: Tensor | None,
-    temperature: float,
-) -> Tensor:
-    """`hidden_gradient` of one sequence, by autograd."""
-    read = hidden.detach()[None].requires_grad_()
-    logits = head(read)
-    cotangent = logit_gradient(logits[0].detach(), targets, a, b, temperature)
-    return torch.autograd.grad(logits, read, cotangent[None])[0][0]
 
 
 def _require_forward_mode(policy: Policy, few: TokenSum, gradient: Vector) -> None:

@@ -264,16 +264,16 @@ class _Sums:
         change = groups.estimate(part, self._confidence)
         a, b, G = float(part.sum()), float(whole.sum()), len(part)
         value = a / b + 0.0 if b else math.nan  # a sum of none over a fall is −0
-        one, two = map(groups.deviations, (part, whole))
+        both = torch.stack([groups.deviations(x) for x in (part, whole)])
+        along = both[0] - value * both[1]
         scale = G / (G - 1) if G > 1 else math.nan
-        se = float(scale**0.5 * (one - value * two).norm()) / abs(b) if b else math.nan
+        se = float(scale**0.5 * along.norm()) / abs(b) if b else math.nan
         method = f"{change.method}, Fieller"
         share = replace(change, value=value, se=se, unit=NET_SHARE, method=method)
         if not math.isfinite(change.ci_low):
             return change, share
-        aa, ab, bb = (float(scale * (x @ y)) for x, y in ((one, one), (one, two), (two, two)))
-        t = t_quantile(freedom_of_groups(one - value * two), self._confidence)
-        low, high = interval_of_ratio(a, b, (aa, ab, bb), t, sign="any")
+        t = t_quantile(freedom_of_groups(along), self._confidence)
+        low, high = interval_of_ratio(a, b, scale * both @ both.T, t, sign="any")
         warnings = change.warnings if math.isfinite(low) else (*change.warnings, _NO_SHARE)
         return change, replace(share, ci_low=low + 0.0, ci_high=high + 0.0, warnings=warnings)
 

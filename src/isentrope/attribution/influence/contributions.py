@@ -60,20 +60,9 @@ class Attribution:
         return self.by_group.sum(0)
 
     @property
-    def sequences_se(self) -> Tensor:
-        """(n,) its standard error."""
-        return self.groups.standard_error(self.by_group)
-
-    @property
     def tokens(self) -> Tensor | None:
         """(n, t) of each token, 0 where there is none."""
         return None if self.by_group_and_token is None else self.by_group_and_token.sum(0)
-
-    @property
-    def tokens_se(self) -> Tensor | None:
-        """(n, t) its standard error."""
-        x = self.by_group_and_token
-        return None if x is None else self.groups.standard_error(x)
 
     @property
     def closure(self) -> float:
@@ -165,10 +154,11 @@ class Influence:
         text, mask = columns.pop("text"), self.U.mask
         for name, part in {"delta_h": self.entropy, "delta_j": self.reward}.items():
             if part is not None:
-                values, errors = part.sequences, part.sequences_se
-                if of == "tokens" and part.tokens is not None and part.tokens_se is not None:
-                    values, errors = part.tokens[mask], part.tokens_se[mask]
-                columns[name], columns[f"{name}_se"] = values.numpy(), errors.numpy()
+                table = part.by_group if of == "sequences" else part.by_group_and_token
+                assert table is not None
+                parts = table if of == "sequences" else table[:, mask]
+                columns[name] = parts.sum(0).numpy()
+                columns[f"{name}_se"] = part.groups.standard_error(parts).numpy()
         return pd.DataFrame(columns | {"text": text})
 
     def _of_sequences(self) -> dict[str, Any]:

@@ -269,14 +269,14 @@ def _fieller(
 ) -> Estimate:
     """A/D − 1 with every B that (A − x D)² ≤ t² Var(A − x D) allows, x = 1 + B."""
     squares, pairs = moments.tolist()
-    (vaa, vad), (_, vdd) = covariance.tolist()
     low = high = math.nan
     if math.isfinite(t):
-        low, high = interval_of_ratio(squares, pairs, (vaa, vad, vdd), t, sign="plus")
+        low, high = interval_of_ratio(squares, pairs, covariance, t, sign="plus")
     value = se = math.inf
     if pairs > 0:
-        x = squares / pairs
-        value, se = x - 1, max(vaa - 2 * x * vad + x * x * vdd, 0.0) ** 0.5 / pairs
+        along = covariance.new_tensor([1.0, -squares / pairs])
+        value = squares / pairs - 1
+        se = float((along @ covariance @ along).clamp_min(0).sqrt()) / pairs
     caveats: list[str] = []
     if high == math.inf:
         caveats = [
