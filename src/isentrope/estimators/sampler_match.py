@@ -38,8 +38,8 @@ NOISE = 0.1
 """The largest such difference that can be noise."""
 DEVIATIONS = 4.0
 """Standard errors by which the mean of π/π_s may differ from 1."""
-TEMPERATURES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 2.0)
-"""Where the search for the sampler's temperature starts."""
+TEMPERATURES = (0.24, 2.5)
+"""Between which the sampler's temperature is searched for."""
 
 
 @dataclass(frozen=True)
@@ -152,13 +152,11 @@ def _other_temperature(policy: Policy, rollouts: Rollouts, tolerance: float) -> 
             scores = score(policy, of)
         return root_mean_square((of.padded("sampler_logprobs") - scores.logprobs)[scores.mask])
 
-    near = min((t for t in TEMPERATURES if t != policy.temperature), key=disagreement)
-    options: dict[str, Any] = {"bounds": (near / 1.25, near * 1.25), "method": "bounded"}
-    minimum = cast(Any, minimize_scalar(disagreement, options={"xatol": 1e-5}, **options))
-    best = near if disagreement(near) <= disagreement(minimum.x) else float(minimum.x)
-    if disagreement(best) > tolerance or disagreement(best, rollouts) > tolerance:
+    options: dict[str, Any] = {"bounds": TEMPERATURES, "options": {"xatol": 1e-6}}
+    best = cast(Any, minimize_scalar(disagreement, method="bounded", **options))
+    if best.fun > tolerance or disagreement(best.x, rollouts) > tolerance:
         return None
-    return best
+    return float(best.x)
 
 
 @contextmanager

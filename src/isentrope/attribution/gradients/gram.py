@@ -7,8 +7,6 @@ multiplied with the held ones as soon as autograd has them, and then dropped. Su
 float64.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

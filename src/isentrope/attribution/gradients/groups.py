@@ -11,8 +11,6 @@ This is the delete-a-group jackknife to first order: the terms omitted are of or
 terms sum to zero, so the parts sum to the gradient itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce

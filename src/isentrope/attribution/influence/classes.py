@@ -264,16 +264,15 @@ class _Sums:
         change = groups.estimate(part, self._confidence)
         a, b, G = float(part.sum()), float(whole.sum()), len(part)
         value = a / b + 0.0 if b else math.nan  # a sum of none over a fall is −0
-        both = torch.stack([groups.deviations(x) for x in (part, whole)])
-        along = both[0] - value * both[1]
-        scale = G / (G - 1) if G > 1 else math.nan
-        se = float(scale**0.5 * along.norm()) / abs(b) if b else math.nan
+        rest = part - value * whole
+        se = float(groups.standard_error(rest)) / (abs(b) or math.nan)
         method = f"{change.method}, Fieller"
         share = replace(change, value=value, se=se, unit=NET_SHARE, method=method)
         if not math.isfinite(change.ci_low):
             return change, share
-        t = t_quantile(freedom_of_groups(along), self._confidence)
-        low, high = interval_of_ratio(a, b, scale * both @ both.T, t, sign="any")
+        t = t_quantile(freedom_of_groups(groups.deviations(rest)), self._confidence)
+        both = groups.deviations(torch.stack((part, whole), 1))  # (G, 2)
+        low, high = interval_of_ratio(a, b, G / (G - 1) * both.T @ both, t, sign="any")
         warnings = change.warnings if math.isfinite(low) else (*change.warnings, _NO_SHARE)
         return change, replace(share, ci_low=low + 0.0, ci_high=high + 0.0, warnings=warnings)
 
