@@ -29,6 +29,7 @@ from isentrope.config.values import (
     Share,
 )
 from isentrope.evaluation.metrics import METRICS, Metric, powers_of_two, require_tries
+from isentrope.evaluation.responses import Decoding
 
 
 class EvaluationData(TaskConfig):
@@ -69,6 +70,12 @@ class EvaluationProfile(Section):
     def tries(self) -> tuple[int, ...]:
         """The k in force."""
         return tuple(self.ks) if self.ks else powers_of_two(self.samples_per_prompt)
+
+    @property
+    def samples(self) -> dict[Decoding, int]:
+        """Responses to each prompt, by decoding."""
+        greedy: dict[Decoding, int] = {"greedy": 1} if self.greedy else {}
+        return {"sampled": self.samples_per_prompt, **greedy}
 
     @property
     def chosen(self) -> tuple[Metric, ...]:

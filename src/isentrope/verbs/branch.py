@@ -27,7 +27,7 @@ from isentrope.system.file_contents import csv
 from isentrope.system.files import write_bytes
 from isentrope.system.memory import give_back
 from isentrope.system.outputs import require_apart
-from isentrope.system.processes import barrier, join_processes, rank
+from isentrope.system.processes import all_ranks, join_processes
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.train import branch, resume
 
@@ -75,10 +75,10 @@ def branch_study(asked: BranchStudy) -> Branched:
         found: list[Effect] = []
         for start in starts:
             found += _effects(asked, start)
-        if rank() == 0:
-            write_bytes(asked.folder / TABLE, csv(table(found)))
-        barrier()
-    return Branched(asked.folder / TABLE, starts, found)
+        written = all_ranks().from_first(
+            lambda: write_bytes(asked.folder / TABLE, csv(table(found)))
+        )
+    return Branched(written, starts, found)
 
 
 def _effects(asked: BranchStudy, start: Start) -> list[Effect]:
@@ -89,7 +89,11 @@ def _effects(asked: BranchStudy, start: Start) -> list[Effect]:
     for number, planned in enumerate(start.branches, 1):
         log.info(
             "%s, %s, repeat %d: branch %d of %d",
-            *(start.name, planned.setting, planned.repeat, number, len(start.branches)),
+            start.name,
+            planned.setting,
+            planned.repeat,
+            number,
+            len(start.branches),
         )
         end = _end(start, planned)
         target = (

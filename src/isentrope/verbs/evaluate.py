@@ -55,7 +55,7 @@ from isentrope.sampling.tasks import Task
 from isentrope.system.file_contents import csv
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verification, verifying
-from isentrope.system.processes import barrier, gather, join_processes, rank, world_size
+from isentrope.system.processes import all_ranks, barrier, gather, join_processes, rank, world_size
 from isentrope.system.progress import progress
 from isentrope.verbs.batches import at_precision
 
@@ -95,44 +95,32 @@ def evaluate_checkpoints(config: EvaluateConfig) -> Evaluated:
     join_processes()
     with verification(config.checkpoint.verify):
         checkpoints = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
-    profile, first = config.evaluation, checkpoints[0]
-    output, path = config.output, first.path.resolve()
-    run = path.parent.parent if path.parent.name == "training_state" else path
-    own = folder_name(f"{output.name or run.name}_{config.data.dataset_name}")
-    folder = gather(Path(output.directory or Path("eval_runs") / own))[0]
-    with one_writer(folder, inputs_of(config)), verification(config.checkpoint.verify):
-        require_same_evaluation(folder, config)
-        engine = None
-        if config.sampling.engine == "vllm":
-            engine = VllmEngine(
-                first.path,
-                base_model=config.checkpoint.base_model,
-                allow_hub=config.checkpoint.allow_hub,
-                dtype=config.precision.sampling.runtime_dtype,
-                temperature=config.sampling.temperature,
-                max_new_tokens=config.sampling.max_new_tokens,
-                memory=config.sampling.vllm_memory,
-                seed=profile.seed,
-            )
-        of = _Evaluator(config, engine)
-        content = resolved_content(config, folder, seeds={"evaluation": profile.seed})
-        results, table = [], folder
-        for checkpoint in checkpoints:
-            made_from = evaluation_origin(config, checkpoint.path)
-            for other in other_base(checkpoint.path, made_from):
-                if config.checkpoint.base_model is None:
-                    raise ValueError(
-                        f"{checkpoint.path} cannot be evaluated as trained: {other.words}. Restore "
-                        "the base model, or set checkpoint.base_model to evaluate on this one all "
-                        "the same."
-                    )
-                log.warning("%s: %s.", checkpoint.path, other.words)
-            step = StepFolder(folder / checkpoint.name, made_from)
-            results.append(of.evaluate(checkpoint, step, content))
-            if rank() == 0:
-                table = write_bytes(folder / TABLE, csv(table_of(results)))
-        barrier()
-        return Evaluated(folder, table, results)
+        profile, first = config.evaluation, checkpoints[0]
+        output, path = config.output, first.path.resolve()
+        run = path.parent.parent if path.parent.name == "training_state" else path
+        own = folder_name(f"{output.name or run.name}_{config.data.dataset_name}")
+        folder = gather(Path(output.directory or Path("eval_runs") / own))[0]
+        with one_writer(folder, inputs_of(config)):
+            require_same_evaluation(folder, config)
+            engine = None
+            if config.sampling.engine == "vllm":
+                engine = VllmEngine(
+                    first.path,
+                    base_model=config.checkpoint.base_model,
+                    allow_hub=config.checkpoint.allow_hub,
+                    dtype=config.precision.sampling.runtime_dtype,
+                    temperature=config.sampling.temperature,
+                    max_new_tokens=config.sampling.max_new_tokens,
+                    memory=config.sampling.vllm_memory,
+                    seed=profile.seed,
+                )
+            results, table = [], folder
+            for checkpoint in checkpoints:
+                results.append(_Evaluator(config, engine, folder, checkpoint).result())
+                table = all_ranks().from_first(
+                    lambda: write_bytes(folder / TABLE, csv(table_of(results)))
+                )
+            return Evaluated(folder, table, results)
 
 
 def require_evaluation_inputs(
@@ -149,74 +137,74 @@ def require_evaluation_inputs(
 
 @dataclass(frozen=True)
 class _Evaluator:
-    """What is done with every checkpoint.
+    """What is done with a checkpoint.
 
     Attributes:
         config: What is estimated, on which prompts, and how.
         engine: vLLM; None to generate by transformers.
+        folder: Of the evaluation.
+        checkpoint: The checkpoint.
     """
 
     config: EvaluateConfig
     engine: VllmEngine | None
+    folder: Path
+    checkpoint: Checkpoint
 
-    @property
-    def samples(self) -> dict[Decoding, int]:
-        """Responses to each prompt, by decoding."""
-        profile = self.config.evaluation
-        greedy: dict[Decoding, int] = {"greedy": 1} if profile.greedy else {}
-        return {"sampled": profile.samples_per_prompt, **greedy}
-
-    def evaluate(
-        self, checkpoint: Checkpoint, step: StepFolder, content: bytes
-    ) -> EvaluationResult:
+    def result(self) -> EvaluationResult:
         """Evaluate a checkpoint, if that is not done; what does not fit is refused before files."""
+        config, checkpoint = self.config, self.checkpoint
+        data, profile, sampling = config.data, config.evaluation, config.sampling
+        made_from = evaluation_origin(config, checkpoint.path)
+        for other in other_base(checkpoint.path, made_from):
+            if config.checkpoint.base_model is None:
+                raise ValueError(
+                    f"{checkpoint.path} cannot be evaluated as trained: {other.words}. Restore the "
+                    "base model, or set checkpoint.base_model to evaluate on this one all the same."
+                )
+            log.warning("%s: %s.", checkpoint.path, other.words)
+        step = StepFolder(self.folder / checkpoint.name, made_from)
         step.require_same_origin()
         if (done := step.result()) is not None:
             log.info("%s is done already", checkpoint.name)
             step.remove_chunks()
             return done
         log.info("evaluating %s", checkpoint.path)
-        data, profile, sampling = self.config.data, self.config.evaluation, self.config.sampling
-        policy = checkpoint.load(self.config.checkpoint, sampling)
+        policy = checkpoint.load(config.checkpoint, sampling)
         task = data.task(data.split)
         require_format(task, profile.metrics or (), data.dataset_name)
         prompts = choose_prompts(task.prompts, profile.n_prompts, profile.seed, policy=policy)
         require_room(policy, prompts, sampling.max_new_tokens)
         barrier()
-        if rank() == 0:
-            write_bytes(step.path.parent / CONFIG, content)
+
+        def begin() -> None:
+            content = resolved_content(config, self.folder, seeds={"evaluation": profile.seed})
+            write_bytes(self.folder / CONFIG, content)
             step.begin()
+
+        all_ranks().from_first(begin)
+        starts = range(0, len(prompts), profile.chunk_prompts)
+        chunks = [prompts[start : start + profile.chunk_prompts] for start in starts]
+        self._make(chunks, step, policy, task)
         barrier()
-        chunks = [
-            prompts[start : start + profile.chunk_prompts]
-            for start in range(0, len(prompts), profile.chunk_prompts)
-        ]
-        self._make(chunks, checkpoint, step, policy, task)
-        barrier()
-        if rank() == 0:
-            step.finish(*self._consolidated(checkpoint, step, len(chunks)))
-        barrier()
+        all_ranks().from_first(lambda: step.finish(*self._consolidated(step, len(chunks))))
         done = step.result()
         assert done is not None
         return done
 
     def _make(
-        self,
-        chunks: list[list[Prompt]],
-        checkpoint: Checkpoint,
-        step: StepFolder,
-        policy: Policy,
-        task: Task,
+        self, chunks: list[list[Prompt]], step: StepFolder, policy: Policy, task: Task
     ) -> None:
         """Make the chunks that are not there yet, or under torchrun a share of them."""
-        every = product(self.samples, range(len(chunks)))
+        config, done = self.config, 0
+        profile, sampling = config.evaluation, config.sampling
+        every = product(profile.samples, range(len(chunks)))
         missing = gather([chunk for chunk in every if not step.has(*chunk)])[0]
         # the processes of a sharded model make every chunk together
         mine = missing if policy.sharded else missing[rank() :: world_size()]
-        profile, sampling, done = self.config.evaluation, self.config.sampling, 0
-        measuring, drawing = self.config.precision.measuring, self.config.precision.sampling
-        with progress().bar(checkpoint.name) as advance, at_precision(policy, measuring):
-            for decoding, samples in self.samples.items():
+        measuring, drawing = config.precision.measuring, config.precision.sampling
+        with progress().bar(self.checkpoint.name) as advance, at_precision(policy, measuring):
+            for decoding, samples in profile.samples.items():
                 generator = random_numbers(profile.seed)
                 for number, prompts in enumerate(chunks):
                     start = number * profile.chunk_prompts
@@ -226,19 +214,26 @@ class _Evaluator:
                         continue
                     if self.engine is not None:
                         rollouts = self.engine.respond(
-                            *(policy, checkpoint.path, prompts, start, samples, decoding)
+                            policy, self.checkpoint.path, prompts, start, samples, decoding
                         )
                     else:
                         other = drawing != measuring
                         with at_precision(policy, drawing) if other else nullcontext():
                             rollouts = draw_responses(
-                                *(policy, prompts, samples, generator),
+                                policy,
+                                prompts,
+                                samples,
+                                generator,
                                 decoding=decoding,
                                 max_new_tokens=sampling.max_new_tokens,
                                 batch_size=sampling.batch_size,
                             )
                     records = score_records(
-                        *(policy, rollouts, task, profile.chosen, decoding),
+                        policy,
+                        rollouts,
+                        task,
+                        profile.chosen,
+                        decoding,
                         right_above=profile.right_above,
                     )
                     records["prompt"] += start
@@ -247,17 +242,16 @@ class _Evaluator:
                     done += 1
                     advance(done, len(mine))
 
-    def _consolidated(
-        self, checkpoint: Checkpoint, step: StepFolder, chunks: int
-    ) -> tuple[pd.DataFrame, EvaluationResult]:
+    def _consolidated(self, step: StepFolder, chunks: int) -> tuple[pd.DataFrame, EvaluationResult]:
         """Read all chunks back."""
+        config, checkpoint = self.config, self.checkpoint
         rows, tables = list[EvaluatedRow](), []
-        for decoding in self.samples:
+        for decoding in config.evaluation.samples:
             records = step.load(decoding, chunks)
             rows.append(self._row(decoding, records))
             for group, some in records.groupby("group") if "group" in records else ():
                 rows.append(self._row(decoding, some, str(group)))
-            if not self.config.evaluation.save_tokens:
+            if not config.evaluation.save_tokens:
                 records = records.drop(columns=list(TOKENS), errors="ignore")
             records.insert(0, "decoding", decoding)
             tables.append(records)
@@ -266,10 +260,10 @@ class _Evaluator:
             checkpoint=checkpoint.name,
             path=str(checkpoint.path),
             step=checkpoint.step,
-            dataset=self.config.data.dataset_name,
-            split=self.config.data.split,
-            temperature=self.config.sampling.temperature,
-            max_new_tokens=self.config.sampling.max_new_tokens,
+            dataset=config.data.dataset_name,
+            split=config.data.split,
+            temperature=config.sampling.temperature,
+            max_new_tokens=config.sampling.max_new_tokens,
             rows=tuple(rows),
             made_from=step.made_from,
             verified=verifying(),
@@ -279,16 +273,13 @@ class _Evaluator:
     def _row(
         self, decoding: Decoding, records: pd.DataFrame, group: str | None = None
     ) -> EvaluatedRow:
-        profile = self.config.evaluation
-        metrics = estimate_metrics(
-            records, profile.chosen, profile.tries, sampled=decoding == "sampled"
-        )
+        profile, sampled = self.config.evaluation, decoding == "sampled"
         counts, edges = np.histogram(records["reward"], bins=20)
         return EvaluatedRow(
             decoding=decoding,
             n_prompts=records["prompt"].nunique(),
-            samples_per_prompt=self.samples[decoding],
-            metrics=dict(metrics),
+            samples_per_prompt=profile.samples[decoding],
+            metrics=dict(estimate_metrics(records, profile.chosen, profile.tries, sampled=sampled)),
             rewards=RewardCounts(tuple(edges.tolist()), tuple(counts.tolist())),
             group=group,
         )
