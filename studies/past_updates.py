@@ -377,7 +377,7 @@ def past_updates(
                 continue
             batch, update = record
             policy = Checkpoint(path, path.name).load(
-                ready.config.checkpoint, ready.sampler.sampling
+                ready.config.checkpoint, ready.config.sampling
             )
             policy.ranks = ready.policy.ranks
             policy.convert(ready.policy.precision)

@@ -7,9 +7,7 @@ import pandas as pd
 import pytest
 from trl import GRPOTrainer
 
-from isentrope.config.measure import BatchConfig
-from isentrope.config.stages import SamplingConfig
-from isentrope.models.precision import Precision
+from isentrope.config.io import load_config
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.errors import FileError
@@ -160,10 +158,11 @@ def test_texts_of_each_batch_are_of_its_own_task(policy, tmp_path):
     for name, prompts in (("E", ("1+1=", "2+2=")), ("U", ("3+3=", "4+4="))):
         rows = [{"prompt": prompt, "reference": "2"} for prompt in prompts]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = BatchConfig(
-        dataset_name="prompts",
-        dataset_path=str(tmp_path / "E.jsonl"),
-        U_dataset_path=str(tmp_path / "U.jsonl"),
-    )
-    sampler = Sampler(policy, data, SamplingConfig(), Precision())
+    data = {
+        "dataset_name": "prompts",
+        "dataset_path": str(tmp_path / "E.jsonl"),
+        "U_dataset_path": str(tmp_path / "U.jsonl"),
+    }
+    given = {"checkpoint": {"checkpoint_path": str(tmp_path)}, "batch_config": data}
+    sampler = Sampler(policy, load_config(given), tmp_path)
     assert sampler.read_evaluation(dump(tmp_path, ROWS)).n_prompts == 2

@@ -10,9 +10,7 @@ from typing import Literal
 
 import torch
 
-from isentrope.config.estimator import EstimatorConfig
-from isentrope.config.measure import BatchConfig
-from isentrope.config.stages import SamplingConfig
+from isentrope.config.measure import BatchConfig, MeasureConfig
 from isentrope.models.precision import Precision
 from isentrope.models.sharding import exchange_as_stored, put_back
 from isentrope.nouns.rollouts import Rollouts
@@ -78,21 +76,20 @@ class Sampler:
 
     Attributes:
         policy: The policy; it has the sampler's precision for as long as responses are drawn.
-        data: Where prompts and rewards come from, and how many of them.
-        sampling: How responses are drawn.
-        precision: That of the sampler.
-        checkpoint: Its folder, which has the pass rates of its training; None for no checkpoint.
+        config: Where prompts and rewards come from, how many of them, and how responses are drawn.
+        checkpoint: Its folder, which has the pass rates of its training.
     """
 
     policy: Policy
-    data: BatchConfig
-    sampling: SamplingConfig
-    precision: Precision
-    checkpoint: Path | None = None
+    config: MeasureConfig
+    checkpoint: Path
 
-    def batches(
-        self, estimator: EstimatorConfig
-    ) -> tuple[Rollouts, Rollouts, UpdateBatchReport | None]:
+    @property
+    def data(self) -> BatchConfig:
+        """Where prompts and rewards come from, and how many of them."""
+        return self.config.batch_config
+
+    def batches(self) -> tuple[Rollouts, Rollouts, UpdateBatchReport | None]:
         """Sample or read E and U.
 
         Returns:
@@ -107,11 +104,11 @@ class Sampler:
         if data.E_file is not None:
             E = self.read_evaluation(data.E_file)
         if data.U_file is not None:
-            U = self._rewarded_update(self._read(data.U_file, data.update_task), estimator)
+            U = self._rewarded_update(self._read(data.U_file, data.update_task))
         if E is None:
             E = self.evaluation(() if shared or U is None else prompts_of(U))
         if U is None:
-            U, report = self._update(estimator.advantage_rule, () if shared else prompts_of(E))
+            U, report = self._update(() if shared else prompts_of(E))
         if not shared and (both := prompts_of(E) & prompts_of(U)):
             raise ValueError(
                 f"{len(both)} prompts are in both E and U: use other prompts, or set "
@@ -124,11 +121,11 @@ class Sampler:
         return self._read(path, self.data.evaluation_task)
 
     def _read(self, path: str | Path, task: Callable[[], Task]) -> Rollouts:
-        return read_rollouts(self.policy, path, task, self.sampling.max_new_tokens)
+        return read_rollouts(self.policy, path, task, self.config.sampling.max_new_tokens)
 
     def longest(self, rollouts: Rollouts) -> int:
         """Tokens after which responses were cut: as the batch says, or as they are drawn here."""
-        return rollouts.max_new_tokens or self.sampling.max_new_tokens
+        return rollouts.max_new_tokens or self.config.sampling.max_new_tokens
 
     def evaluation(self, exclude: Collection[PromptIds] = ()) -> Rollouts:
         """Sample E; prompts with the token ids in `exclude` are not drawn."""
@@ -168,14 +165,15 @@ class Sampler:
         Returns:
             The rollouts, prompt by prompt.
         """
-        with at_precision(self.policy, self.precision), progress().bar(stage) as advance:
+        sampling, precision = self.config.sampling, self.config.precision.sampling
+        with at_precision(self.policy, precision), progress().bar(stage) as advance:
             return respond(
                 self.policy,
                 as_prompts(self.policy, prompts),
                 group,
                 generator,
-                max_new_tokens=max_new_tokens or self.sampling.max_new_tokens,
-                batch_size=self.sampling.batch_size,
+                max_new_tokens=max_new_tokens or sampling.max_new_tokens,
+                batch_size=sampling.batch_size,
                 progress=advance,
             )
 
@@ -191,22 +189,21 @@ class Sampler:
         if E.rewards is not None:
             return E
         try:
-            return self._with_rewards(E, self.data.evaluation_task())
+            return self.rewarded_by(self.data.evaluation_task(), E)
         except ValueError as error:
             raise ValueError(
                 f"E cannot be rewarded ({error}): set analysis.reward=false to attribute entropy "
                 "alone."
             ) from error
 
-    def _update(
-        self, advantages: str, exclude: Collection[PromptIds]
-    ) -> tuple[Rollouts, UpdateBatchReport]:
-        data, task, sampling = self.data, self.data.update_task(), self.sampling
+    def _update(self, exclude: Collection[PromptIds]) -> tuple[Rollouts, UpdateBatchReport]:
+        data, task, sampling = self.data, self.data.update_task(), self.config.sampling
+        advantages, precision = self.config.estimator.advantage_rule, self.config.precision.sampling
         prompts = _left(self.policy, task.prompts, exclude, "U")
         weights = None
-        if data.U_weighting == "difficulty" and self.checkpoint is not None:
+        if data.U_weighting == "difficulty":
             weights = difficulty_weights(self.checkpoint, [p.key for p in prompts])
-        with at_precision(self.policy, self.precision), progress().bar("sampling U") as advance:
+        with at_precision(self.policy, precision), progress().bar("sampling U") as advance:
             return update_batch(
                 self.policy,
                 prompts[: data.B_U] if data.fixed_prompts is True else prompts,
@@ -218,17 +215,19 @@ class Sampler:
                 progress=advance,
             )
 
-    def _rewarded_update(self, U: Rollouts, estimator: EstimatorConfig) -> Rollouts:
+    def _rewarded_update(self, U: Rollouts) -> Rollouts:
         """Rewards from the task where the file has none; its own advantages, or of rewards."""
+        estimator = self.config.estimator
         own = U.advantages is not None and (U.rewards is None or estimator.advantages is None)
         needless = estimator.objective == RECORDED and U.rewards is None
         if own or needless or estimator.objective == SFT:
             return U
         if U.rewards is None:
-            U = self._with_rewards(U, self.data.update_task())
+            U = self.rewarded_by(self.data.update_task(), U)
         return with_advantages(U, estimator.advantage_rule)
 
-    def _with_rewards(self, batch: Rollouts, task: Task) -> Rollouts:
+    def rewarded_by(self, task: Task, batch: Rollouts) -> Rollouts:
+        """A batch with the rewards of a task, which the first process gives."""
         return self.policy.ranks.from_first(lambda: with_rewards(batch, task))
 
 

@@ -23,9 +23,7 @@ from isentrope.checks import (
     check_sampler,
 )
 from isentrope.checks.instrument import BATCH, OWN_LOGITS
-from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import MeasureConfig
-from isentrope.config.stages import PrecisionConfig
 from isentrope.models.adapter import stored_types
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.gradient import weighted_gradient
@@ -33,7 +31,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.runs.checkpoints import Subject
 from isentrope.runs.origin import checkpoint_digests
 from isentrope.runs.study import other_base, require_inputs
-from isentrope.sampling.batches import with_advantages, with_rewards
+from isentrope.sampling.batches import with_advantages
 from isentrope.sampling.prompts import PromptLike
 from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.manifest import verification
@@ -66,37 +64,26 @@ def check(config: MeasureConfig) -> dict[str, list[Finding]]:
     with verification(config.checkpoint.verify):
         for subject in require_inputs(config):
             alone, settled = config.as_trained(subject.path)
-            where, precision = alone.checkpoint, alone.precision
+            where = alone.checkpoint
             here = checkpoint_digests(subject.path, where.base_model, allow_hub=where.allow_hub)
             obstacles = (*settled.obstacles, *other_base(subject.path, here))
             known = replace(subject, as_trained=replace(settled, obstacles=obstacles))
             policy = known.load(where, alone.sampling)
             policy.ranks = all_ranks()
-            sampler = Sampler(
-                policy, alone.batch_config, alone.sampling, precision.sampling, subject.path
-            )
-            findings[subject.name] = _checked(
-                known, sampler, alone.estimator, precision, master_weights=where.master_weights
-            )
+            findings[subject.name] = _checked(known, Sampler(policy, alone, subject.path))
     return findings
 
 
-def _checked(
-    subject: Subject,
-    sampler: Sampler,
-    estimator: EstimatorConfig,
-    precision: PrecisionConfig,
-    *,
-    master_weights: bool,
-) -> list[Finding]:
+def _checked(subject: Subject, sampler: Sampler) -> list[Finding]:
     """The findings of one checkpoint."""
-    policy, settled = sampler.policy, subject.as_trained
+    policy, config, settled = sampler.policy, sampler.config, subject.as_trained
+    estimator, precision = config.estimator, config.precision
     adapter = check_adapter(policy, subject.path, subject.optimizer)
     findings = [_settings(policy, subject), adapter]
-    E, U, rewarded = _batches(sampler, estimator)
+    E, U, rewarded = _batches(sampler)
     findings.append(rewarded)
     with at_precision(policy, precision.updating):
-        findings += _of_batch(sampler, U, subject, estimator)
+        findings += _of_batch(sampler, U, subject)
         direct, longest, more = estimator, sampler.longest(U), list[Finding]()
         if U.token_weights is None:  # the checks need any direction like a step's
             objective = "dapo" if estimator.objective == RECORDED else estimator.objective
@@ -110,8 +97,8 @@ def _checked(
         else:
             _, step = update_step(policy, U, state, direct, longest)
             gradient = {name: -x for name, x in step.loss_gradient.items()}
-            of = OptimizerOf(policy, subject, state, master_weights)
-            more = [check_rates(state, subject.path), _rounding(of, step, estimator)]
+            of = OptimizerOf(policy, subject, state, config)
+            more = [check_rates(state, subject.path), _rounding(of, step)]
         findings.append(check_optimizer(policy, gradient, subject.optimizer, bool(rewarded.passed)))
         findings += more
     dropped = {}
@@ -142,11 +129,9 @@ def _settings(policy: Policy, subject: Subject) -> Finding:
     return Finding.judged(name, "; ".join(unlike), advice, sound)
 
 
-def _of_batch(
-    sampler: Sampler, U: Rollouts, subject: Subject, estimator: EstimatorConfig
-) -> Iterator[Finding]:
+def _of_batch(sampler: Sampler, U: Rollouts, subject: Subject) -> Iterator[Finding]:
     """Is U a draw of the policy, and has it training's advantages?"""
-    name = "U is a draw of the policy"
+    name, estimator = "U is a draw of the policy", sampler.config.estimator
     if sampler.data.U_file is None:
         yield Finding(name, None, "U is drawn here")
         return
@@ -161,16 +146,16 @@ def _of_batch(
         yield Finding(name, True, *(notes or ("its sampler is this policy to rounding",)))
 
 
-def _rounding(optimizer: OptimizerOf, step: Step, estimator: EstimatorConfig) -> Finding:
+def _rounding(optimizer: OptimizerOf, step: Step) -> Finding:
     """Is v the step that training takes in the type of its weights?"""
-    name, rounding = "the step survives rounding", optimizer.rounding(step, estimator)
+    name, rounding = "the step survives rounding", optimizer.rounding(step)
     if rounding is None:
         stored = set(stored_types(optimizer.subject.path, optimizer.policy.names).values())
         kinds = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in stored))
         short = stored & {torch.bfloat16, torch.float16}
         kept = "; training kept a float32 copy of them" if short else ""
         return Finding(name, True, f"weights on disk are {kinds}{kept}")
-    if estimator.rounded_step:
+    if optimizer.config.estimator.rounded_step:
         return Finding(name, True, f"{rounding[0]}; the rounded step is measured")
     seen = f"{rounding[0]} (bound {MAX_ROUNDING:g})"
     return Finding.judged(name, seen if rounding[0].error > MAX_ROUNDING else "", WAYS_OUT, seen)
@@ -192,7 +177,7 @@ QUESTIONS = [
 ]
 
 
-def _batches(sampler: Sampler, estimator: EstimatorConfig) -> tuple[Rollouts, Rollouts, Finding]:
+def _batches(sampler: Sampler) -> tuple[Rollouts, Rollouts, Finding]:
     """Draw or read E and U for the checks.
 
     Returns:
@@ -201,7 +186,7 @@ def _batches(sampler: Sampler, estimator: EstimatorConfig) -> tuple[Rollouts, Ro
     """
     data, policy, name = sampler.data, sampler.policy, "prompts and rewards"
     if data.U_file is not None:
-        E, U, _ = sampler.batches(estimator)
+        E, U, _ = sampler.batches()
         return E, U, Finding(name, True, f"U is {data.U_file}")
     named = bool({"dataset_name", "U_dataset_name"} & data.model_fields_set)
     if data.E_file is not None:
@@ -216,26 +201,27 @@ def _batches(sampler: Sampler, estimator: EstimatorConfig) -> tuple[Rollouts, Ro
     finding = Finding(name, None, nothing)
     if task is not None:
         try:
-            rewarded = policy.ranks.from_first(lambda: with_rewards(U, task))
+            U = sampler.rewarded_by(task, U)
         except ValueError as error:
             advice = (
                 "measure needs rewards: batch_config.U_dataset_name, or U_file with advantages."
             )
             finding = Finding(name, None, str(error), advice)
         else:
-            assert rewarded.rewards is not None
-            rewards = rewarded.rewards.view(data.B_U, -1)
+            assert U.rewards is not None
+            rewards = U.rewards.view(data.B_U, -1)
             useful = int((rewards.amax(1) > rewards.amin(1)).sum())
-            detail = f"{useful} of {data.B_U} groups have an advantage, mean reward "
-            finding = Finding(name, True, f"{detail}{rewards.mean():.3g}")
+            detail = (
+                f"{useful} of {data.B_U} groups have an advantage, mean reward {rewards.mean():.3g}"
+            )
             if useful:
-                return E, with_advantages(rewarded, estimator.advantage_rule), finding
+                U = with_advantages(U, sampler.config.estimator.advantage_rule)
+                return E, U, Finding(name, True, detail)
             advice = (
                 "measure draws groups of equal rewards again: use prompts that are solved "
                 "sometimes, or a larger batch_config.G."
             )
-            finding = replace(finding, passed=None, advice=advice)
-            U = rewarded
+            finding = Finding(name, None, detail, advice)
     return E, U.with_columns(advantages=random), finding
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name as load
-from typing import Any
 
 import torch
 
@@ -126,19 +125,6 @@ def batches_of(config: MeasureConfig, policy: Policy) -> tuple[Batch, Batch]:
     )
 
 
-@dataclass(frozen=True)
-class _Loaded(Subject):
-    """A subject whose policy is there already."""
-
-    policy: Policy | None = None
-
-    def load(self, where: Any, sampling: Any) -> Policy:
-        """The policy."""
-        assert self.policy is not None
-        self.policy.compared_derivatives.clear()  # a verb compares them once
-        return self.policy
-
-
 def stages_of(
     plans: Sequence[Plan], config: MeasureConfig, subject: Subject, folder: Path
 ) -> list[Plan]:
@@ -157,7 +143,6 @@ def stages_of(
     with loading.stage("load"):
         policy = subject.load(config.checkpoint, config.sampling)
         _load_what_is_late()
-    subject = _Loaded(**vars(subject), policy=policy)
     alive = Alive(policy.device.type, [*policy.model.parameters(), *policy.model.buffers()])
     first = [Stage("load", loading.seconds["load"], alive.now, alive.now)]
     whole, most = batches_of(config, policy), policy.max_tokens
@@ -180,7 +165,7 @@ def stages_of(
         data = config.batch_config.model_copy(update={**files, "allow_overlap": True})
         small = config.model_copy(update={"batch_config": data})
         with share_of_limits(parts[-1]), alive:
-            meters.append(_run([p.verb for p in plans], small, subject, alive, stopped))
+            meters.append(_run([p.verb for p in plans], small, subject, policy, alive, stopped))
     policy.max_tokens = most
     largest = max(b.largest(most) for b in whole)
 
@@ -210,12 +195,14 @@ def _run(
     verbs: Sequence[str],
     config: MeasureConfig,
     subject: Subject,
+    policy: Policy,
     alive: Alive,
     stopped: dict[str, str],
 ) -> dict[str, Meter]:
     """Run verbs on one share; meters of them and of what they start from, each of its own."""
     meters = {PREPARED: Meter(alive)}
-    ready = prepare_checkpoint(config, subject, meters[PREPARED])
+    policy.compared_derivatives.clear()  # a verb compares them once
+    ready = prepare_checkpoint(config, subject, meters[PREPARED], policy)
     for verb in verbs:
         own = meters[verb] = Meter(alive)
         own.seconds.update(meters[PREPARED].seconds)  # which some verbs read

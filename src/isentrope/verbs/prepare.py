@@ -7,14 +7,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.influence.contributions import Influence
 from isentrope.config.analysis import AnalysisConfig
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import MeasureConfig
-from isentrope.config.stages import PrecisionConfig
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import norm
 from isentrope.policy.language_model import Policy
@@ -30,6 +28,7 @@ from isentrope.results.header import (
 )
 from isentrope.runs.checkpoints import Subject
 from isentrope.runs.folder import versions
+from isentrope.sampling.batches import UpdateBatchReport
 from isentrope.system.manifest import verify
 from isentrope.system.processes import all_ranks
 from isentrope.system.progress import Clock
@@ -96,33 +95,33 @@ class Prepared:
         return self.estimator.rate(self.step.learning_rate)
 
 
-def prepare_checkpoint(config: MeasureConfig, subject: Subject, clock: Clock) -> Prepared:
-    """Load a checkpoint, draw E and U, and compute the step."""
-    estimator, data, precision = config.estimator, config.batch_config, config.precision
+def prepare_checkpoint(
+    config: MeasureConfig, subject: Subject, clock: Clock, policy: Policy | None = None
+) -> Prepared:
+    """Load a checkpoint, if its policy is not there, draw E and U, and compute the step."""
+    estimator = config.estimator
     with clock.stage("load"):
-        policy = subject.load(config.checkpoint, config.sampling)
+        policy = policy or subject.load(config.checkpoint, config.sampling)
         policy.ranks = all_ranks()
         state = load_optimizer_state(policy, subject.optimizer)
         estimator.etas(state.learning_rate)  # refuses a rate of 0 before any work
         log.debug("%s: optimizer %s matched by %s", subject.name, state.rule, state.matched_by)
-    sampler = Sampler(policy, data, config.sampling, precision.sampling, subject.path)
+    sampler = Sampler(policy, config, subject.path)
     with clock.stage("batches"):
         of_model = model_obstacles(policy, subject)
         refuse(of_model, estimator.ignore_training_settings, subject.name)
-        E, U, report = sampler.batches(estimator)
-    with clock.stage("update"), at_precision(policy, precision.updating):
-        of = OptimizerOf(policy, subject, state, config.checkpoint.master_weights)
-        longest, drawn_here = sampler.longest(U), data.U_file is None
-        real = training_step(of, U, estimator, longest, drawn_here=drawn_here)
+        E, U, report = sampler.batches()
+    with clock.stage("update"), at_precision(policy, config.precision.updating):
+        of, drawn_here = OptimizerOf(policy, subject, state, config), sampler.data.U_file is None
+        real = training_step(of, U, sampler.longest(U), drawn_here=drawn_here)
     sizes = {*U.prompt_index.unique(return_counts=True)[1].tolist()}
     batches = BatchesRecord(
         B_E=len(E),
         B_U=U.n_prompts,
         G=sizes.pop() if len(sizes) == 1 else None,
-        E=BatchRecord(**_statistics(E)),
-        U=BatchRecord(**_statistics(U) | ({} if report is None else vars(report))),
+        E=_record(E),
+        U=_record(U, report),
     )
-    header = _header(subject, sampler, batches, real, estimator, precision)
     return Prepared(
         config=config,
         subject=subject,
@@ -130,7 +129,7 @@ def prepare_checkpoint(config: MeasureConfig, subject: Subject, clock: Clock) ->
         E=E,
         U=real.U,
         step=real.step,
-        header=header,
+        header=_header(subject, sampler, batches, real),
         clock=clock,
         sampler=sampler,
         along=real.along,
@@ -156,16 +155,10 @@ class PreparedOnce:
         return replace(ready, clock=clock)
 
 
-def _header(
-    subject: Subject,
-    sampler: Sampler,
-    batches: BatchesRecord,
-    real: RealStep,
-    estimator: EstimatorConfig,
-    precision: PrecisionConfig,
-) -> Header:
+def _header(subject: Subject, sampler: Sampler, batches: BatchesRecord, real: RealStep) -> Header:
     """The header of the results of one checkpoint."""
     settled, policy, step = subject.as_trained, sampler.policy, real.step
+    estimator, precision = sampler.config.estimator, sampler.config.precision
     return Header(
         policy=PolicyRecord(
             name=subject.name,
@@ -198,11 +191,10 @@ def _header(
     )
 
 
-def _statistics(rollouts: Rollouts) -> dict[str, Any]:
-    """Counts, lengths in tokens and, where they are known, rewards."""
-    lengths = rollouts.token_counts.double()
-    rewards = rollouts.rewards
-    return {
+def _record(rollouts: Rollouts, report: UpdateBatchReport | None = None) -> BatchRecord:
+    """Counts, lengths in tokens and, where they are known, rewards; and what was drawn."""
+    lengths, rewards = rollouts.token_counts.double(), rollouts.rewards
+    statistics = {
         "sequences": len(rollouts),
         "prompt_draws": rollouts.n_prompts,
         "distinct_prompts": len({tuple(ids.tolist()) for ids in rollouts.prompt_ids}),
@@ -210,3 +202,4 @@ def _statistics(rollouts: Rollouts) -> dict[str, Any]:
         "longest": int(lengths.max()),
         "mean_reward": None if rewards is None else float(rewards.mean()),
     }
+    return BatchRecord(**statistics | ({} if report is None else vars(report)))

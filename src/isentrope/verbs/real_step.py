@@ -9,6 +9,7 @@ from typing import Any
 from isentrope.checks.checkpoint import describe_groups, disagreement, fit_of_order
 from isentrope.checks.state_order import describe_misplaced
 from isentrope.config.estimator import EstimatorConfig
+from isentrope.config.measure import MeasureConfig
 from isentrope.models.adapter import stored_types
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy, norm, require_same_names, sharded_like
@@ -48,29 +49,27 @@ class OptimizerOf:
         policy: The policy at θ.
         subject: The checkpoint.
         state: The optimizer's state.
-        master_weights: Whether training kept float32 weights, so that nothing is rounded.
+        config: Which step is asked for, and whether training kept float32 weights.
     """
 
     policy: Policy
     subject: Subject
     state: OptimizerState
-    master_weights: bool
+    config: MeasureConfig
 
-    def rounding(
-        self, step: Step, estimator: EstimatorConfig
-    ) -> tuple[RoundedStep, Callable[[float], RoundedStep]] | None:
+    def rounding(self, step: Step) -> tuple[RoundedStep, Callable[[float], RoundedStep]] | None:
         """The step that training takes, at the rate of interest and at any rate.
 
         Args:
             step: v.
-            estimator: The rate of interest; where it is 0, the largest one of the sweep.
 
         Returns:
             The step, and what gives it at a rate; None where nothing is rounded.
         """
-        policy, state = self.policy, self.state
+        policy, state, estimator = self.policy, self.state, self.config.estimator
+        # at the largest rate of the sweep where that of interest is 0
         rate = estimator.rate(step.learning_rate) or max(estimator.eta_list or [0.0])
-        if self.master_weights or not rate:
+        if self.config.checkpoint.master_weights or not rate:
             return None
         types = short_types(policy, state.types, stored_types(self.subject.path, policy.names))
         take = partial(rounded_step, policy, state, step, types)
@@ -136,16 +135,13 @@ def with_control(policy: Policy, checkpoint: Path, U: Rollouts, step: Step) -> S
     return replace(step, warnings=(*step.warnings, note))
 
 
-def real_step(
-    optimizer: OptimizerOf, U: Rollouts, step: Step, estimator: EstimatorConfig
-) -> RealStep:
+def real_step(optimizer: OptimizerOf, U: Rollouts, step: Step) -> RealStep:
     """Hold a step against the checkpoint's records and the type of its weights.
 
     Args:
         optimizer: That of the checkpoint.
         U: The batch.
         step: v.
-        estimator: Says whether the rounded step is to be measured.
 
     Returns:
         The step to be measured; its warnings say what was found.
@@ -154,7 +150,7 @@ def real_step(
         ValueError: If the state is matched by an order that it does not fit, or training rounds the
             step to another one and the configuration does not say which is to be measured.
     """
-    state, notes = optimizer.state, list[str]()
+    state, estimator, notes = optimizer.state, optimizer.config.estimator, list[str]()
     confirmed = _confirmed_order(state, step, notes)
     record, difference = disagreement(state, optimizer.subject.path)
     if difference:
@@ -165,7 +161,7 @@ def real_step(
     if len({float(group["lr"]) for group in state.distinct_groups}) > 1:
         notes.append(f"Learning rates differ: {describe_groups(state)}.")
     facts = {"param_groups": tuple(state.distinct_groups), "order_confirmed": confirmed}
-    along, rounding = None, optimizer.rounding(step, estimator)
+    along, rounding = None, optimizer.rounding(step)
     if rounding is not None:
         facts["rounding"], take = rounding
         notes += _of_rounding(optimizer.policy, rounding[0], estimator)

@@ -109,7 +109,7 @@ def optimizer_step(
     amp = {"use_amp": True, "amp_dtype": autocast}
     config = load_config(
         {
-            "checkpoint": {"checkpoint_path": str(folder)},
+            "checkpoint": {"checkpoint_path": str(folder), "master_weights": master_weights},
             "estimator": given,
             "sampling": {"temperature": policy.temperature},
             "precision": {"update_vector": amp if autocast else policy.precision.rounding},
@@ -122,17 +122,12 @@ def optimizer_step(
     config, settled = config.as_trained(folder, GivenBatch(*brings))
     refuse(settled.obstacles, settled.ignored, str(folder))
     subject = Subject(folder, folder.name, file, as_trained=settled)
-    of = OptimizerOf(policy, subject, state, master_weights)
-    return training_step(of, rollouts, config.estimator, longest, drawn_here=False).step
+    of = OptimizerOf(policy, subject, state, config)
+    return training_step(of, rollouts, longest, drawn_here=False).step
 
 
 def training_step(
-    of: OptimizerOf,
-    U: Rollouts,
-    estimator: EstimatorConfig,
-    longest: int | None,
-    *,
-    drawn_here: bool,
+    of: OptimizerOf, U: Rollouts, longest: int | None, *, drawn_here: bool
 ) -> RealStep:
     """The step on U, refused if it is not training's.
 
@@ -142,14 +137,15 @@ def training_step(
     Returns:
         The step, and U with token weights where it is stale.
     """
-    policy, subject, ignored = of.policy, of.subject, estimator.ignore_training_settings
+    policy, subject, estimator = of.policy, of.subject, of.config.estimator
+    ignored = estimator.ignore_training_settings
     obstacles, notes = model_obstacles(policy, subject), tuple[str, ...]()
     if not drawn_here:
         stale, notes = stale_batch(policy, U, estimator)
         obstacles += stale + unlike_advantages(U, subject.as_trained)
     refuse(obstacles, ignored, subject.name)
     U, step = update_step(policy, U, of.state, estimator, longest)
-    real = real_step(of, U, with_control(policy, subject.path, U, step), estimator)
+    real = real_step(of, U, with_control(policy, subject.path, U, step))
     warnings = (
         *(() if verifying() else (NOT_VERIFIED,)),
         *subject.as_trained.warnings,

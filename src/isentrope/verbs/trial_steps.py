@@ -101,7 +101,7 @@ class TrialSteps:
             self.tokens = replace(self.tokens, kept_mass=kept)
         if "influence" in needs:
             effect = token_influence(
-                *(ready.policy, self.own, ready.U, self.tokens.weights, step.preconditioner)
+                ready.policy, self.own, ready.U, self.tokens.weights, step.preconditioner
             )
             self.tokens = replace(self.tokens, influence=effect)
 
@@ -155,11 +155,12 @@ class TrialSteps:
     @cached_property
     def own(self) -> Rollouts:
         """The controls' own E: on other prompts than E and U, unless overlaps are allowed."""
-        ready, data = self._ready, self._ready.sampler.data
+        ready, data = self._ready, self._ready.config.batch_config
         taken = [] if data.allow_overlap else [ready.E, ready.U]
         own = {"B_E": ready.config.trial.size, "G_E": 1, "seed": data.seeds["control"]}
         own["fixed_prompts"] = False
-        sampler = replace(ready.sampler, data=data.model_copy(update=own))
+        changed = {"batch_config": data.model_copy(update=own)}
+        sampler = replace(ready.sampler, config=ready.config.model_copy(update=changed))
         return sampler.evaluation({ids for r in taken for ids in prompts_of(r)})
 
     @cached_property
@@ -201,7 +202,7 @@ class TrialSteps:
         halves = [sample.select(rows) for rows in torch.arange(len(own)).tensor_split(2)]
         parts = step.direction, step.components["gradient"]
         found = entropy_corrections(
-            *(ready.policy, halves, parts, step.preconditioner, ready.rate, Asked(limits=options))
+            ready.policy, halves, parts, step.preconditioner, ready.rate, Asked(limits=options)
         )
         whole, gradient = (axpy(1.0, x.component, v) for x, v in zip(found, parts, strict=True))
         reasons = {part: x.reason for part, x in zip(PARTS, found, strict=True) if x.reason}
