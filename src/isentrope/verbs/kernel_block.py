@@ -36,11 +36,10 @@ UNEQUAL = (
     "have no weight each that the kernel could be multiplied with."
 )
 
-CLASSES = ("own", "same_prompt", "other_prompt")
 LAWS = {
-    "U": ("1/n", "1/B - 1/n", "1 - 1/B"),
-    "F": ("1/B", "1/B", "1 - 1/B"),
-    "E": ("1/D", "1/D", "1 - 1/D"),
+    "U": {"own": "1/n", "same_prompt": "1/B - 1/n", "other_prompt": "1 - 1/B"},
+    "F": {"own": "1/B", "same_prompt": "1/B", "other_prompt": "1 - 1/B"},
+    "E": {"own": "1/D", "same_prompt": "1/D", "other_prompt": "1 - 1/D"},
 }
 """How the share of each class in all pairs falls (`pair_classes`): rows U itself, on U's prompts
 alone, and on D prompts."""
@@ -143,10 +142,9 @@ class Block:
             kind = "F" if bool(same.any(1).all()) else "E"
             own = own_pairs(self._rows.response_ids, self._columns.response_ids, same)
         if bool(same.any()):
-            laws: dict[str, str] = dict(zip(CLASSES, LAWS[kind], strict=True))
             classes = pair_classes(K.matrix, self._logprobs, x, K.pairs, own)
             fields["pair_classes"] = {
-                name: replace(part, falls_as=laws[name]) for name, part in classes.items()
+                name: replace(part, falls_as=LAWS[kind][name]) for name, part in classes.items()
             }
         return fields
 

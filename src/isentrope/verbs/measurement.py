@@ -90,9 +90,13 @@ def measure_checkpoint(ready: Prepared) -> Measurement:
         change, reward, after = _sweep(ready, etas, rewards)
     fresh = etas
     if estimator.method != "resampled":
-        wanted = [p for p in change.points if estimator.resample_collapsed]
-        collapsed = (p for p in wanted if p.verdict == "resample")
-        fresh = [p.eta for p in collapsed if math.isfinite(p.change.value)]  # else none to draw
+        fresh = [
+            point.eta
+            for point in change.points
+            if estimator.resample_collapsed
+            and point.verdict == "resample"
+            and math.isfinite(point.change.value)  # else none to draw
+        ]
     with clock.stage("resample"):
         resampled = _resample(ready, fresh) if fresh else {}
     with clock.stage("budget"):

@@ -191,7 +191,12 @@ def _training(
         stages.append(Stage("update", None, fixed + most, fixed, f"{section}.micro_batch", number))
         plans.append(
             Plan(
-                *(verb, config.model.path, terms, libraries_bytes(device), size, tuple(stages)),
+                verb,
+                config.model.path,
+                terms,
+                libraries_bytes(device),
+                size,
+                tuple(stages),
                 not_run=TWO_STEPS.format(verb=verb, path=path, section=section),
                 otherwise=SMALLER,
             )
@@ -249,7 +254,10 @@ def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> N
     least, free = gigabytes(found.peak), gigabytes(found.memory)
     log.info(
         "%s of %s holds %s at least, and %s are free; isentrope plan says what its passes take",
-        *(verb, name, least, free),
+        verb,
+        name,
+        least,
+        free,
     )
     if not found.fits:
         raise DoesNotFitError(

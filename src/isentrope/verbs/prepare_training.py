@@ -70,12 +70,10 @@ def prepare_training(
     require_room(policy, prompts, longest)
     keys = [prompt.key for prompt in prompts]
     drawing = {"draws": training.draws, "weighting": training.prompt_weighting}
+    sampler = PromptSampler(keys, seed=training.seed, **drawing)
     of_step = training.prompts_per_step, training.group_size, longest, advantages_of(config)
-    batches = UpdateBatches(
-        *(prompts, task, PromptSampler(keys, seed=training.seed, **drawing)),
-        Groups(*of_step, training.redraw_limit),
-        seed=training.draws,
-    )
+    groups = Groups(*of_step, training.redraw_limit)
+    batches = UpdateBatches(prompts, task, sampler, groups, seed=training.draws)
     contract = run_contract(config, args, _facts(policy, prompts, args)) | {
         "made_from": training_origin(config),
         "config": contract_config(config, files.folder),
@@ -182,7 +180,12 @@ def _facts(policy: Policy, prompts: list[Prompt], args: Any) -> dict[str, Any]:
 
 
 _AS_CONFIGURED = {
-    *("log_every", "functional", "method", "second_order", "fresh", "preconditioning"),
+    "log_every",
+    "functional",
+    "method",
+    "second_order",
+    "fresh",
+    "preconditioning",
     "position_pattern",
 }
 """Settings of the probe that are its options."""

@@ -15,7 +15,6 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from isentrope.config.train import DataConfig, FineTuningConfig, SftConfig
 from isentrope.config.trl import sft_options
@@ -48,19 +47,14 @@ from isentrope.verbs.train import require_no_run, resumed, under_way
 
 
 def adherence_of(
-    data: DataConfig,
-    tuning: FineTuningConfig,
-    model: Any,
-    tokenizer: Any,
-    rows: dict[str, list[list[int]]],
+    data: DataConfig, tuning: FineTuningConfig, policy: Policy, rows: dict[str, list[list[int]]]
 ) -> Callable[[], dict[str, Estimate | None]]:
     """Choose prompts that a fine-tuning does not train on, a random subset of the held-out split.
 
     Args:
         data: Has the splits.
         tuning: How many prompts, and the seed of their choice.
-        model: Before it is trained; it is the one that answers.
-        tokenizer: Its tokenizer.
+        policy: Of the model, before it is trained; it is the one that answers.
         rows: The encoded demonstrations; no response is longer than those.
 
     Returns:
@@ -71,7 +65,6 @@ def adherence_of(
         ValueError: If there are too few prompts, before anything is trained.
     """
     n, seed = tuning.adherence_prompts, tuning.seed
-    policy = Policy(model.eval(), tokenizer, precision="as_is")
     task = data.task(data.held_out_split)
     prompt_lengths = [labels.count(IGNORED) for labels in rows["labels"]]
     pairs = list(zip(rows["input_ids"], prompt_lengths, strict=True))
@@ -89,7 +82,12 @@ def adherence_of(
     def adherence() -> dict[str, Estimate | None]:
         policy.model.eval()
         responses = draw_responses(
-            *(policy, chosen, 1, random_numbers(seed)), decoding="greedy", max_new_tokens=longest
+            policy,
+            chosen,
+            1,
+            random_numbers(seed),
+            decoding="greedy",
+            max_new_tokens=longest,
         )
         metrics: list[Metric] = ["reward", "truncated"]
         if isinstance(task, FormattedTask):
@@ -183,10 +181,11 @@ def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> F
         saved += kept_steps(range(done + 1, tuning.steps + 1), tuning.save_every)
     cure = "set fine_tuning.save_every, or choose another --out"
     model, tokenizer = begin_training(config, files, tuning.seed, saved, cure)
-    rows = examples(config.data, tuning, model, tokenizer)
+    policy = Policy(model, tokenizer, precision="as_is")
+    rows = examples(config.data, tuning, policy)
     adherence: Callable[[], dict[str, Estimate | None]] = dict
     if tuning.adherence_prompts:
-        adherence = adherence_of(config.data, tuning, model, tokenizer, rows)
+        adherence = adherence_of(config.data, tuning, policy, rows)
     written = resolved_content(
         config, files.folder, provenance=config.provenance if checkpoint else None
     )
@@ -199,7 +198,11 @@ def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> F
     smaller = f"fine_tuning.micro_batch (now {size} demonstrations per backward pass)"
     with under_way(files, "sft", smaller):
         trainer = supervised_trainer(
-            *(model, tokenizer, rows, options, _observer(tuning.steps, files)),
+            model,
+            tokenizer,
+            rows,
+            options,
+            _observer(tuning.steps, files),
             shard_base=config.model.shard_base,
             files=files,
             record=record,
@@ -221,11 +224,10 @@ def _last_loss(files: RunFiles) -> float:
 
 
 def examples(
-    data: DataConfig, tuning: FineTuningConfig, model: Any, tokenizer: Any
+    data: DataConfig, tuning: FineTuningConfig, policy: Policy
 ) -> dict[str, list[list[int]]]:
     """As many demonstrations as a run needs, encoded."""
-    policy = Policy(model, tokenizer, precision="as_is")
-    if dropout := active_dropout(model.train()):
+    if dropout := active_dropout(policy.model.train()):
         raise ValueError(
             f"{dropout[0]!r} has dropout, which would make the model random: set it to 0 in the "
             "model's config.json."

@@ -89,13 +89,13 @@ def _price(row: dict[str, Any]) -> str:
 def price_sentences(result: TrialResult, part: str) -> list[str]:
     """Which controls are worse than a lower rate, which better, and which are neither clearly."""
     found: dict[str, dict[str, list[str]]] = {words: {} for words in PRICES}
-    prices = {name: entry.part(part).get("price") for name, entry in result.tried.items()}
-    shrunk = [prices[name] for name, x in result.tried.items() if x.control == SHRUNK]
-    ones = [1.0, *(price.value for price in shrunk if price is not None)]  # beyond first order
-    for name, entry in result.tried.items():
+    prices = [(entry, entry.part(part).get("price")) for entry in result.tried.values()]
+    shrunk = [price.value for entry, price in prices if price and entry.control == SHRUNK]
+    ones = [1.0, *shrunk]  # beyond first order
+    for entry, price in prices:
         if entry.control == SHRUNK:
             continue
-        price, verdict = prices[name], 3
+        verdict = 3
         if price is not None:
             verdict = 0 if price.ci_low > max(ones) else 1 if price.ci_high < min(ones) else 2
         found[PRICES[verdict]].setdefault(entry.control, []).append(f"{entry.strength:.3g}")
@@ -133,30 +133,29 @@ def find_trial(ready: Prepared) -> TrialResult:
     _add(paired, VANILLA, Trial.of(steps.plain, {}))
     with progress().bar("trying controls") as report:
         attempts, out_of_reach = _attempts(steps, tried, paired, report)
-        against = {
-            one.name: _against(one, masks=ready.config.trial.random_masks) for one in attempts
-        }
-        masks = {
-            mask: (one.did.get("touched", 0.0), draw)
-            for one in attempts
-            for draw, mask in enumerate(against[one.name].get("over_random_", ()))
-        }
+        against, masks = dict[str, dict[str, Sequence[str]]](), dict[str, tuple[float, int]]()
+        for one in attempts:  # with vanilla, and with random masks of as many tokens
+            against[one.name] = {"gained_": [VANILLA]}
+            share = one.did.get("touched", 0.0)
+            if ready.config.trial.random_masks and 0 < share < 1:
+                own = {f"mask {draw} of {share:.6g}": (share, draw) for draw in range(MASKS)}
+                against[one.name]["over_random_"] = [*own]
+                masks |= own
         for mask, share_and_draw in masks.items():
             _add(paired, mask, steps.mask(*share_and_draw))
-    measured = paired.changes(
-        [
-            _pair(name, part, others)
-            for name, compared in against.items()
-            for part in PARTS
-            for others in compared.values()
-        ]
-    )
+    pairs = {
+        (name, part, prefix): (f"{name}/{part}", tuple(f"{other}/{part}" for other in others))
+        for name, compared in against.items()
+        for part in PARTS
+        for prefix, others in compared.items()
+    }
+    measured = paired.changes([*pairs.values()])
 
     def changes(name: str, part: str) -> dict[str, Estimate]:
         """Those of entropy and reward that there are, and a price."""
         found = {"": measured.changes[f"{name}/{part}"]}
-        for prefix, others in against.get(name, {}).items():
-            found[prefix] = measured.differences[_pair(name, part, others)]
+        for prefix in against.get(name, ()):
+            found[prefix] = measured.differences[pairs[name, part, prefix]]
         return {
             name: estimate
             for prefix, change in found.items()
@@ -207,19 +206,6 @@ def _attempts(
 def _add(paired: PairedSteps, name: str, trial: Trial) -> None:
     paired.add(f"{name}/step", trial.whole)
     paired.add(f"{name}/gradient", trial.gradient)
-
-
-def _pair(name: str, part: str, others: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    return f"{name}/{part}", tuple(f"{other}/{part}" for other in others)
-
-
-def _against(one: Attempt, *, masks: bool) -> dict[str, tuple[str, ...]]:
-    """What an attempt is compared with: vanilla, and random masks of as many tokens."""
-    share = one.did.get("touched", 0.0)
-    if not masks or not 0 < share < 1:
-        return {"gained_": (VANILLA,)}
-    names = tuple(f"mask {draw} of {share:.6g}" for draw in range(MASKS))
-    return {"gained_": (VANILLA,), "over_random_": names}
 
 
 def _table(entries: dict[str, Tried], measured: PairedChanges, eta: float) -> pd.DataFrame:
