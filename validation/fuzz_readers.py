@@ -24,7 +24,7 @@ from isentrope.recording.contract import (
 from isentrope.recording.next_update import read_next_update
 from isentrope.reports.evaluations import find_evaluations
 from isentrope.reports.read_run import read_run
-from isentrope.results.results import load_result
+from isentrope.results.result import Result
 from isentrope.runs.evaluation_folder import StepFolder
 from isentrope.runs.identity import require_same_run, require_same_training
 from isentrope.runs.origin import training_origin
@@ -193,7 +193,7 @@ def _of_result(folder: Path) -> Reader:
     names = [Path(name).stem for name in tables]
 
     def read() -> Any:
-        result = load_result(folder)
+        result = Result.load(folder)
         found = {name: result.tables[name] for name in names if name in result.tables}
         return {"result": result, **found}
 

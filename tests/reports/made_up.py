@@ -7,8 +7,7 @@ import pandas as pd
 from safetensors.numpy import save_file
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.result import encode
-from isentrope.results.results import load_result
+from isentrope.results.result import Result, encode
 from isentrope.runs.evaluation_folder import (
     METRICS,
     TABLE,
@@ -257,7 +256,7 @@ def loaded(folder, content, **parquet):
     """The result with this content, and the folder it was read from."""
     verb = content["schema"].split("/")[1]
     made = write(folder, verb, content["policy"]["name"], content, **parquet)
-    return load_result(made), made
+    return Result.load(made), made
 
 
 def make_run(folder, prompts=4, group=2, texts=("7", "+", "5", "<eos>"), steps=(8, 16)):

@@ -9,8 +9,8 @@ import pytest
 
 from isentrope.config.io import load_config
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.result import ResultsError
-from isentrope.results.results import InfluenceResult, MeasureResult, load_result
+from isentrope.results.result import Result, ResultsError
+from isentrope.results.results import InfluenceResult, MeasureResult
 from isentrope.results.verbs import SCHEMAS, VERBS
 from isentrope.system.errors import FileError
 from isentrope.verbs.loop import run_verb
@@ -66,7 +66,7 @@ def changed(folders, tmp_path):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_what_is_loaded_and_saved_is_the_same_file(folders, tmp_path, verb):
-    loaded = load_result(folders[verb])
+    loaded = Result.load(folders[verb])
     loaded.save(tmp_path)
     written = [folder / "results.json" for folder in (tmp_path, folders[verb])]
     one, other = (json.loads(path.read_text()) for path in written)
@@ -74,7 +74,7 @@ def test_what_is_loaded_and_saved_is_the_same_file(folders, tmp_path, verb):
     assert loaded.tables
     for name, table in loaded.tables.items():
         pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / f"{name}.parquet"), table)
-    again = load_result(tmp_path)
+    again = Result.load(tmp_path)
     assert type(again) is type(loaded)
     assert again.to_dict() == loaded.to_dict()
     assert list(again.tables) == list(loaded.tables)
@@ -83,7 +83,7 @@ def test_what_is_loaded_and_saved_is_the_same_file(folders, tmp_path, verb):
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_table_whose_columns_changed_is_refused_without_a_manifest(folders, tmp_path, verb):
     folder = as_made_elsewhere(shutil.copytree(folders[verb], tmp_path / "changed"))
-    result = load_result(folder)
+    result = Result.load(folder)
     for name in result.tables:
         path = folder / f"{name}.parquet"
         whole = pd.read_parquet(path)
@@ -109,7 +109,7 @@ def test_a_table_whose_columns_changed_is_refused_without_a_manifest(folders, tm
 def test_the_file_has_every_key_that_was_found_and_no_other(folders, verb):
     content = json.loads((folders[verb] / "results.json").read_text())
     assert content["schema"] == f"isentrope/{verb}/1"
-    assert load_result(folders[verb]).to_dict() == content
+    assert Result.load(folders[verb]).to_dict() == content
 
 
 PARTS = ("step", "gradient")
@@ -165,12 +165,12 @@ def test_a_result_of_the_former_version_is_read_as_one_of_today(folders, tmp_pat
         for key in [key for key in row if former_name(verb, key) != key]:
             del row[key]
     (old / "results.json").write_text(json.dumps(content))
-    today = load_result(folders[verb])
+    today = Result.load(folders[verb])
     for name, table in today.tables.items():
         before = table.rename(columns=lambda key: former_name(verb, key))
         assert name == "influences" or any("deltaH" in key for key in before)
         before.to_parquet(old / f"{name}.parquet")
-    result = load_result(old)
+    result = Result.load(old)
     assert result.to_dict() == today.to_dict()
     for name, table in today.tables.items():
         pd.testing.assert_frame_equal(result.tables[name], table)
@@ -218,16 +218,16 @@ def test_null_is_nan_in_an_estimate_and_none_where_nothing_was_asked_for(changed
 def test_a_file_that_is_not_a_result_is_refused_by_file_and_key(changed, path, to, said):
     folder = changed(*path, to=to)
     with pytest.raises(ResultsError, match=said) as refused:
-        load_result(folder)
+        Result.load(folder)
     assert str(folder / "results.json") in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 def test_a_cut_file_an_absent_one_and_another_verb_are_refused(folders, tmp_path):
     with pytest.raises(ResultsError, match=r"no file .*results\.json"):
-        load_result(tmp_path)
+        Result.load(tmp_path)
     (tmp_path / "results.json").write_text('{"schema": "isentrope/meas')
     with pytest.raises(ResultsError, match="cannot be read"):
-        load_result(tmp_path)
+        Result.load(tmp_path)
     with pytest.raises(ResultsError, match="its schema is 'isentrope/measure/1'"):
         InfluenceResult.load(folders["measure"])

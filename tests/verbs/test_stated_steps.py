@@ -12,7 +12,8 @@ from isentrope.config.train import TrainConfig
 from isentrope.models.checkpoint import require_checkpoint
 from isentrope.recording.next_update import read_next_update
 from isentrope.reports.read_run import read_run
-from isentrope.results.results import MeasureResult, load_result
+from isentrope.results.result import Result
+from isentrope.results.results import MeasureResult
 from isentrope.system.errors import FileError
 from isentrope.system.files import write_manifest
 from isentrope.verbs.measure import measure
@@ -101,10 +102,10 @@ def test_a_record_of_the_same_step_of_another_run_is_refused(run, made, tmp_path
 @pytest.mark.parametrize("other", ["measure_step_2", "measure_step_1_repeat_1"])
 def test_results_under_each_others_names_are_refused(run, other):
     folder = run / "measurements"
-    assert load_result(folder / other)
+    assert Result.load(folder / other)
     exchange(folder / "measure_step_1", folder / other)
     with pytest.raises(FileError, match=f"measure_step_1 holds {other} "):
-        load_result(folder / "measure_step_1")
+        Result.load(folder / "measure_step_1")
     missing = read_run(run).missing
     assert len([sentence for sentence in missing if "according to its content" in sentence]) == 2
 

@@ -212,24 +212,21 @@ def estimate_metrics(
     return {name: values.get(name) for name in metric_names(metrics, ks)}
 
 
-def forking_entropy(
-    entropies: Sequence[np.ndarray], prompts: Any, share: float = FORKING_SHARE
-) -> Estimate:
-    """Mean entropy of the share of all tokens where it is highest.
+def forking_entropy(entropies: Sequence[np.ndarray], prompts: Any) -> Estimate:
+    """Mean entropy of `FORKING_SHARE` of all tokens, those where it is highest.
 
     Args:
         entropies: H of every token, one array per response, nats.
         prompts: (n,) which prompt each response belongs to.
-        share: Share of tokens.
 
     Returns:
         In nats per token, with the jackknife over prompts.
     """
     every = np.concatenate(entropies)
-    top = max(1, int(np.ceil(share * len(every) - 1e-9)))
+    top = max(1, int(np.ceil(FORKING_SHARE * len(every) - 1e-9)))
     quantile = float(np.partition(every, len(every) - top)[len(every) - top])
     excess = [float(np.maximum(h - quantile, 0).sum()) for h in entropies]
-    tokens = [share * len(h) for h in entropies]
+    tokens = [FORKING_SHARE * len(h) for h in entropies]
     return _over_prompts(prompts, excess, tokens, method="top tokens", shift=quantile)
 
 

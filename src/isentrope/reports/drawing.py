@@ -176,8 +176,12 @@ class Chart:
 
     def table(self) -> pd.DataFrame:
         """The numbers of its series."""
-        drawn = [(mark, y) for y, marks in self.rows.items() for mark in marks]
-        tables = [mark.table(self.x, y) for mark, y in drawn if isinstance(mark, Series)]
+        tables = [
+            mark.table(self.x, y)
+            for y, marks in self.rows.items()
+            for mark in marks
+            if isinstance(mark, Series)
+        ]
         return pd.concat(tables, ignore_index=True)
 
     def figure(self) -> Figure:
@@ -241,14 +245,18 @@ class Bars:
     starts: Sequence[float] | float = 0.0
     written: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def named(self) -> dict[str, Estimate]:
+        """Estimates by what is written at them."""
+        return {self.written.get(name, name): e for name, e in self.estimates.items()}
+
     def table(self) -> pd.DataFrame:
         """A row per estimate."""
-        return rows_of({self.written.get(name, name): e for name, e in self.estimates.items()})
+        return rows_of(self.named)
 
     def figure(self) -> Figure:
         """The figure."""
-        names = [self.written.get(name, name) for name in self.estimates]
-        estimates = list(self.estimates.values())
+        names, estimates = list(self.named), list(self.named.values())
         places, values = range(len(names)), [estimate.value for estimate in estimates]
         own = [OF_ORDERS.get(name.partition("  ")[0]) for name in names]
         style: Any = {

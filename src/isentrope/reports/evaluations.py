@@ -98,7 +98,7 @@ class Evaluation:
         if not len(records) or records["key"].isna().any():
             return {}
         right = records.groupby("key", sort=True)["right"].agg(["size", "sum"])
-        drawn, correct = (torch.tensor(right[name].tolist()) for name in right)
+        drawn, correct = torch.tensor(right.to_numpy()).T
         known = [k for k in ks if k <= int(drawn.min())]
         return {k: pd.Series(prompt_scores(drawn, correct, k).numpy(), right.index) for k in known}
 

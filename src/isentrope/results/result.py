@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 from operator import getitem
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import pandas as pd
@@ -214,40 +215,34 @@ class Result(Header):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote, as `read_result` does."""
-        return read_result(folder, cls)
+        """Read what `save` of a result of this kind wrote; `Result` reads those of any verb.
 
+        Returns:
+            The result.
 
-R = TypeVar("R", bound=Result)
-
-
-def read_result(folder: Path, *kinds: type[R]) -> R:
-    """Read what a result of one of some kinds wrote.
-
-    Returns:
-        The result.
-
-    Raises:
-        ResultsError: If the file cannot be read, or is of another verb.
-        FileError: If a file of the folder was changed after it was written, or it has the name of
-            other results.
-    """
-    path, known = folder / RESULTS, {f"isentrope/{kind.verb}/1": kind for kind in kinds}
-    verify(folder)
-    try:
-        content = read_json(path, CURE)
-    except (FileNotFoundError, FileError) as error:
-        raise ResultsError(str(error)) from error
-    schema = str(content.get("schema"))
-    if schema not in known:
-        raise ResultsError(
-            f"{path}: its schema is {schema!r}, and it should be {' or '.join(known)}."
-        )
-    result = replace(decode(known[schema], content, path), tables=Tables(folder))
-    repeat = repeat_of(result.provenance.seeds)
-    if folder.name.startswith(f"{result.verb}_") and repeat is not None:
-        require_own_name(folder, f"{result.verb}_{item_name(result.policy.name, repeat)}")
-    return result
+        Raises:
+            ResultsError: If the file cannot be read, or is of another verb.
+            FileError: If a file of the folder was changed after it was written, or it has the name
+                of other results.
+        """
+        kinds: list[type[Self]] = [resolve_name(verb.result) for verb in VERBS.values()]
+        known = {f"isentrope/{kind.verb}/1": kind for kind in kinds if issubclass(kind, cls)}
+        verify(folder)
+        path = folder / RESULTS
+        try:
+            content = read_json(path, CURE)
+        except (FileNotFoundError, FileError) as error:
+            raise ResultsError(str(error)) from error
+        schema = str(content.get("schema"))
+        if schema not in known:
+            raise ResultsError(
+                f"{path}: its schema is {schema!r}, and it should be {' or '.join(known)}."
+            )
+        result = replace(decode(known[schema], content, path), tables=Tables(folder))
+        repeat = repeat_of(result.provenance.seeds)
+        if folder.name.startswith(f"{result.verb}_") and repeat is not None:
+            require_own_name(folder, f"{result.verb}_{item_name(result.policy.name, repeat)}")
+        return result
 
 
 def item_name(checkpoint: str, repeat: int) -> str:

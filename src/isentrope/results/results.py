@@ -1,8 +1,6 @@
 """What the verbs find: one result per checkpoint. Fields are keys of results.json."""
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from pkgutil import resolve_name as load
 
 from pydantic import FiniteFloat
 
@@ -22,9 +20,8 @@ from isentrope.results.attributions import (
     SharesRecord,
     Tried,
 )
-from isentrope.results.result import Result, read_result
+from isentrope.results.result import Result
 from isentrope.results.sweep import Checks, LinearRange, RewardRecord, SavedRow, SweepRow
-from isentrope.results.verbs import VERBS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,9 +235,3 @@ class EntropiesResult(Result):
     logged: float | None
     logged_from: str | None
     rows: tuple[EntropyRecord, ...]
-
-
-def load_result(folder: Path) -> Result:
-    """Read a result of any verb, as `read_result` does."""
-    kinds: list[type[Result]] = [load(verb.result) for verb in VERBS.values()]
-    return read_result(folder, *kinds)

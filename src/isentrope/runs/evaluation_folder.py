@@ -174,7 +174,7 @@ class StepFolder:
 
     def begin(self) -> None:
         """Note what the chunks are made from."""
-        write_json(self._chunks / "made_from.json", dict(self.made_from))
+        write_json(self._chunks / "made_from.json", self.made_from)
 
     def remove_chunks(self) -> None:
         """Let the chunks go, which a finished step does not need."""
@@ -187,8 +187,7 @@ class StepFolder:
     def save(self, decoding: str, number: int, records: pd.DataFrame) -> None:
         """Write the records of a chunk."""
         content = parquet(records)
-        digest = self._digest(decoding, number, sha256([content]))
-        write_bytes(self._chunks / f"{decoding}_{number:06d}_{digest}.parquet", content)
+        write_bytes(self._chunk(decoding, number, sha256([content])), content)
 
     def load(self, decoding: str, chunks: int) -> pd.DataFrame:
         """Join the chunks of a decoding, in order.
@@ -205,21 +204,21 @@ class StepFolder:
         """
         parts = []
         for number in range(chunks):
-            paths = self._files(decoding, number)
-            digests = [self._digest(decoding, number, sha256_of_file(path)) for path in paths]
-            if not paths or [path.stem.rpartition("_")[2] for path in paths] != digests[:1]:
+            files = self._files(decoding, number)
+            if not files or files != [self._chunk(decoding, number, sha256_of_file(files[0]))]:
                 raise FileError(
                     f"{self._chunks} does not have the chunk {number} ({decoding}) that was "
                     f"written: remove its files {decoding}_{number:06d}_*, and the same command "
                     "makes it again.",
                 )
-            parts.append(read_table(paths[0], schema=RECORDS))
+            parts.append(read_table(files[0], schema=RECORDS))
         return pd.concat(parts, ignore_index=True)
 
-    def _digest(self, decoding: str, number: int, content: str) -> str:
-        """Which chunk of which evaluation the content of this digest is."""
-        place = json.dumps([decoding, number, dict(self.made_from), content], sort_keys=True)
-        return sha256([place.encode()])[:32]
+    def _chunk(self, decoding: str, number: int, content: str) -> Path:
+        """The file of a chunk by the digest of its content, with a name that no other one has."""
+        place = json.dumps([decoding, number, self.made_from, content], sort_keys=True)
+        digest = sha256([place.encode()])[:32]
+        return self._chunks / f"{decoding}_{number:06d}_{digest}.parquet"
 
     def finish(self, records: pd.DataFrame, result: EvaluationResult) -> None:
         """Write the step's tables and their manifest, which says it is done; let the chunks go."""

@@ -14,7 +14,7 @@ from isentrope.config.io import ConfigError, load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import TrainConfig
 from isentrope.config.values import relative_to_run
-from isentrope.results.results import load_result
+from isentrope.results.result import Result
 from isentrope.runs.folder import content_differences
 from isentrope.runs.origin import (
     PATHS,
@@ -253,7 +253,7 @@ def require_same_measurement(target: Path, config: MeasureConfig, made_from: Dig
         FileNotFoundError: If a file of the results is missing.
         ConfigError: Naming the setting, or what changed.
     """
-    made_with = load_result(target).provenance
+    made_with = Result.load(target).provenance
     then, now = of_measurement(load_config(target / CONFIG)), of_measurement(config)
     require_same(target, then, now, PATHS if made_with.made_from else ())
     require_same_origin(target, made_with.made_from, made_from)

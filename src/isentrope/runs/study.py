@@ -24,7 +24,6 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.config.values import inputs_of
 from isentrope.recording.contract import contract_of
 from isentrope.results.result import Result, item_name
-from isentrope.results.results import load_result
 from isentrope.runs.checkpoints import Checkpoint, Subject, find_subjects
 from isentrope.runs.folder import (
     noted_if_interrupted,
@@ -88,7 +87,7 @@ class Item:
 
     def result(self) -> Result:
         """What was found; it must be done."""
-        return load_result(self.target)
+        return Result.load(self.target)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from isentrope.reports.drawing import Bars
 from isentrope.reports.panel import Panel, markup
 from isentrope.reports.read_run import Measurement, Reading
 from isentrope.reports.words import Row, number, records, with_interval
+from isentrope.results.attributions import ProxyRecord
 from isentrope.results.results import AuditResult, InfluenceResult
 from isentrope.system.formatting import known, percent
 
@@ -239,12 +240,10 @@ RANKS = {"spearman": "", "spearman_size": ", by size"}
 """The rank correlation with the influence, or else with its size, and what is said of it."""
 
 
-def proxies_of(
-    result: AuditResult, of: str = "tokens", statistics: Mapping[str, str] = RANKS
-) -> dict[str, Estimate]:
+def proxies_of(of: ProxyRecord, statistics: Mapping[str, str]) -> dict[str, Estimate]:
     """By proxy of tokens or of sequences, the first of these statistics that it has."""
     found = dict[str, Estimate]()
-    for proxy, row in getattr(result, of).proxies.items():
+    for proxy, row in of.proxies.items():
         known = [name for name in statistics if name in row and math.isfinite(row[name].value)]
         if proxy != "measured" and known:
             found[f"{PROXIES.get(proxy, proxy)}{statistics[known[0]]}"] = row[known[0]]
@@ -275,7 +274,7 @@ def audit_panels(reading: Reading) -> Iterator[Panel]:
         ),
     ):
         tokens, sequences = (
-            proxies_of(audit.result, of, statistics) for of in ("tokens", "sequences")
+            proxies_of(of, statistics) for of in (audit.result.tokens, audit.result.sequences)
         )
         every = tokens | {f"{name}, sequences": e for name, e in sequences.items()}
         yield Panel(audit.source, key, title, lead, Bars(label, every))
