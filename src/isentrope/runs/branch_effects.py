@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.estimators.ratio import mean_over_repeats
-from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.estimate import COLUMNS, Estimate
 from isentrope.results.verbs import RECORDS
 from isentrope.runs.branch_study import UNCHANGED
 from isentrope.system.reading import read_table
@@ -128,13 +127,9 @@ def effects(
 
 def table(found: Sequence[Effect]) -> pd.DataFrame:
     """A row per effect: checkpoint, step, setting, quantity, against, value and its errors."""
-    rows: list[dict[str, Any]] = []
-    for effect in found:
-        row, estimate = dict(vars(effect)), effect.estimate
-        errors = {name: row.pop(name) for name in ("se_repeats", "se_prompts")}
-        del row["estimate"]
-        rows.append(row | estimate.columns() | {"n": estimate.n, "unit": estimate.unit} | errors)
-    return pd.DataFrame(rows)
+    about = ("checkpoint", "step", "setting", "quantity", "against")
+    columns = [*about, *COLUMNS, "n", "unit", "se_repeats", "se_prompts"]
+    return pd.DataFrame([vars(e.estimate) | vars(e) for e in found], columns=columns)
 
 
 def _statistics(omega: Tensor, policies: Sequence[EffectSums]) -> Tensor:

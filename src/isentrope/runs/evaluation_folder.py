@@ -258,23 +258,17 @@ def table_of(results: Sequence[EvaluationResult]) -> pd.DataFrame:
     """
     every = [(result, row) for result in results for row in result.rows]
     names = dict.fromkeys(name for _, row in every for name in row.metrics)
-    rows: list[list[Any]] = []
+    rows: list[dict[str, Any]] = []
     for result, row in every:
         if missing := [name for name in names if name not in row.metrics]:
             raise ResultsError(
                 f"{METRICS} of {result.checkpoint} has no {missing[0]} ({row.decoding}): "
                 "remove its folder, and the same command evaluates it again."
             )
-        head = (result.checkpoint, result.step, row.decoding, row.n_prompts, row.samples_per_prompt)
-        numbers = [
-            None if estimate is None else known(getattr(estimate, field))
-            for estimate in (row.metrics[name] for name in names)
-            for field in COLUMNS
-        ]
-        rows.append([*head, *numbers])
-    columns = [*HEAD, *(name + end for name in names for end in COLUMNS.values())]
-    table = pd.DataFrame(rows, columns=columns, dtype=object)
-    groups = [row.group for _, row in every]
-    if any(groups):
-        table.insert(len(HEAD), "group", groups)
-    return table
+        head = {name: getattr(result, name) for name in ("checkpoint", "step")}
+        head |= {name: getattr(row, name) for name in (*HEAD[2:], "group")}
+        numbers = [e.columns(name) for name, e in row.metrics.items() if e is not None]
+        rows.append(head | {name: known(x) for of in numbers for name, x in of.items()})
+    group = ["group"] if any(row.group for _, row in every) else []
+    columns = [*HEAD, *group, *(name + end for name in names for end in COLUMNS.values())]
+    return pd.DataFrame(rows, columns=columns, dtype=object)

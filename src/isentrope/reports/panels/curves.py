@@ -158,17 +158,16 @@ def _logged(reading: Reading, logged: Logged) -> Iterator[Panel]:
 def passes(reading: Reading) -> Iterator[Panel]:
     """pass@k of every evaluation, and by group of prompts."""
     for place, evaluation in enumerate(reading.evaluations, 1):
-        names = {name for _, row in evaluation.sampled() for name in row.metrics}
-        every = sorted(int(k) for name in names for k in re.findall(r"^pass_at_(\d+)$", name))
-        along = {k: evaluation.along(f"pass_at_{k}") for k in every}
-        ks = [k for k in every if along[k][0]]
+        names = {name for _, row in evaluation.sampled() for name, e in row.metrics.items() if e}
+        ks = sorted(int(k) for name in names for k in re.findall(r"^pass_at_(\d+)$", name))
         if not ks:
             continue
-        last = along[ks[0]][0][-1]
+        shades = np.linspace(255, 0.25 * 255, len(ks)).round().astype(int)
         curves = [
-            Series(f"pass@{k}", f"{REWARD}{round(255 * shade):02x}", *along[k], "-o")
-            for k, shade in zip(ks, np.linspace(1, 0.25, len(ks)), strict=True)
+            Series(f"pass@{k}", f"{REWARD}{shade:02x}", *evaluation.along(f"pass_at_{k}"), "-o")
+            for k, shade in zip(ks, shades, strict=True)
         ]
+        last = curves[0].x[-1]
         key = "pass_at_k" if place == 1 else f"pass_at_k_{place}"
         title, label = f"pass@k of {evaluation.folder.name}", "share of prompts"
         for panel in curve_panel(evaluation.source, key, title, label, curves):

@@ -5,14 +5,13 @@ point per step or per evaluated checkpoint, and the law R = b − a exp(h) that 
 steps. Within one step: (δH_i, δJ_i) of every sequence.
 """
 
-import math
 import re
 from collections.abc import Iterator
 
 import numpy as np
 
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
-from isentrope.nouns.estimate import Estimate, t_quantile
+from isentrope.nouns.estimate import Estimate
 from isentrope.reports.drawing import (
     INK,
     LOSS,
@@ -173,9 +172,9 @@ def run_price(reading: Reading) -> Iterator[Panel]:
     def over_run(name: str) -> Estimate:
         """The sum of a logged number over steps; readings are drawn independently."""
         values, errors = (rows[key].to_numpy(dtype=float) for key in (name, f"{name}_se"))
-        se = math.sqrt(float(np.nansum((weights * errors) ** 2)))
-        value, half = float(np.nansum(weights * values)), t_quantile(len(rows) - 1, 0.95) * se
-        return Estimate(value, se, value - half, value + half, len(rows), "", "sum of readings")
+        value, se = float(np.nansum(weights * values)), np.sqrt(np.nansum((weights * errors) ** 2))
+        method = "sum of readings"
+        return Estimate.from_standard_error(value, float(se), len(rows), unit="", method=method)
 
     classes = [found[1] for name in rows.columns if (found := AT.match(str(name)))]
     spent = {"all positions": over_run("price/first_order")}
