@@ -6,6 +6,19 @@ from isentrope.config.measure import CheckpointConfig
 from isentrope.runs.checkpoints import find_checkpoints
 
 
+def make(folder):
+    folder.mkdir(parents=True)
+    for file in ("config.json", "model.safetensors", "tokenizer_config.json"):
+        (folder / file).write_text("{}")
+
+
+def test_a_pattern_passes_over_the_checkpoint_that_a_killed_run_was_writing(tmp_path):
+    make(tmp_path / "training_state" / "step_1")
+    (tmp_path / "training_state" / ".writing").mkdir()
+    where = CheckpointConfig(checkpoint_path=f"{tmp_path}/training_state/*")
+    assert [checkpoint.name for checkpoint in find_checkpoints(where)] == ["step_1"]
+
+
 @pytest.mark.parametrize(
     ("paths", "names"),
     [
@@ -17,8 +30,6 @@ from isentrope.runs.checkpoints import find_checkpoints
 )
 def test_checkpoints_of_one_step_are_named_by_their_runs(tmp_path, paths, names):
     for path in paths:
-        (tmp_path / path).mkdir(parents=True)
-        for file in ("config.json", "model.safetensors", "tokenizer_config.json"):
-            (tmp_path / path / file).write_text("{}")
+        make(tmp_path / path)
     where = CheckpointConfig(checkpoint_path=[str(tmp_path / path) for path in paths])
     assert [checkpoint.name for checkpoint in find_checkpoints(where)] == names

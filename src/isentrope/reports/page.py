@@ -14,7 +14,6 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -124,28 +123,21 @@ def write_page(columns: Sequence[Column], folder: Path) -> str:
     Returns:
         The page, HTML.
     """
-    light, dark = stylesheet(dark=False), stylesheet(dark=True)
-    schemes = (
-        f":root{{color-scheme:light dark;{light}}}"
-        f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
-    )
-    style, script = (
-        (files("isentrope.reports") / "templates" / name).read_text(encoding="utf-8")
-        for name in ("report.css", "report.js")
-    )
-    digest = base64.b64encode(bytes.fromhex(sha256([script.encode()]))).decode()
-    page = templates().get_template("report.html.j2")
-    return page.render(
-        columns=columns,
-        first=FIRST,
-        sections=list(_sections(columns, folder)),
-        folder=folder.name,
-        style=Markup(schemes + style),
-        script=Markup(script),
-        policy=(
-            "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-            f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-        ),
+    script = templates().get_template("report.js").render()
+    digest = bytes.fromhex(sha256([script.encode()]))
+    return (
+        templates()
+        .get_template("report.html.j2")
+        .render(
+            columns=columns,
+            first=FIRST,
+            sections=list(_sections(columns, folder)),
+            folder=folder.name,
+            light=stylesheet(dark=False),
+            dark=stylesheet(dark=True),
+            script=Markup(script),
+            digest=base64.b64encode(digest).decode(),
+        )
     )
 
 

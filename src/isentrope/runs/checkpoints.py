@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from glob import glob
 from pathlib import Path
 
 import torch
@@ -142,8 +143,8 @@ def _matches(entry: str) -> list[Path]:
     path = Path(entry).expanduser()
     if path.exists() or not any(c in entry for c in "*?["):
         return _inside(path) or [path]
-    anchor = Path(path.anchor)
-    folders = [p for p in anchor.glob(str(path.relative_to(anchor))) if p.is_dir()]
+    found = map(Path, glob(str(path), recursive=True))  # hidden ones are not complete
+    folders = [folder for folder in found if folder.is_dir()]
     if not folders:
         raise FileNotFoundError(f"No checkpoint folder matches {entry}.")
     return sorted(folders, key=_by_number)
