@@ -16,10 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import matplotlib as mpl
-import pandas as pd
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
@@ -27,7 +25,6 @@ from isentrope.reports.drawing import COLOURS, DOTS, STYLE, stylesheet
 from isentrope.reports.panel import Panel, differences, templates
 from isentrope.reports.read_run import Reading
 from isentrope.reports.verdict import FIRST, Claim
-from isentrope.reports.words import number
 from isentrope.system.file_contents import csv
 from isentrope.system.files import sha256, write_bytes
 from isentrope.system.reading import reason
@@ -171,8 +168,7 @@ def _show(column: Column, panel: Panel, folder: Path) -> Mapping[str, Any]:
             write_bytes(folder / f"{name}.svg", svg)
             write_bytes(folder / f"{name}.png", png)
             figure = inline(svg, name, panel.caption)
-    link = f"data:text/csv;charset=utf-8,{quote(text.decode())}" if len(text) <= LARGEST else None
-    cells = [[_cell(x) for x in row] for row in data.head(ROWS).itertuples(index=False)]
+    begun = data.head(ROWS).astype(object)
     return {
         "panel": panel,
         "id": name,
@@ -180,15 +176,6 @@ def _show(column: Column, panel: Panel, folder: Path) -> Mapping[str, Any]:
         "figure": Markup(figure),
         "refused": refused,
         "data": data,
-        "cells": cells,
-        "csv": link,
+        "cells": begun.where(begun.notna(), None).to_numpy().tolist(),
+        "csv": text.decode() if len(text) <= LARGEST else None,
     }
-
-
-def _cell(value: Any) -> tuple[str, bool]:
-    """The text of a cell, and whether it stands as a number."""
-    if pd.isna(value):
-        return "–", True
-    if isinstance(value, float):
-        return number(value, 4), True
-    return str(value), not isinstance(value, str)

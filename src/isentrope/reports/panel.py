@@ -216,13 +216,15 @@ def _went(estimates: Sequence[Estimate], summed: bool) -> str:
 @cache
 def templates() -> Environment:
     """The templates of the page; what is put into them is escaped."""
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("isentrope.reports"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["number"] = number
+    return environment
 
 
 def markup(macro: str, *values: object) -> Markup:

@@ -105,8 +105,6 @@ WHOLE = 320
 PEAKS, AROUND = 8, 14
 """Of a longer one: its most influential tokens, and how many are shown on either side of each."""
 
-SYMBOLS = {"delta_h": "δH", "delta_j": "δJ"}
-
 _KEPT = ("\u200c", "\u200d", "\ufe0e", "\ufe0f")
 """Characters without a shape that join letters or choose the form of an emoji."""
 
@@ -125,9 +123,13 @@ def token_map(reading: Reading) -> Iterator[Panel]:
     tokens, sequences = tables["tokens"], tables["sequences"]
     top = sequences.loc[sequences["delta_h"].abs().nlargest(SEQUENCES).index]
     shown = tokens[tokens["sequence"].isin(top["sequence"])]
-    largest = {name: float(shown[name].abs().max()) or 1.0 for name in SYMBOLS if name in shown}
-    pieces = {i: list(_pieces(rows, largest)) for i, rows in shown.groupby("sequence")}
-    maps = [(_head(row), pieces[row["sequence"]]) for row in records(top)]
+    sizes = {
+        name[-1]: np.sign(of) * np.sqrt(of.abs() / (of.abs().max() or 1.0))
+        for name, of in shown.items()
+        if name in ("delta_h", "delta_j")
+    }
+    responses = shown.assign(**sizes).sort_values("position").groupby("sequence")
+    maps = [(row, *_pieces(responses.get_group(row["sequence"]))) for row in records(top)]
     share = top["delta_h"].abs().sum() / (sequences["delta_h"].abs().sum() or 1.0)
     real = known(influence.result.listed_share.get("tokens"))
     kept = "are inflated" if real is None else f"keep about {percent(real)} of it"
@@ -138,60 +140,23 @@ def token_map(reading: Reading) -> Iterator[Panel]:
         f"The {len(top)} most influential of {len(sequences)} sequences carry {percent(share)} of "
         f"Σ|δH_i|. Sizes in the map are as measured; the largest {kept}.",
         table=shown,
-        body=markup("token_map", maps, unit, "delta_j" in shown),
+        body=markup("token_map", maps, unit, "delta_j" in shown, visible),
     )
 
 
-def _head(row: Row) -> list[str]:
-    """What stands above a sequence."""
-    head = [f"sequence {row['sequence']}", *([str(row["key"])] if row.get("key") else [])]
-    numbers = [
-        f"{name} {number(row[name])}" for name in ("reward", "advantage") if pd.notna(row[name])
-    ]
-    return head + numbers + _influences(row)
+def _pieces(tokens: pd.DataFrame) -> tuple[list[Row], int]:
+    """The tokens shown: all of a short response, windows around the peaks of a long one.
 
-
-def _influences(row: Row) -> list[str]:
-    return [
-        f"{symbol} {number(row[name])} ± {number(row[f'{name}_se'], 2)}"
-        for name, symbol in SYMBOLS.items()
-        if name in row
-    ]
-
-
-def _pieces(tokens: pd.DataFrame, largest: dict[str, float]) -> Iterator[tuple[str, str, str]]:
-    """Style, numbers and text of each token shown; of a gap, no style and no numbers."""
-    rows, last = records(tokens.sort_values("position")), -1
-    for k in [*_kept(np.array([abs(row["delta_h"]) for row in rows])), len(rows)]:
-        if k > last + 1:
-            count = k - last - 1
-            words = f"… {count:,} token{'s' if count > 1 else ''} left out …"
-            yield "", "", words.replace(",", "\u202f")
-        last = k
-        if k < len(rows):
-            row = rows[k]
-            style = [
-                f"--{name[-1]}:{np.sign(row[name]) * np.sqrt(abs(row[name]) / top):.2f}"
-                for name, top in largest.items()
-            ]
-            place = f"position {row['position']}, id {row['token_id']}"
-            numbers = [
-                place,
-                *_influences(row),
-                f"log π {number(row['s'])}",
-                f"H {number(row['H'])}",
-            ]
-            text = visible(row["text"], row["token_id"])
-            yield ";".join(style), " · ".join(numbers), text
-
-
-def _kept(size: np.ndarray) -> np.ndarray:
-    """Positions shown: all of a short response, windows around the peaks of a long one."""
-    if len(size) <= WHOLE:
-        return np.arange(len(size))
-    peaks = np.argsort(size)[-PEAKS:]
-    near = (peaks[:, None] + np.arange(-AROUND, AROUND + 1)).ravel()
-    return np.unique(near[(near >= 0) & (near < len(size))])
+    Returns:
+        Their rows, each with the `gap` of tokens that are left out before it, and the last gap.
+    """
+    size = tokens["delta_h"].abs().to_numpy()
+    kept = np.arange(len(size))
+    if len(size) > WHOLE:
+        near = (np.argsort(size)[-PEAKS:, None] + np.arange(-AROUND, AROUND + 1)).ravel()
+        kept = np.unique(near[(near >= 0) & (near < len(size))])
+    *gaps, last = np.diff(kept, prepend=-1, append=len(size)) - 1
+    return records(tokens.iloc[kept].assign(gap=gaps)), last
 
 
 def visible(text: str | None, token_id: int) -> Markup:
