@@ -26,6 +26,7 @@ from isentrope.estimators.entropy_change import change_of_sample
 from isentrope.estimators.functional import EstimatorOptions, Functionals
 from isentrope.estimators.resampled import coupled_change
 from isentrope.estimators.sample import ScoredBatch
+from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.scoring import score, score_along
 from isentrope.policy.token_statistics import Scores
 from tests import cases
@@ -55,9 +56,8 @@ class Enumerated:
         self.v = cases.direction(self.exact.policy)
         policy, rollouts = self.exact.policy, self.exact.rollouts
         self.etas = ETAS[self.name]
-        params = [policy.parameters_along(self.v, eta) for eta in self.etas]
         self.series = score_along(policy, rollouts, self.v, 2)
-        self.moved = [score(policy, rollouts, p) for p in params]
+        self.moved = score_moved(policy, rollouts, self.v, self.etas)
         self.features = score(policy, rollouts, features=8).features
 
     def truth(self, functional: str) -> list[float]:
@@ -72,7 +72,7 @@ class Enumerated:
         if method == "resampled":
             here = rows_of(self.series[0], index)
             out = [None] * 3
-            for moved in self.moved:
+            for moved, _ in self.moved:
                 other = self.draw(n, seed, _probabilities(moved))
                 there = rows_of(moved, other)
                 out.append(
@@ -80,7 +80,7 @@ class Enumerated:
                 )
             return out
         sample = self.sample(functional, method, index)
-        moved = [(rows_of(s, index), None) for s in self.moved]
+        moved = [(rows_of(s, index), Divergence(d.jumps[index])) for s, d in self.moved]
         sweep = change_of_sample(sample, self.etas, moved)
         changes = [p.change for p in sweep.points]
         self.ess = [p.trust.ess_whole / n for p in sweep.points]
