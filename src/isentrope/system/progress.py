@@ -36,20 +36,6 @@ def silent(done: int, total: int, stage: str = "", /) -> None:
     """A `Report` without output."""
 
 
-def part_of(report: Report, done: int, total: int) -> Report:
-    """Report the stages of one piece of a larger whole.
-
-    Args:
-        report: The `Report` of the whole.
-        done: Pieces of the whole before this one.
-        total: Pieces of the whole.
-
-    Returns:
-        A `Report` for the piece.
-    """
-    return lambda _, __, stage="", /: report(done, total, stage)
-
-
 class Progress:
     """Bars for the stages of a measurement; each erases itself when its stage ends.
 

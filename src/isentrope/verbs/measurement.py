@@ -36,7 +36,7 @@ from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.policy.scoring import score_along
 from isentrope.policy.token_statistics import Scores
 from isentrope.results.sweep import Checks
-from isentrope.system.progress import part_of, progress
+from isentrope.system.progress import progress
 from isentrope.verbs.prepare import Prepared
 
 PARTS_APART = 1e-6
@@ -131,15 +131,15 @@ def _sweep(
     weighted = [] if estimator.method == "resampled" else etas
     steps = _steps(ready, weighted, orders=True)
     with progress().bar("measuring") as report:
-        for done, (direction, rates) in enumerate(steps):
+        for direction, rates in steps:
             change = entropy_change(
                 ready.policy,
                 ready.E,
                 direction,
                 rates,
                 estimator.options,
-                order=0 if done else estimator.order,
-                progress=part_of(report, done, 1 + len(weighted)) if ready.along else report,
+                order=0 if changes else estimator.order,
+                progress=report,
             )
             if rewards is not None:
                 gains.append(reward_change(change, rewards, estimator.confidence))
@@ -181,7 +181,7 @@ def _resample(ready: Prepared, etas: list[float]) -> dict[float, Estimate]:
                 max_new_tokens=ready.sampler.longest(ready.E),
                 seed=ready.sampler.data.seeds["resample"],
                 estimator=ready.estimator.options,
-                progress=part_of(report, len(fresh), len(etas)) if ready.along else report,
+                progress=report,
             )
     return dict(zip(etas, fresh, strict=True))
 

@@ -162,9 +162,12 @@ def resumed(
     changes = list(overrides)
     if not (files.folder / CONFIG).is_file():
         raise FileNotFoundError(f"{files.folder} holds no run: it has no {CONFIG}{without}.")
-    keys = {change: key_of(change) for change in changes}
-    folder = "output.directory"
-    if fixed := [c for c, k in keys.items() if k == folder or not k.startswith(may_change)]:
+    fixed = [
+        change
+        for change in changes
+        if (key := key_of(change)) == "output.directory" or not key.startswith(may_change)
+    ]
+    if fixed:
         raise ConfigError(f"{fixed[0]} would make it another run: {others}")
     join_processes()
     with one_writer(files.folder):
