@@ -34,7 +34,7 @@ def folder(tiny, tmp_path):
 def config(tiny, tmp_path):
     def made(path, *overrides):
         where = [f"checkpoint.checkpoint_path={path}", f"output.directory={tmp_path / 'run'}"]
-        fast = ["estimator.order=1", "estimator.eta_list=[1e-3]"]
+        fast = ["estimator.order=1", "estimator.eta_list=[1e-3]", "analysis.price=false"]
         return load_config(settings(tiny), [*where, *fast, *overrides])
 
     return made
