@@ -66,7 +66,7 @@ def require_own_logits(
         targets = first[:, None].to(log_p.device)
         theirs = log_p.gather(1, targets)[:, 0], -(log_p.exp() * log_p).sum(-1)
         for ours, own in zip((s, entropy), theirs, strict=True):
-            gap = (ours.to(own.device).double() - own.double())[drawn.to(own.device)]
+            gap = (ours.cpu().double() - own.cpu().double())[drawn]
             size = float(gap.square().mean().sqrt())
             if not size < OWN_LOGITS.get(logits.dtype, 0.3):
                 raise UnsupportedModelError(

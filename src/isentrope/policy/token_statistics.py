@@ -104,12 +104,11 @@ def nondeterminism(first: Scores, second: Scores) -> str | None:
         None if both are bit-identical, else a sentence that says what differed.
     """
     for name in ("logprobs", "entropies"):
-        gap = (getattr(first, name) - getattr(second, name)).abs()
+        gap = (getattr(first, name) - getattr(second, name)).abs().amax(1)
         if float(gap.max()) > 0:
-            where = int(gap.amax(1).argmax())
             return (
                 f"Two evaluations at the same parameters differ in {name} by up to "
-                f"{float(gap.max()):.2g} nats (sequence {where})."
+                f"{float(gap.max()):.2g} nats (sequence {int(gap.argmax())})."
             )
     return None
 

@@ -160,7 +160,7 @@ def _by_name(
     by_name = dict(zip(ordered, places, strict=True))
     group_index = {name: by_name[name][0] for name in policy.names}
     held = {name: groups[k] for name, k in group_index.items()}
-    saved_states = {name: states.get(index) for name, (_, index) in by_name.items()}
+    saved_states = {name: states.get(index) or {} for name, (_, index) in by_name.items()}
     fresh = not states and any(state_keys(rule, group) for group in held.values())
     if fresh and file is not None and not before_first_step(file):
         raise ValueError(
@@ -220,9 +220,9 @@ _CURE = (
 )
 
 
-def _require_own_step(checkpoint: Path, states: Mapping[str, Mapping[str, Any] | None]) -> None:
+def _require_own_step(checkpoint: Path, states: Mapping[str, Mapping[str, Any]]) -> None:
     """Refuse a state of another step than the checkpoint that its file lies in."""
-    steps = [float(state["step"]) for state in states.values() if state and "step" in state]
+    steps = [float(state["step"]) for state in states.values() if "step" in state]
     if not steps:
         return
     file, scheduled = checkpoint / "scheduler.pt", None
@@ -246,7 +246,7 @@ def read_names(sidecar: Path) -> Names:
 def _kept(
     rule: str,
     held: Mapping[str, Mapping[str, Any]],
-    states: Mapping[str, Mapping[str, Any] | None],
+    states: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, Any]]:
     """What the rule reads of each parameter's state, as it is stored."""
     for name, state in states.items():
@@ -255,20 +255,20 @@ def _kept(
                 f"The optimizer has a state for {name!r}, which the policy does not train: load "
                 f"the policy with the trainable set of the training run. {PARTLY_FROZEN}"
             )
-        if strange := set(state or ()) - _UNDERSTOOD:
+        if strange := set(state) - _UNDERSTOOD:
             raise ValueError(
                 f"The optimizer's state of {name!r} holds {min(strange)!r}, which no supported "
                 "rule of torch.optim writes: it is of another optimizer, whose step cannot be "
                 "computed."
             )
-    steps = {n: s["step"] for n, s in states.items() if s and s.get("step") is not None}
+    steps = {n: s["step"] for n, s in states.items() if s.get("step") is not None}
     on_device = {n: x for n, x in steps.items() if isinstance(x, Tensor) and x.is_cuda}
     # a device that holds steps is asked for all of them at once
     steps |= zip(on_device, read_numbers(x.sum() for x in on_device.values()), strict=True)
     for name, step in steps.items():
         if not (finite_number(step) >= 1 and float(step).is_integer()):
             raise ValueError(f"The step of parameter {name!r} is {step!r}, not a whole number.")
-    with_step = {n: {**(s or {}), "step": steps.get(n)} for n, s in states.items()}
+    with_step = {n: {**s, "step": steps.get(n)} for n, s in states.items()}
     return {
         name: {key: with_step[name].get(key) for key in state_keys(rule, group)}
         for name, group in held.items()

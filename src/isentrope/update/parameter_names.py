@@ -161,19 +161,19 @@ def names_of_states(
     elif all("param_names" in group for group in groups if group["params"]):
         stored = _flat([list(g.get("param_names") or ()) for g in groups], sizes)
         source = "param_names"
-    listed = chosen if chosen is not None else sidecar
+    given = chosen if chosen is not None else sidecar
+    listed = None if given is None else _flat(given, sizes)
     if own is not None:
         names, source = own, "identity"
+    elif listed is not None and (chosen is not None or stored is None):
+        names, source = listed, "names" if chosen is not None else "sidecar"
+    elif stored is not None:
+        names = stored
     else:
-        if listed is not None and (chosen is not None or stored is None):
-            names, source = _flat(listed, sizes), "names" if chosen is not None else "sidecar"
-        elif stored is not None:
-            names = stored
-        else:
-            names, source = _hugging_face_order(policy, groups, sizes), "order"
-        names = model_spelling(policy.model, names)
-        if stored is not None and listed is not None:
-            _require_agreement(policy, stored, _flat(listed, sizes))
+        names, source = _hugging_face_order(policy, groups, sizes), "order"
+    names = model_spelling(policy.model, names)
+    if stored is not None and listed is not None:
+        _require_agreement(policy, stored, listed)
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise ValueError(f"Parameter {twice!r} is listed twice in the optimizer's names.")

@@ -95,11 +95,10 @@ def rounded_step(
         parameter.grad = local_part(gradient[name]).to(theta.device, kind)
         if step.clip_factor < 1:
             parameter.grad.mul_(step.clip_factor)
-        group = state.groups[name]
-        settings = {k: v for k, v in group.items() if k not in ("params", "param_names")}
-        settings |= {"lr": eta * state.rate_ratio(name)}
+        settings = {**state.groups[name], "params": [parameter], "lr": eta * state.rate_ratio(name)}
         settings |= {"capturable": False, "differentiable": False}
-        optimizer = _OPTIMIZERS[state.rule]([{**settings, "params": [parameter]}])
+        settings.pop("param_names", None)
+        optimizer = _OPTIMIZERS[state.rule]([settings])
         if moments := state.moments[name]:
             here = theta.device if settings.get("fused") else "cpu"
             optimizer.state[parameter] = {
@@ -109,9 +108,9 @@ def rounded_step(
                 for key, x in ({"step": 0.0} | moments).items()
             }
         optimizer.step()
-        change = with_part(parameter.detach().double() - theta.double(), policy.theta[name])
+        own = parameter.detach().double() - theta.double()
+        change = with_part(own, policy.theta[name])
         direction[name] = change / eta
-        own = local_part(change)
         found = {"moved": (own != 0).sum(), "wrong": (~own.isfinite()).sum()}
         entries, wrong = total(found, dict.fromkeys(found, change))
         moved, size = moved + entries, size + change.numel()
