@@ -49,7 +49,7 @@ _BOUNDS = {
 }
 
 
-def read_rollout_columns(path: str | Path, cure: str) -> tuple[dict[str, Any], dict[bytes, bytes]]:
+def read_rollout_columns(path: str | Path, cure: str) -> dict[str, Any]:
     """The columns of a rollouts file.
 
     Args:
@@ -57,7 +57,7 @@ def read_rollout_columns(path: str | Path, cure: str) -> tuple[dict[str, Any], d
         cure: What to do if it cannot be read, a sentence.
 
     Returns:
-        The values by column, and the metadata of the file.
+        The values by column.
 
     Raises:
         FileError: If a column is missing, unknown, or holds something else than it should.
@@ -70,8 +70,7 @@ def read_rollout_columns(path: str | Path, cure: str) -> tuple[dict[str, Any], d
             f"{path} is not a rollouts file: missing {sorted(missing)}, unknown {sorted(unknown)}.",
         )
     with reading(path, cure):
-        columns = {name: _values(name, table.column(name)) for name in table.column_names}
-    return columns, table.schema.metadata or {}
+        return {name: _values(name, table.column(name)) for name in table.column_names}
 
 
 def _values(name: str, given: Any) -> list[Any]:

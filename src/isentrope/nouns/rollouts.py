@@ -9,7 +9,7 @@ ends in EOS, and that EOS is a token like any other: it has a log-probability an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from pathlib import Path
@@ -241,9 +241,9 @@ class Rollouts:
         Raises:
             FileError: If a column is missing, unknown, or holds something else than it should.
         """
-        columns, metadata = read_rollout_columns(path, _CURE)
+        columns = read_rollout_columns(path, _CURE)
         with reading(path, _CURE):
-            return cls(**columns, max_new_tokens=_length(metadata))
+            return cls(**columns, max_new_tokens=saved_length(path))
 
     @property
     def _columns(self) -> dict[str, Any]:
@@ -254,11 +254,8 @@ class Rollouts:
 def saved_length(path: str | Path) -> int | None:
     """Where the sampler cut the responses of a parquet file; None where it does not say."""
     with reading(path, _CURE):
-        return _length(read_schema(path).metadata or {})
-
-
-def _length(metadata: Mapping[bytes, bytes]) -> int | None:
-    return int(metadata[_LENGTH]) if _LENGTH in metadata else None
+        metadata = read_schema(path).metadata or {}
+        return int(metadata[_LENGTH]) if _LENGTH in metadata else None
 
 
 def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
