@@ -107,14 +107,14 @@ def _scores_along(policy: Policy, batch: MicroBatch, dtype: torch.dtype) -> Func
     scorer, names, theta = policy.scorer, policy.scorer.inner_names, policy.theta
     named = chain(scorer.named_parameters(), scorer.named_buffers())
     tensors = {n: x.detach().to(dtype) for n, x in named if x.is_floating_point()}
-    squares = {n: local_part(x).double().square().sum() for n, x in theta.items()}
-    pairs = zip(theta.items(), total(squares, theta), strict=True)
-    sizes = {n: (square / max(1, x.numel())) ** 0.5 for (n, x), square in pairs}
+    squares = total({n: local_part(x).double().square().sum() for n, x in theta.items()}, theta)
+    pairs = zip(theta.values(), squares, strict=True)
+    sizes = [(square / max(1, x.numel())) ** 0.5 for x, square in pairs]
     along: dict[str, Tensor] = {}
     for k, (n, x) in enumerate(theta.items()):
         generator = torch.Generator().manual_seed(k)
         noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
-        along[n] = sharded_like((sizes[n] or max(sizes.values())) * noise, x)
+        along[n] = sharded_like((sizes[k] or max(sizes)) * noise, x)
 
     def scores(e: Tensor) -> Tensor:
         point: Point = {

@@ -159,7 +159,7 @@ def weighted_gradients(
     require_no_checkpointing(policy.model)
     rollouts.require_fit(policy.vocabulary)
     parameters = {n: p for n, p in policy.model.named_parameters() if p.requires_grad}
-    theta = {n: p.detach() for n, p in parameters.items()}
+    theta = policy.theta
     totals = [zeros(theta) for _ in weights]
     ranks = policy.ranks if ranks is None else ranks
     batches = (

@@ -112,7 +112,13 @@ class Policy(Theta):
         self.pad_token_id = pad if pad is not None else self.eos_token_id
         self.convert(self.precision)
         self.names = tuple(self.theta)
-        self.require_trainable(trainable)
+        if not self.names:
+            raise ValueError("The model has no parameter that requires a gradient: θ is empty.")
+        if trainable is not None and (other := set(trainable) ^ set(self.names)):
+            raise ValueError(
+                f"The trainable set is not the one asserted: {len(other)} names differ, the first "
+                f"is {sorted(other)[0]!r}."
+            )
         self.require_no_dropout()
         self.require_own_logits()
 

@@ -134,7 +134,7 @@ def scoring_batches(
     ranks = policy.ranks
     number: dict[bytes, int] = {}  # equal prompts have one, whichever draws they are of
     prompt_of = [number.setdefault(p.numpy().tobytes(), len(number)) for p in rollouts.prompt_ids]
-    prompts = max(prompt_of) + 1
+    prompts = len(number)
     if prompts == len(rollouts) or policy.sharded or not keeps_plain_cache(policy.model):
         return micro_batches(rollouts, max_tokens, ranks, padding=padding)
     totals = tokens_read(rollouts)

@@ -1,6 +1,6 @@
 """θ of a policy: the parameters of a model that require a gradient, and where they can move."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -75,11 +75,9 @@ class Theta:
             (f, f') or (f, f', f'').
         """
         if self.spreads_theta:  # v is gathered where it is used, layer by layer
-
-            def at(e: Tensor) -> Any:
-                return function(self.parameters_along(direction, e))
-
-            return derivatives_at_zero(at, order)
+            return derivatives_at_zero(
+                lambda e: function(self.parameters_along(direction, e)), order
+            )
         theta = self.theta
         v = {n: direction[n].to(p.device, p.dtype) for n, p in theta.items()}
         return derivatives_along(function, theta, v, order)
@@ -122,14 +120,3 @@ class Theta:
         finally:
             for n, p in theta.items():
                 p.copy_(saved[n])
-
-    def require_trainable(self, expected: Iterable[str] | None) -> None:
-        """Refuse an empty θ, or one that is not the set of names that is asserted."""
-        names = set(self.theta)
-        if not names:
-            raise ValueError("The model has no parameter that requires a gradient: θ is empty.")
-        if expected is not None and (other := set(expected) ^ names):
-            raise ValueError(
-                f"The trainable set is not the one asserted: {len(other)} names differ, the first "
-                f"is {sorted(other)[0]!r}."
-            )
