@@ -71,8 +71,11 @@ def check_instrument(
 
 
 def _switches(policy: Policy) -> Finding:
-    short = {name: value for name, value in matmul_switches().items() if value in ("tf32", "bf16")}
-    on = [f"torch.backends.{name}.fp32_precision={value}" for name, value in short.items()]
+    on = [
+        f"torch.backends.{name}.fp32_precision={value}"
+        for name, value in matmul_switches().items()
+        if value in ("tf32", "bf16")
+    ]
     on += ["precision.allow_tf32"] if policy.precision.allow_tf32 else []
     return Finding.judged(
         "TF32 off",

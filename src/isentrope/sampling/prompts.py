@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -209,15 +209,16 @@ def _named(prompt: PromptLike) -> Prompt:
     if isinstance(prompt, str):
         return Prompt(f"text/{_digest(prompt)}", text=prompt)
     if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], Mapping):
-        for i, message in enumerate(cast("Sequence[Any]", prompt)):
+        messages: list[Any] = list(prompt)
+        for i, message in enumerate(messages):
             known = isinstance(message, Mapping) and "role" in message and "content" in message
             if not known or not isinstance(message["content"], str):
                 raise ValueError(
                     f"Message {i} of a conversation needs 'role' and a text in 'content', got "
                     f"{message!r}."
                 )
-        messages = tuple(dict(message) for message in cast("Sequence[Message]", prompt))
-        return Prompt(f"chat/{_digest(json.dumps(messages, sort_keys=True))}", messages=messages)
+        turns = tuple(map(dict, messages))
+        return Prompt(f"chat/{_digest(json.dumps(turns, sort_keys=True))}", messages=turns)
     try:
         ids = torch.as_tensor(prompt)
     except (TypeError, ValueError, RuntimeError) as error:

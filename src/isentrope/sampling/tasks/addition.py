@@ -227,6 +227,5 @@ def columns(a: int, b: int) -> list[tuple[int, int]]:
     Returns:
         Pairs of digits.
     """
-    width = max(len(str(a)), len(str(b)))
-    digits = zip(f"{a:0{width}}", f"{b:0{width}}", strict=True)
-    return [(int(x), int(y)) for x, y in digits][::-1]
+    places = range(len(str(max(a, b))))
+    return [(a // 10**k % 10, b // 10**k % 10) for k in places]
