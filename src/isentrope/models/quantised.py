@@ -8,6 +8,7 @@ error. W is made anew for every product, as they do it, so no layer keeps it.
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
 
 import sys
 from collections.abc import Generator

@@ -127,7 +127,7 @@ _SETTINGS: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
 
 
 Groups = list[Mapping[str, Any]]
-States = Mapping[Any, Any]
+States = Mapping[Any, Mapping[str, Any]]
 
 SHARDED = {"DTensor", "ShardedTensor"}
 """Classes of torch.distributed whose values are one process's part of a tensor."""
