@@ -6,14 +6,13 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from scipy.stats import t as student_t
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.runs.branch_effects import START, EffectSums, effects
+from isentrope.runs.branch_effects import START, effects
 from isentrope.runs.branch_study import UNCHANGED, BranchStudy, plan_branches, settings_in
 from isentrope.sampling.streams import seed_of_repeat
 from isentrope.training.prompt_sampler import PromptSampler
@@ -184,7 +183,7 @@ def sums(seed, prompts=30):
     """Responses of a policy by prompt."""
     rng = np.random.default_rng(seed)
     columns = rng.gamma(4, 1, prompts), rng.integers(5, 40, prompts), rng.random(prompts)
-    return EffectSums(*(torch.tensor(x, dtype=torch.float64) for x in columns))
+    return pd.DataFrame(dict(zip(("entropy", "length", "reward"), columns, strict=True)))
 
 
 def test_means_and_errors_are_those_of_the_formula():
@@ -196,7 +195,7 @@ def test_means_and_errors_are_those_of_the_formula():
 
     def linear(policy):
         """h and its influence by prompt, by the delta method."""
-        A, T = policy.entropy.numpy(), policy.length.numpy()
+        A, T = policy.entropy.to_numpy(), policy.length.to_numpy()
         return A.sum() / T.sum(), (A - A.sum() / T.sum() * T) / T.sum()
 
     changes, influences = zip(

@@ -29,13 +29,21 @@ def holder(tmp_path):
         child.kill()
 
 
-def test_a_second_process_is_told_who_writes_and_a_killed_one_holds_nothing(holder):
+def test_a_second_process_and_a_report_are_told_who_writes_and_a_killed_one_holds_nothing(
+    holder, tmp_path
+):
     folder, child = holder
     with (
         pytest.raises(BlockingIOError, match=rf"process {child.pid} on .*, -c .*, since 20"),
         one_writer(folder),
     ):
         pass
+    for run in (folder, tmp_path / "mine"):
+        (run / "logs").mkdir(parents=True)
+        (run / "logs" / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
+    with pytest.raises(BlockingIOError, match="written by"):
+        write_report(folder)
+    assert write_report(tmp_path / "mine", folder).page.exists()  # to read needs no lock
     child.kill()
     child.wait()
     assert (folder / LOCK).exists()  # what it left does no harm
@@ -78,14 +86,3 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         one_writer(tmp_path / "file" / "run"),
     ):
         pass
-
-
-def test_a_report_is_not_written_into_a_run_in_progress_but_beside_it(holder, tmp_path):
-    folder, _ = holder
-    (tmp_path / "mine" / "logs").mkdir(parents=True)
-    for run in (folder, tmp_path / "mine"):
-        (run / "logs").mkdir(exist_ok=True)
-        (run / "logs" / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
-    with pytest.raises(BlockingIOError, match="written by"):
-        write_report(folder)
-    assert write_report(tmp_path / "mine", folder).page.exists()  # to read needs no lock

@@ -33,27 +33,18 @@ QUANTITIES = {"entropy_per_token": "nats per token", "reward": "reward"}
 START = "start"
 
 
-@dataclass(frozen=True)
-class EffectSums:
+def sums_by_prompt(file: Path) -> pd.DataFrame:
     """The responses of one policy, by prompt.
 
-    Attributes:
-        entropy: (p,) Σ H over the tokens of a prompt's responses, nats.
-        length: (p,) tokens of its responses.
-        reward: (p,) mean reward.
+    Args:
+        file: records.parquet of an evaluation.
+
+    Returns:
+        A row per prompt: `entropy`, Σ H over the tokens of its responses in nats, `length`, their
+        tokens, and `reward`, their mean reward.
     """
-
-    entropy: Tensor
-    length: Tensor
-    reward: Tensor
-
-    @classmethod
-    def read(cls, file: Path) -> EffectSums:
-        """Those of records.parquet of an evaluation."""
-        by_prompt = read_table(file, schema=RECORDS).groupby("prompt")
-        sums, rewards = by_prompt[["entropy", "length"]].sum(), by_prompt["reward"].mean()
-        columns = sums["entropy"], sums["length"], rewards
-        return cls(*(torch.tensor(x.to_list()).double() for x in columns))
+    by_prompt = read_table(file, schema=RECORDS).groupby("prompt")
+    return by_prompt.agg({"entropy": "sum", "length": "sum", "reward": "mean"})
 
 
 @dataclass(frozen=True)
@@ -82,23 +73,29 @@ class Effect:
 
 
 def effects(
-    checkpoint: str, step: int, start: EffectSums, ends: Mapping[str, Sequence[EffectSums]]
+    checkpoint: str, step: int, start: pd.DataFrame, ends: Mapping[str, Sequence[pd.DataFrame]]
 ) -> list[Effect]:
     """Changes over the branches of a checkpoint, and their differences.
 
     Args:
         checkpoint: Its name.
         step: Its step.
-        start: The policy there.
-        ends: Setting → the ends of its branches by repeat; `UNCHANGED` among them.
+        start: `sums_by_prompt` of the policy there.
+        ends: Setting → those of the ends of its branches by repeat; `UNCHANGED` among them.
 
     Returns:
         Setting by setting: per quantity the change, and but for `UNCHANGED` the difference.
     """
     policies = [start, *(end for group in ends.values() for end in group)]
-    found = infinitesimal_jackknife(
-        lambda w: _statistics(w, policies), torch.arange(len(start.reward))
+    entropy, length, reward = (
+        torch.tensor([of[name].to_list() for of in policies]).double() for name in start
     )
+
+    def statistics(omega: Tensor) -> Tensor:
+        """Those of `QUANTITIES` of every policy, as functions of the prompts' weights."""
+        return torch.cat([(entropy @ omega) / (length @ omega), (reward @ omega) / omega.sum()])
+
+    found = infinitesimal_jackknife(statistics, torch.arange(len(start)))
     shape, rows = (len(QUANTITIES), len(policies)), torch.arange(1, len(policies))
     values, influences = found.values.view(shape), found.influences.view(*shape, -1)
     sizes = [len(group) for group in ends.values()]
@@ -130,12 +127,3 @@ def table(found: Sequence[Effect]) -> pd.DataFrame:
     about = ("checkpoint", "step", "setting", "quantity", "against")
     columns = [*about, *COLUMNS, "n", "unit", "se_repeats", "se_prompts"]
     return pd.DataFrame([vars(e.estimate) | vars(e) for e in found], columns=columns)
-
-
-def _statistics(omega: Tensor, policies: Sequence[EffectSums]) -> Tensor:
-    """(h of every policy, then the reward of every policy) as functions of the prompts' weights."""
-    entropy, length, reward = (
-        torch.stack([getattr(p, name) for p in policies])
-        for name in ("entropy", "length", "reward")
-    )
-    return torch.cat([(entropy @ omega) / (length @ omega), (reward @ omega) / omega.sum()])

@@ -13,13 +13,14 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import torch
 
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.config.values import existing, inputs_of
-from isentrope.runs.branch_effects import Effect, EffectSums, effects, table
+from isentrope.runs.branch_effects import Effect, effects, sums_by_prompt, table
 from isentrope.runs.branch_study import BranchStudy, Planned, Start, plan_branches
 from isentrope.runs.folder import noted_if_interrupted, one_writer
 from isentrope.runs.identity import CONFIG
@@ -85,7 +86,7 @@ def _effects(asked: BranchStudy, start: Start) -> list[Effect]:
     """Take the branches of one checkpoint, and evaluate start and ends."""
     evaluation = asked.folder / "evaluation" / start.name
     before = _evaluated(asked, start, start.checkpoint, evaluation / "start")
-    ends: dict[str, list[EffectSums]] = {}
+    ends: dict[str, list[pd.DataFrame]] = {}
     for number, planned in enumerate(start.branches, 1):
         log.info(
             "%s, %s, repeat %d: branch %d of %d",
@@ -125,7 +126,7 @@ def _end(start: Start, planned: Planned) -> Path:
     return end
 
 
-def _evaluated(asked: BranchStudy, start: Start, checkpoint: Path, folder: Path) -> EffectSums:
+def _evaluated(asked: BranchStudy, start: Start, checkpoint: Path, folder: Path) -> pd.DataFrame:
     """Responses of a checkpoint to the held-out prompts of its run."""
     own = start.config
     data = own.data.model_dump(exclude={"train_split", "held_out_split"})
@@ -148,4 +149,4 @@ def _evaluated(asked: BranchStudy, start: Start, checkpoint: Path, folder: Path)
         }
     )
     done = evaluate_checkpoints(config)
-    return EffectSums.read(done.folder / done.results[0].checkpoint / "records.parquet")
+    return sums_by_prompt(done.folder / done.results[0].checkpoint / "records.parquet")
