@@ -104,7 +104,9 @@ class Sampler:
         if data.E_file is not None:
             E = self.read_evaluation(data.E_file)
         if data.U_file is not None:
-            U = self._rewarded_update(self._read(data.U_file, data.update_task))
+            most = self.config.sampling.max_new_tokens
+            U = read_rollouts(self.policy, data.U_file, data.update_task, most)
+            U = self._rewarded_update(U)
         if E is None:
             E = self.evaluation(() if shared or U is None else prompts_of(U))
         if U is None:
@@ -118,10 +120,8 @@ class Sampler:
 
     def read_evaluation(self, path: str | Path) -> Rollouts:
         """E from a file, checked against the policy."""
-        return self._read(path, self.data.evaluation_task)
-
-    def _read(self, path: str | Path, task: Callable[[], Task]) -> Rollouts:
-        return read_rollouts(self.policy, path, task, self.config.sampling.max_new_tokens)
+        most = self.config.sampling.max_new_tokens
+        return read_rollouts(self.policy, path, self.data.evaluation_task, most)
 
     def longest(self, rollouts: Rollouts) -> int:
         """Tokens after which responses were cut: as the batch says, or as they are drawn here."""
