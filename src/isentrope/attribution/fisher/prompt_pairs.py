@@ -6,6 +6,7 @@ Deleting a prompt removes its rows and its columns together, which needs row and
 
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -70,7 +71,7 @@ class PromptPairs:
             (1 + P,) float64; NaN where no pair remains.
         """
         counts = self.sums(mask).round()
-        return self.sums(values * mask) / torch.where(counts > 0, counts, torch.nan)
+        return self.sums(values.where(mask, 0.0)) / torch.where(counts > 0, counts, torch.nan)
 
     def estimate(self, statistic: Tensor, mask: Tensor, unit: str) -> Estimate:
         """A statistic of the pairs of a mask, with its jackknife error.
@@ -103,12 +104,16 @@ def delete_one(value: Tensor, deleted: Tensor, n: int, unit: str) -> Estimate:
     Returns:
         The estimate; no interval, and a warning, where a deletion leaves no pair.
     """
-    options: dict[str, Any] = {"unit": unit, "method": "jackknife over prompts"}
-    if not (n > 1 and bool(deleted.isfinite().all())):
-        nan = float("nan")
-        return Estimate.from_standard_error(float(value), nan, n, warnings=(_NO_ERROR,), **options)
+    known = n > 1 and bool(deleted.isfinite().all())
     influences = (1 - 1 / len(deleted)) * (deleted.mean() - deleted)
-    return Estimate.from_influences(float(value), influences, at_most=n, **options)
+    return Estimate.from_influences(
+        float(value),
+        influences if known else influences * math.nan,
+        at_most=n,
+        unit=unit,
+        method="jackknife over prompts",
+        warnings=() if known else (_NO_ERROR,),
+    )
 
 
 def estimate_columns(estimate: Estimate) -> dict[str, Any]:
@@ -147,9 +152,9 @@ def cosines(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         columns: (m,) K_jj of its columns.
 
     Returns:
-        (n, m), zero in the rows and columns of sequences with K_ii = 0.
+        (n, m), NaN in the rows and columns of sequences with K_ii = 0, which have no cosine.
     """
-    inverse = [torch.where(x > 0, x, torch.inf).rsqrt() for x in (rows, columns)]
+    inverse = [x.where(x > 0, torch.nan).rsqrt() for x in (rows, columns)]
     return matrix * inverse[0][:, None] * inverse[1]
 
 
@@ -166,9 +171,9 @@ def fitted_dimension(
     Returns:
         The dimension in which random directions would overlap as much.
     """
-    rows, columns = diagonals
-    mask = ~pairs.same & (rows > 0)[:, None] & (columns > 0)
-    squares = pairs.means(cosines(matrix, rows, columns).square(), mask)
+    squares = cosines(matrix, *diagonals).square()
+    mask = ~pairs.same & squares.isfinite()
+    squares = pairs.means(squares, mask)
     return pairs.estimate(1 / squares, mask, "dimensions")
 
 

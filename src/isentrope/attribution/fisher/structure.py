@@ -157,12 +157,10 @@ def _structure(
     masks: Mapping[str, Tensor],
     norms: tuple[Tensor, Tensor] | None,
 ) -> KernelStructure:
-    cosine, defined = matrix, torch.zeros_like(pairs.same)
+    cosine = torch.full_like(matrix, torch.nan)
     warnings = [f"{name}: no such pair." for name, mask in masks.items() if not bool(mask.any())]
     if norms is not None:
-        rows, columns = norms
-        cosine = cosines(matrix, rows, columns)
-        defined = (rows > 0)[:, None] & (columns > 0)
+        cosine = cosines(matrix, *norms)
         if zeros := max(int((x <= 0).sum()) for x in norms):
             warnings.append(
                 f"{zeros} sequences have a zero score vector (K_ii = 0), hence no cosine: they "
@@ -177,7 +175,7 @@ def _structure(
         mean, square = pairs.means(matrix, mask), pairs.means(matrix.square(), mask)
         found["mean"] = mean, mask
         found["spread"] = (square - mean.square()).clamp_min(0).sqrt(), mask
-        if bool((known := mask & defined).any()):
+        if bool((known := mask & cosine.isfinite()).any()):
             found["mean_cosine"] = pairs.means(cosine, known), known
             found["rms_cosine"] = pairs.means(cosine.square(), known).clamp_min(0).sqrt(), known
         estimates = {q: pairs.estimate(*x, _UNITS[q]) for q, x in found.items()}

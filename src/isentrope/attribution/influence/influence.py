@@ -225,13 +225,13 @@ def _attribute(
     }
     budget = {name: gradient.estimate(x, options.confidence) for name, x in columns.items()}
     found = Attribution(sequences, tokens, budget, gradient)
-    total, bases = budget["total"].value, (budget["momentum"].value, budget["decay"].value)
+    parts = [budget[name].value for name in ("momentum", "decay", "gradient")]
     require_agreement(
         policy,
         "The parts of the budget (momentum, decay, sequences) and its total",
-        total + found.closure,
-        total,
-        sum(map(abs, bases)) + float(found.sequences.abs().sum()),
+        sum(parts),
+        budget["total"].value,
+        sum(map(abs, parts[:2])) + float(found.sequences.abs().sum()),
     )
     return found
 
