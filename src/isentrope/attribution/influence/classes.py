@@ -253,14 +253,15 @@ class _Sums:
         weight = float(w @ self.sizes) / (float(self.sizes.sum()) or math.nan)
         delta_h, share_h = self._change("h", w)
         falling = (self.falls < 0).double()
-        fall = replace(self._change("h", w * falling, falling)[1], unit="share")
+        fall = replace(self._change("h", w, falling)[1], unit="share")
         of_reward = self._change("j", w) if "j" in self._of else (None, None)
         return ClassPart(float(w.sum()), weight, delta_h, share_h, fall, *of_reward)
 
-    def _change(self, of: str, w: Tensor, among: Tensor | None = None) -> tuple[Estimate, Estimate]:
-        """Σ w δ, and its share of Σ δ, with Fieller's interval; among (m,) weights, all if None."""
-        groups, by_group = self._of[of]
-        part, whole = by_group @ w, by_group.sum(1) if among is None else by_group @ among
+    def _change(self, of: str, w: Tensor, among: Tensor | float = 1) -> tuple[Estimate, Estimate]:
+        """Σ w δ, and its share of Σ δ, with Fieller's interval, over those `among` (m,) of 0, 1."""
+        groups, table = self._of[of]
+        by_group = among * table
+        part, whole = by_group @ w, by_group.sum(1)
         change = groups.estimate(part, self._confidence)
         a, b, G = float(part.sum()), float(whole.sum()), len(part)
         value = a / b + 0.0 if b else math.nan  # a sum of none over a fall is −0

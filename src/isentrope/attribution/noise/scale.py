@@ -137,17 +137,13 @@ def noise_scale(
     scaled = sums.times(torch.full((len(U),), float(kept.count), dtype=torch.float64))
     products = gram(policy, scaled.select(rows, kept.place), None, preconditioner, gradients)
     square = "|∂loss|²" if preconditioner is None else "loss per η"
-    result = noise_scale_of_gram(products, confidence=confidence, square_unit=square)
     silent = units.count - kept.count
-    if not silent:
-        return result
-    warning = (
+    notes = (
         f"{silent} of {units.count} prompt groups have no advantage and are omitted, as in a batch "
-        "that rejects such groups."
+        "that rejects such groups.",
     )
-    estimates = (getattr(result, name) for name in ESTIMATES)
-    return NoiseScale(
-        *(replace(x, warnings=(*x.warnings, warning)) for x in estimates), gram=result.gram
+    return noise_scale_of_gram(
+        products, confidence=confidence, square_unit=square, notes=notes if silent else ()
     )
 
 
@@ -171,6 +167,7 @@ def noise_scale_of_gram(
     confidence: float = 0.95,
     unit: str = "prompts",
     square_unit: str = "|∂loss|²",
+    notes: tuple[str, ...] = (),
 ) -> NoiseScale:
     """The noise scale from the Gram matrix of the units' gradients.
 
@@ -179,6 +176,7 @@ def noise_scale_of_gram(
         confidence: Nominal coverage.
         unit: Name of the units, in the plural.
         square_unit: Unit of |G|² and tr Σ.
+        notes: Warnings on all three numbers.
 
     Returns:
         The noise scale.
@@ -199,7 +197,7 @@ def noise_scale_of_gram(
         noises = torch.zeros_like(noises)  # rounding
     df = degrees_of_freedom_of_sums(noises)
     short = too_few(n, unit)
-    warnings = (*uneven(noises, unit), *short, *(rare := no_upper_end(n, unit)))
+    warnings = (*uneven(noises, unit), *short, *(rare := no_upper_end(n, unit)), *notes)
 
     def estimate(k: int, df: float, **caveats: Any) -> Estimate:
         return Estimate.from_standard_error(
@@ -214,7 +212,7 @@ def noise_scale_of_gram(
         )
 
     rows = gram.sum(1) - gram.diagonal()
-    square = estimate(0, freedom_of_units(rows - rows.mean()))
+    square = estimate(0, freedom_of_units(rows - rows.mean()), warnings=notes)
     trace = estimate(1, df, warnings=warnings, trusted=not short).on_log_scale(confidence)
     t = math.nan if short else t_quantile(df, confidence)
     ratio = _fieller(moments, covariance, t, n, unit, warnings)
