@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from isentrope.trainers.fields import FIELDS
+from isentrope.trainers.fields import FIELDS, REFUSALS
 from isentrope.trainers.passed import managed_fields
 
 PAGE = Path(__file__).parents[2] / "docs" / "trl_settings.md"
@@ -39,9 +39,10 @@ Their section `trainer` passes every other field to TRL's `GRPOConfig` and `SFTC
 |---|---|"""
 
 
-def meaning(field):
+def meaning(name, field):
     """What becomes of a field, in words."""
-    return "; ".join(filter(None, (field.words, *map(refused, field.refusals))))
+    refusals = (refused(refusal) for refusal in REFUSALS if refusal.field == name)
+    return "; ".join(filter(None, (field.words, *refusals)))
 
 
 def refused(refusal):
@@ -56,7 +57,7 @@ def settings_page():
     """Every field of the four configurations and what becomes of it, as Markdown."""
     groups = {}
     for name, field in FIELDS.items():
-        groups.setdefault((field.treatment, meaning(field)), []).append(f"`{name}`")
+        groups.setdefault((field.treatment, meaning(name, field)), []).append(f"`{name}`")
     order = ("read", "refused", "noted", "harmless")
     rows = [
         f"| {what} | {', '.join(names)} | {words} |"

@@ -8,7 +8,7 @@ import pytest
 from transformers import TrainingArguments
 
 import isentrope
-from isentrope.trainers.fields import FIELDS, KEYS, by_field, require_known_settings
+from isentrope.trainers.fields import FIELDS, KEYS, REFUSALS, by_field, require_known_settings
 from tests.trainers.settings_page import PAGE, settings_page
 
 trl = pytest.importorskip("trl")
@@ -25,7 +25,7 @@ def test_a_field_that_a_new_version_adds_is_not_passed_over(kind):
 
 def test_every_refused_field_has_a_refusal_and_may_be_acknowledged():
     refused = {name for name, field in FIELDS.items() if field.treatment == "refused"}
-    ruled = {name for name, field in FIELDS.items() if field.refusals}
+    ruled = {refusal.field for refusal in REFUSALS}
     assert refused - ruled == {"router_aux_loss_coef", "disable_dropout"}  # seen in the model
     assert ruled - refused == {"loss_type", "scale_rewards"}
     require_known_settings([*refused, *ruled, *KEYS])

@@ -31,6 +31,11 @@ def shards_weights(fields: Mapping[str, Any]) -> bool:
     return given or any(os.environ.get(name, "").lower() in ("1", "true") for name in launched)
 
 
+def training_device(fields: Mapping[str, Any]) -> str:
+    """The device that a run with a `trainer` section trains on."""
+    return "cuda" if torch.cuda.is_available() and not fields.get("use_cpu") else "cpu"
+
+
 def planned_fields(fields: Mapping[str, Any]) -> list[bool]:
     """What a plan depends on in a `trainer` section: reference, recomputation, bf16."""
     return [bool(fields.get(name)) for name in ("beta", "gradient_checkpointing", "bf16")]

@@ -27,12 +27,10 @@ class Field:
         treatment: "read" into a key of the configuration; "refused" if its value changes the step
             in a way that is not computed here; "noted" in a warning; "harmless".
         words: The key, or the reason.
-        refusals: Values that are refused.
     """
 
     treatment: Treatment
     words: str = ""
-    refusals: tuple[Refusal, ...] = ()
 
 
 K = TypeVar("K")
@@ -97,68 +95,83 @@ _BONUS = (
     "an entropy term is in the loss: record the step (objective recorded, with the entropy_weights "
     "of the checkpoint's next_update/rollouts.parquet)"
 )
-_REFUSED: dict[str, tuple[Refusal, ...]] = {
-    "verl": (Refusal("a part of verl's step is not computed here"),),
-    "loss_type": (
-        Refusal(_LOSS, tuple(OBJECTIVES), step.GRPO),
-        Refusal(_LOSS, ("nll", "chunked_nll"), step.FINE_TUNING),
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal("verl", "a part of verl's step is not computed here"),
+    Refusal("loss_type", _LOSS, tuple(OBJECTIVES), step.GRPO),
+    Refusal("loss_type", _LOSS, ("nll", "chunked_nll"), step.FINE_TUNING),
+    Refusal(
+        "scale_rewards",
+        "advantages are divided by the batch's standard deviation",
+        ("group", "none", True, False),
+        step.ADVANTAGES,
     ),
-    "scale_rewards": (
-        Refusal(
-            "advantages are divided by the batch's standard deviation",
-            ("group", "none", True, False),
-            step.ADVANTAGES,
-        ),
-    ),
-    "beta": (
-        Refusal("a KL term is in the loss", (0,), step.GRPO),
-        Refusal("a KL term is in the rewards", (0,), step.RLOO),
-    ),
-    "entropy_coef": (Refusal(_BONUS, (0,), step.UNHELD, of_recorded=True),),
-    "use_adaptive_entropy": (Refusal(_BONUS, (False,)),),
-    "top_entropy_quantile": (Refusal("only tokens of high entropy count", (1,)),),
-    **{
-        name: (Refusal(_FILTERED, off, of_recorded=True),)
+    Refusal("beta", "a KL term is in the loss", (0,), step.GRPO),
+    Refusal("beta", "a KL term is in the rewards", (0,), step.RLOO),
+    Refusal("entropy_coef", _BONUS, (0,), step.UNHELD, of_recorded=True),
+    Refusal("use_adaptive_entropy", _BONUS, (False,)),
+    Refusal("top_entropy_quantile", "only tokens of high entropy count", (1,)),
+    *(
+        Refusal(name, _FILTERED, off, of_recorded=True)
         for name, off in {
             **{n: SAMPLER_OFF[n] for n in ("top_k", "top_p", "min_p", "repetition_penalty")},
             "generation_kwargs": ({}, ""),
             "vllm_structured_outputs_regex": (),
             "vllm_guided_decoding_regex": (),
         }.items()
-    },
-    "num_iterations": (Refusal(_STALE, (1,), step.REUSED),),
-    "steps_per_generation": (
-        Refusal(_STALE, (), step.REGENERATED),
-        Refusal("the loss divides by the tokens of a generation, not of a step", (), step.DIVIDED),
     ),
-    "delta": (Refusal("a second clip is in the loss", (), step.SECOND_CLIP),),
-    "importance_sampling_level": (
-        Refusal("ratios of whole responses are not computed here", ("token",), step.RATIOS),
+    Refusal("num_iterations", _STALE, (1,), step.REUSED),
+    Refusal("steps_per_generation", _STALE, (), step.REGENERATED),
+    Refusal(
+        "steps_per_generation",
+        "the loss divides by the tokens of a generation, not of a step",
+        (),
+        step.DIVIDED,
     ),
-    "off_policy_mask_threshold": (
-        Refusal("responses far from their sampler are masked", (), step.RATIOS_OR_VLLM),
+    Refusal("delta", "a second clip is in the loss", (), step.SECOND_CLIP),
+    Refusal(
+        "importance_sampling_level",
+        "ratios of whole responses are not computed here",
+        ("token",),
+        step.RATIOS,
     ),
-    "mask_truncated_completions": (Refusal("responses that were cut do not count", (False,)),),
-    "reward_weights": (Refusal("rewards are weighted", ([1.0],), step.ADVANTAGES),),
-    "multi_objective_aggregation": (
-        Refusal(
-            "advantages are sums over several rewards", ("sum_then_normalize",), step.ADVANTAGES
-        ),
+    Refusal(
+        "off_policy_mask_threshold",
+        "responses far from their sampler are masked",
+        (),
+        step.RATIOS_OR_VLLM,
     ),
-    "normalize_advantages": (
-        Refusal("advantages are normalised over the batch", (False,), step.ADVANTAGES),
+    Refusal("mask_truncated_completions", "responses that were cut do not count", (False,)),
+    Refusal("reward_weights", "rewards are weighted", ([1.0],), step.ADVANTAGES),
+    Refusal(
+        "multi_objective_aggregation",
+        "advantages are sums over several rewards",
+        ("sum_then_normalize",),
+        step.ADVANTAGES,
     ),
-    "reward_clip_range": (Refusal("rewards are clipped", (), step.ADVANTAGES),),
-    "label_smoothing_factor": (
-        Refusal("labels are smoothed", (0,), step.FINE_TUNING, of_recorded=True),
+    Refusal(
+        "normalize_advantages",
+        "advantages are normalised over the batch",
+        (False,),
+        step.ADVANTAGES,
     ),
-    "average_tokens_across_devices": (
-        Refusal("each process has its own mean over tokens", (True,), step.PROCESSES),
+    Refusal("reward_clip_range", "rewards are clipped", (), step.ADVANTAGES),
+    Refusal(
+        "label_smoothing_factor", "labels are smoothed", (0,), step.FINE_TUNING, of_recorded=True
     ),
-    "neftune_noise_alpha": (
-        Refusal("noise is added to the embeddings", (0,), step.ANYWHERE, of_recorded=True),
+    Refusal(
+        "average_tokens_across_devices",
+        "each process has its own mean over tokens",
+        (True,),
+        step.PROCESSES,
     ),
-}
+    Refusal(
+        "neftune_noise_alpha",
+        "noise is added to the embeddings",
+        (0,),
+        step.ANYWHERE,
+        of_recorded=True,
+    ),
+)
 _SEEN_IN_MODEL = {
     "router_aux_loss_coef": "a load-balancing loss of a mixture of experts",
     "disable_dropout": (
@@ -239,9 +252,9 @@ _HARMLESS = {
 FIELDS = {
     **{name: Field("harmless", words) for name, words in by_field(_HARMLESS).items()},
     **{name: Field("noted", words) for name, words in _NOTED.items()},
-    **{name: Field("refused", refusals=refusals) for name, refusals in _REFUSED.items()},
+    **{refusal.field: Field("refused") for refusal in REFUSALS},
     **{name: Field("refused", words) for name, words in _SEEN_IN_MODEL.items()},
-    **{name: Field("read", words, _REFUSED.get(name, ())) for name, words in _READ.items()},
+    **{name: Field("read", words) for name, words in _READ.items()},
 }
 """All supported fields, by name."""
 
@@ -286,8 +299,8 @@ def require_known_settings(names: Iterable[str]) -> None:
     Raises:
         ValueError: If a name is unknown; the message has the first one and the nearest known name.
     """
-    refused = [n for n, field in FIELDS.items() if field.treatment == "refused" or field.refusals]
-    known = [*KEYS, *OF_THE_CHECKPOINT, *refused]
+    refused = (refusal.field for refusal in REFUSALS)
+    known = [*KEYS, *OF_THE_CHECKPOINT, *refused, *_SEEN_IN_MODEL]
     for name in names:
         if name not in known:
             near = get_close_matches(name, known, n=1, cutoff=0.0)[0]

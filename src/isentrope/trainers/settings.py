@@ -26,7 +26,7 @@ from isentrope.trainers.arguments import (
     read_training_arguments,
     read_verl_settings,
 )
-from isentrope.trainers.fields import FIELDS
+from isentrope.trainers.fields import FIELDS, REFUSALS
 from isentrope.trainers.step import TrainerStep, Use
 from isentrope.update.objective import OBJECTIVES, RECORDED, SFT
 
@@ -48,10 +48,9 @@ def obstacles_of(arguments: SavedArguments, use: Use) -> list[Obstacle]:
     """The parts of training's step that the computed step lacks, one obstacle per refusal."""
     step = TrainerStep(arguments, use)
     obstacles = [
-        Obstacle(name, f"{refusal.words} ({name}={step.get(name)}){refusal.where.remedy(step)}")
-        for name, field in FIELDS.items()
-        for refusal in field.refusals
-        if refusal.obstructs(step, step.get(name))
+        Obstacle(of.field, f"{of.words} ({of.field}={step.get(of.field)}){of.where.remedy(step)}")
+        for of in REFUSALS
+        if of.obstructs(step)
     ]
     if step.kind == "other" and use.objective != RECORDED:
         words = f"it was trained with {arguments.kind}, whose loss is not known here"

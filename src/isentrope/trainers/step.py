@@ -152,18 +152,21 @@ class Refusal:
     """Values that put something into training's step which the computed step lacks.
 
     Attributes:
+        field: Whose values.
         words: What they put there, a clause.
         usual: The values that do not; None never does.
         where: Where they do.
         of_recorded: Whether a step with recorded weights lacks it too.
     """
 
+    field: str
     words: str
     usual: tuple[Any, ...] = ()
     where: Where = SAMPLED
     of_recorded: bool = False
 
-    def obstructs(self, step: TrainerStep, value: Any) -> bool:
-        """Whether the computed step lacks what a value of the field puts into training's."""
+    def obstructs(self, step: TrainerStep) -> bool:
+        """Whether the computed step lacks what the field's value puts into training's."""
+        value = step.get(self.field)
         recorded = step.use.objective == RECORDED and not self.of_recorded
         return value not in (None, *self.usual) and not recorded and self.where.holds(step)

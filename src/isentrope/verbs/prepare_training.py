@@ -10,12 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PrinterCallback
 
 from isentrope.config.contract import advantages_of, measures, run_contract, run_control
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.config.trl import grpo_options, shards_weights
+from isentrope.config.trl import grpo_options, shards_weights, training_device
 from isentrope.config.values import path_in_run
 from isentrope.control.budget import EntropyBudget
 from isentrope.control.requirements import BudgetOptions
@@ -131,8 +130,7 @@ def begin_training(
     where = config.model
     model, tokenizer = load_trainable(**where.model_dump(exclude={"shard_base"}), seed=seed)
     if not (where.shard_base or shards_weights(config.trainer)):
-        on_gpu = torch.cuda.is_available() and not config.trainer.get("use_cpu")
-        require_room_to_train(model, "cuda" if on_gpu else "cpu")
+        require_room_to_train(model, training_device(config.trainer))
     require_disk(files.folder, model, saved, cure)
     return model, tokenizer
 
