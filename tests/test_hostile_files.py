@@ -101,7 +101,7 @@ def test_a_pickle_changes_nothing_of_the_library(ran):
         load_pickle(io.BytesIO(b"\x80\x02c" + name + b"\n" + state + b"b."))
         load_pickle(io.BytesIO(b"\x80\x02c" + name + b"\nN" + state + b"\x86b."))
     loaded = load_pickle(io.BytesIO(b"\x80\x04\x8c\x05torch\x8c\x0bnn.Module.x\x93."))
-    assert loaded.classes == {("torch", "nn.Module.x")}
+    assert loaded.classes == {"torch.nn.Module.x"}
     assert not hasattr(load_torch.__globals__["_tensor"], "evil")
 
 

@@ -30,9 +30,9 @@ LARGEST_PICKLE = 64 * 2**20
 _LARGEST_CONTENT = 20_000_000
 """Values, once those that occur several times are counted as often."""
 _CONTAINERS = {
-    ("collections", "OrderedDict"): OrderedDict,
-    ("torch", "Size"): torch.Size,
-    **{("builtins", kind.__name__): kind for kind in (set, frozenset, list, dict, tuple)},
+    "collections.OrderedDict": OrderedDict,
+    "torch.Size": torch.Size,
+    **{f"builtins.{kind.__name__}": kind for kind in (set, frozenset, list, dict, tuple)},
 }
 
 Storage = Callable[[str], Tensor]
@@ -76,13 +76,13 @@ class Loaded:
 
     Attributes:
         value: Tensors, containers, plain values and `Inert`.
-        classes: Module and name of whatever is `Inert` in it.
+        classes: Dotted names of whatever is `Inert` in it.
         calls: Those of them that were called.
     """
 
     value: Any
-    classes: set[tuple[str, str]] = field(default_factory=set)
-    calls: set[tuple[str, str]] = field(default_factory=set)
+    classes: set[str] = field(default_factory=set)
+    calls: set[str] = field(default_factory=set)
 
 
 def load_pickle(file: BinaryIO, storage: Storage | None = None) -> Loaded:
@@ -196,7 +196,8 @@ class _Unpickler(pickle._Unpickler):  # in C, a number in the file decides how m
     def find_class(self, module, name):
         """A container, a way of rebuilding tensors, a type of numbers, or a stand-in."""
         module = "builtins" if module == "__builtin__" else module
-        if known := _CONTAINERS.get((module, name)) or _REBUILDS.get((module, name)):
+        dotted = f"{module}.{name}"
+        if known := _CONTAINERS.get(dotted) or _REBUILDS.get(dotted):
             return known
         if module == "torch" and isinstance(kind := vars(torch).get(name), torch.dtype):
             return kind
@@ -204,7 +205,7 @@ class _Unpickler(pickle._Unpickler):  # in C, a number in the file decides how m
             if name == "UntypedStorage":
                 return torch.uint8
             return torch.storage._storage_type_to_dtype_map()[name]
-        if (module, name) in _TENSORS:
+        if dotted in _TENSORS:
             return None
         return _stand_in(module, name, self.loaded)
 
@@ -235,10 +236,11 @@ class _Unpickler(pickle._Unpickler):  # in C, a number in the file decides how m
 
 
 def _stand_in(module: str, name: str, loaded: Loaded) -> type[Inert]:
-    loaded.classes.add((module, name))
+    dotted = f"{module}.{name}"
+    loaded.classes.add(dotted)
 
     def called(*_: Any, **_named: Any) -> None:
-        loaded.calls.add((module, name))
+        loaded.calls.add(dotted)
 
     return type("Inert", (Inert,), {"module": module, "name": name, "__init__": called})
 
@@ -274,11 +276,11 @@ def _of_class(rebuild: Any, kind: Any, arguments: Any, state: Any) -> Any:
 
 
 _REBUILDS = {
-    ("torch._utils", "_rebuild_tensor"): _tensor,
-    ("torch._utils", "_rebuild_tensor_v2"): _tensor,
-    ("torch._utils", "_rebuild_tensor_v3"): _tensor_of_type,
-    ("torch._utils", "_rebuild_parameter"): _alone,
-    ("torch._utils", "_rebuild_parameter_with_state"): _alone,
-    ("torch._tensor", "_rebuild_from_type_v2"): _of_class,
+    "torch._utils._rebuild_tensor": _tensor,
+    "torch._utils._rebuild_tensor_v2": _tensor,
+    "torch._utils._rebuild_tensor_v3": _tensor_of_type,
+    "torch._utils._rebuild_parameter": _alone,
+    "torch._utils._rebuild_parameter_with_state": _alone,
+    "torch._tensor._rebuild_from_type_v2": _of_class,
 }
-_TENSORS = {("torch", "Tensor"), ("torch.nn.parameter", "Parameter"), ("torch", "Parameter")}
+_TENSORS = {"torch.Tensor", "torch.nn.parameter.Parameter", "torch.Parameter"}

@@ -120,7 +120,7 @@ def read_training_arguments(path: Path) -> SavedArguments:
         if (size := path.stat().st_size) > _LARGEST:
             raise ValueError(f"{size} bytes are too many")
         loaded = load_torch(path)
-        if unknown := sorted(call for call in map(".".join, loaded.calls) if not _occurs(call)):
+        if unknown := sorted(call for call in loaded.calls if not _occurs(call)):
             raise ValueError(
                 f"it calls {unknown[0]}, which training arguments never do, so it may be meant to "
                 "run code"

@@ -116,8 +116,8 @@ def _of_verl(policy: Policy, path: str | Path, task: Task) -> pd.DataFrame:
     cure = "Give a file that verl wrote to trainer.rollout_data_dir, and the data set of training."
     rows = [row for _, row in read_json_lines(path, cure)]
     require_types(path, rows, list[_Line], cure)
-    names = {"input": "prompt", "output": "completion", "score": "score", "step": "step"}
-    table = pd.DataFrame(rows)[[*names]].rename(columns=names).sort_values("prompt", kind="stable")
+    table = pd.DataFrame(rows)[[*_Line.model_fields]].sort_values("input", kind="stable")
+    table = table.rename(columns={"input": "prompt", "output": "completion"})
     known = {_decode(policy, p.token_ids): p for p in as_prompts(policy, task.prompts)}
     if unknown := {*table["prompt"]} - known.keys():
         raise FileError(
