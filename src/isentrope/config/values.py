@@ -47,7 +47,8 @@ def path_in_run(path: str, run: Path, folder: Path) -> str | None:
     """A path inside a run relative to a folder of it; None for any other path, or a name."""
     where = Path(path).expanduser()
     inside = where.resolve().is_relative_to(run.resolve())
-    if not inside or not (where.exists() or _is_pattern(path)):
+    is_pattern = any(character in path for character in "*?[")
+    if not inside or not (where.exists() or is_pattern):
         return None
     return Path(os.path.relpath(where.resolve(), folder.resolve())).as_posix()
 
@@ -58,10 +59,8 @@ def located(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         return dict(content)
 
     def read(path: str) -> str:
-        here = folder / path
-        pattern = os.path.join(escape(str(folder)), path)
-        found = glob(pattern) if _is_pattern(path) else here.exists()
-        return os.path.normpath(here) if found else path
+        found = glob(os.path.join(escape(str(folder)), path))
+        return os.path.normpath(folder / path) if found else path
 
     new = {name: {**content[name], **paths} for name, paths in _mapped(content, read).items()}
     return {**content, **new}
@@ -97,21 +96,12 @@ def inputs_of(config: BaseModel) -> list[Path]:
 
 def existing(paths: Iterable[str]) -> list[Path]:
     """Paths that are there, patterns expanded, and the base model of each that is an adapter."""
-    given = [
-        path
-        for text in paths
-        for path in (map(Path, glob(text)) if _is_pattern(text) else [Path(text)])
-        if path.expanduser().exists()
-    ]
+    given = [Path(path) for text in paths for path in glob(os.path.expanduser(text))]
     with verification(False):
         bases = [
             CheckpointFolder(p).adapter.get("base_model_name_or_path") for p in given if p.is_dir()
         ]
     return given + [Path(base) for base in bases if isinstance(base, str)]
-
-
-def _is_pattern(path: str) -> bool:
-    return any(character in path for character in "*?[")
 
 
 LARGEST_COUNT = 2**31 - 1
