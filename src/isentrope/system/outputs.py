@@ -30,18 +30,14 @@ def require_apart(out: str | Path, inputs: Iterable[str | Path] = ()) -> None:
     """
     here = _real(out)
     places = (here, *here.parents)
-    complete = next((p for p in places if (p / MARKER).is_file()), None)
-    states = next((p for p in places if p.name == "training_state"), None)
-    refused = complete or states
-    for path in inputs:
-        folder = _real(path)
+    refused = [p for p in places if (p / MARKER).is_file() or p.name == "training_state"]
+    for folder in filter(Path.is_dir, map(_real, inputs)):
         above = here == folder.parent and step_of_folder(folder.name) is not None
-        if folder.is_dir() and (folder in places or above):
-            refused = refused or folder
-    if refused is not None:
+        refused += [folder] if folder in places or above else []
+    if refused:
         raise FileError(
-            f"Nothing may be written into {out}: it is {refused}, in it or above it, and that is "
-            "read, and would be another one afterwards. Choose another folder (--out).",
+            f"Nothing may be written into {out}: it is {refused[0]}, in it or above it, and that "
+            "is read, and would be another one afterwards. Choose another folder (--out).",
         )
 
 

@@ -26,7 +26,7 @@ from isentrope.trainers.convert.gathered import (
     of_parameters,
 )
 
-_FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
+_FILE = re.compile(r"model_world_size_(\d+)_rank_\d+\.pt")
 _LAYER = re.compile(r".*?\.\d+\.")
 
 
@@ -43,10 +43,10 @@ def read_verl(folder: Path) -> Gathered | None:
         FileNotFoundError: If the file of a process is missing.
         ValueError: If shards do not fit, or FSDP 1 wrapped other modules than the layers.
     """
-    shards = [m for p in folder.glob("model_world_size_*") if (m := _FILE.fullmatch(p.name))]
-    if not shards:
+    sizes = [int(m[1]) for p in folder.iterdir() if (m := _FILE.fullmatch(p.name))]
+    if not sizes:
         return None
-    size = int(min(shards, key=lambda shard: shard[0])[1])
+    size = min(sizes)
     models = _files(folder, "model", size)
     weights = joined(models)
     described = folder / "huggingface"
