@@ -91,6 +91,8 @@ _NO_FILTER = by_field(
 _LOSS = "its loss is not known here"
 _FILTERED = "responses are drawn from another distribution than the policy's"
 _STALE = "most steps are on stale responses"
+_DIVIDED = "the loss divides by the tokens of a generation, not of a step"
+_OF_RESPONSES = "ratios of whole responses are not computed here"
 _BONUS = (
     "an entropy term is in the loss: record the step (objective recorded, with the entropy_weights "
     "of the checkpoint's next_update/rollouts.parquet)"
@@ -121,19 +123,9 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal("num_iterations", _STALE, (1,), step.REUSED),
     Refusal("steps_per_generation", _STALE, (), step.REGENERATED),
-    Refusal(
-        "steps_per_generation",
-        "the loss divides by the tokens of a generation, not of a step",
-        (),
-        step.DIVIDED,
-    ),
+    Refusal("steps_per_generation", _DIVIDED, (), step.DIVIDED),
     Refusal("delta", "a second clip is in the loss", (), step.SECOND_CLIP),
-    Refusal(
-        "importance_sampling_level",
-        "ratios of whole responses are not computed here",
-        ("token",),
-        step.RATIOS,
-    ),
+    Refusal("importance_sampling_level", _OF_RESPONSES, ("token",), step.RATIOS),
     Refusal(
         "off_policy_mask_threshold",
         "responses far from their sampler are masked",
