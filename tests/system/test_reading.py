@@ -187,7 +187,6 @@ EXCEPTIONS = {
     ("sampling/chat_template.py", "*"): "messages between processes",
     ("system/file_contents.py", "sort_metadata"): "below `reading`; part of writing a file",
     ("runs/folder.py", "_holder"): "the note of a lock, read for a message alone",
-    ("reports/page.py", "write_page"): "a file of the package itself",
 }
 
 
