@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from isentrope.attribution.proxies.audit import AuditOptions, audit
+from isentrope.attribution.influence.contributions import Influence
+from isentrope.attribution.proxies.audit import Audit, AuditOptions, audit
 from isentrope.attribution.proxies.proxies import sequence_proxies, token_proxies
 from isentrope.results.attributions import ProxyRecord
 from isentrope.results.results import AuditResult
@@ -33,13 +34,28 @@ def find_audit(ready: Prepared) -> AuditResult:
     Raises:
         ValueError: If U has no advantages, which every proxy needs.
     """
-    U = ready.U
-    if U.advantages is None:
+    if ready.U.advantages is None:
         raise ValueError("U has no advantages, and the proxies are made of them.")
     table = influence_of(ready, tokens=True, reward=False)
-    scores, measured = table.scores, table.entropy.tokens
+    audits = audits_of(ready, table)
+    joined = pd.concat([audited.to_frame().assign(of=of) for of, audited in audits.items()])
+    records = {of: ProxyRecord(a.n_items, dict(a.statistics)) for of, a in audits.items()}
+    return AuditResult(
+        **vars(ready.header),
+        off_policy=ready.estimator.off_policy,
+        reliability=dict(table.reliability),
+        **records,
+        classes=classes_of(ready, table),
+        tables={"audit": joined},
+    )
+
+
+def audits_of(ready: Prepared, table: Influence) -> dict[str, Audit]:
+    """The audit of an influence, by token and by sequence."""
+    U, scores, measured = table.U, table.scores, table.entropy.tokens
     assert scores is not None
     assert measured is not None
+    assert U.advantages is not None
     options = AuditOptions(
         top=tuple(ready.analysis.top),
         draws=ready.analysis.draws,
@@ -50,7 +66,7 @@ def find_audit(ready: Prepared) -> AuditResult:
     if by_group is not None and len(by_group) > 1:  # two halves of E's groups
         tokens = tuple(half.sum(0) for half in by_group.tensor_split(2))
         sequences = tuple(half.sum(1) for half in tokens)
-    audits = {
+    return {
         "tokens": audit(
             measured,
             table.acting,
@@ -68,16 +84,6 @@ def find_audit(ready: Prepared) -> AuditResult:
             halves=sequences,
         ),
     }
-    joined = pd.concat([audited.to_frame().assign(of=of) for of, audited in audits.items()])
-    records = {of: ProxyRecord(a.n_items, dict(a.statistics)) for of, a in audits.items()}
-    return AuditResult(
-        **vars(ready.header),
-        off_policy=ready.estimator.off_policy,
-        reliability=dict(table.reliability),
-        **records,
-        classes=classes_of(ready, table),
-        tables={"audit": joined},
-    )
 
 
 _PRINTED = ("pearson", "spearman", "sign_agreement", "overlap")
