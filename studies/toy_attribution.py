@@ -34,7 +34,7 @@ from isentrope.results.header import Header
 from isentrope.runs.checkpoints import find_subjects
 from isentrope.system.file_contents import finite
 from isentrope.system.progress import Clock
-from isentrope.verbs.audit import audits_of
+from isentrope.verbs.audit import find_audit
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.influence import influence_of, prompt_shares
 from isentrope.verbs.kernel import find_kernel
@@ -95,7 +95,7 @@ def study(path: Path, B_E: int = 1024, B_U: int = 64) -> dict[str, Any]:
     with at_precision(ready.policy, config.precision.measuring):
         table = influence_of(ready, tokens=True, reward=True)
         shares = prompt_shares(ready)
-        kernel = find_kernel(ready)
+        kernel, audits = find_kernel(ready), find_audit(ready)
         said = {
             "entropy_per_token": ise.entropy(ready.policy, ready.E),
             "entropy": table.entropy.budget,
@@ -103,7 +103,7 @@ def study(path: Path, B_E: int = 1024, B_U: int = 64) -> dict[str, Any]:
             "reliability": table.reliability,
             "shares": {k: x for k, x in vars(shares).items() if x is not None},
             "kernel": {k: x for k, x in kernel.to_dict().items() if k not in HEADER},
-            "audit": {of: dict(a.statistics) for of, a in audits_of(ready, table).items()},
+            "audit": {"tokens": audits.tokens.proxies, "sequences": audits.sequences.proxies},
             "who": who(table.to_frame("tokens")),
         }
     return plain(said)
