@@ -13,7 +13,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 from isentrope.control import controls
 from isentrope.control.base import Tokens
 from isentrope.control.feedback import Feedback, Target
-from isentrope.control.measured import HeldOutSample, kept_mass, token_influence
+from isentrope.control.measured import draw_held_out, kept_mass, token_influence
 from isentrope.control.run_control import RunControl
 from isentrope.control.trial import controlled_batch
 from isentrope.policy.gradient import weighted_gradient
@@ -40,6 +40,7 @@ CASES = [
     ("bonus", {"mode": "complete"}),
 ]
 HELD_OUT = [Prompt(f"held/{i}", text=f"{i}+2=") for i in range(6)]
+OWN_E = {"prompts": HELD_OUT, "size": 6, "max_new_tokens": runs.LENGTH, "seed": 1}
 
 
 def spread_policy():
@@ -54,7 +55,7 @@ def spread_policy():
 
 def run_control(name, options, *, target=None, objective="dr_grpo", max_grad_norm=None, **settings):
     control = controls.build(name, STRENGTH.get(name), options)
-    held_out = HeldOutSample(HELD_OUT, 6, runs.LENGTH, seed=1)
+    held_out = partial(draw_held_out, **OWN_E)
     usual = {"objective": objective, "max_response_length": runs.LENGTH}
     plain = partial(sequence_weights, **usual, **settings)
     more = {"seed": 1, "max_grad_norm": max_grad_norm, "held_out": held_out}
@@ -108,7 +109,7 @@ def offline(policy, U, control, optimizer, step, max_grad_norm=None, objective="
     if control.needs == "kept_mass":
         columns["kept_mass"] = kept_mass(policy, U, control.min_p)
     if control.needs == "influence":
-        E = HeldOutSample(HELD_OUT, 6, runs.LENGTH, seed=1).draw(policy, step)
+        E = draw_held_out(policy, step, **OWN_E)
         plain = U.with_columns(token_weights=U.ragged(tokens.weights))
         how = {"objective": "recorded", "max_grad_norm": max_grad_norm}
         P = optimizer_step(policy, plain, optimizer, **how).preconditioner

@@ -5,7 +5,7 @@ import torch
 
 from isentrope.attribution.influence.contributions import InfluenceOptions
 from isentrope.attribution.influence.influence import influence
-from isentrope.control.measured import HeldOutSample, kept_mass, token_influence
+from isentrope.control.measured import draw_held_out, kept_mass, token_influence
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.probe import scoring
@@ -68,7 +68,7 @@ def test_held_out_batches_are_sampled_so_many_at_a_time(monkeypatch):
 
     monkeypatch.setattr(scoring, "sample_responses", counted)
     prompts = runs.probe()._prompts
-    HeldOutSample(prompts, size=8, max_new_tokens=3, seed=5, batch_size=3).draw(policy, 1)
+    draw_held_out(policy, 1, prompts=prompts, size=8, max_new_tokens=3, seed=5, batch_size=3)
     assert sizes == [3]
 
 
@@ -76,12 +76,12 @@ def test_held_out_batches_differ_by_step_and_from_those_of_the_probe():
     policy = small_policy()
     made = runs.probe()
     prompts = made._prompts
-    E = HeldOutSample(prompts, size=8, max_new_tokens=3, seed=5)
+    plan = {"prompts": prompts, "size": 8, "max_new_tokens": 3, "seed": 5}
 
     def texts(batch: Rollouts):
         return list(zip(batch.prompt_index.tolist(), map(tuple, batch.response_ids), strict=True))
 
-    first, again, second = (E.draw(policy, step) for step in (1, 1, 2))
+    first, again, second = (draw_held_out(policy, step, **plan) for step in (1, 1, 2))
     assert first.fingerprint == again.fingerprint != second.fingerprint
     assert first.n_prompts == len(first) == 8
     made._prompts = as_prompts(policy, prompts)

@@ -15,7 +15,7 @@ from isentrope.control.base import TokenRule
 from isentrope.control.bonus import TrainerFields
 from isentrope.control.clips import EntropyMask, InfluenceClip
 from isentrope.control.feedback import Feedback
-from isentrope.control.measured import HeldOutSample
+from isentrope.control.measured import draw_held_out
 from isentrope.control.run_control import RunControl
 from isentrope.control.sequence_rules import PassAtK
 from isentrope.sampling.prompts import Prompt
@@ -94,7 +94,8 @@ def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> R
         return None
     measured = None
     if isinstance(control, InfluenceClip):
-        measured = HeldOutSample(
+        measured = partial(
+            draw_held_out,
             prompts=list(held_out),
             size=control.size,
             max_new_tokens=sampling.max_new_tokens,

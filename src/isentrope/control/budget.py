@@ -150,7 +150,7 @@ class EntropyBudget(SavedFields, TrainerCallback):
         self.component = None  # of the last step: its memory is needed
         with evaluating(policy.model), kept_blocks():
             drawn = self._own.take()
-            coming = together(lambda: coming_step(policy, optimizer, "an entropy budget"))
+            coming = together(lambda: coming_step(policy, optimizer))
             self._correct_step(state.global_step + 1, coming, drawn)
         self.seconds = time.perf_counter() - start
 

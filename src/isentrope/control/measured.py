@@ -7,9 +7,9 @@
 says, and each has the result. E must be drawn apart from the update batch.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +24,6 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import collect_columns
 from isentrope.policy.token_statistics import rows_held
 from isentrope.probe.scoring import draw_share
-from isentrope.sampling.prompts import PromptLike
 from isentrope.sampling.streams import generator_of
 from isentrope.system.processes import all_ranks, gather
 
@@ -93,34 +92,17 @@ def token_influence(policy: Policy, E: Rollouts, U: Rollouts, weights: Tensor, P
     return weights * slope.logprobs
 
 
-@dataclass(frozen=True)
-class HeldOutSample:
-    """Source of a control's own evaluation batches.
+def draw_held_out(policy: Policy, step: int, *, seed: int, **plan: Any) -> Rollouts:
+    """Draw a control's own evaluation batch; every process must call this.
 
-    Attributes:
-        prompts: Held-out prompts.
-        size: Number of sequences per batch, one response per prompt draw.
-        max_new_tokens: Longest response in tokens.
+    Args:
+        policy: The policy at the θ of the step, without dropout.
+        step: The step, from 1.
         seed: Fixes prompts and tokens of every batch, together with the step.
-        batch_size: Sequences sampled at a time on this process.
+        **plan: As for `draw_share`: the held-out prompts and how many responses are drawn.
+
+    Returns:
+        The whole batch, the same on every process.
     """
-
-    prompts: Sequence[PromptLike]
-    size: int
-    max_new_tokens: int
-    seed: int
-    batch_size: int = 64
-
-    def draw(self, policy: Policy, step: int) -> Rollouts:
-        """Draw the batch of a step; every process must call this.
-
-        Args:
-            policy: The policy at the θ of the step, without dropout.
-            step: The step, from 1.
-
-        Returns:
-            The whole batch, the same on every process.
-        """
-        generator = generator_of(self.seed, step, 0, _STREAM)
-        plan = self.prompts, self.size, self.max_new_tokens, generator, self.batch_size
-        return concatenate(gather(draw_share(policy, *plan)))
+    generator = generator_of(seed, step, 0, _STREAM)
+    return concatenate(gather(draw_share(policy, **plan, generator=generator)))

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from isentrope.control.base import Rewritten, TokenRule, Tokens, touched
 from isentrope.control.clips import InfluenceClip, KlCov
 from isentrope.control.feedback import Feedback
-from isentrope.control.measured import HeldOutSample, kept_mass, shared_passes, token_influence
+from isentrope.control.measured import kept_mass, shared_passes, token_influence
 from isentrope.control.surprisal import LpReg
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
@@ -61,7 +61,7 @@ class RunControl(SavedFields):
         *,
         seed: int = 0,
         max_grad_norm: float | None = None,
-        held_out: HeldOutSample | None = None,
+        held_out: Callable[[Policy, int], Rollouts] | None = None,
     ) -> None:
         """Start before the first observation.
 
@@ -71,7 +71,7 @@ class RunControl(SavedFields):
             plain: The weight of each sequence in the plain objective.
             seed: Of the control's random numbers.
             max_grad_norm: Norm to which the gradient is clipped; None for no clipping.
-            held_out: Evaluation batches of controls that measure influence, which need them.
+            held_out: Draws the evaluation batch of a step, for controls that measure influence.
         """
         self._targeted = feedback.target.kind != "none"
         self.rule, self.feedback = rule, feedback
@@ -127,7 +127,7 @@ class RunControl(SavedFields):
                     tokens = replace(tokens, kept_mass=kept_mass(policy, rollouts, rule.min_p))
             if isinstance(rule, InfluenceClip):
                 assert self._held_out is not None
-                E, c = self._held_out.draw(policy, step), tokens.weights
+                E, c = self._held_out(policy, step), tokens.weights
                 self.own_tokens = int(E.lengths.sum())
                 plain = rollouts.with_columns(token_weights=rollouts.ragged(c))
                 how = {"objective": RECORDED, "max_grad_norm": self._max_grad_norm}

@@ -22,7 +22,6 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.update.step import Step
 
 HALVINGS = 30
 """Largest number of halvings in the search for a strength."""
@@ -64,11 +63,6 @@ class Trial:
     numbers: dict[str, float]
     of_gradient: dict[str, float] | None = None
     reasons: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, step: Step, numbers: dict[str, float]) -> Trial:
-        """Make a trial of a step."""
-        return cls(step.direction, step.components["gradient"], numbers)
 
 
 class OutOfReachError(ValueError):

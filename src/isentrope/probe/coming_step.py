@@ -160,7 +160,6 @@ class ComingStep:
 def coming_step(
     policy: Policy,
     optimizer: Any,
-    who: str = "the entropy probe",
     preconditioning: Preconditioning = "this_step",
 ) -> ComingStep:
     """Follow the optimizer's rule by one step, without taking it.
@@ -168,7 +167,6 @@ def coming_step(
     Args:
         policy: The live policy, its parameters' .grad final.
         optimizer: Its optimizer, with or without accelerate's wrapper; or DeepSpeed's step.
-        who: Name of the caller, for the error.
         preconditioning: Which second moments P has; those of before the first step are none.
 
     Returns:
@@ -184,8 +182,8 @@ def coming_step(
         gradient = taken.get(n, policy.model.get_parameter(n).grad)
         if gradient is None:
             raise ValueError(
-                f"Parameter {n!r} has no gradient on this process: {who} needs "
-                "whole gradients (no FSDP, no ZeRO) of every trainable parameter."
+                f"Parameter {n!r} has no gradient on this process: the entropy probe and an "
+                "entropy budget need whole gradients (no FSDP, no ZeRO) of every trainable one."
             )
         whole[n] = gradient.double()
     fresh = state.rule != "sgd" and not all(state.moments.values())
@@ -216,7 +214,7 @@ def moving_parts(
     """
     if optimizer is None:
         return {}, 0.0
-    coming = coming_step(policy, optimizer, preconditioning=preconditioning)
+    coming = coming_step(policy, optimizer, preconditioning)
     parts, eta = dict(coming.components), coming.learning_rate
     if parts and isinstance(optimizer, ZeroStep):
         as_taken = preconditioning == "this_step"

@@ -128,13 +128,13 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
             )
             assert logprobs is not None
             responses, sampled = ([torch.tensor(x) for x in y] for y in (ids_by_row, logprobs))
-            if self.run_control is None and self.options.step_control is None:
-                return DrawnResponses(responses, sampled, None)
-            # a control needs entropies, which vLLM does not return
-            rollouts = Rollouts(prompt_ids, responses, torch.arange(len(responses)))
-            with evaluating(self.policy.model):
-                rows = rollouts.ragged(score(self.policy, rollouts).entropies)
-            return DrawnResponses(responses, sampled, [row.clone() for row in rows])
+            entropies = None
+            if self.run_control or self.options.step_control:  # which vLLM does not return
+                rollouts = Rollouts(prompt_ids, responses, torch.arange(len(responses)))
+                with evaluating(self.policy.model):
+                    rows = rollouts.ragged(score(self.policy, rollouts).entropies)
+                entropies = [row.clone() for row in rows]
+            return DrawnResponses(responses, sampled, entropies)
         generating = unwrap_model_for_generation(
             self.model_wrapped,
             self.accelerator,

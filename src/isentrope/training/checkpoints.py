@@ -13,7 +13,7 @@ import json
 import math
 import operator
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,18 +105,18 @@ class WholeCheckpoints:
 class SaveStart(TrainerCallback):
     """Saves a checkpoint before the first step."""
 
-    def __init__(self, save: Callable[[], None]) -> None:
-        """Set what saves it.
+    def __init__(self, trainer: WholeCheckpoints) -> None:
+        """Set what is saved.
 
         Args:
-            save: Saves the trainer's state, if it is not there; every process calls it.
+            trainer: Whose model and states are saved.
         """
-        self._save = save
+        self._trainer = trainer
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         """Save a run that begins."""
-        if state.global_step == 0:
-            self._save()
+        if state.global_step == 0 and not self._trainer.files.checkpoint(0).exists():
+            self._trainer._save_checkpoint(self._trainer.model, None)
 
 
 class StopAt(TrainerCallback):

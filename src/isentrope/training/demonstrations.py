@@ -60,23 +60,21 @@ def encode_demonstrations(
             "The model has no token that ends a response, so it could not learn to stop: set "
             "eos_token in its tokenizer_config.json."
         )
+    context = getattr(policy.model.config, "max_position_embeddings", None)
+    limits = (max_length, "fine_tuning.max_length"), (context, "positions of the model")
     rollouts = demonstration_rollouts(policy, list(demonstrations))
     rows: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
-    for i, (prompt, _) in enumerate(demonstrations):
-        prefix, response = rollouts.prompt_ids[i].tolist(), rollouts.response_ids[i].tolist()
-        _require_fit(policy, prompt.key, len(prefix) + len(response), max_length)
+    pairs = zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)
+    for (prompt, _), pair in zip(demonstrations, pairs, strict=True):
+        prefix, response = (ids.tolist() for ids in pair)
         rows["input_ids"].append(prefix + response)
         rows["labels"].append([IGNORED] * len(prefix) + response)
+        length = len(prefix) + len(response)
+        for limit, name in limits:
+            if limit is not None and length > limit:
+                raise ValueError(
+                    f"The demonstration of prompt {prompt.key!r} has {length} tokens, including "
+                    f"EOS, which is more than the {limit} {name}: nothing is truncated, so remove "
+                    f"it from the data set, or raise fine_tuning.max_length if that is the limit."
+                )
     return rows
-
-
-def _require_fit(policy: Policy, key: str, length: int, max_length: int | None) -> None:
-    context = getattr(policy.model.config, "max_position_embeddings", None)
-    limits = ((max_length, "fine_tuning.max_length"), (context, "positions of the model"))
-    for limit, name in limits:
-        if limit is not None and length > limit:
-            raise ValueError(
-                f"The demonstration of prompt {key!r} has {length} tokens, including EOS, which is "
-                f"more than the {limit} {name}: nothing is truncated, so remove it from the data "
-                f"set{' or raise that limit' if name.startswith('fine') else ''}."
-            )

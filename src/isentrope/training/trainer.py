@@ -104,7 +104,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         if options.step_control is not None:
             options.step_control.attach(self, checkpoints=False)
         if not (self.is_fsdp_enabled or self.is_deepspeed_enabled):  # whose states begin at a step
-            self.add_callback(SaveStart(self.save_start))
+            self.add_callback(SaveStart(self))
 
     # --- the step ----------------------------------------------------------------------------
 
@@ -189,11 +189,6 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         super().log({k: v for k, v in (line | timing).items() if k != "step"}, start_time)
 
     # --- checkpoints -------------------------------------------------------------------------
-
-    def save_start(self) -> None:
-        """Save the model and all states before the first step, if that was not done."""
-        if not self.files.checkpoint(0).exists():
-            self._save_checkpoint(self.model, None)
 
     def _complete(self, partial: Path) -> None:
         """Add the files that a measurement needs to a Hugging Face checkpoint."""

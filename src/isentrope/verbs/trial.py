@@ -130,7 +130,7 @@ def find_trial(ready: Prepared) -> TrialResult:
     steps = TrialSteps(ready, tried)
     E = ready.sampler.rewarded(ready.E) if ready.analysis.reward else ready.E
     paired = PairedSteps(ready.policy, E, ready.rate, ready.estimator.options)
-    _add(paired, VANILLA, Trial.of(steps.plain, {}))
+    _add(paired, VANILLA, Trial(steps.plain.direction, steps.plain.components["gradient"], {}))
     with progress().bar("trying controls") as report:
         attempts, out_of_reach = _attempts(steps, tried, paired, report)
         against, masks = dict[str, dict[str, Sequence[str]]](), dict[str, tuple[float, int]]()

@@ -187,7 +187,8 @@ class TrialSteps:
                 max_grad_norm=ready.estimator.max_grad_norm,
                 micro_batch=ready.estimator.micro_batch,
             )
-        return Trial.of(step, touched(tokens, rewritten))
+        numbers = touched(tokens, rewritten)
+        return Trial(step.direction, step.components["gradient"], numbers)
 
     def mask(self, share: float, draw: int) -> Trial:
         """The step under a random mask."""
