@@ -78,12 +78,15 @@ def trainer(
         RunFiles(folder),
         options=RunOptions(
             longest_normaliser=longest,
-            control=control,
             contract={
                 "trainable": trainable_shapes(policy.model),
                 "frozen_sha256": frozen_hash(policy.model),
             },
-            stateful={} if probe is None else {"entropy_probe": probe},
+            observers={
+                name: part
+                for name, part in {"entropy_probe": probe, "control": control}.items()
+                if part is not None
+            },
         ),
     )
     made.remove_callback(PrinterCallback)

@@ -7,8 +7,6 @@
 says, and each has the result. E must be drawn apart from the update batch.
 """
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,25 +23,10 @@ from isentrope.policy.scoring import collect_columns
 from isentrope.policy.token_statistics import rows_held
 from isentrope.probe.scoring import draw_share
 from isentrope.sampling.streams import generator_of
-from isentrope.system.processes import all_ranks, gather
+from isentrope.system.processes import gather
 
 _STREAM = 17
 """Number of the stream of random numbers, different from the probe's."""
-
-
-@contextmanager
-def shared_passes(policy: Policy) -> Generator[None]:
-    """A block in which all processes share the passes of a policy; all must enter it.
-
-    Args:
-        policy: A policy whose passes are each process's own outside of the block.
-    """
-    own = policy.ranks
-    policy.ranks = all_ranks()
-    try:
-        yield
-    finally:
-        policy.ranks = own
 
 
 def kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:

@@ -24,6 +24,7 @@ from safetensors.torch import save
 from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from isentrope.nouns.rollout_columns import numbered
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.recording.token_record import TokenRecorder
 from isentrope.system.files import write_bytes
@@ -110,9 +111,7 @@ class OwnRollouts:
             for part in (() if batch is None else batch.rejected)
         ]
         drawn = concatenate([trained, *rejected])
-        number: dict[tuple[int, ...], int] = {}
-        prompt = [number.setdefault(tuple(p.tolist()), len(number)) for p in drawn.prompt_ids]
-        index = torch.tensor(prompt)
+        index = torch.tensor(numbered(drawn.prompt_ids))
         return drawn.with_columns(prompt_index=index).select(index.argsort(stable=True))
 
     @property

@@ -11,6 +11,7 @@ gradients of the processes are averaged, so the term is multiplied by their numb
 
 import time
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +21,12 @@ from torch.nn.functional import pad
 from isentrope.control.base import Rewritten, TokenRule, Tokens, touched
 from isentrope.control.clips import InfluenceClip, KlCov
 from isentrope.control.feedback import Feedback
-from isentrope.control.measured import kept_mass, shared_passes, token_influence
+from isentrope.control.measured import kept_mass, token_influence
 from isentrope.control.surprisal import LpReg
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.recording.observing import evaluating
-from isentrope.system.processes import world_size
+from isentrope.system.processes import all_ranks, world_size
 from isentrope.system.saved_fields import SavedFields
 from isentrope.update.objective import RECORDED, sequence_weights
 from isentrope.update.optimizer_state import OptimizerLike
@@ -121,20 +122,19 @@ class RunControl(SavedFields):
         """
         start, rule = time.perf_counter(), self.rule
         tokens = Tokens.of(rollouts, self._plain(rollouts), step=step, seed=self._seed)
+        shared = copy(policy)
+        shared.ranks = all_ranks()  # whose passes all processes share
         with evaluating(policy.model):
             if isinstance(rule, LpReg):
-                with shared_passes(policy):
-                    tokens = replace(tokens, kept_mass=kept_mass(policy, rollouts, rule.min_p))
+                tokens = replace(tokens, kept_mass=kept_mass(shared, rollouts, rule.min_p))
             if isinstance(rule, InfluenceClip):
                 assert self._held_out is not None
                 E, c = self._held_out(policy, step), tokens.weights
                 self.own_tokens = int(E.lengths.sum())
                 plain = rollouts.with_columns(token_weights=rollouts.ragged(c))
                 how = {"objective": RECORDED, "max_grad_norm": self._max_grad_norm}
-                with shared_passes(policy):
-                    P = optimizer_step(policy, plain, optimizer, **how).preconditioner
-                    influence = token_influence(policy, E, rollouts, c, P)
-                tokens = replace(tokens, influence=influence)
+                P = optimizer_step(shared, plain, optimizer, **how).preconditioner
+                tokens = replace(tokens, influence=token_influence(shared, E, rollouts, c, P))
         self.observe(step, entropy)
         rewritten = self.rewrite_tokens(tokens)
         self._seconds += time.perf_counter() - start

@@ -12,6 +12,7 @@ import torch
 from pyarrow import compute
 from torch import Tensor
 
+from isentrope.nouns.vectors import tensor_bytes
 from isentrope.system.errors import FileError
 from isentrope.system.reading import read_arrow, reading
 
@@ -172,3 +173,9 @@ def of_tokens(name: str, column: Sequence[Any], responses: Sequence[Tensor]) -> 
                 "so the response is no sample of it. Omit the response."
             )
     return tensors
+
+
+def numbered(rows: Sequence[Tensor]) -> list[int]:
+    """The number of each row in the order that rows first come; equal ones have the same."""
+    number: dict[bytes, int] = {}
+    return [number.setdefault(tensor_bytes(row), len(number)) for row in rows]

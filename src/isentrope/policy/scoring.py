@@ -31,6 +31,7 @@ from isentrope.models.batching import (
     tokens_read,
 )
 from isentrope.models.sharding import Point
+from isentrope.nouns.rollout_columns import numbered
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.derivative_guard import require_derivatives
@@ -132,9 +133,8 @@ def scoring_batches(
         Micro-batches, at least one, which may not be counted.
     """
     ranks = policy.ranks
-    number: dict[bytes, int] = {}  # equal prompts have one, whichever draws they are of
-    prompt_of = [number.setdefault(p.numpy().tobytes(), len(number)) for p in rollouts.prompt_ids]
-    prompts = len(number)
+    prompt_of = numbered(rollouts.prompt_ids)  # whichever draws they are of
+    prompts = max(prompt_of) + 1
     if prompts == len(rollouts) or policy.sharded or not keeps_plain_cache(policy.model):
         return micro_batches(rollouts, max_tokens, ranks, padding=padding)
     totals = tokens_read(rollouts)

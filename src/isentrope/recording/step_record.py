@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from isentrope.models.architecture import head_of
+from isentrope.nouns.rollout_columns import numbered
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
@@ -226,9 +227,8 @@ def _joined(shares: list[Rollouts], policy: Policy) -> Rollouts:
         raise ValueError("No sequence was recorded of which the loss of this trainer was computed.")
     whole = concatenate(shares)
     keys = [prompt.key for prompt in name_prompts([ids.tolist() for ids in whole.prompt_ids])]
-    groups: dict[str, int] = {}
     return whole.with_columns(
-        prompt_index=torch.tensor([groups.setdefault(key, len(groups)) for key in keys]),
+        prompt_index=torch.tensor(numbered(whole.prompt_ids)),
         prompt_keys=keys,
         response_texts=texts_of(policy, whole.response_ids),
     )

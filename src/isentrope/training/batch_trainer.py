@@ -20,7 +20,6 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
-from isentrope.control.budget import EntropyBudget
 from isentrope.control.run_control import RunControl
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
@@ -39,11 +38,10 @@ class RunOptions:
         sampling_batch: Sequences sampled at a time on this process.
         longest_normaliser: Divide the loss by the longest response of each group instead of
             `max_completion_length`.
-        control: Token control; its state is saved with each checkpoint.
         contract: Content of every checkpoint's contract.
-        stateful: Parts with state_dict(), by name, saved with each checkpoint; the prompt sampler
-            is always one of them.
-        step_control: Step control; it is attached, and its state saved with each checkpoint.
+        observers: What watches and corrects the run, by name; their latest() goes to the log, their
+            state_dict() into each checkpoint. "control" is the token control, "step_control" a step
+            control, which is attached, and "noise_scale" sees each backward pass.
         keep: `keep_last` and `keep_every` of the checkpoints.
         rollouts_every: Number of steps between tables of rollouts; 0 for no tables.
         observe: Called on the first process with the metrics and times of each step.
@@ -51,10 +49,8 @@ class RunOptions:
 
     sampling_batch: int = 128
     longest_normaliser: bool = False
-    control: RunControl | None = None
     contract: Mapping[str, Any] = field(default_factory=dict)
-    stateful: Mapping[str, Any] = field(default_factory=dict)
-    step_control: EntropyBudget | None = None
+    observers: Mapping[str, Any] = field(default_factory=dict)
     keep: tuple[int | None, int | None] = (None, None)
     rollouts_every: int = 1
     observe: Callable[[dict[str, float]], None] = lambda metrics: None
@@ -129,7 +125,9 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
             assert logprobs is not None
             responses, sampled = ([torch.tensor(x) for x in y] for y in (ids_by_row, logprobs))
             entropies = None
-            if self.run_control or self.options.step_control:  # which vLLM does not return
+            if (
+                self.run_control or "step_control" in self.options.observers
+            ):  # which vLLM does not return
                 rollouts = Rollouts(prompt_ids, responses, torch.arange(len(responses)))
                 with evaluating(self.policy.model):
                     rows = rollouts.ragged(score(self.policy, rollouts).entropies)

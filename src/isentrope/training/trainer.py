@@ -22,6 +22,7 @@ from datasets import Dataset
 from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 
+from isentrope.control.budget import EntropyBudget
 from isentrope.control.requirements import (
     require_controllable,
     require_whole_parameters_to_sample,
@@ -86,9 +87,10 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         require_whole_parameters_to_sample(self)
         inner = self.accelerator.unwrap_model(self.model)
         self.policy = Policy(inner, tokenizer, temperature=args.temperature, precision="as_is")
-        self.batches, self.run_control, self.options = batches, options.control, options
-        if options.control is not None:
-            require_controllable(self, options.control.rule.needs)
+        self.batches, self.options = batches, options
+        self.run_control = options.observers.get("control")
+        if self.run_control is not None:
+            require_controllable(self, self.run_control.rule.needs)
         self.files, self.keep = files, options.keep
         self.recorder = TokenRecorder()
         self.gradient_norm = float("nan")
@@ -96,13 +98,11 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         self._scored: tuple[Tensor, Tensor] | None = None
         self._adaptive_strength: dict[str, float] = {}
         self._last_time, self._warned = time.perf_counter(), False
-        parts = {"control": options.control, "step_control": options.step_control}
-        parts = {name: part for name, part in parts.items() if part is not None}
-        self.observers = {**options.stateful, **parts}
-        self.stateful = {"prompt_sampler": batches.sampler, **self.observers}
+        self.stateful = {"prompt_sampler": batches.sampler, **options.observers}
         self.branched = False
-        if options.step_control is not None:
-            options.step_control.attach(self, checkpoints=False)
+        self.step_control: EntropyBudget | None = options.observers.get("step_control")
+        if self.step_control is not None:
+            self.step_control.attach(self, checkpoints=False)
         if not (self.is_fsdp_enabled or self.is_deepspeed_enabled):  # whose states begin at a step
             self.add_callback(SaveStart(self))
 
@@ -128,7 +128,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
     def training_step(self, model, inputs, num_items_in_batch=None):
         """One micro-batch, forward and backward."""
         loss = super().training_step(model, inputs, num_items_in_batch)
-        if noise_scale := self.stateful.get("noise_scale"):
+        if noise_scale := self.options.observers.get("noise_scale"):
             noise_scale.after_backward(self.accelerator.sync_gradients)
         return loss
 
@@ -147,7 +147,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         step = self.state.global_step
         require_finite_number(step, "The loss", logs["loss"], self.files)
         require_finite_state(step, self.model, self.optimizer, self.files)
-        batch, step_control = self.batch, self.options.step_control
+        batch, step_control = self.batch, self.step_control
         record = self.recorder.collect(batch.share.lengths.tolist())
         line: dict[str, Any] = {
             "step": step,
@@ -158,7 +158,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         update = line | {"max_grad_norm": self.args.max_grad_norm or None}
         line["tokens"] = self.state.num_input_tokens_seen
         line |= step_metrics(batch, record, self.policy.eos_token_ids)
-        for part in self.observers.values():
+        for part in self.options.observers.values():
             line |= part.latest()
         line |= self._adaptive_strength
         now = time.perf_counter()

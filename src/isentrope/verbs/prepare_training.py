@@ -86,16 +86,16 @@ def prepare_training(
     if config.model.shard_base:
         shard_base(model, all_ranks(), args.device)
     held_out = _held_out_prompts(config, prompts)
-    step_control, observers = _observers(config, held_out, task, model, args)
+    observers = _observers(config, held_out, task, model, args)
+    if (control := run_control(config, args, held_out)) is not None:
+        observers["control"] = control
     trainer = EntropyGRPOTrainer(
         *(model, tokenizer, args, batches, files),
         options=RunOptions(
             sampling_batch=config.sampling.batch_size,
             longest_normaliser=training.normaliser == "longest",
-            control=run_control(config, args, held_out),
             contract=contract,
-            stateful=observers,
-            step_control=step_control,
+            observers=observers,
             keep=(training.keep_last, training.keep_every),
             rollouts_every=config.output.rollouts_every,
             observe=progress().training(training.steps),
@@ -191,11 +191,11 @@ _AS_CONFIGURED = {
 
 def _observers(
     config: TrainConfig, held_out: list[Prompt], task: Task, model: Any, args: Any
-) -> tuple[EntropyBudget | None, dict[str, Any]]:
+) -> dict[str, Any]:
     """Those of a configuration; the noise scale needs a step of two micro-batches or more.
 
     Returns:
-        What corrects steps, if anything; and what watches them, by the names of their states.
+        What corrects steps, if anything, and what watches them, by the names of their states.
     """
     training, control = config.training, config.control.build()
     probing, watching, noise = config.entropy_probe, config.alarm, config.noise_scale
@@ -236,4 +236,6 @@ def _observers(
             groups=args.per_device_train_batch_size // training.group_size,
             ema_decay=noise.memory,
         )
-    return step_control, found
+    if step_control is not None:
+        found["step_control"] = step_control
+    return found
