@@ -64,7 +64,8 @@ _REASONS = {
     "out_of_range": "the change of entropy would leave the linear range",
     "too_large": "it would be larger than the step itself",
 }
-_UNKNOWN = dict.fromkeys(("predicted", "predicted_se", "gain", "gain_se"), 0.0)
+_UNKNOWN = dict.fromkeys(("predicted", "predicted_se", "asked", "gain", "gain_se"), 0.0)
+_UNKNOWN |= {"lambda": 0.0, "no_correction": 1.0, "clamped": 0.0, "step_share": 0.0}
 """Numbers of a step without a prediction."""
 
 
@@ -190,13 +191,13 @@ class EntropyBudget(SavedFields, TrainerCallback):
         }
         changes = [self._options.range * self._level.value]  # what a step may do
         if reason := next((name for name, found in unread.items() if found), None):
-            made = Correction({}, 0.0, None, _UNKNOWN | {"asked": tau}).withdrawn(reason)
+            made = Correction({}, 0.0, reason, _UNKNOWN | {"asked": tau})
         else:
             effects, u = self._effects_of(step, coming, E)
             asked = Asked(tau, goal, self._options)
             v, P, eta = coming.direction, coming.preconditioner, coming.learning_rate
-            made = correct(effects, u, v, P, eta, self._level.value, asked)
-            made = made.withdrawn("first_step") if coming.first else made
+            first = "first_step" if coming.first else None
+            made = correct(effects, u, v, P, eta, self._level.value, asked, first)
             known = [eta * effects.slope, eta * made.weight * effects.gain]
             changes = known if math.isfinite(sum(known)) else changes
         self._level.variance += sum(x * x for x in changes)

@@ -44,7 +44,7 @@ from torch import Tensor
 from isentrope.control.feedback import LEAST, Level
 from isentrope.control.gradients import slope_along
 from isentrope.control.requirements import BudgetOptions
-from isentrope.nouns.vectors import Vector, multiply, read_numbers
+from isentrope.nouns.vectors import Vector, read_numbers
 
 Halves = tuple[Vector, Vector]
 """Entropy gradients of two independent samples: whole, or (K, ...) by groups of sequences."""
@@ -139,11 +139,6 @@ class Correction:
     reason: str | None
     numbers: dict[str, float]
 
-    def withdrawn(self, reason: str) -> Correction:
-        """The same numbers with no correction, for a reason."""
-        none = {"lambda": 0.0, "no_correction": 1.0, "clamped": 0.0, "step_share": 0.0}
-        return replace(self, weight=0.0, reason=reason, numbers=self.numbers | none)
-
     @property
     def component(self) -> Vector:
         """λu, the vector that is added to v."""
@@ -191,9 +186,8 @@ def effects_of(
     u_a, u_b = means.conditioned(P)
     # a group of a enters <g_a, u_b> and, with its share of the mean, u_a of <g_b, u_a>
     across = slope_along(groups[0], u_b), slope_along(groups[1], u_a)
-    k = len(across[1])
-    of_b = [multiply(P, {n: x[j] for n, x in groups[1].items()}) for j in range(k)]
-    table = torch.stack([slope_along(groups[0], x) for x in of_b], dim=1)  # (K of a, K of b)
+    products = [(x * P[n]).flatten(1) @ groups[1][n].flatten(1).T for n, x in groups[0].items()]
+    table, k = torch.stack(products).sum(0), len(across[1])  # (K of a, K of b)
     shares = [(x + means.share * table.sum(1 - i)) / 2 for i, x in enumerate(across)]
     by_sample = [_variance(x) for x in shares]
     residual = table - table.mean(1, keepdim=True) - table.mean(0) + table.mean()
@@ -213,7 +207,14 @@ def _variance(parts: Tensor) -> float:
 
 
 def correct(
-    effects: Effects, u: Vector, v: Vector, P: Vector, eta: float, entropy: float, asked: Asked
+    effects: Effects,
+    u: Vector,
+    v: Vector,
+    P: Vector,
+    eta: float,
+    entropy: float,
+    asked: Asked,
+    obstacle: str | None = None,
 ) -> Correction:
     """λ of a given u.
 
@@ -225,6 +226,7 @@ def correct(
         eta: η.
         entropy: h, in the unit of F.
         asked: The request.
+        obstacle: Why there is no correction, where that is known before.
 
     Returns:
         λ and u.
@@ -235,7 +237,7 @@ def correct(
         for x in (v.items(), u.items())
     )
     tau, weight = asked.of_step(predicted), 0.0
-    reason = _obstacle(eta, effects, v_size + u_size)
+    reason = obstacle or _obstacle(eta, effects, v_size + u_size)
     if reason is None and tau != predicted:
         share, slope = limits.strength, effects.slope
         at_goal = tau != asked.tau  # of which a share of the way is gone

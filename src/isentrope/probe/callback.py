@@ -158,7 +158,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
         if self._record and self._recorder is None:
             raise ValueError("record=True needs the trainer itself: call probe.attach(trainer).")
         if self._recorder is not None:
-            self._recorder.begin(bare_model(kwargs["model"]), state.global_step)
+            self._recorder.begin()
         zero = zero_optimizer(kwargs.get("optimizer"))
         if zero is not None and self._due(state.global_step):
             self._zero_step = together(lambda: ZeroStep(bare_model(kwargs["model"]), zero))
@@ -167,7 +167,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
     def on_substep_end(self, args, state, control, **kwargs) -> None:
         """Record a micro-batch."""
         if self._recorder is not None:
-            self._recorder.after_backward(bare_model(kwargs["model"]))
+            self._recorder.after_backward()
 
     @never_raising
     def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
@@ -176,7 +176,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
         model, optimizer = bare_model(kwargs["model"]), kwargs["optimizer"]
         tokenizer, step = kwargs.get("processing_class"), state.global_step + 1
         if self._recorder is not None:
-            self._recorder.look(model, tokenizer, optimizer)
+            self._recorder.look()
         if not self._due(state.global_step):
             return
         options = self.options
@@ -210,7 +210,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
         """Look back from θ', and put the reading together."""
         if self._recorder is not None:
             added = None if self._control is None else self._control.component
-            self._recorder.write(bare_model(kwargs["model"]), kwargs["optimizer"], added)
+            self._recorder.write(added)
         if not self._before or self._policy is None:
             return
         samples, policy, self._before = self._before, self._policy, []

@@ -35,7 +35,7 @@ from isentrope.recording.next_update import (
     replay_tolerance,
     write_next_update,
 )
-from isentrope.recording.observing import evaluating
+from isentrope.recording.observing import bare_model, evaluating
 from isentrope.recording.token_record import ForwardPass, sequences_of
 from isentrope.sampling.generate import texts_of
 from isentrope.sampling.prompts import name_prompts
@@ -71,14 +71,19 @@ class StepRecorder:
 
         trainer.compute_loss = compute_loss
 
-    def begin(self, model: Any, step: int) -> None:
+    @property
+    def _model(self) -> Any:
+        return bare_model(self.trainer.model)
+
+    def begin(self) -> None:
         """Start to record if the step starts from a checkpoint without a record."""
         self.stop()
+        step = self.trainer.state.global_step
         checkpoint = Path(self.trainer.args.output_dir) / f"checkpoint-{step}"
         begins = checkpoint.is_dir() and not (checkpoint / NEXT_UPDATE).exists()
         if not self._given_up and gather(begins)[0]:
             self._checkpoint = checkpoint
-            decoder = _causal_lm(model).get_decoder()
+            decoder = _causal_lm(self._model).get_decoder()
             self._hook = decoder.register_forward_hook(self._watch, with_kwargs=True)
 
     def stop(self) -> None:
@@ -110,12 +115,12 @@ class StepRecorder:
         hidden.register_hook(lambda gradient: setattr(piece, "gradient", gradient.detach()))
         self._pieces.append(piece)
 
-    def after_backward(self, model: Any) -> None:
+    def after_backward(self) -> None:
         """Compute the weights of a micro-batch; call it at its θ after every backward pass."""
         if self._hook is None:
             return
         pieces, self._pieces = self._pieces, []
-        head, temperature = head_of(_causal_lm(model)), _temperature(self.trainer.args)
+        head, temperature = head_of(_causal_lm(self._model)), _temperature(self.trainer.args)
 
         def sequences() -> list[tuple[Rollouts, Rollouts]]:
             if self._failure is not None:
@@ -123,25 +128,19 @@ class StepRecorder:
             found = (sequences_of(piece, head, temperature) for piece in pieces)
             return [pair for pair in found if pair is not None]
 
-        with evaluating(model):
+        with evaluating(self._model):
             self._rows += together(sequences)
 
-    def look(self, model: Any, tokenizer: Any, optimizer: Any) -> None:
-        """Assemble the record before the optimizer takes the step; every process calls this.
-
-        Args:
-            model: The model in training, .grad as the optimizer will use it.
-            tokenizer: Its tokenizer, or None.
-            optimizer: Its optimizer.
-        """
+    def look(self) -> None:
+        """Assemble the record once .grad is as the optimizer uses it; every process calls this."""
         if self._hook is None:
             return
-        self.after_backward(model)
+        self.after_backward()
         self._hook.remove()
-        args = self.trainer.args
+        args, model = self.trainer.args, self._model
         with evaluating(model):
             options = {"temperature": _temperature(args), "precision": precision_of(args)}
-            policy = together(lambda: Policy(model, tokenizer, **options))
+            policy = together(lambda: Policy(model, self.trainer.processing_class, **options))
             max_norm, tolerance = args.max_grad_norm or None, replay_tolerance(policy)
             tried: list[tuple[float, float, Rollouts | None]] = []
             both = together(lambda: [concatenate(x) for x in zip(*self._rows, strict=True)])
@@ -152,7 +151,7 @@ class StepRecorder:
             error, size, mine = min(tried, key=lambda one: one[0])
         update = {
             "step": self.trainer.state.global_step + 1,
-            "learning_rate": float(optimizer.param_groups[0]["lr"]),
+            "learning_rate": float(self.trainer.optimizer.param_groups[0]["lr"]),
             "gradient_norm": size,
             "max_grad_norm": max_norm,
             "temperature": policy.temperature,
@@ -162,12 +161,10 @@ class StepRecorder:
         shares = [share for share in gather(mine) if share is not None]
         self._record = (_joined(shares, policy), update)
 
-    def write(self, model: Any, optimizer: Any, control: Vector | None = None) -> None:
+    def write(self, control: Vector | None = None) -> None:
         """Write the record of the step that was just taken; every process calls this.
 
         Args:
-            model: The model in training.
-            optimizer: Its optimizer.
             control: The part that a step control added to v, or None.
         """
         record, checkpoint = self._record, self._checkpoint
@@ -180,7 +177,7 @@ class StepRecorder:
 
         def save() -> None:
             if rank() == 0 and checkpoint.is_dir():
-                write_names(checkpoint, optimizer_names(model, optimizer))
+                write_names(checkpoint, optimizer_names(self._model, self.trainer.optimizer))
                 write_next_update(checkpoint, rollouts, update, control)
 
         together(save)
