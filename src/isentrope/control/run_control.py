@@ -122,7 +122,7 @@ class RunControl(SavedFields):
         """
         start, rule = time.perf_counter(), self.rule
         tokens = Tokens.of(rollouts, self._plain(rollouts), step=step, seed=self._seed)
-        shared = copy(policy)
+        shared = policy if world_size() == 1 else copy(policy)
         shared.ranks = all_ranks()  # whose passes all processes share
         with evaluating(policy.model):
             if isinstance(rule, LpReg):
