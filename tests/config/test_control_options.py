@@ -140,7 +140,7 @@ def test_the_controls_own_batches_are_sampled_as_the_runs(tmp_path):
         epsilon=0.2, epsilon_high=None, per_device_train_batch_size=16, loss_type="dr_grpo"
     )
     found = run_control(made, args, [Prompt("a", text="1"), Prompt("b", text="2")])
-    assert found._held_out.batch_size == 7
+    assert found._held_out.keywords["batch_size"] == 7
 
 
 def test_the_objective_is_recorded_under_any_control(tmp_path):
