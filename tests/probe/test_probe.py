@@ -191,6 +191,15 @@ def test_what_it_cannot_probe_is_said_in_a_sentence(tmp_path, caplog):
     assert "has no gradient on this process" in caplog.text
 
 
+def test_a_prompt_that_cannot_be_read_is_named_at_the_first_reading(tmp_path, caplog):
+    probe = EntropyProbe(["1+1="] * 400 + [[10_000]], every=1, size=2)  # which is hardly drawn
+    trainer = runs.trainer(tmp_path, steps=1)
+    probe.attach(trainer)
+    trainer.train()
+    assert "off from step 1 on" in caplog.text
+    assert "10000" in caplog.text
+
+
 def test_a_gradient_that_is_not_finite_is_no_reading_and_no_crash(tmp_path, caplog):
     probe = EntropyProbe(["1+1="], options=ProbeOptions(temperature=1.0, max_new_tokens=2))
     made = runs.trainer(tmp_path, steps=1)

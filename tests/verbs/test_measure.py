@@ -298,6 +298,17 @@ def test_what_was_measured_before_a_failure_stays(run, tiny, tmp_path):
     assert made == ["measure_step_4"]
 
 
+def test_a_figure_that_cannot_be_drawn_does_not_cost_the_measurement(tiny, tmp_path, caplog):
+    def draw(result):
+        raise OverflowError("cannot convert float infinity to integer")
+
+    where = [f"output.directory={tmp_path / 'run'}", *FIRST_ORDER]
+    folder, results = written(measure(load_config(settings(tiny), where), draw=draw))
+    assert results["sweep"]
+    assert not list(folder.glob("*.png"))
+    assert "The figure is left out: its numbers cannot be drawn (cannot convert" in caplog.text
+
+
 def test_the_dictionary_of_the_notes_is_enough(tiny, tmp_path):
     order = {"order": 1, "eta_list": [1e-3]}
     config = settings(tiny, output={"directory": str(tmp_path / "run")}, estimator=order)

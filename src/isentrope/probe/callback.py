@@ -51,7 +51,7 @@ from isentrope.probe.scoring import (
 from isentrope.recording.observing import add_to_log, bare_model, evaluating
 from isentrope.recording.step_record import StepRecorder
 from isentrope.sampling.batches import with_rewards
-from isentrope.sampling.prompts import PromptLike, name_prompts
+from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
 from isentrope.sampling.streams import generator_of
 from isentrope.system.processes import all_ranks, rank, together
 from isentrope.system.saved_fields import SavedFields
@@ -248,6 +248,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
             self._policy = Policy(model, tokenizer, temperature=temperature, precision="as_is")
             if self._policy.sharded:
                 self._policy.ranks = all_ranks()
+            self._prompts = as_prompts(self._policy, self._prompts)
         return self._policy
 
     def _draw(self, policy: Policy, step: int, which: int, length: int) -> Rollouts:

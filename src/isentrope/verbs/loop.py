@@ -29,6 +29,7 @@ from isentrope.system.files import whole_folder
 from isentrope.system.manifest import verification
 from isentrope.system.processes import all_ranks, join_processes, world_size
 from isentrope.system.progress import Clock
+from isentrope.system.reading import reason
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.plan import require_memory
 from isentrope.verbs.prepare import Prepare, prepare_checkpoint
@@ -121,7 +122,11 @@ def _run_item(
         with whole_folder(item.target) as here:
             result.save(here)
             if draw is not None and verb.figure is not None:
-                draw(result).savefig(here / verb.figure[1], dpi=150)
+                try:
+                    draw(result).savefig(here / verb.figure[1], dpi=150)
+                except Exception as error:  # those of matplotlib have no class in common
+                    words = "The figure is left out: its numbers cannot be drawn (%s)."
+                    log.warning(words, reason(error))
             content = resolved_content(config, run, item.target, seeds=data.seeds)
             (here / "config.yaml").write_bytes(content)
             if data.save_batches:

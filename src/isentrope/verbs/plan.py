@@ -17,7 +17,7 @@ import torch
 from isentrope.config.io import load_config
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.train import ModelConfig, SftConfig, TrainConfig
-from isentrope.config.trl import planned_fields
+from isentrope.config.trl import planned_fields, training_device
 from isentrope.planning.memory import cache_bytes, held_in_training, pass_bytes
 from isentrope.planning.plan import (
     DoesNotFitError,
@@ -158,7 +158,7 @@ def _training(
     config: TrainConfig | SftConfig, path: str, verbs: Sequence[str], memory: str | None
 ) -> list[Plan]:
     """Plan a training by shapes, and what measures its checkpoints in float32."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = training_device(config.trainer)
     size = memory_of(device) if memory is None else bytes_of(memory)
     model = untrained(config.model)
     reference, checkpointing, bf16 = planned_fields(config.trainer)
