@@ -455,10 +455,10 @@ def planned_rows(name: str, device: str) -> Iterator[list[str]]:
             start = time.perf_counter()
             peak = peak_bytes(lambda v=verb, c=chosen: run_verb(VERBS[v], load_config(c)), device)
             taken = time.perf_counter() - start
-            planned = found.peak - found.libraries
+            planned, seconds = found.peak - found.libraries, found.seconds or 0.0
             yield [
                 f"| {verb} | {planned / 1e9:.2f} | {peak / 1e9:.2f} | {planned / peak:.2f} | "
-                f"{found.seconds:.1f} | {taken:.1f} | {found.seconds / taken:.2f} | {own:.1f} |"
+                f"{seconds:.1f} | {taken:.1f} | {seconds / taken:.2f} | {own:.1f} |"
             ]
 
 

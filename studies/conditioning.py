@@ -138,7 +138,7 @@ def compare_kernels(preconditioned: FisherKernel, plain: FisherKernel) -> Condit
     if any(not bool((k.diagonal > 0).all()) for k in both):
         raise ValueError("A sequence has no gradient, hence no cosine: leave it out of the batch.")
     pairs = both[0].pairs
-    cosine = [cosines(k.matrix, k.diagonal, k.diagonal) for k in both]
+    cosine = [cosines(k.matrix, k.diagonal, k.diagonal).nan_to_num(0.0) for k in both]
     quantities = {"effective_rank": _effective_rank(both)}
     masks = both[0].masks
     for relation in ("same_prompt", "cross_prompt"):

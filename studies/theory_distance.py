@@ -166,7 +166,7 @@ def study(path: Path, step: int) -> tuple[list[str], str]:
     kernel = ise.fisher_kernel(policy, U).matrix
     pairs = distinct_pairs(U)
     diagonal = kernel.diagonal()
-    cosine = cosines(kernel, diagonal, diagonal)[pairs[:, 0], pairs[:, 1]]
+    cosine = cosines(kernel, diagonal, diagonal).nan_to_num(0.0)[pairs[:, 0], pairs[:, 1]]
     x, of = columns(U, pairs, rewards), U.prompt_index[pairs[:, 0]]
     edges = torch.tensor(PREFIX[1:-1], dtype=torch.float64)
     prefix = by_class(

@@ -101,7 +101,7 @@ def prefix_model(policy: Policy, U: Rollouts, cosine: Tensor) -> list[Tensor]:
         for j in (prompts == prompts[i]).nonzero()[:, 0].tolist():
             K[i, j] = prefix_kernel(rows, t[i], t[j])
     K = (K + K.T) / 2
-    formula = cosines(K, K.diagonal(), K.diagonal())
+    formula = cosines(K, K.diagonal(), K.diagonal()).nan_to_num(0.0)
     out = []
     for fitted in halves(prompts):
         near, true = formula[fitted][:, fitted], cosine[fitted][:, fitted]
@@ -132,7 +132,7 @@ def study(path: Path, seed: int) -> dict[str, list[float]]:
     U = distinct(ise.with_advantages(ise.with_rewards(U, task), "dr_grpo"))
     K, prompts = ise.fisher_kernel(policy, U).matrix, U.prompt_index
     norms = K.diagonal()
-    cosine = cosines(K, norms, norms)
+    cosine = cosines(K, norms, norms).nan_to_num(0.0)
     right = (U.rewards > 0.5).long()
     scored = score(policy, U)
     s = scored.logprobs.sum(1)
@@ -180,7 +180,7 @@ def simulated(share: float, rank: int, dimension: int, seed: int) -> list[float]
     own = torch.randn(n, dimension, generator=rng, dtype=torch.float64)
     w = torch.cat([f, own * ((1 - share) / dimension) ** 0.5], 1)
     K = w @ w.T
-    cosine = cosines(K, K.diagonal(), K.diagonal())
+    cosine = cosines(K, K.diagonal(), K.diagonal()).nan_to_num(0.0)
     fitted, new = halves(prompts)
     none = torch.zeros_like(prompts)
     model = fit_predictive_model(

@@ -114,7 +114,7 @@ def agreement(kernel: Tensor, reference: Tensor, prompts: Tensor) -> list[float]
         Pearson correlation of the cosines of one prompt and of different ones, and
         |K/tr K − R/tr R| over |R/tr R|, Frobenius.
     """
-    both = [cosines(x, x.diagonal(), x.diagonal()) for x in (kernel, reference)]
+    both = [cosines(x, x.diagonal(), x.diagonal()).nan_to_num(0.0) for x in (kernel, reference)]
     same = prompts[:, None] == prompts
     off = ~torch.eye(len(kernel), dtype=torch.bool)
     found = [

@@ -57,7 +57,7 @@ class Enumerated:
         policy, rollouts = self.exact.policy, self.exact.rollouts
         self.etas = ETAS[self.name]
         self.series = score_along(policy, rollouts, self.v, 2)
-        self.moved = score_moved(policy, rollouts, self.v, self.etas)
+        self.moved = [x for x in score_moved(policy, rollouts, self.v, self.etas) if x is not None]
         self.features = score(policy, rollouts, features=8).features
 
     def truth(self, functional: str) -> list[float]:

@@ -20,7 +20,8 @@ where angles depend on the length that is read (dynamic and LongRoPE scaling).
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -46,26 +47,25 @@ QUERIES_OF_CPU = 32
 are slow."""
 
 
-class AttentionInBlocks(TorchFunctionMode):
-    """In this block attention holds at most `WEIGHTS_HELD` weights, but those of one query.
+@contextmanager
+def attention_in_blocks(model: Any, input_ids: Tensor, directions: int = 1) -> Generator[None]:
+    """A block in which attention holds at most `WEIGHTS_HELD` weights.
 
-    Shorter sequences are left to torch.
+    Args:
+        model: The causal LM, whose configuration has the number of heads.
+        input_ids: (b, l) what it is about to read; shorter sequences are left to torch.
+        directions: Directions of a forward-mode pass, each of which has weights of its own.
+
+    Yields:
+        Nothing.
     """
-
-    def __init__(self, directions: int = 1) -> None:
-        """Begin no block yet.
-
-        Args:
-            directions: Directions of a forward-mode pass, each of which has weights of its own.
-        """
-        super().__init__()
-        self.directions = directions
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call attention in blocks, or `func`."""
-        if func is scaled_dot_product_attention:
-            return _attention(*args, **(kwargs or {}), directions=self.directions)
-        return func(*args, **(kwargs or {}))
+    sequences, length = input_ids.shape
+    heads = getattr(model.config, "num_attention_heads", None) or 1
+    cpu = input_ids.device.type == "cpu"
+    held = at_once(min(WEIGHTS_OF_CPU, WEIGHTS_HELD) if cpu else WEIGHTS_HELD)
+    long = sequences * heads * length * length > held
+    with _InBlocks(directions) if long else nullcontext():
+        yield
 
 
 def _queries(query: Tensor, keys: int, directions: int) -> int:
@@ -75,6 +75,17 @@ def _queries(query: Tensor, keys: int, directions: int) -> int:
     if query.device.type != "cpu":
         return most
     return min(most, max(QUERIES_OF_CPU, at_once(WEIGHTS_OF_CPU) // each))
+
+
+class _InBlocks(TorchFunctionMode):
+    def __init__(self, directions: int) -> None:
+        super().__init__()
+        self._directions = directions
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is scaled_dot_product_attention:
+            return _attention(*args, **(kwargs or {}), directions=self._directions)
+        return func(*args, **(kwargs or {}))
 
 
 def _attention(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.models.architecture import decoder_of, head_of, refusal_by_name
-from isentrope.models.attention import AttentionInBlocks, hidden_after_prompt
+from isentrope.models.attention import attention_in_blocks, hidden_after_prompt
 from isentrope.models.batching import MicroBatch
 from isentrope.models.precision import Precision
 from isentrope.policy.token_statistics import Softmax, rows_held, token_statistics
@@ -63,12 +63,18 @@ class Scorer(nn.Module):
 
     @contextmanager
     def evaluating(
-        self, precision: Precision, directions: int = 1, *, forward_mode: bool = True
+        self,
+        precision: Precision,
+        input_ids: Tensor,
+        directions: int = 1,
+        *,
+        forward_mode: bool = True,
     ) -> Generator[None]:
         """A block in which the model reads sequences, and is refused where its own code fails.
 
         Args:
             precision: Precision in force.
+            input_ids: (b, l) what is read.
             directions: Directions of a forward-mode pass that this is in.
             forward_mode: As for `Precision.active`.
 
@@ -77,10 +83,11 @@ class Scorer(nn.Module):
         """
         # the plain kernel holds all attention weights of a layer; the fused ones never do
         plain = forward_mode or precision.runtime_dtype == "float64"
+        blocks = attention_in_blocks(self.lm, input_ids, directions)
         with (
             precision.active(forward_mode=forward_mode),
             refusal_by_name(self.lm),
-            AttentionInBlocks(directions) if plain else nullcontext(),
+            blocks if plain else nullcontext(),
         ):
             yield
 

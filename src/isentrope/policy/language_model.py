@@ -212,7 +212,8 @@ class Policy(Theta):
         if params is not None:
             return self.at(params, Scorer.hidden, batch, directions=directions)
         self.require_no_dropout()
-        with self.scorer.evaluating(self.precision, directions, forward_mode=False):
+        ids = batch.input_ids
+        with self.scorer.evaluating(self.precision, ids, directions, forward_mode=False):
             return self.scorer.hidden(batch)
 
     def at(
@@ -241,7 +242,7 @@ class Policy(Theta):
         whole = {
             names[n]: p for n, p in params.items() if isinstance(p, Tensor) and not is_sharded(p)
         }
-        evaluating = self.scorer.evaluating(self.precision, directions)
+        evaluating = self.scorer.evaluating(self.precision, batch.input_ids, directions)
         with evaluating, layers_at(self.model, params):
             return functional_call(self.scorer, whole, (function, batch, *arguments))
 

@@ -57,7 +57,7 @@ def require_own_logits(
         drawn = sequences.mask[row][:m]  # what the policy did not draw has no score
         if scores is None:
             batch = micro_batches(one, 8192)[0].to(scorer.device)
-            with torch.no_grad(), scorer.evaluating(precision):
+            with torch.no_grad(), scorer.evaluating(precision, batch.input_ids):
                 s, entropy = scorer.scores(batch, softmax)
         else:
             s, entropy = scores.logprobs[row][:m], scores.entropies[row][:m]
@@ -93,7 +93,7 @@ def own_logits(scorer: Scorer, one: Rollouts, precision: Precision) -> Tensor:
     accepted = signature(lm.forward).parameters
     requested = {"logits_to_keep": len(response), "use_cache": False}
     options = {name: value for name, value in requested.items() if name in accepted}
-    with torch.no_grad(), scorer.evaluating(precision):
+    with torch.no_grad(), scorer.evaluating(precision, ids):
         return lm(input_ids=ids, **options).logits[0, -len(response) :]
 
 

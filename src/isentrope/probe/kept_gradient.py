@@ -127,4 +127,5 @@ class KeptGradient(SavedFields):
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Continue with a saved gradient."""
-        self._gradient = {name: x.to(torch.float32) for name, x in tensors.items()}
+        if self.every is not None:
+            self._gradient = {name: x.to(torch.float32) for name, x in tensors.items()}

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from isentrope.models.architecture import refusal_by_name
-from isentrope.models.attention import AttentionInBlocks
+from isentrope.models.attention import attention_in_blocks
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, require_room
@@ -275,7 +275,7 @@ def _generate(
         refusal_by_name(model),
         draw.after_prompts,  # later each query is alone
     ):
-        draw.after_prompts.enter_context(AttentionInBlocks())
+        draw.after_prompts.enter_context(attention_in_blocks(model, input_ids))
         try:
             model.generation_config = GenerationConfig(
                 do_sample=True,

@@ -29,6 +29,7 @@ LARGEST_PICKLE = 64 * 2**20
 """Bytes; that of a model with a hundred thousand tensors has 15 MB."""
 _LARGEST_CONTENT = 20_000_000
 """Values, once those that occur several times are counted as often."""
+_CHUNK = 2**24
 _CONTAINERS = {
     "collections.OrderedDict": OrderedDict,
     "torch.Size": torch.Size,
@@ -133,7 +134,7 @@ def require_intact(file: str | Path) -> None:
     """
     with _archive(file) as archive:
         if part := archive.testzip():
-            raise ValueError(f"{part} in it was changed: its CRC is another one")
+            raise ValueError(f"{part!r} in it was changed: its CRC is another one")
 
 
 def require_bounded(content: Any) -> None:
@@ -250,7 +251,8 @@ def _numbers(archive: zipfile.ZipFile, top: str, key: str) -> Tensor:
     name = f"{top}data/{key}"
     found = torch.empty(archive.getinfo(name).file_size, dtype=torch.uint8)
     with archive.open(name) as file:
-        cast(io.BufferedIOBase, file).readinto(found.numpy().data)
+        for part in found.split(_CHUNK):  # what is read is held twice
+            cast(io.BufferedIOBase, file).readinto(part.numpy().data)
     return found
 
 

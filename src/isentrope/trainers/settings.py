@@ -18,7 +18,7 @@ from pydantic import Field
 from isentrope.nouns.rollouts import saved_length
 from isentrope.recording.contract import contract_of
 from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
-from isentrope.system.reading import parse_json, read_arrow, read_json, read_text
+from isentrope.system.reading import parse_json, read_arrow, read_json, read_schema, read_text
 from isentrope.trainers.arguments import (
     TRAINING_ARGS,
     VERL_SETTINGS,
@@ -249,9 +249,9 @@ def first_row(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     if path.suffix == ".parquet":
-        table = read_arrow(path)
-        rows = table.slice(0, 1).to_pylist()
-        return rows[0] if rows else dict.fromkeys(table.column_names)
+        names = read_schema(path).names
+        steps = read_arrow(path)["step"].to_pylist() if "step" in names else []
+        return dict.fromkeys(names) | {"step": steps[0] if steps else None}
     try:
         first = parse_json(read_text(path).partition("\n")[0])
     except ValueError:

@@ -257,10 +257,10 @@ class _Sums:
         of_reward = self._change("j", w) if "j" in self._of else (None, None)
         return ClassPart(float(w.sum()), weight, delta_h, share_h, fall, *of_reward)
 
-    def _change(self, of: str, w: Tensor, among: Tensor | float = 1) -> tuple[Estimate, Estimate]:
+    def _change(self, of: str, w: Tensor, among: Tensor | None = None) -> tuple[Estimate, Estimate]:
         """Σ w δ, and its share of Σ δ, with Fieller's interval, over those `among` (m,) of 0, 1."""
         groups, table = self._of[of]
-        by_group = among * table
+        by_group = table if among is None else among * table
         part, whole = by_group @ w, by_group.sum(1)
         change = groups.estimate(part, self._confidence)
         a, b, G = float(part.sum()), float(whole.sum()), len(part)

@@ -216,11 +216,13 @@ def correlation(weights: Array, x: Array, y: Array) -> float:
     Returns:
         The correlation; NaN where one of the two does not vary.
     """
-    covariance = np.cov(x, y, aweights=weights, ddof=0)
-    squares = np.average(np.square([x, y]), axis=1, weights=weights)
-    if (covariance.diagonal() <= 1e-24 * squares).any():
+    total = weights.sum()
+    dx, dy = x - (weights @ x) / total, y - (weights @ y) / total
+    wx = weights * dx
+    xx, yy = float(wx @ dx), float((weights * dy) @ dy)
+    if xx <= 1e-24 * float((weights * x) @ x) or yy <= 1e-24 * float((weights * y) @ y):
         return math.nan
-    return float(np.clip(covariance[0, 1] / np.sqrt(covariance.diagonal().prod()), -1.0, 1.0))
+    return float(np.clip((wx @ dy) / math.sqrt(xx * yy), -1.0, 1.0))
 
 
 def negative_share(weights: Array, chosen: Array, measured: ScoreColumn) -> float:

@@ -86,8 +86,9 @@ def along_training(reading: Reading) -> Iterator[Panel]:
         x, y = (steps[name].tolist() for name in ("entropy", "reward"))
         marks.append(Series("training batch", MUTED, x, y, "o", CLOUD))
     for evaluation in reading.evaluations[:1]:
-        x, y = (evaluation.along(metric)[1] for metric in ("entropy_per_token", "reward"))
-        if x and len(x) == len(y):
+        metrics = [row.metrics for _, row in evaluation.sampled()]
+        if both := [m for m in metrics if m.get("entropy_per_token") and m.get("reward")]:
+            x, y = ([m[name] for m in both] for name in ("entropy_per_token", "reward"))
             marks.append(Series("evaluated", MEASURED, x, y, "-o", {"linewidth": 1.2}))
     if not marks:
         return
