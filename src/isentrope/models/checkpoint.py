@@ -23,7 +23,6 @@ from isentrope.system.errors import FileError
 def load_checkpoint(
     path: str | Path,
     *,
-    tokenizer: Any = None,
     base_model: str | Path | None = None,
     allow_hub: bool = False,
     device_map: str | None = None,
@@ -31,13 +30,11 @@ def load_checkpoint(
     trainable_patterns: Sequence[str] | None = None,
     mapped: bool = False,
     verify: bool = True,
-) -> tuple[Any, Any]:
-    """Load the model and the tokenizer of a checkpoint.
+) -> Any:
+    """Load the model of a checkpoint.
 
     Args:
         path: Folder with an adapter (`adapter_config.json`) or a full model (`config.json`).
-        tokenizer: One that is used in place of that of the folder or of its base, which is then
-            not read.
         base_model: Base of the adapter, where the one its config names is not to be used.
         allow_hub: Whether a base that the adapter's config names may come from the model hub.
         device_map: Device for the model, for example "cuda"; the CPU by default.
@@ -50,8 +47,7 @@ def load_checkpoint(
             them.
 
     Returns:
-        The model, its adapter or all its weights trainable, in evaluation mode; and its tokenizer,
-        None where there is none.
+        The model, its adapter or all its weights trainable, in evaluation mode.
 
     Raises:
         FileNotFoundError: If the checkpoint, or its base model, is not there.
@@ -79,10 +75,15 @@ def load_checkpoint(
             model = with_adapter(model, folder)
         if trainable_patterns is not None:
             train_only(model, trainable_patterns)
-        for place in (folder, Path(model.config.name_or_path or folder)):
-            if tokenizer is None and (place / "tokenizer_config.json").exists():
-                tokenizer = load_tokenizer(place)
-        return model.eval(), tokenizer
+        return model.eval()
+
+
+def tokenizer_beside(path: str | Path, model: Any) -> Any:
+    """The tokenizer of a checkpoint, or of the base of its model; None where there is none."""
+    for place in (Path(path), Path(model.config.name_or_path or path)):
+        if (place / "tokenizer_config.json").exists():
+            return load_tokenizer(place)
+    return None
 
 
 CONVERTED = (

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from isentrope.models.batching import PADDING, PADDING_ON_ACCELERATOR, MicroBatch
-from isentrope.models.checkpoint import load_checkpoint
+from isentrope.models.checkpoint import load_checkpoint, tokenizer_beside
 from isentrope.models.precision import Precision
 from isentrope.models.quantised import convert_model
 from isentrope.models.requirements import (
@@ -32,6 +32,7 @@ from isentrope.policy.head import Scorer
 from isentrope.policy.own_logits import require_float64, require_own_logits
 from isentrope.policy.theta import Theta
 from isentrope.policy.token_statistics import Scores, Softmax
+from isentrope.system.manifest import verification
 from isentrope.system.processes import ALONE, Ranks
 
 
@@ -128,13 +129,17 @@ class Policy(Theta):
 
         Args:
             path: Folder with an adapter or a full model.
-            **options: Those of `models.checkpoint.load_checkpoint`, and of `Policy`.
+            **options: Those of `models.checkpoint.load_checkpoint`, and of `Policy`, such as a
+                tokenizer: those of the folder and of its base are then not read.
 
         Returns:
             The policy.
         """
         own = {n: options.pop(n) for n in cls.__init__.__kwdefaults__ or () if n in options}
-        model, tokenizer = load_checkpoint(path, **options)
+        tokenizer = options.pop("tokenizer", None)
+        with verification(options.get("verify", True)):
+            model = load_checkpoint(path, **options)
+            tokenizer = tokenizer or tokenizer_beside(path, model)
         return cls(model, tokenizer, **own)
 
     @property
