@@ -215,10 +215,11 @@ def table(rows: list[Row]) -> str:
     order = {q: k for k, q in enumerate(QUANTITIES)}
     for row in sorted(rows, key=lambda r: (r.policy, r.functional, order[r.quantity])):
         ratio, error = mse_ratio(row, reference_of(row, rows) or row)
+        covered = f"{row.coverage:.3f}" if row.printed else "–"
         ess = "" if row.ess_sequence != row.ess_sequence else f"{row.ess_sequence:.2f}"
         lines.append(
             f"| {row.policy} | {row.functional} | {row.quantity} | {ess} | {row.method} | "
-            f"{row.truth:.4g} | {row.bias_z:+.1f} | {row.coverage:.3f} | {row.printed:.2f} | "
+            f"{row.truth:.4g} | {row.bias_z:+.1f} | {covered} | {row.printed:.2f} | "
             f"{ratio:.2f} ± {error:.2f} |"
         )
     return "\n".join(lines)
