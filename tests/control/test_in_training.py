@@ -143,6 +143,17 @@ def close(rows, expected):
     torch.testing.assert_close(flat(rows), wanted, rtol=1e-6, atol=atol)
 
 
+def require_same(made, U, recorded, expected, gradient):
+    """The weights recorded are those expected, and the gradient is theirs."""
+    close(recorded.weights, expected.weights)
+    if expected.entropy_weights is None:
+        assert recorded.entropy_weights is None
+    else:
+        close(recorded.entropy_weights, expected.entropy_weights)
+    whole = weighted_gradient(made.policy, U, expected.weights, expected.entropy_weights)
+    assert runs.relative(gradient, whole) < 1e-6
+
+
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_a_step_in_training_is_the_step_offline(made, name, options):
     control = run_control(name, options)
@@ -152,13 +163,7 @@ def test_a_step_in_training_is_the_step_offline(made, name, options):
     tokens, expected = offline(made.policy, U, rule, made.optimizer, 1)
     if name != "pass_at_k" and expected.entropy_weights is None:
         assert not torch.equal(expected.weights, tokens.weights)
-    close(recorded.weights, expected.weights)
-    if expected.entropy_weights is None:
-        assert recorded.entropy_weights is None
-    else:
-        close(recorded.entropy_weights, expected.entropy_weights)
-    whole = weighted_gradient(made.policy, U, expected.weights, expected.entropy_weights)
-    assert runs.relative(gradient, whole) < 1e-6
+    require_same(made, U, recorded, expected, gradient)
 
 
 @pytest.mark.parametrize(
@@ -177,13 +182,7 @@ def test_every_loss_takes_the_weights(made, objective, name, options):
     weights = sequence_weights(U, objective, runs.LENGTH, clip_high=0.2)
     tokens = Tokens.of(U, weights, step=1, seed=1)
     expected = control.rule.rewrite(tokens, control.strength)
-    close(recorded.weights, expected.weights)
-    if expected.entropy_weights is None:
-        assert recorded.entropy_weights is None
-    else:
-        close(recorded.entropy_weights, expected.entropy_weights)
-    whole = weighted_gradient(made.policy, U, expected.weights, expected.entropy_weights)
-    assert runs.relative(gradient, whole) < 1e-6
+    require_same(made, U, recorded, expected, gradient)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)

@@ -65,12 +65,6 @@ REFUSED_WITH = {  # only the evaluation with the value is refused, in a sentence
 }
 
 
-@pytest.fixture(scope="module")
-def reference():
-    """Evaluations to compare with, by their settings."""
-    return {}
-
-
 @pytest.fixture
 def run(tiny, tmp_path, monkeypatch):
     """Observe an evaluation with settings, and with a value of a key beside them."""
@@ -79,28 +73,6 @@ def run(tiny, tmp_path, monkeypatch):
     def observed(given, *more, until=None):
         folder = tmp_path / ("after" if more else "before")
         return evaluating.observe(tiny, folder, (*given, *more), monkeypatch, until=until)
-
-    return observed
-
-
-@pytest.fixture
-def before(run, reference):
-    """Observe the run without the value of a key, once for all keys."""
-
-    def observed(given, until=None):
-        if (given, until) not in reference:
-            reference[given, until] = run(given, until=until)
-        return reference[given, until]
-
-    return observed
-
-
-@pytest.fixture
-def pair(run, before):
-    """Observe the run without the value of a key, and the run with it."""
-
-    def observed(given, *more, until=None):
-        return before(given, until), run(given, *more, until=until)
 
     return observed
 

@@ -55,12 +55,6 @@ def encoded(text):
     return character_tokenizer()(text)["input_ids"]
 
 
-@pytest.fixture(scope="module")
-def reference():
-    """Runs to compare with, by their settings."""
-    return {}
-
-
 @pytest.fixture
 def run(prepared, tmp_path, monkeypatch):
     """Observe a run with settings, and with a value of a key beside them."""
@@ -70,28 +64,6 @@ def run(prepared, tmp_path, monkeypatch):
         folder = tmp_path / ("after" if more else "before")
         asked = [*overrides, *more]
         return observe(prepared, folder, asked, monkeypatch, verb=verb, until=until)
-
-    return observed
-
-
-@pytest.fixture
-def before(run, reference):
-    """Observe the run without the value of a key, once for all keys."""
-
-    def observed(given, until=None):
-        if (given, until) not in reference:
-            reference[given, until] = run(given, until=until)
-        return reference[given, until]
-
-    return observed
-
-
-@pytest.fixture
-def pair(run, before):
-    """Observe the run without the value of a key, and the run with it."""
-
-    def observed(given, *more, until=None):
-        return before(given, until), run(given, *more, until=until)
 
     return observed
 
