@@ -50,7 +50,7 @@ STEPS = {
     "control.feedback.proportional": (FREE, "0.02"),
     "control.feedback.integral": (FREE, "0.1"),
     "control.feedback.limit": (HELD, "0.001"),
-    "control.options": (("control.name=budget",), "{size: 16}"),
+    "control.options": (("control.name=stare",), "{share: 0.9}"),
     "trainer.lr_scheduler_type": ((), "cosine"),
     "trainer.lr_scheduler_kwargs": (("trainer.lr_scheduler_type=polynomial",), "{power: 3.0}"),
     "trainer.warmup_steps": (WARMING, "8"),
