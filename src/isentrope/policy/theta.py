@@ -56,9 +56,13 @@ class Theta:
         Returns:
             The shifted parameters; those that are spread are added up where they are used.
         """
+        # inside a derivative what is detached is another tensor, which no longer says it is sharded
+        trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         return {
-            n: Moved(direction[n], eta) if is_sharded(p) else moved_along(p, direction[n], eta)
-            for n, p in self.theta.items()
+            n: Moved(direction[n], eta)
+            if is_sharded(p)
+            else moved_along(p.detach(), direction[n], eta)
+            for n, p in trained.items()
         }
 
     def derivatives(
