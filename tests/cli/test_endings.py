@@ -178,7 +178,7 @@ def test_a_signal_ends_every_verb_with_one_sentence(verb, number, tmp_path, monk
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_check_and_a_demo_that_run(tiny, tmp_path, number):
-    many = settings(tiny, batch_config={"B_E": 20000, "fixed_prompts": False})
+    many = settings(tiny, batch_config={"B_E": 100_000, "fixed_prompts": False})
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(many))
     end = time.monotonic() + 12
     runs = (
@@ -235,7 +235,7 @@ def test_a_signal_ends_a_training_run_that_can_be_resumed(tiny, tmp_path, number
         tmp_path,
     )
     assert status == 128 + number, said
-    assert "Resume the run by `isentrope train --resume run`." in said
+    assert "Resume it by `isentrope train --resume run`." in said
     done = max(int(p.name.removeprefix("step_")) for p in (run / "training_state").glob("step_*"))
     go_on = ["train", "--resume", "run", "--set", f"training.steps={done + 1}"]
     again = subprocess.run([*CALL, *go_on], cwd=tmp_path, capture_output=True, text=True)
