@@ -27,7 +27,7 @@ from isentrope.reports.read_run import Reading
 from isentrope.reports.verdict import FIRST, Claim
 from isentrope.system.file_contents import csv
 from isentrope.system.files import sha256, write_bytes
-from isentrope.system.reading import reason
+from isentrope.system.reading import figure_left_out
 
 
 def image(figure: Figure, kind: str, name: str) -> bytes:
@@ -162,7 +162,7 @@ def _show(column: Column, panel: Panel, folder: Path) -> Mapping[str, Any]:
             drawn = panel.drawn.figure()
             svg, png = (image(drawn, kind, name) for kind in ("svg", "png"))
         except Exception as error:  # those of matplotlib have no class in common
-            refused = f"The figure is left out: its numbers cannot be drawn ({reason(error)})."
+            refused = figure_left_out(error)
             column.reading.missing.append(f"{panel.title}: {refused}")
         else:
             write_bytes(folder / f"{name}.svg", svg)

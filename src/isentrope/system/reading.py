@@ -68,6 +68,11 @@ def reading(path: str | Path, cure: str = CURE) -> Iterator[Path]:
         raise FileError(f"{path} cannot be read: {reason(error)}. {cure}") from error
 
 
+def figure_left_out(error: BaseException) -> str:
+    """What stands in the place of a figure that cannot be drawn."""
+    return f"The figure is left out: its numbers cannot be drawn ({reason(error)})."
+
+
 def reason(error: BaseException) -> str:
     """What an exception of a library says, as the middle of a sentence."""
     text = " ".join(str(error).split()).rstrip(".:")

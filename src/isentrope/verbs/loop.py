@@ -29,7 +29,7 @@ from isentrope.system.files import whole_folder
 from isentrope.system.manifest import verification
 from isentrope.system.processes import all_ranks, join_processes, world_size
 from isentrope.system.progress import Clock
-from isentrope.system.reading import reason
+from isentrope.system.reading import figure_left_out
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.plan import require_memory
 from isentrope.verbs.prepare import Prepare, prepare_checkpoint
@@ -125,8 +125,7 @@ def _run_item(
                 try:
                     draw(result).savefig(here / verb.figure[1], dpi=150)
                 except Exception as error:  # those of matplotlib have no class in common
-                    words = "The figure is left out: its numbers cannot be drawn (%s)."
-                    log.warning(words, reason(error))
+                    log.warning("%s", figure_left_out(error))
             content = resolved_content(config, run, item.target, seeds=data.seeds)
             (here / "config.yaml").write_bytes(content)
             if data.save_batches:
