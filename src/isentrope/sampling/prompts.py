@@ -17,11 +17,10 @@ from torch import Tensor
 
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.chat_template import render_chats
+from isentrope.sampling.encoding import encode_texts
 from isentrope.system.files import short_digest
 
 _LOG = logging.getLogger("isentrope")
-_SHORT = 16
-"""Characters per position up to which a text is encoded without another look."""
 
 Message = Mapping[str, Any]
 """One turn of a conversation: "role" and "content", and what else the chat template reads."""
@@ -103,27 +102,13 @@ def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
         conversations = [(named[i].messages or (), named[i].template) for i in chats]
         texts.update(zip(chats, render_chats(policy.tokenizer, conversations), strict=True))
     for i, text in texts.items():
-        _require_encodable(policy, named[i].key, text)
         # a chat template has its own special tokens
         plain = named[i].messages is None
-        ids = policy.tokenizer(text, add_special_tokens=plain)["input_ids"]
+        (ids,) = encode_texts(policy, [text], [f"Prompt {named[i].key!r}"], special=plain)
         named[i] = replace(named[i], token_ids=tuple(ids))
     _warn_of_unknown(policy.tokenizer, [named[i] for i in missing])
     _require_vocabulary(policy, named)
     return named
-
-
-def _require_encodable(policy: Policy, key: str, text: str) -> None:
-    """Refuse a text that cannot fit the model before it is encoded, which takes much memory."""
-    positions = getattr(policy.model.config, "max_position_embeddings", None)
-    if positions is None or len(text) <= _SHORT * positions:
-        return
-    longest = max(map(len, policy.tokenizer.get_vocab()))
-    if len(text) > longest * positions:
-        raise ValueError(
-            f"Prompt {key!r} has {len(text)} characters, more than the model's {positions} "
-            f"positions can hold at {longest} characters per token. Omit the prompt."
-        )
 
 
 def _warn_of_unknown(tokenizer: Any, prompts: Sequence[Prompt]) -> None:

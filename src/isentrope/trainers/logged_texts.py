@@ -24,6 +24,7 @@ from pydantic import BaseModel
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from isentrope.sampling.encoding import encode_texts
 from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import as_prompts, runs_of
 from isentrope.sampling.tasks.task import Task
@@ -103,7 +104,7 @@ def read_logged_texts(
         policy,
         prompts,
         runs_of(prompts),
-        response_ids=[_encode(policy, text, max_new_tokens, path) for text in texts],
+        response_ids=_response_ids(policy, texts, max_new_tokens, path),
         rewards=torch.tensor(table[rewards[0]].to_numpy()) if len(rewards) == 1 else None,
         advantages=torch.tensor(table["advantage"].to_numpy()) if by_trl else None,
         response_texts=texts,
@@ -144,18 +145,22 @@ def _text(completion: Any, row: int, path: str | Path) -> str:
     return completion[0]["content"]
 
 
-def _encode(
-    policy: Policy, text: str, max_new_tokens: int | None, path: str | Path
-) -> torch.Tensor:
-    ids = list(policy.tokenizer(text, add_special_tokens=False)["input_ids"])[:max_new_tokens]
-    if _decode(policy, ids) != text:
-        raise ValueError(
-            f"{path}: {text!r} encoded and decoded again is another text, so its tokens are not "
-            "known. Write a jsonl with prompt_ids and response_ids."
-        )
-    if len(ids) != max_new_tokens and policy.eos_token_id is not None:
-        ids.append(policy.eos_token_id)
-    return torch.tensor(ids)
+def _response_ids(
+    policy: Policy, texts: list[str], max_new_tokens: int | None, path: str | Path
+) -> list[torch.Tensor]:
+    names = [f"Completion {i} of {path}" for i in range(len(texts))]
+    responses = []
+    for text, whole in zip(texts, encode_texts(policy, texts, names), strict=True):
+        ids = whole[:max_new_tokens]
+        if _decode(policy, ids) != text:
+            raise ValueError(
+                f"{path}: {text!r} encoded and decoded again is another text, so its tokens are "
+                "not known. Write a jsonl with prompt_ids and response_ids."
+            )
+        if len(ids) != max_new_tokens and policy.eos_token_id is not None:
+            ids.append(policy.eos_token_id)
+        responses.append(torch.tensor(ids))
+    return responses
 
 
 def _decode(policy: Policy, ids: Any) -> str:

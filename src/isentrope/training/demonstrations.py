@@ -11,6 +11,7 @@ import torch
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from isentrope.sampling.encoding import encode_texts
 from isentrope.sampling.prompts import Prompt, as_prompts
 
 IGNORED = -100
@@ -29,7 +30,8 @@ def demonstration_rollouts(policy: Policy, demonstrations: list[tuple[Prompt, st
     """
     prompts = as_prompts(policy, [p for p, _ in demonstrations])
     texts = [text for _, text in demonstrations]
-    encoded = policy.tokenizer(texts, add_special_tokens=False)["input_ids"]
+    names = [f"The response of prompt {p.key!r}" for p in prompts]
+    encoded = encode_texts(policy, texts, names)
     return Rollouts(
         prompt_ids=[torch.tensor(p.token_ids) for p in prompts],
         response_ids=[torch.tensor([*ids, policy.eos_token_id]) for ids in encoded],

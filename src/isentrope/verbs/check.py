@@ -32,6 +32,7 @@ from isentrope.runs.checkpoints import Subject
 from isentrope.runs.origin import checkpoint_digests
 from isentrope.runs.study import other_base, require_inputs
 from isentrope.sampling.batches import with_advantages
+from isentrope.sampling.encoding import encode_texts
 from isentrope.sampling.prompts import PromptLike
 from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.manifest import verification
@@ -236,7 +237,7 @@ def own_prompts(policy: Policy) -> Sequence[PromptLike]:
     """
     tokenizer = policy.tokenizer
     if tokenizer is not None:
-        ids = tokenizer(QUESTIONS[0], add_special_tokens=False)["input_ids"]
+        (ids,) = encode_texts(policy, QUESTIONS[:1], ["The first question"])
         if tokenizer.decode(ids) == QUESTIONS[0]:
             if not getattr(tokenizer, "chat_template", None):
                 return QUESTIONS

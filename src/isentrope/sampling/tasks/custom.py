@@ -21,6 +21,7 @@ from pydantic import BaseModel, Field, PositiveInt
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from isentrope.sampling.encoding import encode_texts
 from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts, runs_of
 from isentrope.sampling.tasks.task import shuffled_epochs
@@ -185,7 +186,7 @@ def _response_ids(policy: Policy, row: dict[str, Any], where: str) -> list[int]:
         raise ValueError(f"{where} has {per_token[0]!r} for a text: give 'response_ids'.")
     if policy.tokenizer is None:
         raise ValueError(f"{where} is text, but the policy has no tokenizer: give 'response_ids'.")
-    ids = list(policy.tokenizer(row["response"], add_special_tokens=False)["input_ids"])
+    (ids,) = encode_texts(policy, [row["response"]], [f"{where}: the response"])
     ended = bool(ids) and ids[-1] in policy.eos_token_ids
     if row.get("finished", True) and policy.eos_token_id is not None and not ended:
         ids.append(policy.eos_token_id)
