@@ -168,6 +168,11 @@ def _nothing(*_: object) -> None:
     """Writes no other files."""
 
 
+def _no_log(*_: object) -> list[Path]:
+    """Writes no log."""
+    return []
+
+
 @dataclass(frozen=True, kw_only=True)
 class Result(Header):
     """What a verb found at one checkpoint.
@@ -177,7 +182,8 @@ class Result(Header):
         timing: Seconds by stage, and "total".
         tables: Written as parquet, by name.
         save_more: Writes whatever else there is into the folder.
-        finish: Called with the whole result and a folder for logs, when its folder is complete.
+        write_log: Called with the whole result and a folder for logs before its folder gets its
+            name; returns the files that it wrote.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(strict=True, arbitrary_types_allowed=True)
@@ -191,8 +197,8 @@ class Result(Header):
     save_more: Annotated[Callable[[Path], object], Field(exclude=True)] = field(
         default=_nothing, compare=False, repr=False
     )
-    finish: Annotated[Callable[[Any, Path], object], Field(exclude=True)] = field(
-        default=_nothing, compare=False, repr=False
+    write_log: Annotated[Callable[[Any, Path], list[Path]], Field(exclude=True)] = field(
+        default=_no_log, compare=False, repr=False
     )
 
     def __init_subclass__(cls) -> None:

@@ -24,6 +24,7 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.config.values import inputs_of
 from isentrope.recording.contract import contract_of
 from isentrope.results.result import Result, item_name
+from isentrope.results.verbs import MEASURE
 from isentrope.runs.checkpoints import Checkpoint, Subject, find_subjects
 from isentrope.runs.folder import (
     noted_if_interrupted,
@@ -258,8 +259,11 @@ def writing_study(verb: str, config: MeasureConfig) -> Iterator[Study]:
     """Plan a study whose run folder nobody else writes into meanwhile."""
     folder = run_directory(config.output.directory)
     logs = config.detailed_logging
+    if logs.enabled and verb == MEASURE.name:
+        require_writable(
+            logs.output_directory or folder / "logs", "detailed_logging.output_directory"
+        )
     if logs.enabled and logs.output_directory is not None:
-        require_writable(logs.output_directory, "detailed_logging.output_directory")
         require_apart(logs.output_directory, inputs_of(config))
     with one_writer(folder, inputs_of(config)):
         study = plan_study(verb, config, folder)

@@ -34,19 +34,20 @@ from isentrope.verbs.measurement import Measurement
 TIME = "%Y-%m-%d_%H-%M-%S"
 
 
-def detailed_log(measured: Measurement) -> Callable[[MeasureResult, Path], None]:
+def detailed_log(measured: Measurement) -> Callable[[MeasureResult, Path], list[Path]]:
     """Collect what is to be logged of one measurement while the policy is at hand.
 
     Args:
         measured: The measurement.
 
     Returns:
-        Takes its result and a folder, for where the configuration names none. It writes the log
-        and removes logs beyond `max_files`; nothing where logging is off.
+        Takes its result and a folder, for where the configuration names none. It writes the log,
+        all files of it or none, removes logs beyond `max_files`, and returns the files; nothing
+        where logging is off.
     """
     ready, logging = measured.ready, measured.ready.config.detailed_logging
     if not logging.enabled:
-        return lambda *_: None
+        return lambda *_: []
     zipped = "gzip" if logging.compress else None
     files: dict[str, bytes] = {}
     scored: dict[str, tuple[Rollouts, Scores, Scores | None]] = {}
@@ -65,7 +66,7 @@ def detailed_log(measured: Measurement) -> Callable[[MeasureResult, Path], None]
     if logging.wants("raw_tensors"):
         files["tensors.safetensors"] = save(_raw_tensors(measured))
 
-    def write(result: MeasureResult, directory: Path) -> None:
+    def write(result: MeasureResult, directory: Path) -> list[Path]:
         folder = Path(logging.output_directory or directory)
         name = item_name(result.policy.name, ready.sampler.data.first_repeat)
         stem = f"measure_{name}_{datetime.now():{TIME}}"
@@ -74,9 +75,16 @@ def detailed_log(measured: Measurement) -> Callable[[MeasureResult, Path], None]
             content |= _statistics(measured)
         text = json.dumps(finite(content), indent=1, ensure_ascii=False).encode()
         log = {"log.json.gz": gzip.compress(text)} if zipped else {"log.json": text}
-        for kind, body in (files | log).items():  # all at hand before the first is written
-            write_bytes(folder / f"{stem}.{kind}", body)
-        rotate(folder, logging)
+        written: list[Path] = []
+        try:
+            for kind, body in (files | log).items():
+                written.append(write_bytes(folder / f"{stem}.{kind}", body))
+            rotate(folder, logging)
+        except BaseException:
+            for path in written:
+                path.unlink(missing_ok=True)
+            raise
+        return written
 
     return write
 

@@ -13,9 +13,10 @@ numbers, and the first of them writes.
 
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from pkgutil import resolve_name as load
 from typing import Any
 
@@ -84,8 +85,7 @@ def run_verb(
         for item in study.left:
             log.info("%s of %s", verb.name, item.subject.path)
             keep = partial(study.keep, config)
-            result = _run_item(verb, item, draw, prepare, keep)
-            all_ranks().from_first(partial(result.finish, result, study.folder / "logs"))
+            _run_item(verb, item, draw, prepare, keep)
         all_ranks().from_first(lambda: write_study(verb, study))
         return all_ranks().from_first(study.run)
 
@@ -96,7 +96,7 @@ def _run_item(
     draw: Draw | None,
     prepare: Prepare,
     keep_configuration: Callable[[], None],
-) -> Result:
+) -> None:
     config, clock, subject = item.config, Clock(), item.subject
     data, run = config.batch_config, item.target.parents[1]
     require_memory(verb.name, subject.name, subject.path, config)
@@ -119,7 +119,8 @@ def _run_item(
     result = replace(result, warnings=warnings, timing=dict(clock.seconds))
 
     def save() -> None:
-        with whole_folder(item.target) as here:
+        # results without their log are not finished, nor is there a log of no results
+        with ExitStack() as stack, whole_folder(item.target) as here:
             result.save(here)
             if draw is not None and verb.figure is not None:
                 try:
@@ -131,7 +132,13 @@ def _run_item(
             if data.save_batches:
                 ready.E.save(here / "E.parquet")
                 ready.U.save(here / "U.parquet")
+            for path in result.write_log(result, run / "logs"):
+                stack.push(partial(_remove_if_failed, path))
             keep_configuration()  # a folder of results is the last thing that appears
 
     all_ranks().from_first(save)
-    return result
+
+
+def _remove_if_failed(path: Path, kind: type[BaseException] | None, *_: object) -> None:
+    if kind is not None:
+        path.unlink(missing_ok=True)

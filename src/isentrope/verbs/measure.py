@@ -61,11 +61,11 @@ def find_change(ready: Prepared) -> MeasureResult:
         ready: The checkpoint, at the measuring precision.
 
     Returns:
-        The result; its log is written when its folder is complete.
+        The result, which writes its log when it is saved.
     """
     found = measure_checkpoint(ready)
     with ready.clock.stage("log"):
-        finish = detailed_log(found)
+        write_log = detailed_log(found)
     header, change, gained, rate = ready.header, found.change, found.reward, ready.rate
     estimator = replace(
         header.estimator,
@@ -105,7 +105,7 @@ def find_change(ready: Prepared) -> MeasureResult:
         price=found.price,
         warnings=tuple(_warnings(found)),
         tables=_tables(found, sweep, reward),
-        finish=finish,
+        write_log=write_log,
     )
 
 
