@@ -71,17 +71,17 @@ def test_adapter_settings_of_another_type_are_named(elsewhere, key, value):
         Policy.from_checkpoint(elsewhere / "step_4", temperature=1.0)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("adapter_config.json", "[]"),
-        ("adapter_config.json", "{"),
-        ("base/config.json", '{"model_type": "qwen2", "hidden_size": "x"}'),
-        ("base/config.json", "{}"),
-        ("tokenizer_config.json", "[]"),
-        ("tokenizer.json", "{}"),
-    ],
-)
+FILES = [
+    ("adapter_config.json", "[]"),
+    ("adapter_config.json", "{"),
+    ("base/config.json", '{"model_type": "qwen2", "hidden_size": "x"}'),
+    ("base/config.json", "{}"),
+    ("tokenizer_config.json", "[]"),
+    ("tokenizer.json", "{}"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), FILES)
 def test_files_that_libraries_read_are_named_by_their_folder(elsewhere, name, text):
     path = elsewhere / name if "/" in name else elsewhere / "step_4" / name
     path.write_text(text)

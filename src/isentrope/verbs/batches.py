@@ -200,9 +200,7 @@ class Sampler:
         data, task, sampling = self.data, self.data.update_task(), self.config.sampling
         advantages, precision = self.config.estimator.advantage_rule, self.config.precision.sampling
         prompts = _left(self.policy, task.prompts, exclude, "U")
-        weights = None
-        if data.U_weighting == "difficulty":
-            weights = difficulty_weights(self.checkpoint, [p.key for p in prompts])
+        weights = self.weights_of(prompts)
         with at_precision(self.policy, precision), progress().bar("sampling U") as advance:
             return update_batch(
                 self.policy,
@@ -214,6 +212,12 @@ class Sampler:
                 batch_size=sampling.batch_size,
                 progress=advance,
             )
+
+    def weights_of(self, prompts: Sequence[Prompt]) -> list[float] | None:
+        """How likely each is to be drawn for U, by the checkpoint's pass rates; None: equally."""
+        if self.data.U_weighting != "difficulty":
+            return None
+        return difficulty_weights(self.checkpoint, [p.key for p in prompts])
 
     def _rewarded_update(self, U: Rollouts) -> Rollouts:
         """Rewards from the task where the file has none; its own advantages, or of rewards."""

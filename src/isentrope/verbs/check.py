@@ -26,8 +26,10 @@ from isentrope.checks.instrument import BATCH, OWN_LOGITS
 from isentrope.config.measure import MeasureConfig
 from isentrope.models.adapter import stored_types
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.planning.plan import DoesNotFitError
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
+from isentrope.results.verbs import MEASURE
 from isentrope.runs.checkpoints import Subject
 from isentrope.runs.origin import checkpoint_digests
 from isentrope.runs.study import other_base, require_inputs
@@ -44,10 +46,12 @@ from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import MAX_ROUNDING
 from isentrope.update.step import Step
 from isentrope.verbs.batches import Sampler, at_precision
+from isentrope.verbs.plan import require_memory
 from isentrope.verbs.real_step import WAYS_OUT, OptimizerOf, update_step
 from isentrope.verbs.training_step import (
     model_obstacles,
     stale_batch,
+    step_of_files,
     training_dropout,
     unlike_advantages,
 )
@@ -69,9 +73,15 @@ def check(config: MeasureConfig) -> dict[str, list[Finding]]:
             here = checkpoint_digests(subject.path, where.base_model, allow_hub=where.allow_hub)
             obstacles = (*settled.obstacles, *other_base(subject.path, here))
             known = replace(subject, as_trained=replace(settled, obstacles=obstacles))
+            memory = list[Finding]()
+            try:
+                require_memory(MEASURE.name, subject.name, subject.path, alone)
+            except DoesNotFitError as error:
+                memory.append(Finding("memory", False, str(error)))
             policy = known.load(where, alone.sampling)
             policy.ranks = all_ranks()
-            findings[subject.name] = _checked(known, Sampler(policy, alone, subject.path))
+            sampler = Sampler(policy, alone, subject.path)
+            findings[subject.name] = [*memory, *_checked(known, sampler)]
     return findings
 
 
@@ -86,6 +96,7 @@ def _checked(subject: Subject, sampler: Sampler) -> list[Finding]:
     with at_precision(policy, precision.updating):
         findings += _of_batch(sampler, U, subject)
         direct, longest, more = estimator, sampler.longest(U), list[Finding]()
+        refusal = ""
         if U.token_weights is None:  # the checks need any direction like a step's
             objective = "dapo" if estimator.objective == RECORDED else estimator.objective
             direct = estimator.model_copy(update={"objective": objective, "off_policy": False})
@@ -96,12 +107,15 @@ def _checked(subject: Subject, sampler: Sampler) -> list[Finding]:
             of_entropies = entropy_weights(U, direct.objective)
             gradient = weighted_gradient(policy, U, weights, of_entropies)
         else:
-            _, step = update_step(policy, U, state, direct, longest)
+            directed = config.model_copy(update={"estimator": direct})
+            of = OptimizerOf(policy, subject, state, directed)
+            step, refusal = _step(of, U, longest)
             gradient = {name: -x for name, x in step.loss_gradient.items()}
-            of = OptimizerOf(policy, subject, state, config)
             more = [check_rates(state, subject.path), _rounding(of, step)]
-        findings.append(check_optimizer(policy, gradient, subject.optimizer, bool(rewarded.passed)))
-        findings += more
+        fits = check_optimizer(policy, gradient, subject.optimizer, bool(rewarded.passed))
+        findings += [fits, *more]
+        if refusal and all(finding.passed is not False for finding in (fits, *more)):
+            findings.append(Finding("the step of the optimizer", False, refusal))
     dropped = {}
     if "dropout" not in settled.ignored:
         dropped = training_dropout(policy.model, settled.arguments)
@@ -145,6 +159,15 @@ def _of_batch(sampler: Sampler, U: Rollouts, subject: Subject) -> Iterator[Findi
         yield Finding(name, None, "U has no log-probabilities of its sampler")
     elif not stale:
         yield Finding(name, True, *(notes or ("its sampler is this policy to rounding",)))
+
+
+def _step(of: OptimizerOf, U: Rollouts, longest: int) -> tuple[Step, str]:
+    """The step on U, and why a measurement would refuse it; empty where it would not."""
+    try:
+        return step_of_files(of, U, longest).step, ""
+    except ValueError as error:
+        _, step = update_step(of.policy, U, of.state, of.config.estimator, longest)
+        return step, str(error)
 
 
 def _rounding(optimizer: OptimizerOf, step: Step) -> Finding:
@@ -195,6 +218,8 @@ def _batches(sampler: Sampler) -> tuple[Rollouts, Rollouts, Finding]:
     else:
         E = sampler.evaluation() if named else sampler.in_turn("E", own_prompts(policy))
     task = data.update_task() if named else None
+    if task is not None:
+        sampler.weights_of(task.prompts)  # refused as measure refuses them
     U = sampler.in_turn("U", task.prompts if task else own_prompts(policy))
     generator = torch.Generator().manual_seed(data.seeds["U"])
     random = torch.randn(len(U), generator=generator, dtype=torch.float64)

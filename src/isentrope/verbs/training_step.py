@@ -144,8 +144,7 @@ def training_step(
         stale, notes = stale_batch(policy, U, estimator)
         obstacles += stale + unlike_advantages(U, subject.as_trained)
     refuse(obstacles, ignored, subject.name)
-    U, step = update_step(policy, U, of.state, estimator, longest)
-    real = real_step(of, U, with_control(policy, subject.path, U, step))
+    real = step_of_files(of, U, longest)
     warnings = (
         *(() if verifying() else (NOT_VERIFIED,)),
         *subject.as_trained.warnings,
@@ -154,6 +153,22 @@ def training_step(
         *real.step.warnings,
     )
     return replace(real, step=replace(real.step, warnings=warnings))
+
+
+def step_of_files(of: OptimizerOf, U: Rollouts, longest: int | None) -> RealStep:
+    """The step on U as far as the files of the checkpoint decide it; `check` takes it too.
+
+    Returns:
+        The step, and U with token weights where it is stale.
+
+    Raises:
+        ValueError: If the optimizer's rate is 0 and no other is given, the step is zero, or a file
+            does not fit the others.
+    """
+    policy, estimator = of.policy, of.config.estimator
+    estimator.etas(of.state.learning_rate)
+    U, step = update_step(policy, U, of.state, estimator, longest)
+    return real_step(of, U, with_control(policy, of.subject.path, U, step))
 
 
 def model_obstacles(policy: Policy, subject: Subject) -> list[Obstacle]:
