@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from isentrope.control.base import Tokens
-from isentrope.control.surprisal import RepoR
+from isentrope.control.repo_r import RepoR
 from studies.compose_arm import Arm, Batch
 from studies.compose_budget import STRATEGY_POSITION, Budget
 from studies.compose_policy import RESPONSE, Policy, score

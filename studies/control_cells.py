@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from isentrope.control.controls import EXAMPLES
 from isentrope.training.checkpoints import TrainingDivergedError
 from studies.control_runs import (
     SETTINGS,
@@ -118,7 +119,9 @@ def changes(cell: Cell, base_entropy: float) -> dict[str, dict[str, Any]]:
     training: dict[str, Any] = {"steps": 3 * setting.steps}
     if cell.control == LOWER_RATE:
         return {"training": training | {"learning_rate": cell.strength * setting.learning_rate}}
-    control: dict[str, Any] = {"name": cell.control, "strength": cell.strength}
+    place = EXAMPLES.get(cell.control)
+    name = f"examples/controls/{place}" if place else cell.control
+    control: dict[str, Any] = {"name": name, "strength": cell.strength}
     if cell.control == "budget":
         control = {"name": cell.control, "target": {"kind": "hold"}}
         if cell.strength < 1:

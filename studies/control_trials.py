@@ -34,7 +34,7 @@ import torch
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.control.controls import STEP, TOKEN
+from isentrope.control.controls import EXAMPLES, STEP, TOKEN
 from isentrope.estimators.functional import Jackknifed
 from isentrope.estimators.ratio import ratio_of
 from isentrope.nouns.estimate import Estimate, t_quantile
@@ -43,7 +43,6 @@ from isentrope.verbs.loop import run_verb
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
 from isentrope.verbs.trial import on_frontier
-from isentrope.verbs.trial_steps import RANDOM
 from validation.toy_training import QUIET
 
 SEEDS = (0, 1, 2)
@@ -52,9 +51,11 @@ PARTS = {"step": "Whole step", "gradient": "Gradient part alone"}
 GAINS = ("gained_delta_h", "gained_delta_j")
 PRICED_STEPS = {0: (8, 24), 1: (24, 40), 2: (40, 8)}
 """Checkpoints of --prices, by seed."""
-PRICED = {1.0: ["influence", "budget"], 16.0: ["repo_r", "bonus"], 100.0: ["clip_cov"]}
+FILES = {name: f"examples/controls/{place}" for name, place in EXAMPLES.items()}
+RANDOM = FILES["random_mask"]
+PRICED = {1.0: [FILES["influence"], "budget"], 16.0: ["repo_r", "bonus"], 100.0: ["clip_cov"]}
 """Controls that gain entropy in one step, by a multiple of the default strength that acts."""
-ALL = [*TOKEN, *STEP]
+ALL = [*TOKEN, *STEP, *FILES.values()]
 
 
 def trained(folder: Path, seed: int) -> Path:

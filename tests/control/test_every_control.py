@@ -11,7 +11,7 @@ import pytest
 from isentrope import control
 from isentrope.control import controls
 from isentrope.control.base import TokenRule
-from isentrope.control.bonus import TrainerFields
+from isentrope.control.trainer_fields import TrainerFields
 
 PAGE = (Path(__file__).parents[2] / "docs" / "control.md").read_text(encoding="utf-8")
 

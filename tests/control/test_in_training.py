@@ -23,20 +23,21 @@ from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.update.objective import sequence_weights
 from isentrope.update.step import optimizer_step
 from tests.adapters import save_base_model
+from tests.control.examples import CLIP_B, INFLUENCE_CLIP, LP_REG, PASS_AT_K, STARE
 from tests.training import runs
 from tests.training.test_trainer import replayed
 
 trl = pytest.importorskip("trl")
 MORE = {  # what makes a control act on a batch of 32 tokens
-    "clip_b": {"mu": 0.5},
+    CLIP_B: {"mu": 0.5},
     "clip_cov": {"lower": 0.5},
-    "influence": {"share": 0.2, "size": 6},
-    "lp_reg": {"share": 0.5},
-    "pass_at_k": {"k": 2},
+    INFLUENCE_CLIP: {"share": 0.2, "size": 6},
+    LP_REG: {"share": 0.5},
+    PASS_AT_K: {"k": 2},
 }
 STRENGTH = {"clip_cov": 0.2, "bonus": 0.3, "repo_r": 0.3}
 CASES = [
-    *((name, MORE.get(name, {})) for name in controls.TOKEN),
+    *((name, MORE.get(name, {})) for name in dict.fromkeys((*controls.TOKEN, *MORE))),
     ("bonus", {"mode": "complete"}),
 ]
 HELD_OUT = [Prompt(f"held/{i}", text=f"{i}+2=") for i in range(6)]
@@ -161,13 +162,13 @@ def test_a_step_in_training_is_the_step_offline(made, name, options):
     made.model.eval()
     rule = controls.build(name, STRENGTH.get(name), options)
     tokens, expected = offline(made.policy, U, rule, made.optimizer, 1)
-    if name != "pass_at_k" and expected.entropy_weights is None:
+    if name != PASS_AT_K and expected.entropy_weights is None:
         assert not torch.equal(expected.weights, tokens.weights)
     require_same(made, U, recorded, expected, gradient)
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("stare", {"share": 0.3}), ("bonus", {"mode": "complete"})]
+    ("name", "options"), [(STARE, {"share": 0.3}), ("bonus", {"mode": "complete"})]
 )
 @pytest.mark.parametrize("objective", ["dr_grpo", "grpo", "dapo", "cispo", "sapo", "luspo"])
 def test_every_loss_takes_the_weights(made, objective, name, options):
@@ -258,9 +259,9 @@ def test_kl_cov_chooses_by_advantages_without_the_normaliser(made, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("clip_b", {"mu": 0.5}),
+        (CLIP_B, {"mu": 0.5}),
         ("bonus", {"mode": "complete"}),
-        ("influence", {"share": 0.2, "size": 6}),
+        (INFLUENCE_CLIP, {"share": 0.2, "size": 6}),
     ],
 )
 def test_the_parameters_move_as_the_offline_step_says(tmp_path, name, options):
@@ -285,7 +286,7 @@ def test_the_parameters_move_as_the_offline_step_says(tmp_path, name, options):
     taken = {n: (seen.after[n] - p) / step.learning_rate for n, p in seen.before.items()}
     assert runs.relative(step.direction, taken) < 1e-6
     own = control.latest().get("control/tokens")
-    assert own is None if name != "influence" else 6 <= own <= 6 * runs.LENGTH
+    assert own is None if name != INFLUENCE_CLIP else 6 <= own <= 6 * runs.LENGTH
 
 
 @pytest.mark.parametrize(
@@ -327,13 +328,13 @@ def test_a_folder_without_control_is_resumed_without_and_refused_with(tmp_path):
     checkpoint = tmp_path / "training_state" / "step_1"
     trainer(tmp_path).restore(checkpoint)
     with pytest.raises(ValueError, match=r"noise_scale\.enabled and control"):
-        trainer(tmp_path, run_control("stare", {})).restore(checkpoint)
+        trainer(tmp_path, run_control(STARE, {})).restore(checkpoint)
 
 
 def test_an_optimizer_that_influence_cannot_follow_is_refused_at_once(tmp_path):
     with pytest.raises(ValueError, match=r"'influence' .*optimizer Adagrad"):
-        trainer(tmp_path, run_control("influence", {}), optim="adagrad")
-    trainer(tmp_path, run_control("stare", {}), optim="adagrad")
+        trainer(tmp_path, run_control(INFLUENCE_CLIP, {}), optim="adagrad")
+    trainer(tmp_path, run_control(STARE, {}), optim="adagrad")
 
 
 def test_a_sampler_without_entropies_is_followed_by_a_scoring_pass(made, monkeypatch):
@@ -341,7 +342,7 @@ def test_a_sampler_without_entropies_is_followed_by_a_scoring_pass(made, monkeyp
     drawn = [[3, 1], [4, 5, 6]], [[0.0] * 2, [0.0] * 3]
     monkeypatch.setattr(trl.GRPOTrainer, "_generate_single_turn", lambda *_: drawn)
     monkeypatch.setattr(made, "use_vllm", True)
-    made.run_control = run_control("entropy_mask", {})
+    made.run_control = run_control("repo_r", {})
     made.model.train()
     found = made._respond(ids, torch.zeros(2, 3)).sampler_entropies
     assert made.model.training

@@ -12,14 +12,15 @@ import yaml
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.verbs.train import train
+from tests.control.examples import INFLUENCE_CLIP, RANDOM_MASK
 from tests.training import runs
 
 SIZES = {"steps": 6, "prompts_per_step": 8, "micro_batch": 2, "save_every": 1}
 TARGET = {"kind": "value", "value": 3.2}  # above what the policy has, so that one side acts
 CONTROLS = {
-    "influence": {"options": {"size": 9, "share": 0.2}, "target": TARGET},
+    INFLUENCE_CLIP: {"options": {"size": 9, "share": 0.2}, "target": TARGET},
     "bonus": {"options": {"mode": "complete"}, "strength": 0.3, "target": TARGET},
-    "random_mask": {"strength": 0.3},
+    RANDOM_MASK: {"strength": 0.3},
 }
 
 
@@ -40,7 +41,7 @@ def torchrun(*arguments):
 @pytest.fixture(scope="module", params=list(CONTROLS))
 def folder(request, tmp_path_factory):
     """One run of two processes in two/, the same of one process in one/."""
-    made = tmp_path_factory.mktemp(request.param)
+    made = tmp_path_factory.mktemp("control")
     for out in ("two", "parts"):
         text = yaml.safe_dump(settings(made, request.param, out))
         (made / f"{out}.yaml").write_text(text)

@@ -5,10 +5,12 @@ import json
 import pytest
 import torch
 
+from isentrope.control import controls
 from isentrope.control.feedback import Feedback, Target
+from isentrope.control.repo_r import RepoR
 from isentrope.control.run_control import RunControl
-from isentrope.control.surprisal import RepoR, Stare
 from tests.control.batches import batch
+from tests.control.examples import STARE
 
 
 def held(control=None, h=1.0):
@@ -32,7 +34,7 @@ def test_with_a_target_it_is_the_share_of_the_feedback_in_either_direction(h, si
 
 
 def test_what_is_logged_counts_what_was_touched():
-    controller, tokens = held(Stare(strength=0.5)), batch()
+    controller, tokens = held(controls.build(STARE, 0.5)), batch()
     controller.observe(1, 0.5)
     made = controller.rewrite_tokens(tokens)
     latest = controller.latest()

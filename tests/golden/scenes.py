@@ -166,7 +166,7 @@ def audit(tiny, folder):
 def trial(tiny, folder):
     """Two controls of tokens and the correction of the step."""
     sections = asked(tiny, trial={"size": 16})
-    return Command("try", sections, ("clip_cov,negative_scale,budget",))
+    return Command("try", sections, ("clip_cov,examples/controls/masks.py:NegativeScale,budget",))
 
 
 def check(tiny, folder):

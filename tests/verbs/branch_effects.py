@@ -5,6 +5,8 @@ after the parent's, or the weights at the end; `FILES` the names in the folder; 
 or one only where the alarm is raised: what they set in the trainer is looked at.
 """
 
+from tests.control.examples import STARE
+
 PROBED = ("entropy_probe.enabled=true", "entropy_probe.every=1")
 NOISY = ("noise_scale.enabled=true", "training.micro_batch=1", "training.steps=7")
 HELD = ("control.name=budget", "control.target.kind=value", "control.target.value=0.5")
@@ -50,7 +52,7 @@ STEPS = {
     "control.feedback.proportional": (FREE, "0.02"),
     "control.feedback.integral": (FREE, "0.1"),
     "control.feedback.limit": (HELD, "0.001"),
-    "control.options": (("control.name=stare",), "{share: 0.9}"),
+    "control.options": ((f"control.name={STARE}",), "{share: 0.9}"),
     "trainer.lr_scheduler_type": ((), "cosine"),
     "trainer.lr_scheduler_kwargs": (("trainer.lr_scheduler_type=polynomial",), "{power: 3.0}"),
     "trainer.warmup_steps": (WARMING, "8"),

@@ -7,6 +7,8 @@ called with other arguments, or by the noun that the refusal must name. `Of` giv
 
 from typing import NamedTuple
 
+from tests.control.examples import INFLUENCE_CLIP, NEGATIVE_SCALE
+
 
 class Of(NamedTuple):
     """Settings for a verb other than measure."""
@@ -51,9 +53,9 @@ NOISE = Of(  # of four prompts, as a noise scale needs
 ENTROPIES = Of("entropies", (*FAST, "batch_config.B_E=12"))
 TRIED = ("trial.controls=[clip_cov]", "trial.strengths=[1.0]", "trial.size=16")
 TRIAL = Of("try", (*FAST, *TRIED))
-NEGATIVE = Of("try", (*FAST, *TRIED, "trial.controls=[negative_scale]"))
+NEGATIVE = Of("try", (*FAST, *TRIED, f"trial.controls=['{NEGATIVE_SCALE}']"))
 UNSET = Of("try", (*NEGATIVE.given, "trial.strengths=null"))
-BY_INFLUENCE = Of("try", (*FAST, *TRIED, "trial.controls=[influence]"))
+BY_INFLUENCE = Of("try", (*FAST, *TRIED, f"trial.controls=['{INFLUENCE_CLIP}']"))
 
 # Both runs complete, and a number of the results differs by more than rounding.
 NUMBERS = {
@@ -115,7 +117,7 @@ NUMBERS = {
     "fisher_kernel.clusters": (KERNEL, "2"),
     "fisher_kernel.right_above": (KERNEL, "-1"),
     "fisher_kernel.second_order": (KERNEL, "true"),
-    "trial.controls": (TRIAL, "[w_reinforce]"),
+    "trial.controls": (TRIAL, "[repo_r]"),
     "trial.strengths": (TRIAL, "[0.5]"),
     "trial.options": (TRIAL, "{clip_cov: {bounds: published}}"),
     "trial.size": (BY_INFLUENCE, "20"),

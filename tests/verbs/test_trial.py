@@ -1,6 +1,7 @@
 """`isentrope try` on a tiny checkpoint, as a user runs it."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -24,6 +25,14 @@ from isentrope.update.step import optimizer_step
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.trial import on_frontier, price_sentences, printed_trial
 from isentrope.verbs.trial_steps import largest_strength
+from tests.control.examples import (
+    INFLUENCE_CLIP,
+    LP_REG,
+    NEGATIVE_SCALE,
+    RANDOM_MASK,
+    STARE,
+    W_REINFORCE,
+)
 from tests.tiny_checkpoint import make_checkpoint, settings
 
 WITHOUT_CONTROL = ("shrunk_step", "no_momentum")
@@ -74,7 +83,7 @@ def moved(policy, rollouts, direction, eta):
 
 
 def test_a_trial_is_the_change_that_the_rewritten_step_causes(run, tiny):
-    folder, results = run(["negative_scale"], "trial.strengths=[1.0]")
+    folder, results = run([NEGATIVE_SCALE], "trial.strengths=[1.0]")
     ((name, entry),) = results["tried"].items()
     policy = Policy.from_checkpoint(tiny / "step_4", precision="float64")
     E, U = (Rollouts.load(folder / f"{x}.parquet") for x in "EU")
@@ -98,7 +107,7 @@ def test_a_trial_is_the_change_that_the_rewritten_step_causes(run, tiny):
 
 
 def test_reward_moves_as_the_weighted_responses_say(run, tiny):
-    folder, results = run(["negative_scale"], "trial.strengths=[1.0]", "trial.random_masks=false")
+    folder, results = run([NEGATIVE_SCALE], "trial.strengths=[1.0]", "trial.random_masks=false")
     policy = Policy.from_checkpoint(tiny / "step_4", precision="float64")
     E, U = (Rollouts.load(folder / f"{x}.parquet") for x in "EU")
     config = load_config(settings(tiny), SMALL)
@@ -114,13 +123,26 @@ def test_every_control_that_acts_is_tried_at_every_strength_that_fits(run):
     folder, results = run(None)
     table = pd.read_parquet(folder / "trial.parquet")
     tried = set(table["control"])
-    assert {"clip_cov", "repo_r", "influence", "budget", "bonus", "lp_reg"} <= tried
-    assert not {"kl_cov", "cispo", "random_mask"} & tried
+    assert {"clip_cov", "repo_r", "budget", "bonus"} <= tried
+    assert not {"kl_cov", "cispo"} & tried
     assert (table.groupby("control")["strength"].nunique() >= 1).all()
     assert table.groupby("part").size()["step"] == len(results["all"])
     numbers = table[["delta_h", "gained_delta_h", "gained_delta_h_se", "delta_j", "gained_delta_j"]]
     assert numbers.notna().all().all()
     assert table[table["part"] == "step"]["frontier"].any()
+
+
+def test_controls_of_files_that_need_a_pass_of_the_model_are_tried(run):
+    _, results = run([LP_REG, INFLUENCE_CLIP], "trial.strengths=[1.0]")
+    assert {entry["control"] for entry in results["tried"].values()} == {LP_REG, INFLUENCE_CLIP}
+
+
+def test_two_filters_cannot_be_tried_at_once(run, tmp_path):
+    other = tmp_path / "other.py"
+    source = Path(LP_REG.partition(":")[0]).read_text(encoding="utf-8")
+    other.write_text(source.replace("] = 0.02", "] = 0.1"), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"several min_p \(\[0\.02, 0\.1\]\)"):
+        run([LP_REG, f"{other}:LpReg"])
 
 
 @pytest.mark.parametrize(
@@ -132,7 +154,7 @@ def test_every_control_that_acts_is_tried_at_every_strength_that_fits(run):
 )
 def test_a_control_that_does_nothing_gains_nothing(run, settings_of_the_step):
     little = ["trial.strengths=[1e-9]", "trial.random_masks=false"]
-    _, results = run(["negative_scale"], *little, *settings_of_the_step)
+    _, results = run([NEGATIVE_SCALE], *little, *settings_of_the_step)
     (entry,) = results["tried"].values()
     for part in ("step", "gradient"):
         whole = results["vanilla"][part]["delta_h"]["value"]
@@ -140,13 +162,13 @@ def test_a_control_that_does_nothing_gains_nothing(run, settings_of_the_step):
 
 
 def test_intervals_are_named_by_their_coverage(run):
-    folder, _ = run(["negative_scale"], "trial.strengths=[1.0]", "estimator.confidence=0.9")
+    folder, _ = run([NEGATIVE_SCALE], "trial.strengths=[1.0]", "estimator.confidence=0.9")
     table, *_ = printed_trial(TrialResult.load(folder), folder)
     assert "90 % interval" in [column.title for column in table.columns]
 
 
 def test_a_shrunk_step_and_one_without_momentum_are_always_tried(run, tiny):
-    folder, results = run(["negative_scale"], "trial.strengths=[1.0]", "trial.random_masks=false")
+    folder, results = run([NEGATIVE_SCALE], "trial.strengths=[1.0]", "trial.random_masks=false")
     policy = Policy.from_checkpoint(tiny / "step_4", precision="float64")
     E, U = (Rollouts.load(folder / f"{x}.parquet") for x in "EU")
     E = E.with_columns(rewards=torch.zeros(len(E)))
@@ -176,21 +198,21 @@ def test_a_budget_takes_most_of_the_change_away(run):
 
 
 def test_the_strength_of_a_wanted_change_is_found_and_measured(run, deep):
-    _, plain = run(["negative_scale"], "trial.strengths=[0.5]", name="plain", of=deep)
+    _, plain = run([NEGATIVE_SCALE], "trial.strengths=[0.5]", name="plain", of=deep)
     (half,) = plain["tried"].values()
     wanted = half["step"]["delta_h"]["value"]
-    _, found = run(["negative_scale"], f"trial.change={wanted}", name="found", of=deep)
+    _, found = run([NEGATIVE_SCALE], f"trial.change={wanted}", name="found", of=deep)
     (entry,) = found["tried"].values()
     assert entry["predicted"] == pytest.approx(wanted, rel=0.02)
     asked = [f"trial.change={wanted}", "trial.strengths=null", "batch_config.B_E=40"]
-    _, other = run(["negative_scale"], *asked, name="other_E", of=deep)
+    _, other = run([NEGATIVE_SCALE], *asked, name="other_E", of=deep)
     (again,) = other["tried"].values()
     assert again["strength"] == entry["strength"]  # not looked for on the E that judges it
     assert again["step"]["delta_h"]["value"] != entry["step"]["delta_h"]["value"]
 
 
 def test_a_control_that_cannot_reach_a_change_does_not_end_the_others(run, deep):
-    _, plain = run(["negative_scale"], "trial.strengths=[0.5]", name="plain", of=deep)
+    _, plain = run([NEGATIVE_SCALE], "trial.strengths=[0.5]", name="plain", of=deep)
     (half,) = plain["tried"].values()
     asked = [
         f"trial.change={half['step']['delta_h']['value']}",
@@ -198,14 +220,14 @@ def test_a_control_that_cannot_reach_a_change_does_not_end_the_others(run, deep)
     ]
     with pytest.raises(OutOfReachError, match=r"^budget: "):
         run(["budget"], *asked, name="none", of=deep)
-    _, found = run(["budget", "negative_scale"], *asked, name="both", of=deep)
-    assert [entry["control"] for entry in found["tried"].values()] == ["negative_scale"]
+    _, found = run(["budget", NEGATIVE_SCALE], *asked, name="both", of=deep)
+    assert [entry["control"] for entry in found["tried"].values()] == [NEGATIVE_SCALE]
     assert any(x.startswith("budget: No strength between") for x in found["warnings"])
 
 
 @pytest.mark.parametrize(
     ("control", "default", "bound"),
-    [("stare", 0.1, 1.0), ("stare", -0.1, -1.0), ("bonus", 0.5, 32.0)],
+    [(STARE, 0.1, 1.0), (STARE, -0.1, -1.0), ("bonus", 0.5, 32.0)],
 )
 def test_the_search_reaches_the_bound_of_a_strength(control, default, bound):
     assert largest_strength(control, default) == bound
@@ -229,7 +251,7 @@ def test_the_frontier_is_what_nothing_beats():
 def test_the_command_prints_both_tables_and_draws_a_figure(tiny, tmp_path):
     config = tmp_path / "try.json"
     config.write_text(json.dumps(settings(tiny, trial={"size": 32})))
-    asked = ["try", "clip_cov,w_reinforce", str(config), "--out", str(tmp_path / "run")]
+    asked = ["try", f"clip_cov,{W_REINFORCE}", str(config), "--out", str(tmp_path / "run")]
     for override in SMALL:
         asked += ["--set", override]
     done = CliRunner().invoke(app, asked)
@@ -243,7 +265,7 @@ def test_the_command_prints_both_tables_and_draws_a_figure(tiny, tmp_path):
 
 def test_a_random_mask_is_compared_with_other_masks_by_their_mean(run):
     one = ["trial.strengths=[2.0]"]
-    _, results = run(["random_mask"], *one)
+    _, results = run([RANDOM_MASK], *one)
     (entry,) = results["tried"].values()
     assert 0 < entry["did"]["touched"] < 1
     over = entry["step"]["over_random_delta_h"]

@@ -12,12 +12,11 @@ from typing import Any
 from isentrope.config.io import ConfigError
 from isentrope.config.train import TrainConfig
 from isentrope.control.base import TokenRule
-from isentrope.control.bonus import TrainerFields
-from isentrope.control.clips import EntropyMask, InfluenceClip
+from isentrope.control.controls import COLUMN_OPTIONS
 from isentrope.control.feedback import Feedback
 from isentrope.control.measured import draw_held_out
 from isentrope.control.run_control import RunControl
-from isentrope.control.sequence_rules import PassAtK
+from isentrope.control.trainer_fields import TrainerFields
 from isentrope.sampling.prompts import Prompt
 from isentrope.system.processes import world_size
 from isentrope.trainers.arguments import SavedArguments
@@ -53,7 +52,7 @@ def trainer_fields(config: TrainConfig) -> dict[str, Any]:
             for field, (usual, words) in BESIDE_TOKEN_WEIGHTS.items()
             if given.get(field) not in (None, *usual)
         }
-    if isinstance(control, InfluenceClip) and given.get("num_iterations", 1) > 1:
+    if measures(config) and given.get("num_iterations", 1) > 1:
         refused["num_iterations"] = (
             "has later steps start elsewhere than at the policy that drew the batch, where the "
             "control measures"
@@ -64,17 +63,14 @@ def trainer_fields(config: TrainConfig) -> dict[str, Any]:
             f"{refused[field]}: leave it out."
         )
     size = config.training.group_size
-    if isinstance(control, PassAtK) and control.k >= size:
-        raise ConfigError(
-            f"control.options.k={control.k} of pass_at_k leaves no group of "
-            f"training.group_size={size} responses an advantage: k must be smaller."
-        )
+    if isinstance(control, TokenRule) and (obstacle := control.refusal(size)):
+        raise ConfigError(f"control.name={name} does not go with training.group_size: {obstacle}.")
     return fields
 
 
 def measures(config: TrainConfig) -> bool:
     """Whether the control draws evaluation batches of its own."""
-    return isinstance(config.control.build(), InfluenceClip)
+    return getattr(config.control.build(), "needs", None) == "influence"
 
 
 def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> RunControl | None:
@@ -86,18 +82,17 @@ def run_control(config: TrainConfig, args: Any, held_out: Sequence[Prompt]) -> R
         "trainer.num_iterations=1 every ratio is 1": not getattr(control, "on_policy", True)
         and config.trainer.get("num_iterations", 1) < 2,
         "its strength is 0": getattr(control, "strength", None) == 0,
-        "no token is below quantile=0": isinstance(control, EntropyMask) and control.quantile == 0,
     }
     for reason in (words for words, found in inert.items() if found):
         log.warning("control.name=%s does nothing in this run: %s.", of.name, reason)
     if not isinstance(control, TokenRule):
         return None
     measured = None
-    if isinstance(control, InfluenceClip):
+    if measures(config):
         measured = partial(
             draw_held_out,
             prompts=list(held_out),
-            size=control.size,
+            size=getattr(control, COLUMN_OPTIONS["influence"]),
             max_new_tokens=sampling.max_new_tokens,
             seed=section.draws,
             batch_size=sampling.batch_size,

@@ -183,13 +183,28 @@ class TokenRule:
     Attributes:
         two_sided: Whether a negative strength is the same rule in the other direction.
         targetable: Whether its strength moves entropy one way, so that feedback can set it.
-        needs: The optional column of `Tokens` that it reads, which costs a pass over the batch.
+        needs: The optional column of `Tokens` that it reads, which costs a pass over the batch:
+            "kept_mass", by a filter of its option `min_p`, or "influence", measured on as many
+            held-out responses as its option `size` says; None for neither.
+        multiples: Strengths that one step is tried at, as multiples of the default.
     """
 
     two_sided: ClassVar[bool] = False
     targetable: ClassVar[bool] = True
     needs: ClassVar[str | None] = None
+    multiples: ClassVar[tuple[float, ...]] = (0.25, 0.5, 1.0)
     strength: float
+
+    def refusal(self, group_size: int) -> str:
+        """Why the control cannot act in a run.
+
+        Args:
+            group_size: Responses per prompt draw.
+
+        Returns:
+            A clause for an error; empty where it can.
+        """
+        return ""
 
     def rewrite(self, tokens: Tokens, strength: float) -> Rewritten:
         """Rewrite the weights of a batch.

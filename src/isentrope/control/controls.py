@@ -1,55 +1,32 @@
 """The controls by name.
 
 `TOKEN` rewrite the weights of an update batch, `FIELDS` set fields of TRL's configuration, and
-`STEP` add to the optimizer's step itself.
+`STEP` add to the optimizer's step itself. A token control of the user's own is a class in a Python
+file, named FILE.py:NAME, as those of examples/controls are.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any
 
 from pydantic import ValidationError
 
 from isentrope.control.base import TokenRule
-from isentrope.control.bonus import (
+from isentrope.control.bonus import Bonus
+from isentrope.control.covariance import ClipCov, KlCov
+from isentrope.control.repo_r import RepoR
+from isentrope.control.requirements import BudgetOptions
+from isentrope.control.trainer_fields import (
     AdaptiveBonus,
-    Bonus,
     Cispo,
     ClipHigher,
     Gspo,
     TrainerFields,
 )
-from isentrope.control.clips import (
-    ClipB,
-    ClipCov,
-    EntropyMask,
-    InfluenceClip,
-    KlCov,
-    NegativeScale,
-    RandomMask,
-)
-from isentrope.control.requirements import BudgetOptions
-from isentrope.control.sequence_rules import Entrocraft, PassAtK, QuantileAdvantage, WReinforce
-from isentrope.control.surprisal import EntroPIC, LpReg, RepoR, Stare
+from isentrope.system.python_file import FILE_NAME, load_file_name
 
-TOKEN: dict[str, type[TokenRule]] = {
-    "clip_cov": ClipCov,
-    "clip_b": ClipB,
-    "repo_r": RepoR,
-    "stare": Stare,
-    "entropic": EntroPIC,
-    "w_reinforce": WReinforce,
-    "entrocraft": Entrocraft,
-    "pass_at_k": PassAtK,
-    "qae": QuantileAdvantage,
-    "entropy_mask": EntropyMask,
-    "random_mask": RandomMask,
-    "negative_scale": NegativeScale,
-    "lp_reg": LpReg,
-    "bonus": Bonus,
-    "influence": InfluenceClip,
-}
+TOKEN: dict[str, type[TokenRule]] = {"clip_cov": ClipCov, "repo_r": RepoR, "bonus": Bonus}
 """Token controls."""
 
 FIELDS: dict[str, type[TrainerFields]] = {
@@ -64,9 +41,69 @@ FIELDS: dict[str, type[TrainerFields]] = {
 STEP: dict[str, type[BudgetOptions]] = {"budget": BudgetOptions}
 """Controls that add to the step itself."""
 
-
 ALL: dict[str, type] = {**TOKEN, **FIELDS, **STEP}
-"""Every control that `build` makes."""
+"""Every control that has a name of its own."""
+
+EXAMPLES = {
+    "clip_b": "clip_b.py:ClipB",
+    "stare": "stare.py:Stare",
+    "entropic": "entropic.py:EntroPIC",
+    "w_reinforce": "w_reinforce.py:WReinforce",
+    "entrocraft": "entrocraft.py:Entrocraft",
+    "pass_at_k": "pass_at_k.py:PassAtK",
+    "qae": "qae.py:QuantileAdvantage",
+    "entropy_mask": "masks.py:EntropyMask",
+    "random_mask": "masks.py:RandomMask",
+    "negative_scale": "masks.py:NegativeScale",
+    "lp_reg": "lp_reg.py:LpReg",
+    "influence": "influence.py:InfluenceClip",
+}
+"""Names that earlier versions had, and where in examples/controls these controls are."""
+
+COLUMN_OPTIONS = {"kept_mass": "min_p", "influence": "size"}
+"""The option of a token control that its optional column needs."""
+
+
+def control_class(name: str) -> type:
+    """The class of a control.
+
+    Args:
+        name: One of `ALL`, or FILE.py:NAME.
+
+    Returns:
+        A subclass of `TokenRule` or `TrainerFields`, or `BudgetOptions`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the name is unknown, or the file's object is no token control.
+    """
+    if name in ALL:
+        return ALL[name]
+    if name in EXAMPLES:
+        raise ValueError(
+            f"The control {name!r} is an example now: name it "
+            f"examples/controls/{EXAMPLES[name]}, a file of the repository."
+        )
+    if not FILE_NAME.fullmatch(name):
+        near = get_close_matches(str(name).lower(), ALL, n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"Unknown control {name!r}: the nearest is {near!r}; choose one of none, "
+            f"{', '.join(ALL)}, or FILE.py:NAME."
+        )
+    control = load_file_name(name, "control")
+    if not (isinstance(control, type) and issubclass(control, TokenRule) and is_dataclass(control)):
+        raise ValueError(
+            f"{name} is not a token control: write a subclass of isentrope.control.base.TokenRule "
+            "under the decorator `options`, as examples/controls do."
+        )
+    option = COLUMN_OPTIONS.get(control.needs or "")
+    if control.needs and option not in {field.name for field in fields(control)}:
+        columns = ", ".join(f"{column!r} (option {o!r})" for column, o in COLUMN_OPTIONS.items())
+        raise ValueError(
+            f"The control {name} needs {control.needs!r}: a control may need one of {columns}, and "
+            "has the option for it."
+        )
+    return control
 
 
 def build(
@@ -75,7 +112,7 @@ def build(
     """A control by its name.
 
     Args:
-        name: One of `ALL`.
+        name: One of `ALL`, or FILE.py:NAME.
         strength: Its strength; None for its default.
         options: Its other options.
 
@@ -83,23 +120,19 @@ def build(
         A `TokenRule`, a `TrainerFields` or `BudgetOptions`.
 
     Raises:
+        FileNotFoundError: If there is no such file.
         ValueError: If the name or an option is unknown, or a value does not fit.
     """
-    if name not in ALL:
-        near = get_close_matches(str(name).lower(), ALL, n=1, cutoff=0.0)[0]
-        raise ValueError(
-            f"Unknown control {name!r}: the nearest is {near!r}; choose one of none, "
-            f"{', '.join(ALL)}."
-        )
-    kind, arguments = ALL[name], dict(options or {})
-    allowed = {field.name for field in fields(kind)} - {"strength"}
+    control = control_class(name)
+    arguments = dict(options or {})
+    allowed = {field.name for field in fields(control)} - {"strength"}
     if unknown := sorted(arguments.keys() - allowed):
         words = ", ".join(sorted(allowed)) or "none"
         raise ValueError(f"The control {name!r} has no option {unknown[0]!r}: it has {words}.")
     if strength is not None:
         arguments["strength"] = strength
     try:
-        return kind(**arguments)
+        return control(**arguments)
     except ValidationError as error:
         first = error.errors()[0]
         place = "".join(f"{part}: " for part in first["loc"])

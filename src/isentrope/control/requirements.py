@@ -33,6 +33,7 @@ class BudgetOptions:
     """
 
     targetable: ClassVar[bool] = True
+    multiples: ClassVar[tuple[float, ...]] = (0.25, 0.5, 1.0)
 
     strength: Positive = 1.0
     largest: Positive = 1.0

@@ -19,10 +19,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from isentrope.control.base import Rewritten, TokenRule, Tokens, touched
-from isentrope.control.clips import InfluenceClip, KlCov
+from isentrope.control.covariance import KlCov
 from isentrope.control.feedback import Feedback
 from isentrope.control.measured import kept_mass, token_influence
-from isentrope.control.surprisal import LpReg
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.recording.observing import evaluating
@@ -120,14 +119,15 @@ class RunControl(SavedFields):
         Returns:
             The input of the control, and the rewritten batch.
         """
-        start, rule = time.perf_counter(), self.rule
+        start = time.perf_counter()
+        rule: Any = self.rule
         tokens = Tokens.of(rollouts, self._plain(rollouts), step=step, seed=self._seed)
         shared = policy if world_size() == 1 else copy(policy)
         shared.ranks = all_ranks()  # whose passes all processes share
         with evaluating(policy.model):
-            if isinstance(rule, LpReg):
+            if rule.needs == "kept_mass":
                 tokens = replace(tokens, kept_mass=kept_mass(shared, rollouts, rule.min_p))
-            if isinstance(rule, InfluenceClip):
+            if rule.needs == "influence":
                 assert self._held_out is not None
                 E, c = self._held_out(policy, step), tokens.weights
                 self.own_tokens = int(E.lengths.sum())

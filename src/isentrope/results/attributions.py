@@ -152,6 +152,11 @@ class Attempt:
         """Control and strength."""
         return f"{self.control}@{self.strength:.6g}"
 
+    @property
+    def label(self) -> str:
+        """The control as tables and figures name it: without the file that defines it."""
+        return self.control.rpartition(":")[2]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tried(Attempt):

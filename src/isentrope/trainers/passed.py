@@ -79,7 +79,7 @@ RANGES = {
 CONTROLS = {
     "entropy_coef": "bonus",
     "use_adaptive_entropy": "adaptive",
-    "top_entropy_quantile": "entropy_mask",
+    "top_entropy_quantile": "examples/controls/masks.py:EntropyMask",
 }
 """TRL's own controls of entropy, and their names here."""
 BESIDE_TOKEN_WEIGHTS = {

@@ -27,7 +27,7 @@ from isentrope.system.formatting import MISSING
 from isentrope.system.progress import Report, progress
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import Column, Printed, Table, ends, interval_title, named, text
-from isentrope.verbs.trial_steps import PARTS, RANDOM, SHRUNK, TrialSteps
+from isentrope.verbs.trial_steps import PARTS, SHRUNK, TrialSteps
 
 TITLES = {
     "step": "the whole step, momentum included",
@@ -46,7 +46,7 @@ def printed_trial(result: TrialResult, folder: Path) -> Printed:
     """What each control gains over vanilla."""
     for part, words in TITLES.items():
         rows = [
-            {"control": entry.control, "strength": entry.strength, "did": entry.did}
+            {"control": entry.label, "strength": entry.strength, "did": entry.did}
             | entry.part(part)
             for entry in result.tried.values()
         ]
@@ -71,7 +71,7 @@ def printed_trial(result: TrialResult, folder: Path) -> Printed:
     for entry in result.tried.values():
         if entry.predicted is not None:
             yield (
-                f"  strength     {entry.control} {entry.strength:.4g}: ΔH of the step "
+                f"  strength     {entry.label} {entry.strength:.4g}: ΔH of the step "
                 f"{text(entry.step['delta_h'])}, predicted {entry.predicted:.3g}"
             )
 
@@ -98,7 +98,7 @@ def price_sentences(result: TrialResult, part: str) -> list[str]:
         verdict = 3
         if price is not None:
             verdict = 0 if price.ci_low > max(ones) else 1 if price.ci_high < min(ones) else 2
-        found[PRICES[verdict]].setdefault(entry.control, []).append(f"{entry.strength:.3g}")
+        found[PRICES[verdict]].setdefault(entry.label, []).append(f"{entry.strength:.3g}")
     each = {words: [f"{c} {', '.join(at)}" for c, at in of.items()] for words, of in found.items()}
     return [f"{words}: {'; '.join(of)}" for words, of in each.items() if of]
 
@@ -126,7 +126,7 @@ def find_trial(ready: Prepared) -> TrialResult:
         ValueError: If the objective has no advantages to rewrite, or a control is not known.
         OutOfReachError: If no control can reach the change that is asked for.
     """
-    tried = ready.config.trial.controls or [n for n in (*TOKEN, *STEP) if n != RANDOM]
+    tried = ready.config.trial.controls or [*TOKEN, *STEP]
     steps = TrialSteps(ready, tried)
     E = ready.sampler.rewarded(ready.E) if ready.analysis.reward else ready.E
     paired = PairedSteps(ready.policy, E, ready.rate, ready.estimator.options)

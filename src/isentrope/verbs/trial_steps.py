@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from isentrope.control.base import Tokens, touched
-from isentrope.control.controls import FIELDS, STEP, TOKEN, build
+from isentrope.control.base import Rewritten, Tokens, touched, without_random_tokens
+from isentrope.control.controls import FIELDS, STEP, build, control_class
 from isentrope.control.correction import Asked
 from isentrope.control.gradients import ControlSample
 from isentrope.control.measured import kept_mass, token_influence
@@ -36,23 +36,12 @@ from isentrope.update.step import follow_rule, optimizer_step
 from isentrope.verbs.batches import at_precision, prompts_of
 from isentrope.verbs.prepare import Prepared
 
-RANDOM = "random_mask"
 SHRUNK, NO_MOMENTUM = "shrunk_step", "no_momentum"
 SHRUNK_BY = 0.5
 """Share of the plain step that the shrunk one leaves out."""
 PARTS = ("step", "gradient")
 """What is measured of a trial: its whole step, and the gradient part alone."""
 
-MULTIPLES = (0.25, 0.5, 1.0)
-"""Strengths that are tried where none are given, as multiples of a control's default."""
-SMALL = {
-    **dict.fromkeys(("repo_r", "bonus", "lp_reg"), (1.0, 4.0, 16.0)),
-    **dict.fromkeys(("entropic", "stare"), (1.0, 3.0, 10.0)),
-    "clip_cov": (1.0, 10.0, 100.0),
-    "negative_scale": (0.5, 1.0, 2.0),
-    RANDOM: (0.1, 0.25, 1.0, 2.5, 4.0),
-}
-"""The same of controls whose published default does little in one step, and of random masks."""
 LARGEST = 64.0
 """Largest multiple of a default strength that is tried for a wanted change."""
 
@@ -88,7 +77,7 @@ class TrialSteps:
             parts = {name: part for name, part in step.components.items() if name != "control"}
             without = axpy(-1.0, added, step.direction)
             self.plain = replace(step, direction=without, components=parts)
-        needs = {self._build(name).needs for name in names if name not in STEP}
+        rules = [self._build(name) for name in names if name not in STEP]
         U, how = ready.U, ready.estimator.weighting(sampler.longest(ready.U))
         self.tokens = Tokens.of(
             on_policy(ready.policy, U),
@@ -96,10 +85,15 @@ class TrialSteps:
             step=1,
             seed=sampler.data.seeds["control"],
         )
-        if "kept_mass" in needs:
-            kept = kept_mass(ready.policy, ready.U, self._build("lp_reg").min_p)
+        if filters := {rule.min_p for rule in rules if rule.needs == "kept_mass"}:
+            if len(filters) > 1:
+                raise ValueError(
+                    f"These controls filter by several min_p ({sorted(filters)}): try those of one "
+                    "at a time."
+                )
+            kept = kept_mass(ready.policy, ready.U, filters.pop())
             self.tokens = replace(self.tokens, kept_mass=kept)
-        if "influence" in needs:
+        if any(rule.needs == "influence" for rule in rules):
             effect = token_influence(
                 ready.policy, self.own, ready.U, self.tokens.weights, step.preconditioner
             )
@@ -139,7 +133,7 @@ class TrialSteps:
         """Strengths, and the change of entropy that is predicted where one is wanted."""
         section, default = self._ready.config.trial, self._build(control)
         if section.change is None:
-            multiples = section.strengths or SMALL.get(control, MULTIPLES)
+            multiples = section.strengths or default.multiples
             strengths = [self._build(control, m * default.strength).strength for m in multiples]
             return [(strength, None) for strength in strengths]
 
@@ -171,13 +165,23 @@ class TrialSteps:
             self._ready.policy, self.own, functional=of.functional, method=of.method
         )
 
-    def trial(self, control: str, strength: float, tokens: Tokens | None = None) -> Trial:
-        """The step under a control, of a batch as the controls see it."""
-        ready, built = self._ready, self._build(control, strength)
+    def trial(self, control: str, strength: float) -> Trial:
+        """The step under a control."""
+        built = self._build(control, strength)
         if control in STEP:
             return self._corrected(built)
-        tokens = tokens or self.tokens
-        rewritten = built.rewrite(tokens, strength)
+        return self._rewritten_step(self.tokens, built.rewrite(self.tokens, strength))
+
+    def mask(self, share: float, draw: int) -> Trial:
+        """The step without a random share of the tokens."""
+        seeds = np.random.SeedSequence([self.tokens.seed, draw, 12]).generate_state(1)
+        tokens = replace(self.tokens, seed=int(seeds[0]))
+        weights = without_random_tokens(tokens, tokens.mask, share)
+        return self._rewritten_step(tokens, Rewritten(weights))
+
+    def _rewritten_step(self, tokens: Tokens, rewritten: Rewritten) -> Trial:
+        """The step on a rewritten batch."""
+        ready = self._ready
         with at_precision(ready.policy, ready.config.precision.updating):
             step = optimizer_step(
                 ready.policy,
@@ -189,11 +193,6 @@ class TrialSteps:
             )
         numbers = touched(tokens, rewritten)
         return Trial(step.direction, step.components["gradient"], numbers)
-
-    def mask(self, share: float, draw: int) -> Trial:
-        """The step under a random mask."""
-        seeds = np.random.SeedSequence([self.tokens.seed, draw, 12]).generate_state(1)
-        return self.trial(RANDOM, share, replace(self.tokens, seed=int(seeds[0])))
 
     def _corrected(self, options: BudgetOptions) -> Trial:
         """The step with an entropy budget's correction; its gradient part with one of its own."""
@@ -221,7 +220,7 @@ def largest_strength(control: str, default: float) -> float:
         A strength of the same sign; 0 where none of that sign is allowed.
     """
     largest = LARGEST * default
-    kind: Any = TOKEN.get(control, BudgetOptions)
+    kind: Any = control_class(control)
     for bound in kind.__pydantic_fields__["strength"].metadata:
         largest = min(largest, getattr(bound, "le", largest))
         largest = max(largest, getattr(bound, "ge", largest))

@@ -190,7 +190,7 @@ def trial_figure(result: TrialResult) -> Figure:
     """Entropy gained over vanilla against reward gained (or tokens touched), by control."""
     rewarded, marks = "delta_j" in result.vanilla["step"], list[Mark]()
     order = sorted(result.tried.values(), key=lambda entry: (entry.control, entry.strength))
-    for k, (control, entries) in enumerate(groupby(order, lambda entry: entry.control)):
+    for k, (_, entries) in enumerate(groupby(order, lambda entry: entry.control)):
         tried = list(entries)
         gained = [entry.step["gained_delta_h"] for entry in tried]
         against = [
@@ -198,7 +198,7 @@ def trial_figure(result: TrialResult) -> Figure:
             for entry in tried
         ]
         fmt, style = f"-{'osD^v<>PX*hd8p'[k % 14]}", {"linewidth": 1, "capsize": 0}
-        marks.append(Series(control, f"C{k}", against, gained, fmt, style))
+        marks.append(Series(tried[0].label, f"C{k}", against, gained, fmt, style))
     x = "ΔJ gained (reward)" if rewarded else "share of tokens touched"
     y = f"ΔH gained ({result.vanilla['step']['delta_h'].unit})"
     figure = Chart(x, {y: marks}, 480).figure()

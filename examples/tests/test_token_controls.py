@@ -1,11 +1,17 @@
-"""Controls that weight tokens by their log-probability: REPO-R, STARE, EntroPIC, Lp-Reg."""
+"""Controls that weight tokens: STARE, EntroPIC, Lp-Reg, Clip_B, influence."""
 
 import math
+import statistics
+from dataclasses import replace
 
 import pytest
 import torch
 
-from isentrope.control.surprisal import EntroPIC, LpReg, RepoR, Stare
+from examples.controls.clip_b import ClipB
+from examples.controls.entropic import EntroPIC
+from examples.controls.influence import InfluenceClip
+from examples.controls.lp_reg import LpReg
+from examples.controls.stare import Stare
 from tests.control.batches import batch, padded, places
 
 
@@ -16,16 +22,6 @@ def close(tokens, made, expected):
 def share_of(rows, q, key):
     """The first max(⌊q m⌋, 1) rows by a key."""
     return {r[:2] for r in sorted(rows, key=key)[: max(math.floor(q * len(rows) + 1e-9), 1)]}
-
-
-@pytest.mark.parametrize("zeta", [0.05, 0.5, -0.05, -0.5])
-def test_repo_r(zeta):
-    tokens = batch()
-    expected = {}
-    for i, k, A, s, _, w, _ in places(tokens):
-        new = max(0.0, A * (1 - zeta * s)) if A > 0 else min(0.0, A * (1 + zeta * s))
-        expected[i, k] = w * new
-    close(tokens, RepoR().rewrite(tokens, zeta), expected)
 
 
 @pytest.mark.parametrize("x", [0.1, -0.3])
@@ -82,3 +78,39 @@ def test_the_derivative_of_the_penalty_of_lp_reg():
     d = (s.detach() - math.log(mass)) - s
     (1.5 * (d.exp() - d - 1)).backward()
     assert -float(s.grad) == pytest.approx(1.5 * (1 / mass - 1))
+
+
+@pytest.mark.parametrize("x", [1.0, 0.4])
+def test_clip_b_damps_punished_tokens_of_low_s(x):
+    tokens = batch()
+    made = ClipB(mu=1.0).rewrite(tokens, x)
+    rows = places(tokens)
+    S = {row[:2]: math.exp(row[3]) * (row[4] + row[3]) for row in rows}
+    mean, sigma = statistics.fmean(S.values()), statistics.stdev(S.values())
+    low = {row[:2] for row in rows if row[2] < 0 and S[row[:2]] - mean < -sigma}
+    assert low
+    expected = {r[:2]: r[6] * (1 - x) if r[:2] in low else r[6] for r in rows}
+    torch.testing.assert_close(made.weights, padded(tokens, expected), rtol=1e-12, atol=0)
+
+
+def test_influence_damps_the_tokens_with_the_lowest():
+    tokens = batch(columns=True)
+    made = InfluenceClip(share=0.1).rewrite(tokens, 0.5)
+    rows = places(tokens)
+    influence = {row[:2]: float(tokens.influence[row[:2]]) for row in rows}
+    worst = sorted(influence, key=influence.__getitem__)[: math.floor(0.1 * len(rows))]
+    expected = {r[:2]: r[6] * (0.5 if r[:2] in worst else 1) for r in rows}
+    torch.testing.assert_close(made.weights, padded(tokens, expected), rtol=1e-12, atol=0)
+    assert made.numbers["influence_damped"] == pytest.approx(sum(influence[p] for p in worst))
+    assert made.numbers["influence"] == pytest.approx(sum(influence.values()))
+
+
+def test_influence_leaves_tokens_that_add_entropy():
+    tokens = batch(columns=True)
+    tokens = replace(tokens, influence=tokens.influence.abs() + tokens.mask)
+    assert torch.equal(InfluenceClip().rewrite(tokens, 1.0).weights, tokens.weights)
+
+
+def test_influence_needs_its_column():
+    with pytest.raises(ValueError, match="influence"):
+        InfluenceClip().rewrite(batch(), 1.0)

@@ -1,4 +1,4 @@
-"""Controls that drop or damp a few tokens: Clip-Cov, Clip_B, influence."""
+"""Clip-Cov: which tokens lose their weight."""
 
 import math
 import statistics
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.control.clips import ClipB, ClipCov, InfluenceClip
-from tests.control.batches import batch, padded, places
+from isentrope.control.covariance import ClipCov
+from tests.control.batches import batch, places
 
 
 def covariances(tokens):
@@ -56,39 +56,3 @@ def test_clip_cov_draws_by_seed_and_step():
     assert torch.equal(dropped(1), dropped(1))
     assert not torch.equal(dropped(1), dropped(2))
     assert not torch.equal(dropped(1), dropped(1, seed=9))
-
-
-@pytest.mark.parametrize("x", [1.0, 0.4])
-def test_clip_b_damps_punished_tokens_of_low_s(x):
-    tokens = batch()
-    made = ClipB(mu=1.0).rewrite(tokens, x)
-    rows = places(tokens)
-    S = {row[:2]: math.exp(row[3]) * (row[4] + row[3]) for row in rows}
-    mean, sigma = statistics.fmean(S.values()), statistics.stdev(S.values())
-    low = {row[:2] for row in rows if row[2] < 0 and S[row[:2]] - mean < -sigma}
-    assert low
-    expected = {r[:2]: r[6] * (1 - x) if r[:2] in low else r[6] for r in rows}
-    torch.testing.assert_close(made.weights, padded(tokens, expected), rtol=1e-12, atol=0)
-
-
-def test_influence_damps_the_tokens_with_the_lowest():
-    tokens = batch(columns=True)
-    made = InfluenceClip(share=0.1).rewrite(tokens, 0.5)
-    rows = places(tokens)
-    influence = {row[:2]: float(tokens.influence[row[:2]]) for row in rows}
-    worst = sorted(influence, key=influence.__getitem__)[: math.floor(0.1 * len(rows))]
-    expected = {r[:2]: r[6] * (0.5 if r[:2] in worst else 1) for r in rows}
-    torch.testing.assert_close(made.weights, padded(tokens, expected), rtol=1e-12, atol=0)
-    assert made.numbers["influence_damped"] == pytest.approx(sum(influence[p] for p in worst))
-    assert made.numbers["influence"] == pytest.approx(sum(influence.values()))
-
-
-def test_influence_leaves_tokens_that_add_entropy():
-    tokens = batch(columns=True)
-    tokens = replace(tokens, influence=tokens.influence.abs() + tokens.mask)
-    assert torch.equal(InfluenceClip().rewrite(tokens, 1.0).weights, tokens.weights)
-
-
-def test_influence_needs_its_column():
-    with pytest.raises(ValueError, match="influence"):
-        InfluenceClip().rewrite(batch(), 1.0)

@@ -1,4 +1,4 @@
-"""Controls of whole responses: W-REINFORCE, Entrocraft, pass@k, QAE, one factor on negatives."""
+"""Controls of whole responses: W-REINFORCE, Entrocraft, pass@k, QAE."""
 
 import itertools
 import math
@@ -8,14 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from isentrope.control.clips import NegativeScale
-from isentrope.control.sequence_rules import (
-    Entrocraft,
-    PassAtK,
-    QuantileAdvantage,
-    WReinforce,
-    advantages,
-)
+from examples.controls.entrocraft import Entrocraft
+from examples.controls.pass_at_k import PassAtK, advantages
+from examples.controls.qae import QuantileAdvantage
+from examples.controls.w_reinforce import WReinforce
 from tests.control.batches import batch, padded, places
 
 
@@ -50,13 +46,6 @@ def test_entrocraft_leaves_out_the_sign_that_drives_entropy_away(x):
     left_out = (lambda A: A > 0) if x > 0 else (lambda A: A < 0)
     expected = {r[:2]: r[6] * (1 - abs(x) if left_out(r[2]) else 1) for r in places(tokens)}
     close(Entrocraft().rewrite(tokens, x), padded(tokens, expected))
-
-
-@pytest.mark.parametrize("x", [0.5, -1.0])
-def test_negative_scale(x):
-    tokens = batch()
-    expected = {r[:2]: r[6] * (1 + x if r[2] < 0 else 1) for r in places(tokens)}
-    close(NegativeScale().rewrite(tokens, x), padded(tokens, expected))
 
 
 @pytest.mark.parametrize(("n", "k"), [(4, 2), (6, 3)])
@@ -107,3 +96,8 @@ def test_qae_teaches_hard_prompts_by_their_correct_responses_alone():
         taught = made[rows][:, 0] != 0
         assert torch.equal(taught, rewards == (1 if hard else 0))
         assert math.isfinite(float(made[rows].sum()))
+
+
+def test_pass_at_k_is_refused_where_no_group_has_an_advantage():
+    assert PassAtK(k=4).refusal(8) == ""
+    assert "k=4" in PassAtK(k=4).refusal(4)

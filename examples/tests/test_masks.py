@@ -1,10 +1,10 @@
-"""The entropy mask and the random mask."""
+"""The entropy mask, the random mask and one factor on negatives."""
 
 import numpy as np
 import pytest
 import torch
 
-from isentrope.control.clips import EntropyMask, RandomMask
+from examples.controls.masks import EntropyMask, NegativeScale, RandomMask
 from tests.control.batches import batch, padded, places
 
 
@@ -29,3 +29,11 @@ def test_a_random_mask_drops_its_share_and_no_token_more_often_than_others():
     share = float(rates.mean())
     # each rate has a standard deviation of √(p(1−p)/400) = .022; five of them are never reached
     assert float((rates - share).abs().max()) < 5 * (share * (1 - share) / steps) ** 0.5
+
+
+@pytest.mark.parametrize("x", [0.5, -1.0])
+def test_negative_scale(x):
+    tokens = batch()
+    expected = {r[:2]: r[6] * (1 + x if r[2] < 0 else 1) for r in places(tokens)}
+    made = NegativeScale().rewrite(tokens, x)
+    torch.testing.assert_close(made.weights, padded(tokens, expected), rtol=1e-12, atol=1e-15)

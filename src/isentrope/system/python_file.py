@@ -1,0 +1,45 @@
+"""Names of a user's own Python file, written FILE.py:NAME."""
+
+import re
+import runpy
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+FILE_NAME = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
+"""A name of a file of the user's own."""
+
+
+def load_file_name(text: str, kind: str) -> Any:
+    """The object that a Python file defines under a name; the file is run, as any script.
+
+    Args:
+        text: FILE.py:NAME.
+        kind: What the object is, for errors: "task" or "control".
+
+    Returns:
+        The object; the same one while the file does not change.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file does not run, or does not define the name.
+    """
+    match = FILE_NAME.fullmatch(text)
+    if match is None:
+        raise ValueError(f"The {kind} {text!r} is not of the form FILE.py:NAME.")
+    file = Path(match["file"]).expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(f"There is no file {file} ({kind} {text}).")
+    try:
+        defined = _definitions(file.resolve(), file.stat().st_mtime_ns, kind)
+    except Exception as error:  # any error of the user's file
+        raise ValueError(f"{file} does not run: {type(error).__name__}: {error}") from error
+    if match["name"] not in defined:
+        raise ValueError(f"{file} defines no {match['name']!r} ({kind} {text}).")
+    return defined[match["name"]]
+
+
+@lru_cache(maxsize=32)
+def _definitions(file: Path, modified: int, kind: str) -> dict[str, Any]:
+    """What a file defines; `modified` is when it was written, in ns."""
+    return runpy.run_path(str(file), run_name=f"isentrope_{kind}_{file.stem}")
