@@ -4,8 +4,8 @@ import math
 import statistics
 
 import torch
-from isentrope.control.covariance import KlCov
 
+from isentrope.control.covariance import KlCov
 from tests.control.batches import batch, places
 
 
