@@ -8,7 +8,7 @@ STAMP := .venv/.pip-stamp
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help setup smollm2 demo test test-portable test-slow second-device golden bench-gpu docs gallery docs-commands coverage audit dist lint typecheck format size clean
+.PHONY: help setup smollm2 demo test test-portable test-slow second-device golden bench-gpu docs gallery docs-commands coverage audit dist lint typecheck format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,9 +118,6 @@ typecheck: $(STAMP)  ## check types only
 format: $(STAMP)  ## format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
-
-size:  ## print the tokens of the library per package, and fail where docs/size.md lacks a line
-	@$(PYTHON) .ci/size.py
 
 clean:  ## remove caches and build outputs (keeps .venv and runs/)
 	rm -rf .pytest_cache .ruff_cache build dist

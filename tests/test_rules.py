@@ -2,7 +2,6 @@
 
 import ast
 import re
-import runpy
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "src" / "isentrope"
-SIZE = runpy.run_path(str(ROOT / ".ci" / "size.py"))
 
 SHARED_NAMES = {
     "Column": "of a table that is printed; of a page, one per run",
@@ -181,31 +179,3 @@ def test_few_files_switch_rules_of_types_off():
         if re.search(r"^# pyright: .*=false", path.read_text(), re.M)
     ]
     assert len(off) <= SWITCHED_OFF
-
-
-def test_the_ledger_knows_how_large_the_library_is():
-    now = SIZE["rooms"](SOURCES)[0].total()
-    before = SIZE["recorded"](SIZE["LEDGER"].read_text(encoding="utf-8"))
-    assert SIZE["complaint"](now, before) is None
-
-
-def test_a_library_that_grew_without_a_line_is_found():
-    ledger = "| date | tokens |\n| 2026-01-01 | 9,000 |\n| 2026-01-02 | 10,000 |\n"
-    before = SIZE["recorded"](ledger)
-    assert SIZE["complaint"](11_000, before) is None
-    assert SIZE["complaint"](3_000, before) is None
-    assert "1,001 more" in SIZE["complaint"](11_001, before)
-
-
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
-        ("x = 1\n\n# said\ny = 2", 6),
-        ('"""Said."""\n\ndef f(a):\n    """Said\n    twice."""\n    return a', 8),
-        ("a = (\n    1,\n    2,\n)", 8),
-    ],
-)
-def test_tokens_are_those_that_do_something(tmp_path, text, tokens):
-    path = tmp_path / "a.py"
-    path.write_text(text)
-    assert SIZE["tokens"](path) == tokens

@@ -1,0 +1,133 @@
+"""What makes the code hard to follow, and how much of it is left. No bound may grow."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import isentrope as ise
+from tests import house
+from tests.test_layers import FLOOR_OF
+from tests.tiny_checkpoint import make_checkpoint, settings
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ROOT / "src" / "isentrope"
+TREES = house.sources(SOURCES)
+TESTS = house.sources(ROOT / "tests")
+
+FUNCTIONS = 1090
+"""Functions that `measure` enters; 800 are aimed at."""
+FILES = 115
+"""Files that they are in; 90 are aimed at."""
+BEFORE_WEIGHTS = 290
+"""Functions before any weight is loaded; 110 are aimed at."""
+RESULTS_READ = 1
+"""Fresh results that are read from disk by the process that wrote them; 0 are aimed at."""
+FILLERS = 18.0
+"""Parameters and targets with a name that says nothing, per 1,000 lines; 3 are aimed at."""
+TUPLES = 566
+"""Assignments of several values at once."""
+PRODUCTS = 12
+"""Products with a comparison."""
+PACKED = 42
+"""Strings that are lists of names."""
+SHARED = 82
+"""Public names that several modules bind, constants and aliases included."""
+UPWARD_TEXTS = 18
+"""Texts that name a module of a higher floor."""
+UNEXPORTED = {"Audit", "EntropyNoiseScale", "Moved", "Report", "Shares"}
+"""Types that a public function takes or returns, and `ise` lacks."""
+IMPORTED_BY_TESTS = 645
+"""Names of modules that tests import."""
+MATCHES = 540
+"""Errors that tests know by their words."""
+
+
+def count(measure):
+    """How many nodes a measure finds in the library."""
+    return sum(len(list(measure(tree))) for tree in TREES.values())
+
+
+def test_measure_enters_few_functions_and_reads_no_fresh_result(tmp_path):
+    make_checkpoint(tmp_path)
+    config = tmp_path / "measure.json"
+    sizes = {"batch_config": {"B_E": 24, "allow_overlap": True}}
+    config.write_text(json.dumps(settings(tmp_path, **sizes)))
+    command = [sys.executable, "-m", "tests.walk", "measure", str(config)]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True
+    )
+    counts = json.loads(done.stdout.splitlines()[-1])
+    assert counts["status"] in (0, None), done.stderr[-2000:]
+    assert counts["functions"] <= FUNCTIONS
+    assert counts["files"] <= FILES
+    assert counts["before_weights"] <= BEFORE_WEIGHTS
+    assert counts["results_read"] <= RESULTS_READ
+
+
+def test_names_say_what_a_value_is():
+    lines = sum(house.code_lines(path.read_text()) for path in SOURCES.rglob("*.py"))
+    assert 1000 * count(house.filler_names) / lines <= FILLERS
+
+
+def test_a_line_assigns_one_value():
+    assert count(house.tuple_assignments) <= TUPLES
+    assert count(house.products_with_truth) <= PRODUCTS
+
+
+def test_lists_are_lists():
+    assert count(house.packed_names) <= PACKED
+
+
+def test_a_public_name_stands_in_one_module():
+    assert len(house.shared_names(TREES)) <= SHARED
+
+
+def test_texts_name_no_module_of_a_higher_floor():
+    upward = [
+        module
+        for module, tree in TREES.items()
+        for package in house.dotted_texts(tree, FLOOR_OF)
+        if FLOOR_OF[package] > FLOOR_OF.get(module.partition(".")[0], -1)
+    ]
+    assert len(upward) <= UPWARD_TEXTS
+
+
+def test_the_package_exports_what_its_functions_take_and_return():
+    assert set(house.unexported_types(ise)) <= UNEXPORTED
+
+
+def test_tests_know_few_names_and_few_words_of_the_inside():
+    assert len(house.internal_imports(TESTS)) <= IMPORTED_BY_TESTS
+    assert house.matches_of_prose(ROOT / "tests") <= MATCHES
+
+
+SAMPLE = ast.parse(
+    '''
+"""A module."""
+FIELDS = "first_name second_name third fourth"
+PLACE = "verbs.measure:find"
+LONG = "a sentence that is not a list of names"
+def f(of, x):
+    """one_two three four five"""
+    found, y = 1, 2
+    a, b = x
+    for own in x:
+        pass
+    return x * (y > 2)
+'''
+)
+
+
+def test_every_measure_finds_its_kind():
+    assert sorted(house.filler_names(SAMPLE)) == ["found", "of", "own"]
+    assert len(list(house.tuple_assignments(SAMPLE))) == 1
+    assert len(list(house.products_with_truth(SAMPLE))) == 1
+    assert [node.value.split()[0] for node in house.packed_names(SAMPLE)] == ["first_name"]
+    assert list(house.dotted_texts(SAMPLE, {"verbs"})) == ["verbs"]
+    assert house.shared_names({"a": SAMPLE, "b": ast.parse("FIELDS = 1\nf: int = 2\n_g = 3")}) == {
+        "FIELDS": ["a", "b"],
+        "f": ["a", "b"],
+    }
+    assert house.code_lines('"""Doc."""\n# a\nx = (\n    1\n)\n') == 3

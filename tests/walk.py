@@ -1,0 +1,69 @@
+"""Functions of the library that one command enters: python -m tests.walk measure CONFIG …
+
+Prints, as JSON, the functions and files that are entered, those before weights are loaded, and how
+often a result is read from disk. Function bodies alone: class bodies, lambdas, comprehensions and
+generated methods are not counted.
+"""
+
+import json
+import os
+import sys
+
+import isentrope
+
+ROOT = os.path.dirname(isentrope.__file__)
+
+
+class Walk:
+    """What a profile of the interpreter has seen.
+
+    Attributes:
+        entered: (file, function) of every function of the library.
+        before_weights: How many there were when the first model was loaded; None before it.
+        results_read: Calls of `Result.load`.
+    """
+
+    def __init__(self):
+        self.entered = set()
+        self.before_weights = None
+        self.results_read = 0
+
+    def __call__(self, frame, event, argument):
+        """Look at an event of the interpreter."""
+        code = frame.f_code
+        if event != "call":
+            return
+        if self.before_weights is None and code.co_qualname == "PreTrainedModel.from_pretrained":
+            self.before_weights = len(self.entered)
+        is_function = code.co_flags & 1 and not code.co_qualname.startswith("<")
+        if is_function and code.co_filename.startswith(ROOT):
+            self.entered.add((code.co_filename, code.co_qualname))
+            self.results_read += code.co_qualname == "Result.load"
+
+
+def main():
+    """Run the command and print what it entered."""
+    from isentrope.cli.main import app
+
+    walk = Walk()
+    sys.argv = ["isentrope", *sys.argv[1:]]
+    status = None
+    sys.setprofile(walk)
+    try:
+        app()
+    except SystemExit as end:
+        status = end.code
+    finally:
+        sys.setprofile(None)
+    counts = {
+        "status": status,
+        "functions": len(walk.entered),
+        "files": len({file for file, _ in walk.entered}),
+        "before_weights": walk.before_weights,
+        "results_read": walk.results_read,
+    }
+    print(json.dumps(counts))
+
+
+if __name__ == "__main__":
+    main()
