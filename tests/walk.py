@@ -43,6 +43,11 @@ class Walk:
 
 def main():
     """Run the command and print what it entered."""
+    import pandas  # noqa: F401  what takes long to import is not looked at
+    import peft  # noqa: F401
+    import torch  # noqa: F401
+    import transformers  # noqa: F401
+
     from isentrope.cli.main import app
 
     walk = Walk()
