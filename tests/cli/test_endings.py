@@ -139,7 +139,6 @@ ARGUMENTS = {
     "try": ["try", "all", "config.yaml"],
     "demo": ["demo", "--out", "demo"],
     "train": ["train", "config.yaml", "--out", "run"],
-    "branch": ["branch", "run/training_state/step_1", "--out", "branches"],
     "convert": ["convert", "source", "--out", "out"],
     "report": ["report", "run"],
     "show": ["config", "show"],

@@ -88,7 +88,6 @@ def commands(folder):
     return {verb: [verb, str(file)] for verb, file in files.items()} | {
         "try": ["try", "clip_cov", str(files["measure"])],
         "demo": ["demo"],
-        "branch": ["branch", str(folder / STEP), "--vary", "training.learning_rate=1e-3"],
         "convert": ["convert", str(folder / "run/base")],
     }
 
@@ -97,7 +96,7 @@ def listing(folder):
     return sorted(str(path) for path in folder.rglob("*"))
 
 
-VERBS = "measure influence kernel noise variance audit try evaluate train sft demo branch convert"
+VERBS = "measure influence kernel noise variance audit try evaluate train sft demo convert"
 
 
 @pytest.mark.parametrize("verb", VERBS.split())

@@ -1,22 +1,16 @@
 """Tables at every width: columns are left out, and no number is cut."""
 
 import io
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from isentrope.checks import Finding
 from isentrope.cli.console import Results, fitting, print_table, show
-from isentrope.cli.tables import print_findings, printed_branches, printed_evaluation
-from isentrope.config.io import load_config
-from isentrope.config.train import TrainConfig
+from isentrope.cli.tables import print_findings, printed_evaluation
 from isentrope.nouns.estimate import Estimate
-from isentrope.runs.branch_effects import QUANTITIES, START, Effect
-from isentrope.runs.branch_study import UNCHANGED, Start
 from isentrope.runs.evaluation_folder import EvaluatedRow, EvaluationResult, RewardCounts
 from isentrope.verbs.audit import printed_audit
-from isentrope.verbs.branch import Branched
 from isentrope.verbs.influence import printed_influence
 from isentrope.verbs.kernel import printed_kernel
 from isentrope.verbs.noise import printed_noise
@@ -141,26 +135,13 @@ def tried(folder):
     return showing(printed_trial), *loaded(folder, content | {"tried": {"influence_clip": entry}})
 
 
-def branched(_):
-    config = load_config({"model": {"path": "toy"}}, root=TrainConfig)
-    start = Start(NAME, Path(NAME), config, 120000, 120010, ())
-    changed = "training.learning_rate=2e-3 training.prompts_per_step=32"
-    small = Estimate(TINY, 3e-6, TINY - 1e-6, TINY + 1e-6, 6, "", "")
-    effects = [
-        Effect(NAME, 120000, setting, quantity, against, small, 1e-6, 1e-6)
-        for setting, against in ((UNCHANGED, START), (changed, START), (changed, UNCHANGED))
-        for quantity in QUANTITIES
-    ]
-    return showing(printed_branches), Branched(Path("branches.csv"), [start], effects)
-
-
 def found(_):
     path = "/a/path/" + "without/a/space/" * 8
     finding = Finding("optimizer state", True, f"read from {path}", "")
     return (lambda out, findings: print_findings(out, out, findings, "Sound.")), {NAME: [finding]}
 
 
-PRINTED = (swept, studied, attributed, kernels, noises, audited, evaluated, tried, branched, found)
+PRINTED = (swept, studied, attributed, kernels, noises, audited, evaluated, tried, found)
 
 
 def printed(case, folder, width):

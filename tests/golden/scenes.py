@@ -223,19 +223,6 @@ def train(tiny, folder):
     return Command("train", sections)
 
 
-def branch(tiny, folder):
-    """Two repeats of two settings from a run's first checkpoint; of the tables only the effects."""
-    call(*train(tiny, folder).arguments(folder, folder / "parent"))
-    start = folder / "parent" / "training_state" / "step_1"
-    settings = ("--vary", "training.learning_rate=2e-3", "--repeats", 2, "--steps", 1)
-    sizes = ("--prompts", 6, "--samples", 2)
-    call("branch", start, *settings, *sizes, "--out", folder / "run")
-    found = record(folder / "run", places(tiny, folder))
-    files = [name for name in found["files"] if "/training_state/" not in name]
-    kept = {name: table for name, table in found["tables"].items() if name == "branches.csv"}
-    return {"files": files, "values": {}, "tables": kept}
-
-
 def sft(tiny, folder):
     """Supervised steps on the demonstrations of addition."""
     sections = {
@@ -307,7 +294,6 @@ COMMANDS = {
 SCENES = {name: recorded(command) for name, command in COMMANDS.items()} | {
     "check": check,
     "plan": plan,
-    "branch": branch,
     "convert": convert,
     "report": report,
     "demo": demo,

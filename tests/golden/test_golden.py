@@ -17,7 +17,7 @@ from tests.golden.make import WIDTH, file_of, printed_file_of
 from tests.golden.printed import changed_lines
 from tests.golden.scenes import SCENES
 
-TRAINED = ("train", "sft", "branch")
+TRAINED = ("train", "sft")
 SLOW = ("study", "report")
 SCREEN = 25
 """Lines of what a verb prints at most, without `--details`."""

@@ -21,7 +21,7 @@ from tests.second_device.launch import LIBRARY
 
 pytestmark = pytest.mark.second_device
 
-TRAINED = ("train", "sft", "branch")
+TRAINED = ("train", "sft")
 MEASURED = ("measure", "influence", "kernel", "noise", "variance", "entropies", "audit", "try")
 VERBS = (*MEASURED, "check", "evaluate")
 NAMES_THE_DEVICE = re.compile(r"[./]device(_map)? was 'cpu' and is 'cuda(:\d)?'$")

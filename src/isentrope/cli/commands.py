@@ -70,13 +70,6 @@ COMMANDS = (
         kept="No step of training is lost, since none was begun: run the same command again.",
     ),
     Command(
-        "branch",
-        options.BRANCHED,
-        through="branching",
-        help="Train on from checkpoints with changed settings, and compare.",
-        kept="No branch was begun: run the same command again.",
-    ),
-    Command(
         "evaluate",
         (options.CONFIG, *options.CHANGES),
         through="evaluating_checkpoints",

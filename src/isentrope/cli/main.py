@@ -4,7 +4,7 @@ Help is plain text, which needs no rich.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup, TyperOption
@@ -27,6 +27,10 @@ class Settings:
 settings = Settings()
 
 
+MOVED = {"branch": "compare settings by `python -m studies.branches`, in a clone"}
+"""Verbs of earlier versions, and what does their work now."""
+
+
 class Verbs(TyperGroup):
     """Verbs whose `--help` is False where it is not given; Typer loads pydantic to convert None."""
 
@@ -36,6 +40,12 @@ class Verbs(TyperGroup):
         if option is not None:
             option.default = False
         return option
+
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
+        """The command that the arguments name; one that has moved says where to."""
+        if args and args[0] in MOVED:
+            ctx.fail(f"The verb '{args[0]}' is gone: {MOVED[args[0]]}.")
+        return super().resolve_command(ctx, args)  # type: ignore[arg-type]
 
 
 app = typer.Typer(

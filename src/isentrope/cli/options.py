@@ -100,40 +100,6 @@ MEASURED = {
     ENTROPIES: (CONFIG, *STUDY, LOGGED, *CHANGES),
 }
 """Measuring verbs that have options of their own."""
-BRANCHED = (
-    _argument(
-        "checkpoints",
-        "CHECKPOINT...",
-        "RUN/training_state/step_N, or a pattern in quotes.",
-        list[str],
-    ),
-    _option("folder", str, "Where all branches go.", "--out", "FOLDER", REQUIRED),
-    _option(
-        "vary",
-        Texts,
-        "Settings to compare with the unchanged ones; repeatable. Several keys in quotes: all "
-        "combinations.",
-        metavar="KEY=VALUE[,VALUE]",
-    ),
-    _option(
-        "repeats",
-        int,
-        "Branches per checkpoint and setting, each a fresh draw.",
-        default=3,
-        least=1,
-    ),
-    _option("steps", int, "Steps of each branch.", default=10, least=1),
-    _option(
-        "prompts",
-        int,
-        "Held-out prompts that starts and ends are evaluated on.",
-        default=256,
-        least=2,
-    ),
-    _option("samples", int, "Responses to each of them.", default=4, least=1),
-    _option("changes", Texts, "A setting of every branch; repeatable.", "--set", _SETTING),
-    NO_VERIFY,
-)
 CONVERTED = (
     _argument("source", "SOURCE", "The folder of the other trainer's checkpoint."),
     _option("out", str, "Checkpoint folder, new.", default=REQUIRED),

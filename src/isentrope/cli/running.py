@@ -13,13 +13,11 @@ from isentrope.cli.console import err, out, say, say_written, show
 from isentrope.cli.tables import (
     print_findings,
     print_plans,
-    printed_branches,
     printed_evaluation,
 )
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import dump_config, load_config
 from isentrope.results.verbs import MEASURE, VERBS
-from isentrope.runs.branch_study import BranchStudy
 from isentrope.system.processes import rank
 from isentrope.system.progress import Progress
 from isentrope.verbs.kinds import KINDS, defaults, intention, load_any
@@ -87,22 +85,6 @@ def evaluating_checkpoints(verb: Command, config: str, overrides: Sequence[str])
     if rank() == 0:
         show(out, printed_evaluation(evaluated.results))
         say_written(evaluated.table)
-
-
-def branching(
-    verb: Command,
-    folder: str,
-    vary: Sequence[str] = (),
-    changes: Sequence[str] = (),
-    **sizes: Any,
-) -> None:
-    """Take branches, and print a table per checkpoint."""
-    study = BranchStudy(vary=vary, changes=changes, folder=Path(folder), **sizes)
-    with Progress(err):
-        branched = load("isentrope.verbs.branch:branch_study")(study)
-    if rank() == 0:
-        show(out, printed_branches(branched))
-        say_written(branched.table)
 
 
 def checking(verb: Command, config: str, overrides: Sequence[str], replay: bool) -> None:

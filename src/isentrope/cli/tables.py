@@ -1,4 +1,4 @@
-"""Tables on the screen: branches, findings of `check`, evaluations and plans."""
+"""Tables on the screen: findings of `check`, evaluations and plans."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -15,50 +14,9 @@ from isentrope.checks import Finding
 from isentrope.cli.console import Results, say, show
 from isentrope.nouns.estimate import Estimate
 from isentrope.planning.plan import Plan
-from isentrope.runs.branch_effects import START
-from isentrope.runs.branch_study import UNCHANGED
 from isentrope.runs.evaluation_folder import EvaluationResult
 from isentrope.system.formatting import MISSING, gigabytes, known, sizes_in_words
-from isentrope.verbs.printed import Column, Printed, Table, ends
-
-if TYPE_CHECKING:
-    from isentrope.verbs.branch import Branched  # imports trl
-
-_HEADS = {"entropy_per_token": "h", "reward": "reward"}
-
-
-def printed_branches(branched: Branched) -> Printed:
-    """A row per setting: its difference from unchanged, and the change over the branch."""
-    repeats = branched.effects[0].estimate.n
-    of = f"{repeats} repeat{'s' if repeats > 1 else ''}"
-    for start in branched.starts:
-        steps = start.until - start.step
-        found = {
-            (e.setting, e.quantity, e.against): e.estimate
-            for e in branched.effects
-            if e.checkpoint == start.name
-        }
-        rows = list[dict[str, object]]()
-        for setting in dict.fromkeys(setting for setting, *_ in found):
-            keys = "\n".join(part.partition(".")[2] or part for part in setting.split())
-            rows.append(row := {"setting": keys})
-            for quantity, head in _HEADS.items():
-                change = found.get((setting, quantity, UNCHANGED))
-                row[f"Δ{head}"] = change
-                row[f"95 %, {head}"] = change and ends(change)
-                row[f"{head} since start"] = found.get((setting, quantity, START))
-        columns = [
-            Column(title, title, rank=1 if "95" in title else 2 * ("since" in title), left=k == 0)
-            for k, title in enumerate(rows[0])
-        ]
-        title = (
-            f"{start.name}, {steps} step{'s' if steps > 1 else ''} on: differences from unchanged, "
-            f"mean of {of} ± standard error; h in nats per token"
-        )
-        yield Table(title, rows, columns)
-    if repeats == 1:
-        yield "  note  One repeat has no interval: --repeats 3 or more gives one."
-
+from isentrope.verbs.printed import Column, Printed, Table
 
 MARKS = {True: "ok", False: "FAIL", None: "-"}
 

@@ -7,18 +7,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import t as student_t
-from typer.testing import CliRunner
 
-from isentrope.cli.main import app
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.runs.branch_effects import START, effects
-from isentrope.runs.branch_study import UNCHANGED, BranchStudy, plan_branches, settings_in
 from isentrope.sampling.streams import seed_of_repeat
 from isentrope.training.prompt_sampler import PromptSampler
-from isentrope.verbs import branch as verb
-from isentrope.verbs.branch import branch_study
 from isentrope.verbs.train import train
+from studies import branches as verb
+from studies.branch_effects import START, effects
+from studies.branch_plan import UNCHANGED, BranchStudy, plan_branches, settings_in
+from studies.branches import branch_study
 from tests.training import runs
 
 SECTIONS = {
@@ -242,13 +240,14 @@ def test_a_repeat_draws_other_prompts_from_the_same_state():
         assert (other.draw(10, 2) == rest) is same
 
 
-def test_the_command_prints_a_table_per_checkpoint(parent, study):
-    arguments = ["branch", str(parent / "training_state" / "step_2"), "--vary", FASTER]
+def test_the_command_prints_a_table_per_checkpoint(parent, study, monkeypatch, capsys):
+    arguments = ["branches", str(parent / "training_state" / "step_2"), "--vary", FASTER]
     sizes = ["--repeats", "2", "--steps", "1", "--prompts", "8", "--samples", "2"]
     out = ["--out", str(study.table.parent)]
-    done = CliRunner().invoke(app, [*arguments, *sizes, *out])
-    assert done.exit_code == 0, done.output
-    assert "step_2, 1 step on: differences from unchanged, mean of 2 repeats" in done.stdout
-    assert UNCHANGED in done.stdout
-    assert "learning_rate=2e-2" in done.stdout
-    assert str(study.table) in done.stdout
+    monkeypatch.setattr("sys.argv", [*arguments, *sizes, *out])
+    verb.main()
+    printed = capsys.readouterr().out
+    assert "step_2, 1 step on: differences from unchanged, mean of 2" in printed
+    assert UNCHANGED in printed
+    assert "learning_rate=2e-2" in printed
+    assert str(study.table) in printed

@@ -26,8 +26,8 @@ from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.estimators.ratio import mean_over_repeats
 from isentrope.nouns.estimate import COLUMNS, Estimate
 from isentrope.results.verbs import RECORDS
-from isentrope.runs.branch_study import UNCHANGED
 from isentrope.system.reading import read_table
+from studies.branch_plan import UNCHANGED
 
 QUANTITIES = {"entropy_per_token": "nats per token", "reward": "reward"}
 START = "start"

@@ -1,4 +1,7 @@
-"""What `isentrope branch` does: runs of a few steps from checkpoints, and what they changed.
+"""Runs of a few steps from checkpoints under changed settings, and what they changed.
+
+    python -m studies.branches "runs/toy/training_state/step_[24]0" --out runs/branches \
+        --vary training.learning_rate=2e-3 --repeats 6 --steps 5
 
     <folder>/branches/step_10/<setting>/repeat_0/            a run each
     <folder>/evaluation/step_10/start/                       of the checkpoint on held-out prompts
@@ -8,6 +11,7 @@
 The same command again continues where it was stopped, and one that asks for more adds to it.
 """
 
+import argparse
 import gc
 import logging
 from dataclasses import dataclass
@@ -16,21 +20,24 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from isentrope.cli.console import err, out, say_written, show
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.config.values import existing, inputs_of
-from isentrope.runs.branch_effects import Effect, effects, sums_by_prompt, table
-from isentrope.runs.branch_study import BranchStudy, Planned, Start, plan_branches
 from isentrope.runs.folder import noted_if_interrupted, one_writer
 from isentrope.runs.identity import CONFIG
 from isentrope.system.file_contents import csv
 from isentrope.system.files import write_bytes
 from isentrope.system.memory import give_back
 from isentrope.system.outputs import require_apart
-from isentrope.system.processes import all_ranks, join_processes
+from isentrope.system.processes import all_ranks, join_processes, rank
+from isentrope.system.progress import Progress
 from isentrope.verbs.evaluate import evaluate_checkpoints
+from isentrope.verbs.printed import Column, Printed, Table, ends
 from isentrope.verbs.train import branch, resume
+from studies.branch_effects import START, Effect, effects, sums_by_prompt, table
+from studies.branch_plan import UNCHANGED, BranchStudy, Planned, Start, plan_branches
 
 TABLE = "branches.csv"
 
@@ -150,3 +157,69 @@ def _evaluated(asked: BranchStudy, start: Start, checkpoint: Path, folder: Path)
     )
     done = evaluate_checkpoints(config)
     return sums_by_prompt(done.folder / done.results[0].checkpoint / "records.parquet")
+
+
+_HEADS = {"entropy_per_token": "h", "reward": "reward"}
+
+
+def printed_branches(branched: Branched) -> Printed:
+    """A row per setting: its difference from unchanged, and the change over the branch."""
+    repeats = branched.effects[0].estimate.n
+    of = f"{repeats} repeat{'s' if repeats > 1 else ''}"
+    for start in branched.starts:
+        steps = start.until - start.step
+        found = {
+            (e.setting, e.quantity, e.against): e.estimate
+            for e in branched.effects
+            if e.checkpoint == start.name
+        }
+        rows = list[dict[str, object]]()
+        for setting in dict.fromkeys(setting for setting, *_ in found):
+            keys = "\n".join(part.partition(".")[2] or part for part in setting.split())
+            rows.append(row := {"setting": keys})
+            for quantity, head in _HEADS.items():
+                change = found.get((setting, quantity, UNCHANGED))
+                row[f"Δ{head}"] = change
+                row[f"95 %, {head}"] = change and ends(change)
+                row[f"{head} since start"] = found.get((setting, quantity, START))
+        columns = [
+            Column(title, title, rank=1 if "95" in title else 2 * ("since" in title), left=k == 0)
+            for k, title in enumerate(rows[0])
+        ]
+        title = (
+            f"{start.name}, {steps} step{'s' if steps > 1 else ''} on: differences from unchanged, "
+            f"mean of {of} ± standard error; h in nats per token"
+        )
+        yield Table(title, rows, columns)
+    if repeats == 1:
+        yield "  note  One repeat has no interval: --repeats 3 or more gives one."
+
+
+def main() -> None:
+    """Take the branches that the command line asks for, and print a table per checkpoint."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoints", nargs="+", help="RUN/training_state/step_N, or a pattern")
+    parser.add_argument("--out", type=Path, required=True, help="where all branches go")
+    parser.add_argument(
+        "--vary", action="append", default=[], help="KEY=VALUE[,VALUE]; repeatable; several keys"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="branches per setting")
+    parser.add_argument("--steps", type=int, default=10, help="steps of each branch")
+    parser.add_argument("--prompts", type=int, default=256, help="held-out prompts")
+    parser.add_argument("--samples", type=int, default=4, help="responses to each of them")
+    parser.add_argument(
+        "--set", dest="changes", action="append", default=[], help="a setting of every branch"
+    )
+    options = vars(parser.parse_args())
+    study = BranchStudy(folder=options.pop("out"), **options)
+    with Progress(err):
+        branched = branch_study(study)
+    if rank() == 0:
+        show(out, printed_branches(branched))
+        say_written(branched.table)
+
+
+if __name__ == "__main__":
+    main()
