@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import isentrope as ise
 from isentrope.models.architecture import UnsupportedModelError
-from isentrope.policy import own_logits
+from isentrope.policy import same_function
 from isentrope.policy.gradient import score_jvp
 from isentrope.policy.scoring import score, score_along
 from tests import cases
@@ -128,7 +128,7 @@ def test_logits_that_are_changed_where_only_E_goes_are_refused_when_E_is_scored(
 
 
 def test_of_a_long_response_the_start_is_compared(monkeypatch):
-    monkeypatch.setattr(own_logits, "OWN_TOKENS", 3)
+    monkeypatch.setattr(same_function, "OWN_TOKENS", 3)
     policy = cases.lora_policy("qwen2")
     read = []
     policy.causal_lm.register_forward_pre_hook(
@@ -146,7 +146,7 @@ def test_of_a_long_response_the_start_is_compared(monkeypatch):
 
 
 def test_the_start_that_is_compared_is_one_that_the_policy_drew(monkeypatch):
-    monkeypatch.setattr(own_logits, "OWN_TOKENS", 3)
+    monkeypatch.setattr(same_function, "OWN_TOKENS", 3)
     policy = cases.lora_policy("qwen2")
     read = []
     policy.causal_lm.register_forward_pre_hook(

@@ -63,6 +63,56 @@ def name_of(lm: Any) -> str:
     return type(lm).__name__ + (f" (model type {kind})" if kind else "")
 
 
+def text_config(lm: Any) -> Any:
+    """The configuration of what reads and predicts tokens: a part of a multimodal model's own.
+
+    Args:
+        lm: The causal LM, or an adapter's wrapper around one.
+
+    Returns:
+        The model's configuration itself where it has no parts.
+    """
+    return lm.config.get_text_config(decoder=True)
+
+
+def special_tokens(lm: Any) -> list[int]:
+    """Tokens that stand for padding, or for what is no text (an image, a sound)."""
+    places = lm.config, text_config(lm)
+    tables: list[dict[str, Any]] = [vars(config) for config in places]
+    return [
+        value
+        for table in tables
+        for name, value in table.items()
+        if name.endswith(("_token_id", "_token_index"))
+        and name not in _ENDS
+        and isinstance(value, int)
+    ]
+
+
+_ENDS = ("bos_token_id", "eos_token_id", "decoder_start_token_id")
+
+
+def family_of(lm: Any) -> str:
+    """What a refusal adds where a model is of a type that is no decoder alone; else nothing."""
+    from transformers.models.auto import modeling_auto as auto
+
+    kind = getattr(text_config(lm), "model_type", None) or getattr(lm.config, "model_type", None)
+    both = (
+        auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+        auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+    )
+    for names, family in (
+        (both, "encoder-decoder"),
+        ((auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,), "encoder"),
+    ):
+        if any(kind in part for part in names):
+            return (
+                f"; {kind} is a type of {family} models, and isentrope measures decoders, which "
+                "draw each token from the tokens before it alone"
+            )
+    return ""
+
+
 @contextmanager
 def refusal_by_name(lm: Any) -> Generator[None]:
     """Turn an error inside a model's code into a refusal that names the architecture.
@@ -90,12 +140,14 @@ def refusal_by_name(lm: Any) -> Generator[None]:
             if not file.is_relative_to(_TORCH) and not file.is_relative_to(_ISENTROPE):
                 place = f"{code.co_qualname} in {file.name}"
         first_line = (str(error).strip() or "no message").splitlines()[0]
+        cause = f"{place} fails with {type(error).__name__} ({first_line.rstrip('.')})"
+        advice = family_of(lm) or (
+            ", and every operation must run in the chosen precision and have derivatives "
+            "(torch.func.jvp and backward). Where that is a custom kernel, load the model without "
+            "it (attn_implementation='eager', experts_implementation='eager')"
+        )
         raise UnsupportedModelError(
-            f"isentrope does not support {name_of(lm)} as it is loaded: {place} fails with "
-            f"{type(error).__name__} ({first_line.rstrip('.')}), and every operation must run in "
-            "the chosen precision and have derivatives (torch.func.jvp and backward). Where that "
-            "is a custom kernel, load the model without it (attn_implementation='eager', "
-            "experts_implementation='eager')."
+            f"isentrope does not support {name_of(lm)} as it is loaded: {cause}{advice}."
         ) from error
 
 
@@ -166,7 +218,7 @@ def head_of(lm: Any) -> nn.Module:
     Returns:
         The output embedding itself where the configuration declares neither.
     """
-    embedding, config = lm.get_output_embeddings(), lm.config
+    embedding, config = lm.get_output_embeddings(), text_config(lm)
     factor = 1.0
     for name in (*FACTORS, DIVISOR):
         if value := getattr(config, name, None):

@@ -33,6 +33,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from isentrope.models.architecture import text_config
 from isentrope.models.batching import MicroBatch, at_once
 
 WEIGHTS_HELD = 2**25
@@ -60,7 +61,7 @@ def attention_in_blocks(model: Any, input_ids: Tensor, directions: int = 1) -> G
         Nothing.
     """
     sequences, length = input_ids.shape
-    heads = getattr(model.config, "num_attention_heads", None) or 1
+    heads = getattr(text_config(model), "num_attention_heads", None) or 1
     cpu = input_ids.device.type == "cpu"
     held = at_once(min(WEIGHTS_OF_CPU, WEIGHTS_HELD) if cpu else WEIGHTS_HELD)
     long = sequences * heads * length * length > held

@@ -137,6 +137,30 @@ class Precision:
         return torch.autocast(device.type, autocast, enabled=autocast is not None)
 
 
+@contextmanager
+def own_forward(*models: Any) -> Generator[None]:
+    """A block in which models that accelerate prepared compute in their own types.
+
+    Preparing a model for mixed precision puts its forward pass into `torch.autocast`, and only
+    that of the outermost module: a part of it, called by itself, is computed without.
+
+    Args:
+        *models: Such models or others, which are not changed.
+
+    Yields:
+        Nothing.
+    """
+    prepared = [model for model in models if "_original_forward" in vars(model)]
+    wrapped = [vars(model)["forward"] for model in prepared]
+    try:
+        for model in prepared:
+            vars(model)["forward"] = model._original_forward
+        yield
+    finally:
+        for model, forward in zip(prepared, wrapped, strict=True):
+            vars(model)["forward"] = forward
+
+
 _ROOT: Any = torch.backends
 # cudnn is the parent of the next three
 _CUDA = (_ROOT.cudnn, _ROOT.cudnn.conv, _ROOT.cudnn.rnn, _ROOT.cuda.matmul)

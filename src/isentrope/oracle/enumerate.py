@@ -50,7 +50,7 @@ def enumerate_policy(
     if policy.precision.runtime_dtype != "float64":
         raise ValueError("The oracle is exact only in float64; convert the policy first.")
     responses = _responses(
-        policy.model.config.vocab_size,
+        policy.vocabulary,
         policy.eos_token_ids,
         max_new_tokens,
         LARGEST // len(prompts),

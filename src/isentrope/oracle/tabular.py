@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 
 class TabularPolicy(nn.Module):
@@ -52,7 +53,8 @@ class TabularPolicy(nn.Module):
         logits = scale * torch.randn(rows, vocabulary, generator=generator, dtype=torch.float64)
         self.table = nn.Parameter(logits)
         self.vocabulary = vocabulary
-        self.config = SimpleNamespace(vocab_size=vocabulary)
+        self.config = PreTrainedConfig()
+        self.config.vocab_size = vocabulary
 
     def get_decoder(self) -> Callable[..., tuple[Tensor]]:
         """Maps `input_ids` (b, l) to a one-tuple of table rows (b, l, v)."""

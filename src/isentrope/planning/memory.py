@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from isentrope.models.architecture import text_config
 from isentrope.planning.plan import DoesNotFitError
 from isentrope.system.formatting import gigabytes, sizes_in_words
 from isentrope.system.memory import free_memory
@@ -177,7 +178,7 @@ def pass_bytes(
         hidden = language_model.base_model(input_ids=ids, attention_mask=mask, use_cache=False)[0]
         hidden.sum().backward()
         gradients = sum(p.nbytes for p in model.parameters() if p.grad is not None)
-    tile = min(sequences * length, TILE[0]) * min(language_model.config.vocab_size, TILE[1])
+    tile = min(sequences * length, TILE[0]) * min(text_config(language_model).vocab_size, TILE[1])
     copied = bf16 and not checkpointing
     copies = sum(2 * p.numel() for p in model.parameters() if copied and p.dtype == torch.float32)
     return alive.peak - before - gradients + copies + COPIES * 4 * tile
@@ -195,6 +196,7 @@ def cache_bytes(config: Any, sequences: int, length: int, size: int) -> int:
     Returns:
         Bytes; logits are held in float32 and float64, with a cumulative sum.
     """
+    config = config.get_text_config(decoder=True)
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     keys = 2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads)

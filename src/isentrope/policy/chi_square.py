@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from isentrope.models.architecture import text_config
 from isentrope.models.batching import MicroBatch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, zeros
@@ -167,7 +168,7 @@ def divergent_scores(
         (m, 4) s, H, χ², κ, or (m, 6) with ρ_2 and ρ_4.
     """
     hidden, head = scorer.hidden(batch), scorer.head
-    rows = rows_held(2 * scorer.lm.config.vocab_size)
+    rows = rows_held(2 * text_config(scorer.lm).vocab_size)
     parts: list[Tensor] = []
     pieces = (torch.split(x, rows) for x in (hidden, drawn_hidden, batch.targets))
     for moved, drawn, targets in zip(*pieces, strict=True):

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from isentrope.models.architecture import decoder_of, head_of, refusal_by_name
 from isentrope.models.attention import attention_in_blocks, hidden_after_prompt
 from isentrope.models.batching import MicroBatch
+from isentrope.models.module_state import attributes_kept
 from isentrope.models.precision import Precision
 from isentrope.policy.token_statistics import Softmax, rows_held, token_statistics
 
@@ -33,14 +34,21 @@ class Scorer(nn.Module):
     """
 
     lm: Any
+    _outermost: tuple[Any]  # not a part, whose parameters would have two names
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.lm = model.get_base_model() if hasattr(model, "peft_config") else model
         if any(c.is_prompt_learning for c in getattr(model, "peft_config", {}).values()):
             raise ValueError("Prompt-learning adapters are not supported; use LoRA or none.")
+        self._outermost = (model,)
         outer = {id(p): n for n, p in model.named_parameters()}
         self.inner_names = {outer[id(p)]: n for n, p in self.named_parameters()}
+
+    @property
+    def outermost(self) -> Any:
+        """The model that is trained: the causal LM, or an adapter's wrapper around it."""
+        return self._outermost[0]
 
     @property
     def device(self) -> torch.device:
@@ -72,6 +80,8 @@ class Scorer(nn.Module):
     ) -> Generator[None]:
         """A block in which the model reads sequences, and is refused where its own code fails.
 
+        What its modules assign meanwhile is gone afterwards.
+
         Args:
             precision: Precision in force.
             input_ids: (b, l) what is read.
@@ -87,6 +97,7 @@ class Scorer(nn.Module):
         with (
             precision.active(forward_mode=forward_mode),
             refusal_by_name(self.lm),
+            attributes_kept(self.outermost),
             blocks if plain else nullcontext(),
         ):
             yield

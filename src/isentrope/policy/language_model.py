@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from isentrope.models.architecture import text_config
 from isentrope.models.batching import PADDING, PADDING_ON_ACCELERATOR, MicroBatch
 from isentrope.models.checkpoint import load_checkpoint, tokenizer_beside
 from isentrope.models.precision import Precision
@@ -29,7 +30,8 @@ from isentrope.models.sharding import Point, layers_at
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import is_sharded
 from isentrope.policy.head import Scorer
-from isentrope.policy.own_logits import require_float64, require_own_logits
+from isentrope.policy.own_logits import require_float64
+from isentrope.policy.same_function import require_own_logits
 from isentrope.policy.theta import Theta
 from isentrope.policy.token_statistics import Scores, Softmax
 from isentrope.system.manifest import verification
@@ -107,9 +109,8 @@ class Policy(Theta):
         require_plain_weights(model)
         self.compared_derivatives: set[tuple[str, torch.dtype]] = set()
         self.scorer = Scorer(model)
-        config = self.scorer.lm.config
         self.eos_token_ids = end_tokens(eos_token_id, tokenizer, self.scorer.lm)
-        pad = padding_token(pad_token_id, tokenizer, config)
+        pad = padding_token(pad_token_id, tokenizer, text_config(self.scorer.lm))
         self.pad_token_id = pad if pad is not None else self.eos_token_id
         self.convert(self.precision)
         self.names = tuple(self.theta)
@@ -154,7 +155,13 @@ class Policy(Theta):
     @property
     def vocabulary(self) -> int:
         """Number of tokens that the policy can draw."""
-        return int(self.causal_lm.config.vocab_size)
+        return int(text_config(self.causal_lm).vocab_size)
+
+    @property
+    def context(self) -> int | None:
+        """Tokens of the longest sequence that the model reads; None where it has no limit."""
+        positions = getattr(text_config(self.causal_lm), "max_position_embeddings", None)
+        return positions if positions is not None and positions > 0 else None
 
     @property
     def softmax(self) -> Softmax:

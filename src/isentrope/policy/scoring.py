@@ -286,8 +286,7 @@ def collect_columns(
     Returns:
         (n, t, ...) float64 each, the same on every process.
     """
-    positions = getattr(policy.model.config, "max_position_embeddings", None)
-    rollouts.require_fit(policy.vocabulary, positions)
+    rollouts.require_fit(policy.vocabulary, policy.context)
     mask = rollouts.mask
     out: list[Tensor] = []
     tokens = max(1, policy.max_tokens // share)

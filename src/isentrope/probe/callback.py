@@ -234,6 +234,9 @@ class EntropyProbe(SavedFields, TrainerCallback):
     def switch_off(self, step: int, error: Exception) -> None:
         """Log once why there are no more readings; training continues unchanged."""
         self.off, self._before, self._latest = True, [], {}
+        if self._zero_step is not None:
+            self._zero_step.stop()
+            self._zero_step = None
         if self._recorder is not None:
             self._recorder.stop()
         if rank() == 0:

@@ -55,9 +55,21 @@ class ZeroStep:
         self._names = {p: name for name, p in model.named_parameters()}
         self._theta = {p: p.detach().clone() for p in self._names if p.requires_grad}
         self._parts: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
-        self._hook = zero.optimizer.register_step_pre_hook(self._keep)
+        self._failure: Exception | None = None
+        self._hook = zero.optimizer.register_step_pre_hook(self._watch)
 
-    def _keep(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def stop(self) -> None:
+        """Keep nothing of later steps."""
+        self._hook.remove()
+
+    def _watch(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Keep what a step uses; an error inside DeepSpeed's step waits until it is over."""
+        try:
+            self._keep(optimizer)
+        except Exception as error:
+            self._failure = error
+
+    def _keep(self, optimizer: torch.optim.Optimizer) -> None:
         for group in optimizer.param_groups:
             (flat,) = group["params"]
             if flat.grad is None:
@@ -72,8 +84,13 @@ class ZeroStep:
 
         Yields:
             Itself, gathered; None if DeepSpeed skipped the step (overflow).
+
+        Raises:
+            Exception: What failed while the step was kept.
         """
-        self._hook.remove()
+        self.stop()
+        if self._failure is not None:
+            raise self._failure
         groups = self._zero.optimizer.param_groups
         if any(gather(any(id(group["params"][0]) not in self._parts for group in groups))):
             yield None

@@ -4,6 +4,7 @@ One error must end it: that of a single process in a pass that all share. The ot
 exchange of a layer, and would take for it what this process exchanges next, in the trainer's pass.
 """
 
+import logging
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
@@ -12,6 +13,8 @@ from isentrope.models.architecture import UnsupportedModelError
 from isentrope.policy.derivative_guard import DerivativeError
 from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.system.processes import together
+
+log = logging.getLogger("isentrope")
 
 Hook = Callable[..., None]
 T = TypeVar("T")
@@ -35,7 +38,11 @@ def never_raising(hook: Hook) -> Hook:
         except SharedPassError:
             raise
         except Exception as error:
-            self.switch_off(state.global_step + 1, error)
+            self.off = True
+            try:
+                self.switch_off(state.global_step + 1, error)
+            except Exception:  # even what is said of the first error
+                log.warning("An observer of training is off; training continues.", exc_info=True)
 
     return guarded
 

@@ -1,5 +1,6 @@
 """Evaluation of a model in training that restores its modes, hooks and random states."""
 
+import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,8 +10,11 @@ import numpy as np
 import torch
 from peft import PeftModel
 
+from isentrope.models.module_state import attributes_kept, buffers_kept
 from isentrope.models.quantised import plain_products
 from isentrope.system.processes import world_size
+
+log = logging.getLogger("isentrope")
 
 
 def bare_model(model: Any) -> Any:
@@ -23,7 +27,12 @@ def add_to_log(trainer: Any, latest: Callable[[], dict[str, float]]) -> None:
     plain = trainer.log
 
     def log_with_more(logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        plain({**logs, **(latest() if "loss" in logs else {})}, *args, **kwargs)
+        more: dict[str, float] = {}
+        try:
+            more = latest() if "loss" in logs else more
+        except Exception:  # a line of a log ends no run
+            log.warning("Numbers of this step are not logged; training continues.", exc_info=True)
+        plain({**logs, **more}, *args, **kwargs)
 
     trainer.log = log_with_more
 
@@ -34,8 +43,8 @@ def evaluating(model: Any) -> Iterator[None]:
 
     Dropout does not act inside, and experts and 4-bit layers run by plain operations. Those hooks
     (transformers and peft each add theirs, more than once) call requires_grad_ inside the forward
-    pass, which forward mode refuses. Afterwards every module's mode, every hook and every random
-    state is restored.
+    pass, which forward mode refuses. Afterwards every module's mode, attribute and buffer, every
+    hook and every random state is restored, also where the block fails.
 
     Args:
         model: A causal LM, or a PEFT model around one.
@@ -46,15 +55,20 @@ def evaluating(model: Any) -> Iterator[None]:
     modes = {module: module.training for module in model.modules()}
     hooks = model.get_input_embeddings()._forward_hooks
     saved = dict(hooks)
-    for key, hook in saved.items():
-        if "require_grad" in getattr(hook, "__name__", ""):
-            del hooks[key]
-    model.eval()
     python, numpy_state = random.getstate(), np.random.get_state()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
+        for key, hook in saved.items():
+            if "require_grad" in getattr(hook, "__name__", ""):
+                del hooks[key]
+        model.eval()
         base = model.get_base_model() if isinstance(model, PeftModel) else model
-        with plain_products(base), torch.random.fork_rng(devices):
+        with (
+            attributes_kept(model),
+            buffers_kept(model),
+            plain_products(base),
+            torch.random.fork_rng(devices),
+        ):
             yield
     finally:
         random.setstate(python)

@@ -21,6 +21,8 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from isentrope.models.architecture import refusal_by_name
 from isentrope.models.attention import attention_in_blocks
+from isentrope.models.module_state import attributes_kept
+from isentrope.models.precision import own_forward
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, require_room
@@ -272,7 +274,9 @@ def _generate(
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         policy.precision.active(),
         torch.no_grad(),
+        own_forward(model),
         refusal_by_name(model),
+        attributes_kept(model),
         draw.after_prompts,  # later each query is alone
     ):
         draw.after_prompts.enter_context(attention_in_blocks(model, input_ids))

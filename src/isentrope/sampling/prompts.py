@@ -168,7 +168,7 @@ def require_room(policy: Policy, prompts: Iterable[Prompt], max_new_tokens: int)
     """Refuse prompts that leave no room for their response in the model's context.
 
     Args:
-        policy: Gives the model's `max_position_embeddings`.
+        policy: Gives the model's longest sequence.
         prompts: Encoded prompts.
         max_new_tokens: Longest response in tokens, >= 1.
 
@@ -177,7 +177,7 @@ def require_room(policy: Policy, prompts: Iterable[Prompt], max_new_tokens: int)
     """
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}.")
-    context = getattr(policy.model.config, "max_position_embeddings", None)
+    context = policy.context
     for prompt in prompts:
         length = len(prompt.token_ids or ())
         if context is not None and length + max_new_tokens > context:

@@ -62,8 +62,7 @@ def encode_demonstrations(
             "The model has no token that ends a response, so it could not learn to stop: set "
             "eos_token in its tokenizer_config.json."
         )
-    context = getattr(policy.model.config, "max_position_embeddings", None)
-    limits = (max_length, "fine_tuning.max_length"), (context, "positions of the model")
+    limits = (max_length, "fine_tuning.max_length"), (policy.context, "positions of the model")
     rollouts = demonstration_rollouts(policy, list(demonstrations))
     rows: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
     pairs = zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)

@@ -273,8 +273,7 @@ def read_rollouts(
         rollouts = Rollouts.load(path)
     with reading(path, "Give a batch that this model could have drawn."):
         vocabulary = policy.model.get_input_embeddings().weight.shape[0]
-        positions = getattr(policy.model.config, "max_position_embeddings", None)
-        rollouts.require_fit(vocabulary, positions)
+        rollouts.require_fit(vocabulary, policy.context)
     return rollouts
 
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from isentrope.config.estimator import AnyObjective, EstimatorConfig
 from isentrope.config.io import load_config
+from isentrope.models.architecture import text_config
 from isentrope.models.requirements import dropout_rates
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
@@ -203,7 +204,7 @@ def training_dropout(model: nn.Module, arguments: Mapping[str, Any]) -> dict[str
 
 def balancing_weight(model: Any, arguments: Mapping[str, Any]) -> float:
     """The weight of the load-balancing loss of a mixture of experts; 0 where there is none."""
-    config = model.config.get_text_config()
+    config = text_config(model)
     if not hasattr(config, "output_router_logits"):
         return 0.0
     given = arguments.get("router_aux_loss_coef")

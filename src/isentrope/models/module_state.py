@@ -1,0 +1,130 @@
+"""What modules hold beside their weights, put back after passes of this library.
+
+A module may assign in its forward pass: a cache of rotary angles, a counter, indices moved to a
+device. In a pass of forward mode what it assigns has a tangent, and outside of the pass nothing
+can be done with it, saving the model included. So attributes and buffers are put back after each
+pass, whether or not it succeeds, and in training the values of buffers too.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isentrope.nouns.vectors import is_sharded
+
+_OF_TORCH = frozenset(vars(nn.Module()))
+"""What every module has: its mode, hooks, parameters, buffers and parts."""
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+
+_NO_STATE = (type, FunctionType, MethodType, ModuleType, nn.Module, Tensor, torch.dtype)
+
+Saved = list[tuple[Any, Any]]
+"""Containers, each with a copy of what it held."""
+
+
+@contextmanager
+def attributes_kept(model: nn.Module) -> Generator[None]:
+    """A block after which modules have the attributes, buffers and parts that they had before.
+
+    Lists, dictionaries, sets and objects of the model's own code that they hold are put back as
+    well. Tensors are not copied.
+
+    Args:
+        model: Any model.
+
+    Yields:
+        Nothing.
+    """
+    saved = _contents(model)
+    try:
+        yield
+    finally:
+        for container, content in saved:
+            _put_back(container, content)
+
+
+@contextmanager
+def buffers_kept(model: nn.Module) -> Generator[None]:
+    """A block after which buffers have the values that they had before.
+
+    Args:
+        model: Any model.
+
+    Yields:
+        Nothing.
+    """
+    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, values in kept:
+                if buffer.shape == values.shape and not torch.equal(buffer, values):
+                    buffer.copy_(values)
+
+
+def _contents(model: nn.Module) -> Saved:
+    """Every container that modules hold, each once, with a shallow copy."""
+    packages = {type(module).__module__.partition(".")[0] for module in model.modules()}
+    packages = packages - {"torch"} | {"types"}
+    saved: Saved = []
+    seen: set[int] = set()
+    unread: list[Any] = []
+    for module in model.modules():
+        attributes = {k: x for k, x in vars(module).items() if k not in _OF_TORCH}
+        saved.append((module, attributes))
+        unread += attributes.values()
+        tables: list[dict[str, Any]] = [vars(module)[name] for name in _TABLES]
+        # FSDP replaces the parameters of a layer itself, when it gathers and when it drops them
+        saved += [(x, dict(x)) for x in tables if not any(map(is_sharded, x.values()))]
+    while unread:
+        container = unread.pop()
+        if id(container) in seen or isinstance(container, _NO_STATE):
+            continue
+        content = _content(container, packages)
+        if content is None:
+            continue
+        seen.add(id(container))
+        if not isinstance(container, tuple):
+            saved.append((container, content))
+        unread += content.values() if isinstance(content, dict) else content
+    return saved
+
+
+def _content(container: Any, packages: set[str]) -> Any:
+    """A shallow copy of what a container holds; None of what is no container."""
+    if isinstance(container, dict):
+        return dict(container)
+    if isinstance(container, (list, set, tuple)):
+        return list(container)
+    own = type(container).__module__.partition(".")[0] in packages
+    return dict(vars(container)) if own and hasattr(container, "__dict__") else None
+
+
+def _put_back(container: Any, content: Any) -> None:
+    """Give a container what it held, where it holds something else."""
+    if isinstance(container, (dict, nn.Module)) or isinstance(content, dict):
+        table: dict[str, Any] = container if isinstance(container, dict) else vars(container)
+        free = _OF_TORCH if isinstance(container, nn.Module) else frozenset[str]()
+        for key in [k for k in table if k not in content and k not in free]:
+            del table[key]
+        if any(key not in table or table[key] is not x for key, x in content.items()):
+            table.update(content)
+    elif isinstance(container, set):
+        if container != set(content):
+            container.clear()
+            container.update(content)
+    elif len(container) != len(content) or any(map(_other, container, content)):
+        container[:] = content
+
+
+def _other(one: Any, other: Any) -> bool:
+    return one is not other
