@@ -1,5 +1,7 @@
 """The policy that is scored is the model that is trained; each way to differ is refused by name."""
 
+import copy
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -32,7 +34,7 @@ def test_an_adapter_that_acts_in_the_wrapper_alone_is_refused_wherever_it_comes_
 ):
     base = small_policy()
     save_base_model(base, tmp_path / "base")
-    model = get_peft_model(base.model, ALORA).eval()
+    model = get_peft_model(base.model, copy.deepcopy(ALORA)).eval()
     model.save_pretrained(tmp_path / "adapter")
     text = r"adapter \(aLoRA, .*\) changes no score .* \(0 nats\)"
     with pytest.raises(UnsupportedModelError, match=text):
@@ -40,7 +42,7 @@ def test_an_adapter_that_acts_in_the_wrapper_alone_is_refused_wherever_it_comes_
     with pytest.raises(UnsupportedModelError, match=text):
         ise.Policy.from_checkpoint(tmp_path / "adapter", base_model=tmp_path / "base")
     probe = ise.EntropyProbe(["1+2="], every=1, size=2)
-    trained(tmp_path / "run", None, ALORA, 1, probe)
+    trained(tmp_path / "run", None, copy.deepcopy(ALORA), 1, probe)
     assert probe.off
     assert "changes no score" in caplog.text
 

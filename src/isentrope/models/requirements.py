@@ -12,6 +12,7 @@ from typing import Any, cast
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
+from isentrope.models.architecture import text_config
 from isentrope.nouns.vectors import first_false, local_part
 
 
@@ -35,7 +36,8 @@ def end_tokens(chosen: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> t
     if chosen is not None:
         named = [chosen]
     elif named == [None, None]:
-        named = [getattr(lm.config, "eos_token_id", None)]
+        configs = lm.config, text_config(lm)
+        named = [getattr(config, "eos_token_id", None) for config in configs]
     ends: list[int] = []
     for value in named:
         if value is not None:

@@ -38,7 +38,7 @@ def encode_texts(
 
 
 def _require_encodable(policy: Policy, text: str, name: str) -> None:
-    positions = getattr(policy.model.config, "max_position_embeddings", None)
+    positions = policy.context
     if positions is None or len(text) <= _SHORT * positions:
         return
     longest = max(map(len, policy.tokenizer.get_vocab()))
