@@ -41,7 +41,6 @@ trainer = GRPOTrainer(
         learning_rate=2e-3,
         logging_steps=1,
         save_strategy="no",
-        bf16=False,
         use_cpu=True,
         disable_tqdm=True,
         report_to="tensorboard",  # or wandb, trackio, mlflow: the same keys
