@@ -129,7 +129,7 @@ def test_what_cannot_be_read_under_deepspeed_is_refused(stage, config, said):
 
 
 def test_moving_parts_of_a_step_that_was_skipped_are_none():
-    assert moving_parts(None, None, None) == ({}, 0.0)
+    assert moving_parts(None, None, None)[:2] == ({}, 0.0)
 
 
 def run(folder, case, *alone):

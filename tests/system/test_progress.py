@@ -73,5 +73,5 @@ def test_where_nobody_looks_steps_are_logged_with_everything(caplog):
     Progress(Console(file=io.StringIO())).training(3)(METRICS | {"step": 1})
     (line,) = caplog.messages
     assert line == (
-        "step 1/3 · reward 0.500 · entropy 2.888 · δH₁ -8.9e-05 ± 5e-05 (step 1) · 12345 tokens/s"
+        "step 1/3 · reward 0.500 · entropy 2.888 · ηδH₁ -8.9e-05 ± 5e-05 (step 1) · 12345 tokens/s"
     )

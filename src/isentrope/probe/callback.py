@@ -68,7 +68,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
         kept: The gradient of the last reading; none without `log_every`.
     """
 
-    SAVED = ("_first_order", "_change")
+    SAVED = ("_first_order", "_change", "_postponed")
 
     def __init__(
         self,
@@ -84,7 +84,8 @@ class EntropyProbe(SavedFields, TrainerCallback):
 
         Args:
             prompts: Held-out prompts; the run must not train on them.
-            every: Steps from one reading to the next; the first step has one.
+            every: Steps from one reading to the next; the first step has one. A reading that a
+                step cannot have is taken at the next step that can.
             size: Prompts per reading, drawn with replacement, one response each.
             record: Also write the step taken from each checkpoint that the trainer saves into its
                 `next_update/`, which `objective="recorded"` replays; it needs `attach`.
@@ -102,6 +103,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
         self._record, self._control = record, control
         self._recorder: StepRecorder | None = None
         self.off = False
+        self._postponed = False  # whether a reading was due that the last step could not have
         ema_decay = options.ema_decay
         self.kept = KeptGradient(options.log_every, ema_decay)
         self._first_order, self._change = RunningMean(ema_decay), RunningMean(ema_decay)
@@ -141,6 +143,10 @@ class EntropyProbe(SavedFields, TrainerCallback):
     def latest(self) -> dict[str, float]:
         """Flat numbers of the step just taken; empty if it was not probed."""
         return dict(self._latest)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a saved state; one of an earlier version has no postponed reading."""
+        super().load_state_dict({"postponed": False, **state})
 
     def tensors(self) -> dict[str, Tensor]:
         """The gradient that is kept, saved with the state; empty if there is none."""
@@ -187,13 +193,14 @@ class EntropyProbe(SavedFields, TrainerCallback):
             live = partial(self._live_policy, temperature, model, tokenizer)
             policy = on_every_process(is_spread(model), live)
             how = optimizer, self._control, options.preconditioning
-            components, eta = together(lambda: moving_parts(policy, *how))
+            components, eta, why = together(lambda: moving_parts(policy, *how))
             if not components:
-                log.warning("Step %d moves nothing, or no finite way is known: skipped.", step)
+                self._postpone(state.global_step, why)
                 return
             self._latest = self.kept.predict(step, components, eta)
-            if state.global_step % self._every:
+            if not self._reads(state.global_step):
                 return
+            self._postponed = False
             drawn = self._draw(policy, step, 0, length)
             E = together(lambda: with_rewards(drawn, options.reward) if options.reward else drawn)
             samples = [look_ahead(policy, E, components, eta, options)]
@@ -228,8 +235,21 @@ class EntropyProbe(SavedFields, TrainerCallback):
                 mean.update(estimate.value, estimate.se)
                 self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
 
-    def _due(self, step: int) -> bool:
-        return step % self._every == 0 or self.kept.due(step)
+    def _reads(self, taken: int) -> bool:
+        """Whether the step after so many steps has a reading."""
+        return self._postponed or taken % self._every == 0
+
+    def _due(self, taken: int) -> bool:
+        return self._reads(taken) or self.kept.due(taken)
+
+    def _postpone(self, taken: int, why: str) -> None:
+        """Take the reading that a step cannot have at the next step that can, and say so once."""
+        if not self._reads(taken):
+            log.warning("Step %d has no prediction: %s.", taken + 1, why)
+        elif not self._postponed:
+            self._postponed = True
+            words = "The entropy probe cannot read step %d: %s. It reads the next step that it can."
+            log.warning(words, taken + 1, why)
 
     def switch_off(self, step: int, error: Exception) -> None:
         """Log once why there are no more readings; training continues unchanged."""

@@ -26,6 +26,8 @@ from isentrope.update.optimizer_rules import Preconditioning
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import follow_rule
 
+NO_MOMENTS = "the optimizer has no second moments before its first step"
+
 
 def zero_optimizer(optimizer: Any) -> Any:
     """DeepSpeed's optimizer of stage 1 or 2, given itself or in accelerate's wrapper; else None."""
@@ -155,17 +157,18 @@ class ComingStep:
     """The step of the optimizer with the present gradient.
 
     Attributes:
-        components: "momentum", "decay" and "gradient" of v; empty if the gradient is not finite,
-            or P is to have second moments that are not there yet.
+        components: "momentum", "decay" and "gradient" of v; empty if the step is not known.
         preconditioner: P, of the gradient as it is in .grad, clipping done.
         learning_rate: η.
         first: Whether P has second moments of this gradient alone.
+        unknown: Why the step is not known; empty if it is.
     """
 
     components: dict[str, Vector]
     preconditioner: Vector
     learning_rate: float
     first: bool = False
+    unknown: str = ""
 
     @property
     def direction(self) -> Vector:
@@ -204,9 +207,13 @@ def coming_step(
             )
         whole[n] = gradient.double()
     fresh = state.rule != "sgd" and not all(state.moments.values())
-    unknown = fresh and preconditioning == "previous_step"
-    if unknown or not all(read_numbers(g.isfinite().all() for g in whole.values())):
-        return ComingStep({}, {}, state.learning_rate)
+    unknown = ""
+    if fresh and preconditioning == "previous_step":
+        unknown = NO_MOMENTS
+    elif not all(read_numbers(g.isfinite().all() for g in whole.values())):
+        unknown = "its gradient is not finite"
+    if unknown:
+        return ComingStep({}, {}, state.learning_rate, unknown=unknown)
     parts = follow_rule(policy, state, whole, preconditioning=preconditioning)
     return ComingStep(*parts, state.learning_rate, fresh)
 
@@ -216,7 +223,7 @@ def moving_parts(
     optimizer: Any,
     control: Any,
     preconditioning: Preconditioning = "this_step",
-) -> tuple[dict[str, Vector], float]:
+) -> tuple[dict[str, Vector], float, str]:
     """Parts of the coming step that are not zero, a control's among them, and η.
 
     Args:
@@ -227,20 +234,25 @@ def moving_parts(
         preconditioning: As in `coming_step`.
 
     Returns:
-        Part by name, none if `coming_step` has none; and the learning rate.
+        Part by name; the learning rate; and why there are no parts, empty if there are some.
     """
     if optimizer is None:
-        return {}, 0.0
+        return {}, 0.0, "DeepSpeed skipped it (its gradient is not finite)"
     coming = coming_step(policy, optimizer, preconditioning)
     parts, eta = dict(coming.components), coming.learning_rate
-    if parts and isinstance(optimizer, ZeroStep):
+    if coming.unknown:
+        return {}, eta, coming.unknown
+    if eta == 0:
+        return {}, eta, "its learning rate is 0"
+    if isinstance(optimizer, ZeroStep):
         as_taken = preconditioning == "this_step"
         v = (coming if as_taken else coming_step(policy, optimizer)).direction
         parts["rounding"] = optimizer.rounding(policy, v, eta)
-    if parts and control is not None and control.component is not None:
+    if control is not None and control.component is not None:
         parts["control"] = control.component
     parts = {name: part for name, part in parts.items() if part}
     moves = read_numbers(
         torch.stack([x.any() for x in part.values()]).any() for part in parts.values()
     )
-    return {n: part for (n, part), moved in zip(parts.items(), moves, strict=True) if moved}, eta
+    moving = {n: part for (n, part), moved in zip(parts.items(), moves, strict=True) if moved}
+    return moving, eta, "" if moving else "it moves no parameter"

@@ -113,7 +113,7 @@ def read(step: int, before: ScoredBefore, after: Scores) -> ProbeReading:
 
     def share(row: int, unit: str, sign: Sign = "none") -> Estimate:
         options = {"sign": sign, "unit": unit, "confidence": 0.95, **base.options(f.method)}
-        return ratio_of(result, row, 2, name="δH₁", **options)
+        return ratio_of(result, row, 2, name="ηδH₁", **options)
 
     curved = len(sample.series) > 2
     return ProbeReading(

@@ -92,7 +92,7 @@ class Progress:
             yield report
 
     def training(self, steps: int) -> Callable[[dict[str, float]], None]:
-        """A line for a training run: reward, entropy, δH₁ of the last reading, tokens per second.
+        """A line for a training run: reward, entropy, ηδH₁ of the last reading, tokens per second.
 
         Returns:
             Called with the metrics of each step.
@@ -103,7 +103,7 @@ class Progress:
             nonlocal reading
             if "probe/first_order" in metrics:
                 reading = (
-                    "δH₁ {probe/first_order:+.1e} ± {probe/first_order_se:.0e} (step {step:.0f})"
+                    "ηδH₁ {probe/first_order:+.1e} ± {probe/first_order_se:.0e} (step {step:.0f})"
                 ).format(**metrics)
             parts = "reward {reward:.3f}", "entropy {entropy:.3f}", reading
             speed = "{tokens_per_second:.0f} tokens/s"
