@@ -19,8 +19,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
 
-from isentrope.checks.draws import tail_places
 from isentrope.models.precision import Precision
+from isentrope.policy.tails import tail_places
 from tests import cases
 
 VOCABULARY, LENGTH, EOS = 5, 4, 0

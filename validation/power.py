@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from isentrope.estimators.identities import P_LIMIT, Z_LIMIT
-from isentrope.estimators.sampler_match import TOLERANCE
+from isentrope.policy.record_causes import TOLERANCE
 from validation.enumerated import EOS, LENGTHS, POLICIES, Enumerated, adapter, logits, seen
 
 SIZES = (64, 256, 1024)

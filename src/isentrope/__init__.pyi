@@ -6,6 +6,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.models.precision import Precision
 from isentrope.policy.token_statistics import Scores
 from isentrope.policy.scoring import score
+from isentrope.policy.sampler_record import LogprobCheck, check_logprobs
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.sampling.generate import sample
 from isentrope.sampling.prompts import Prompt
@@ -68,6 +69,7 @@ __all__ = [
     "GradientOptions",
     "Influence",
     "InfluenceOptions",
+    "LogprobCheck",
     "NoiseScale",
     "Policy",
     "Precision",
@@ -80,6 +82,7 @@ __all__ = [
     "Task",
     "__version__",
     "audit",
+    "check_logprobs",
     "entropy",
     "entropy_change",
     "entropy_gradient",

@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 
-from isentrope.checks.draws import SETTINGS, count_draws, tail_places
+from isentrope.checks.draws import count_draws
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
+from isentrope.policy.tails import SETTINGS, tail_places
 from tests import cases
 
 

@@ -4,9 +4,11 @@ import math
 import pytest
 import torch
 
+import isentrope as ise
 from isentrope.checks import check_sampler
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.sampler_match import match_sampler, noise_of
+from isentrope.policy.at_temperature import logprobs_at
 from isentrope.policy.chi_square import RowSampler
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
@@ -54,7 +56,7 @@ def test_measure_and_check_agree_that_an_unknown_sampler_leaves_no_interval(caus
     sweep = entropy_change(policy, batch, v, [1e-4])
     for found in (sweep.entropy, sweep.first_order, sweep.points[0].change):
         assert math.isnan(found.ci_low)
-        assert any("no temperature explains it" in x for x in found.warnings)
+        assert any("draws at another temperature explain it" in x for x in found.warnings)
     agreement = next(f for f in check_sampler(policy, batch, v) if f.name == "sampler = scorer")
     assert agreement.passed is False
 
@@ -115,3 +117,13 @@ def test_a_known_temperature_is_judged_over_the_vocabulary():
     assert sweeps[0].sample.sampler.temperature == pytest.approx(0.95, abs=1e-3)
     assert cases.array_sample().sampler is None
     assert "drawn at temperature 0.95" in sweeps[0].entropy.warnings[0]
+
+
+def test_raw_values_of_draws_below_temperature_1_leave_no_interval():
+    """They are those of temperature 1, and the responses are not."""
+    policy = cases.policy("qwen2", 40, temperature=0.6)
+    batch = ise.sample(policy, [[1, 2], [3]], 64, max_new_tokens=12, seed=0)
+    raw = batch.with_columns(sampler_logprobs=batch.ragged(logprobs_at(policy, batch, 1.0)))
+    assert math.isfinite(ise.entropy(policy, batch).ci_low)
+    assert math.isnan(ise.entropy(policy, raw).ci_low)
+    assert match_sampler(policy, raw, score(policy, raw)).sampler is None

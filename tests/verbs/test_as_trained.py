@@ -13,7 +13,9 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.results.verbs import INFLUENCE
+from isentrope.sampling.generate import sample
 from isentrope.trainers.as_trained import Origin, refuse
+from isentrope.verbs.check import check
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.measure import EntropyMeasurements, measure
 from tests.tiny_checkpoint import settings
@@ -337,12 +339,47 @@ def stale(tiny, tmp_path):
     return made
 
 
-def test_a_batch_of_another_policy_is_refused_and_off_policy_is_the_way_out(tiny, stale):
-    overrides = stale(temperature=0.5)
-    with pytest.raises(ValueError, match=r"estimator\.off_policy: true"):
+@pytest.fixture
+def earlier(tiny, tmp_path):
+    """Draws of an earlier policy with their log-probabilities, and settings that measure them."""
+    policy = Policy.from_checkpoint(tiny / "step_4")
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for x in policy.theta.values():
+            x.add_(0.2 * torch.randn(x.shape, generator=generator))
+    U = sample(policy, [[3], [4], [5], [6]], 32, max_new_tokens=8, seed=0)
+    U = U.with_columns(advantages=[1.0, -1.0] * 16)
+
+    def made(record):
+        kept = [record(x) for x in U.sampler_logprobs]
+        U.with_columns(sampler_logprobs=kept).save(tmp_path / "U.parquet")
+        quick = ["estimator.eta_list=[1e-3]", "estimator.order=1"]
+        return [f"batch_config.U_file={tmp_path / 'U.parquet'}", *quick]
+
+    return made
+
+
+def test_a_batch_of_another_policy_is_refused_and_off_policy_is_the_way_out(
+    tiny, earlier, tmp_path
+):
+    overrides = [*earlier(lambda x: x), f"output.directory={tmp_path / 'run'}"]
+    with pytest.raises(ValueError, match=r"off_policy: true weights its tokens by this record"):
         measure(load_config(settings(tiny), overrides))
     run = measure(load_config(settings(tiny), [*overrides, "estimator.off_policy=true"]))
     assert run.results[0].step.gradient_norm > 0
+
+
+@pytest.mark.parametrize("off_policy", ["true", "false"])
+def test_a_record_that_cannot_be_of_the_batch_leaves_no_step(tiny, earlier, tmp_path, off_policy):
+    where = f"output.directory={tmp_path / 'run'}"
+    overrides = [*earlier(lambda x: x - 1.5), where, f"estimator.off_policy={off_policy}"]
+    with pytest.raises(ValueError, match="where draws of any policy have 1") as caught:
+        measure(load_config(settings(tiny), overrides))
+    assert "ignore_training_settings" not in str(caught.value)
+    assert not list((tmp_path / "run").rglob("results.json"))
+    findings = check(load_config(settings(tiny), overrides))["step_4"]
+    failed = [f for f in findings if f.passed is False and "any policy" in f.detail]
+    assert [f.name for f in failed] == ["U is a draw of the policy"]
 
 
 def test_off_policy_where_nothing_is_stale_changes_nothing(tiny, stale, tmp_path):

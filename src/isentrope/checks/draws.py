@@ -21,20 +21,7 @@ from isentrope.models.batching import MicroBatch, micro_batches
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import smaller_where_memory_is_short
-
-LOGITS_SORTED = 2**21
-"""Largest number of logits sorted at once."""
-
-_USUAL_K = (20, 40, 50, 100, 200, 500, 1000)
-_USUAL_P = (*(j / 20 for j in range(1, 20)), 0.98, 0.99)
-SETTINGS: dict[str, tuple[float, ...]] = {
-    "top_k": tuple(
-        sorted({*range(1, 17), *(int(2 ** (j / 4)) for j in range(17, 77)), *_USUAL_K, 2**30})
-    ),
-    "top_p": tuple(sorted({*_USUAL_P, *(1 - 10 ** (-j / 10) for j in range(9, 61)), 1.0})),
-    "min_p": tuple(sorted({*(10 ** (-j / 10) for j in range(61)), 0.05, 0.02, 0.0}, reverse=True)),
-}
-"""Settings of each filter, the strictest first and "no filter" last."""
+from isentrope.policy.tails import LOGITS_SORTED, SETTINGS, tail_places
 
 
 @dataclass(frozen=True)
@@ -139,30 +126,3 @@ def _of_tokens(policy: Policy, batch: MicroBatch, rows: Tensor, logits: Tensor) 
     masses = [within.sum(0) for within, _ in tails]
     furthest = torch.stack([strictest.max().double() for _, strictest in tails])
     return torch.cat([events.flatten(), *masses, furthest]).cpu()
-
-
-def tail_places(p: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """The position of each drawn token in the tail, by the settings of each filter.
-
-    Args:
-        p: (m, v) probabilities.
-        targets: (m,) int64, the tokens drawn.
-
-    Returns:
-        For top_k, top_p and min_p: (m, settings) float64 log of the mass that each setting keeps,
-        and (m,) int64 index of the strictest setting that keeps the token.
-    """
-    p, order = p.sort(dim=1, descending=True, stable=True)
-    place = (order == targets[:, None]).int().argmax(1)  # (m,) rank from 0
-    total, size = p.cumsum(1), p.shape[1]
-    k, mass, ratio = (p.new_tensor(settings).expand(len(p), -1) for settings in SETTINGS.values())
-    before = torch.nn.functional.pad(total[:, :-1], (1, 0))
-    top_p = torch.searchsorted(before, mass.contiguous())  # kept if the mass before it is below
-    top_p[:, -1] = size
-    min_p = torch.searchsorted(-p, -p[:, :1] * ratio, right=True)
-    tails = []
-    for kept in (k.long().clamp_max(size), top_p, min_p):
-        # (m, settings) number of tokens that each setting keeps, the likeliest first
-        within = total.gather(1, kept - 1).clamp(max=1).masked_fill(kept == size, 1)
-        tails.append((within.double().log(), (place[:, None] >= kept).sum(1)))
-    return tails

@@ -22,14 +22,14 @@ from isentrope.estimators.identities import (
     martingale_z,
     p_value,
     score_identity_z,
-    studentised,
 )
 from isentrope.estimators.sample import ScoredBatch, score_batch
-from isentrope.estimators.sampler_match import SamplerMatch, at_temperature, root_mean_square
+from isentrope.estimators.sampler_match import SamplerMatch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
-from isentrope.policy.scoring import score
+from isentrope.policy.ratio_test import ratio_test
+from isentrope.policy.record_causes import Record, cause_of, root_mean_square
 
 SURPRISAL, SCORE, EOS = "E[surprisal] = E[H]", "E[Σ ∂s] = 0", "EOS as often as the policy's"
 REPETITIONS, FILTERS = "repetitions as often as the policy's", "no filter on the tail"
@@ -171,24 +171,9 @@ def _diagnosis(policy: Policy, rollouts: Rollouts, sample: ScoredBatch, match: S
             "`measure` prints intervals, with a warning. If the sampler should be the scorer, load "
             "the same checkpoint in the same precision in both."
         )
-    if match.sampler is not None:
-        temperature = match.sampler.temperature
-        if _fits(policy, rollouts, policy.temperature) > _fits(policy, rollouts, temperature):
-            return (
-                f"The sampler's log-probabilities are those of temperature {temperature:.3g}, but "
-                f"the responses are not: they fit the scorer's {policy.temperature:g}. "
-                f"{KEEP_LOGPROBS}"
-            )
-        return (
-            f"The sampler's log-probabilities are those of temperature {temperature:.3g}, "
-            f"the scorer is at {policy.temperature:g}: score at the temperature of the sampler."
-        )
-    if float(gap[mask].min()) > -1e-6:
-        return (
-            "The sampler's log-probabilities are never below the scorer's: a filter (top_k, top_p "
-            "or min_p) renormalised them. Sample with top_k=0 and top_p=1; generate defaults to "
-            "top_k=50."
-        )
+    cause = cause_of(Record(policy, rollouts, sample.series[0], ratio_test(-gap[mask])))
+    if cause is not None and cause.fault != "other":
+        return f"{cause.words[0].upper()}{cause.words[1:]}."
     lengths = torch.tensor([len(p) for p in rollouts.prompt_ids])
     padded = lengths < lengths.max()
     inside, outside = (root_mean_square(gap[rows][mask[rows]]) for rows in (padded, ~padded))
@@ -202,12 +187,3 @@ def _diagnosis(policy: Policy, rollouts: Rollouts, sample: ScoredBatch, match: S
         "checkpoint in both, or keep the sampler's log-probabilities in the batch and trust them "
         "only if it was a rounding difference."
     )
-
-
-def _fits(policy: Policy, rollouts: Rollouts, temperature: float) -> bool:
-    """Whether the responses can be draws of the policy at another temperature."""
-    with at_temperature(policy, temperature):
-        scores = score(policy, rollouts, variances=True)
-    assert scores.variances is not None
-    z = studentised(scores.logprobs + scores.entropies, scores.variances)
-    return identities_verdict(p_value(z)) == "sound"

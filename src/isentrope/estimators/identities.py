@@ -45,10 +45,10 @@ from torch import Tensor
 
 from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.estimators.sample import ScoredBatch
-from isentrope.estimators.sampler_match import root_mean_square
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm
 from isentrope.policy.language_model import Policy
+from isentrope.policy.record_causes import root_mean_square
 from isentrope.policy.scoring import score
 from isentrope.policy.token_statistics import Scores
 

@@ -19,16 +19,12 @@ from torch import Tensor
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.functional import EstimatorOptions, Functionals, along
 from isentrope.estimators.importance import OTHERWISE, PER_TOKEN_PREFIX, Trust, diagnose
-from isentrope.estimators.sampler_match import (
-    TOLERANCE,
-    SamplerMatch,
-    match_sampler,
-    root_mean_square,
-)
+from isentrope.estimators.sampler_match import SamplerMatch, match_sampler
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.chi_square import Divergence, RowSampler, divergence_at_theta
 from isentrope.policy.language_model import Policy
+from isentrope.policy.record_causes import TOLERANCE, root_mean_square
 from isentrope.policy.scoring import FEATURES, score, score_along
 from isentrope.policy.token_statistics import Scores
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import pandas as pd
 import torch
 
-from isentrope.estimators.sampler_match import at_temperature
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.at_temperature import at_temperature
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
 from isentrope.sampling.batches import with_rewards

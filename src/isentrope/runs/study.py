@@ -213,7 +213,8 @@ def require_one_contract(checkpoints: Sequence[Checkpoint]) -> None:
                 raise ValueError(
                     f"The checkpoints {first} and {path} are of runs that trained differently: "
                     f"{key} was {settings[key]!r} and {own[key]!r}. Measure them in studies of "
-                    "their own, each with its own --out, or set checkpoint.allow_mixed=true."
+                    "their own, each with its own --out, or set checkpoint.allow_mixed=true, which "
+                    "puts steps of unlike training into one table."
                 )
 
 

@@ -38,7 +38,11 @@ NOT_VERIFIED = (
 )
 """The warning of results that were made without verification."""
 
-_CURE = "restore it, or read the folder as it is with --no-verify (verify=False in Python)"
+_UNVERIFIED = (
+    "read the folder with --no-verify (verify=False in Python), which believes whatever its files "
+    "hold now"
+)
+_CURE = f"restore it, or {_UNVERIFIED}"
 _LARGEST = 64 * 2**20
 _OURS = ("contract.json", "results.json", "metrics.json", "update.json")
 """Names that isentrope gives; few folders of other tools have one of them."""
@@ -101,8 +105,8 @@ def verify(folder: str | Path) -> str | None:
     for file in files_below(folder):
         if file.relative_to(folder).as_posix() not in listed:
             raise FileError(
-                f"{file} was added after {folder} was written: move it elsewhere, or read the "
-                "folder as it is with --no-verify (verify=False in Python).",
+                f"{file} was added after {folder} was written: move it elsewhere, or "
+                f"{_UNVERIFIED}.",
             )
     return sha256([manifest_text(listed).encode()])
 

@@ -27,6 +27,8 @@ from isentrope.trainers.settings import (
 from isentrope.trainers.step import Use
 from isentrope.update.objective import ADVANTAGES_OF, RECORDED, SFT
 
+SAMPLER_RECORD = "sampler_logprobs"
+"""Name of the obstacle of a record that cannot be that of U, which no setting allows."""
 ASSUMED = "assumed"
 OURS = ("configuration", "default", ASSUMED)
 """Sources that are not a file of the checkpoint."""
@@ -167,11 +169,14 @@ def refuse(obstacles: Iterable[Obstacle], ignored: Iterable[str], what: str) -> 
     left = [o for o in obstacles if o.name not in set(ignored)]
     if not left:
         return
-    names = ", ".join(dict.fromkeys(o.name for o in left))
+    names = ", ".join(dict.fromkeys(o.name for o in left if o.name != SAMPLER_RECORD))
+    way_out = (
+        f", or list it (estimator.ignore_training_settings: [{names}]) to measure another step "
+        "than training's: the result then says that it differs in this"
+    )
     raise ValueError(
         f"The step would not be the one that training takes from {what}: "
-        f"{'; '.join(o.words for o in left)}. Change that, or list it (estimator."
-        f"ignore_training_settings: [{names}]) to measure another step than training's."
+        f"{'; '.join(o.words for o in left)}. Change that{way_out if names else ''}."
     )
 
 

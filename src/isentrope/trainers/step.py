@@ -77,7 +77,10 @@ class TrainerStep:
     def stale_remedy(self) -> str:
         """What to do about a stale batch."""
         if self.weights_known:
-            return ": set estimator.off_policy: true for such a batch"
+            return (
+                ": set estimator.off_policy: true for such a batch, whose sampler's record is then "
+                "believed as far as it can be tested"
+            )
         return (
             ": their weights are not computed here for this loss, so record the step "
             "(EntropyProbe(..., record=True), objective recorded)"

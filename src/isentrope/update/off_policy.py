@@ -23,6 +23,7 @@ from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from isentrope.policy.sampler_record import check_scored, require_possible
 from isentrope.policy.scoring import score
 from isentrope.update.objective import token_weights
 
@@ -30,11 +31,6 @@ Clip = tuple[float, float]
 
 CLIPPED = ("dr_grpo", "dr_grpo_longest", "grpo", "rloo", "dapo", "bnpo", "cispo")
 """Objectives whose stale weights are known, by token-level ratios."""
-
-SAMPLER_ROUNDING = 1e-3
-"""Root mean square of log π(θ)/π(sampler) per token, nats, that float32 explains."""
-OTHER_SAMPLER = 0.1
-"""The same, that a sampler in bfloat16 explains."""
 
 
 @dataclass(frozen=True)
@@ -110,18 +106,18 @@ def importance_ratios(
         Ratios and clipped tokens.
 
     Raises:
-        ValueError: If advantages or the sampler's log-probabilities are missing, or a ratio is not
-            finite.
+        ValueError: If advantages or the sampler's log-probabilities are missing, or these cannot be
+            those of the responses.
     """
     if rollouts.advantages is None:
         raise ValueError("The rollouts have no advantages, whose sign decides what is clipped.")
-    log_ratios, mask = _log_ratios(policy, rollouts)
-    ratios = log_ratios.exp()
-    if not bool(ratios.isfinite().all()):
-        raise ValueError(
-            f"{int((~ratios.isfinite()).sum())} importance ratios are not finite: the sampler's "
-            "log-probabilities are not those of these responses."
-        )
+    require_possible(rollouts)
+    scores = score(policy, rollouts)
+    record = check_scored(policy, rollouts, scores)
+    if record.fault is not None:
+        raise ValueError(f"A stale batch is weighted by its sampler's record. {record.sentence}")
+    mask = scores.mask
+    ratios = (scores.logprobs - rollouts.padded("sampler_logprobs")).exp()
     lo, hi = clip or (math.inf, math.inf)
     gains, losses = rollouts.advantages[:, None] > 0, rollouts.advantages[:, None] < 0
     clipped = ((gains & (ratios > 1 + hi)) | (losses & (ratios < 1 - lo))) & mask
@@ -135,31 +131,3 @@ def importance_ratios(
             f"likelier (ratio up to {most:.3g}): few tokens determine the step."
         )
     return ImportanceRatios(ratios, clipped, None if clip is None else clip[1], tuple(warnings))
-
-
-def sampler_gap(policy: Policy, rollouts: Rollouts) -> float:
-    """How far the policy is from the one that drew a batch, by its log-probabilities.
-
-    Args:
-        policy: The policy at θ.
-        rollouts: The batch, with the sampler's log-probabilities.
-
-    Returns:
-        Root mean square over tokens of log π(θ) − log π(sampler), nats.
-
-    Raises:
-        ValueError: If the sampler's log-probabilities are missing.
-    """
-    log_ratios, mask = _log_ratios(policy, rollouts)
-    return float(log_ratios[mask].square().mean().sqrt())
-
-
-def _log_ratios(policy: Policy, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
-    """(n, t) log π(θ) − log π(sampler), and where there is a token."""
-    if rollouts.sampler_logprobs is None:
-        raise ValueError(
-            "The rollouts do not hold the log-probabilities of the policy that drew them: give "
-            "Rollouts(..., sampler_logprobs=...), or score them under that policy first."
-        )
-    scores = score(policy, rollouts)
-    return scores.logprobs - rollouts.padded("sampler_logprobs"), scores.mask

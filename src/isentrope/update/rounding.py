@@ -117,8 +117,8 @@ def rounded_step(
         if wrong:
             raise ValueError(
                 f"The step in {str(kind).removeprefix('torch.')} is not finite in parameter "
-                f"{name!r}: such training would diverge at once, so its weights were kept in "
-                "float32 (checkpoint.master_weights=true)."
+                f"{name!r}: such training would diverge at once. If its weights were kept in "
+                "float32, checkpoint.master_weights=true says so, and is believed."
             )
     length = norm(direction)
     gap = norm(axpy(-1.0, direction, step.direction))

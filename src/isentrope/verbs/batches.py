@@ -114,7 +114,7 @@ class Sampler:
         if not shared and (both := prompts_of(E) & prompts_of(U)):
             raise ValueError(
                 f"{len(both)} prompts are in both E and U: use other prompts, or set "
-                "batch_config.allow_overlap=true."
+                "batch_config.allow_overlap=true, which measures the step on prompts that made it."
             )
         return E, U, report
 
@@ -288,7 +288,8 @@ def _left(
     if not left:
         raise ValueError(
             f"None of the {len(named)} prompts is left for {batch}: the other batch has them all. "
-            "Use another split, smaller batches, or batch_config.allow_overlap=true."
+            "Use another split, smaller batches, or batch_config.allow_overlap=true, which "
+            "measures the step on prompts that made it."
         )
     return left
 

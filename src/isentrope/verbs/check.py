@@ -29,6 +29,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.planning.plan import DoesNotFitError
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
+from isentrope.policy.sampler_record import check_logprobs
 from isentrope.results.verbs import MEASURE
 from isentrope.runs.checkpoints import Subject
 from isentrope.runs.origin import checkpoint_digests
@@ -150,15 +151,17 @@ def _of_batch(sampler: Sampler, U: Rollouts, subject: Subject) -> Iterator[Findi
     if sampler.data.U_file is None:
         yield Finding(name, None, "U is drawn here")
         return
-    stale, notes = stale_batch(sampler.policy, U, estimator)
+    stale, _ = stale_batch(sampler.policy, U, estimator)
     for obstacle in (*unlike_advantages(U, subject.as_trained), *stale):
         of = name if obstacle in stale else "advantages of U"
         passed = None if obstacle.name in estimator.ignore_training_settings else False
         yield Finding(of, passed, obstacle.words, f"{_OTHER_STEP}.")
     if U.sampler_logprobs is None:
         yield Finding(name, None, "U has no log-probabilities of its sampler")
-    elif not stale:
-        yield Finding(name, True, *(notes or ("its sampler is this policy to rounding",)))
+    elif not stale:  # a faulty record is one of `stale` wherever the step depends on it
+        record = check_logprobs(sampler.policy, U)
+        advice = "" if record.sound else "The step is of recorded weights and does not use them."
+        yield Finding(name, True if record.sound else None, record.sentence.rstrip("."), advice)
 
 
 def _step(of: OptimizerOf, U: Rollouts, longest: int) -> tuple[Step, str]:

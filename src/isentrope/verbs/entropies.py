@@ -29,9 +29,9 @@ from isentrope.estimators.entropy import (
 )
 from isentrope.estimators.functional import EstimatorOptions, infinitesimal_jackknife
 from isentrope.estimators.sample import score_batch
-from isentrope.estimators.sampler_match import at_temperature
 from isentrope.nouns.estimate import Estimate, t_quantile
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.at_temperature import at_temperature
 from isentrope.policy.own_logits import truncated_entropies
 from isentrope.policy.scoring import score
 from isentrope.results.attributions import EntropyRecord

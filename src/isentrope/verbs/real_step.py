@@ -202,8 +202,9 @@ def _confirmed_order(state: OptimizerState, step: Step, notes: list[str]) -> boo
 
 
 WAYS_OUT = (
-    "Set estimator.rounded_step=true to measure the step that was rounded, false to measure v "
-    "all the same, or checkpoint.master_weights=true if training kept float32 weights."
+    "Set estimator.rounded_step=true to measure the step that was rounded, false to measure v, "
+    "which training does not take, or checkpoint.master_weights=true if training kept float32 "
+    "weights (this is believed)."
 )
 
 

@@ -17,13 +17,13 @@ from isentrope.models.architecture import text_config
 from isentrope.models.requirements import dropout_rates
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from isentrope.policy.sampler_record import check_logprobs
 from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.batches import rules_of_advantages
 from isentrope.system.manifest import NOT_VERIFIED, verifying
-from isentrope.trainers.as_trained import AsTrained, allowed, refuse
+from isentrope.trainers.as_trained import SAMPLER_RECORD, AsTrained, allowed, refuse
 from isentrope.trainers.settings import GivenBatch, Obstacle
 from isentrope.update.objective import RECORDED, SFT
-from isentrope.update.off_policy import OTHER_SAMPLER, SAMPLER_ROUNDING, sampler_gap
 from isentrope.update.optimizer_state import OptimizerLike, file_of, load_optimizer_state
 from isentrope.update.parameter_names import Names
 from isentrope.update.step import Step
@@ -118,7 +118,11 @@ def optimizer_step(
     )
     state = load_optimizer_state(policy, file or optimizer, rule=rule, names=names)
     if file is None:
-        return update_step(policy, rollouts, state, config.estimator, longest)[1]
+        stale, notes = stale_batch(policy, rollouts, config.estimator)
+        refuse(stale, ignore_training_settings, "this optimizer")
+        step = update_step(policy, rollouts, state, config.estimator, longest)[1]
+        warnings = (*allowed(stale, ignore_training_settings), *notes, *step.warnings)
+        return replace(step, warnings=warnings)
     brings = rollouts.advantages is not None, rollouts.entropy_weights is not None, longest
     config, settled = config.as_trained(folder, GivenBatch(*brings))
     refuse(settled.obstacles, settled.ignored, str(folder))
@@ -215,6 +219,14 @@ def balancing_weight(model: Any, arguments: Mapping[str, Any]) -> float:
     return float(own) if always or config.output_router_logits else 0.0
 
 
+SAMPLER_ROUNDING = 1e-3
+"""Root mean square of log π(θ)/π(sampler) per token, nats, that float32 explains."""
+OTHER_SAMPLER = 0.1
+"""The same, that a sampler in bfloat16 explains."""
+_WAYS_OUT = (
+    "if U was drawn by an earlier policy, estimator.off_policy: true weights its tokens by this "
+    "record, which is then believed; if at another temperature, set sampling.temperature as there"
+)
 _NO_SAMPLER = (RECORDED, SFT)
 """Objectives to which it does not matter who drew the batch, and with which advantages."""
 
@@ -225,21 +237,31 @@ def stale_batch(
     """Hold a batch against the policy (at the precision of the update) that should have drawn it.
 
     Returns:
-        An obstacle where the distance is more than a sampler's rounding, and a note where it is
-        more than that of float32.
+        An obstacle where the sampler's log-probabilities cannot be those of U, or are farther from
+        the policy's than its rounding; and a note where they are farther than that of float32.
     """
-    unweighted = estimator.off_policy or estimator.objective in _NO_SAMPLER
-    gap = 0.0 if unweighted or U.sampler_logprobs is None else sampler_gap(policy, U)
-    measured = f"U's sampler and this policy differ by {gap:.2g} nats per token (root mean square)"
-    way_out = (
-        "if it was drawn by an earlier policy, set estimator.off_policy: true; if at another "
-        "temperature, set sampling.temperature as there"
-    )
-    if gap > OTHER_SAMPLER:
-        return [Obstacle("stale_batch", f"{measured}, so U is not a draw of it: {way_out}")], ()
-    if gap > SAMPLER_ROUNDING:
-        return [], (f"{measured}: {way_out}; a sampler in bfloat16 differs as much.",)
-    return [], ()
+    if estimator.objective in _NO_SAMPLER or U.sampler_logprobs is None:
+        return [], ()
+    record = check_logprobs(policy, U)
+    if record.fault is not None:
+        words = _clause(record.sentence)
+        if not estimator.off_policy:
+            words += (
+                "; without sampler_logprobs U is believed, untested, to be drawn by this policy"
+            )
+        return [Obstacle(SAMPLER_RECORD, words)], ()
+    if record.difference <= SAMPLER_ROUNDING:
+        return [], ()
+    if estimator.off_policy:
+        return [], (f"U is weighted by its sampler's record, which is believed: {record.sentence}",)
+    words = f"{_clause(record.sentence)}: {_WAYS_OUT}"
+    if record.difference > OTHER_SAMPLER:
+        return [Obstacle("stale_batch", words)], ()
+    return [], (f"{words}; a sampler in bfloat16 differs as much.",)
+
+
+def _clause(sentence: str) -> str:
+    return f"{sentence[0].lower()}{sentence[1:].rstrip('.')}"
 
 
 def unlike_advantages(U: Rollouts, settled: AsTrained) -> list[Obstacle]:

@@ -1,0 +1,75 @@
+"""A policy at another temperature than its own, and the one that a record is nearest to."""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.language_model import Policy
+from isentrope.policy.scoring import score
+
+TEMPERATURES = (0.24, 2.5)
+"""Between which the sampler's temperature is searched for."""
+FEW = 16
+"""Responses by which it is found."""
+
+
+@contextmanager
+def at_temperature(policy: Policy, temperature: float) -> Generator[None]:
+    """Score and draw at another temperature.
+
+    Args:
+        policy: The policy, whose own temperature is restored.
+        temperature: The other one.
+
+    Yields:
+        Nothing.
+    """
+    own = policy.temperature
+    policy.temperature = temperature
+    try:
+        yield
+    finally:
+        policy.temperature = own
+
+
+def logprobs_at(policy: Policy, rollouts: Rollouts, temperature: float) -> Tensor:
+    """The scorer's log-probabilities at a temperature.
+
+    Args:
+        policy: The policy.
+        rollouts: n sequences.
+        temperature: The temperature.
+
+    Returns:
+        (n, t), 0 where there is no token.
+    """
+    with at_temperature(policy, temperature):
+        return score(policy, rollouts).logprobs
+
+
+def nearest_temperature(policy: Policy, rollouts: Rollouts) -> tuple[float, Tensor]:
+    """The temperature at which the scorer is nearest to the sampler's log-probabilities.
+
+    Args:
+        policy: The policy.
+        rollouts: n sequences with the sampler's log-probabilities.
+
+    Returns:
+        The temperature, and (n, t) the scorer's log-probabilities at it.
+    """
+    few = rollouts.select(range(min(FEW, len(rollouts))))
+    mask, kept = few.mask, few.padded("sampler_logprobs")
+
+    def disagreement(temperature: float) -> float:
+        gap = kept - logprobs_at(policy, few, temperature)
+        return float(gap[mask].square().mean().sqrt())
+
+    options: dict[str, Any] = {"bounds": TEMPERATURES, "options": {"xatol": 1e-6}}
+    best = float(cast(Any, minimize_scalar(disagreement, method="bounded", **options)).x)
+    return best, logprobs_at(policy, rollouts, best)

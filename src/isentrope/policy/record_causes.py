@@ -1,0 +1,267 @@
+"""What engines return in place of the log-probabilities that tokens were drawn with.
+
+    raw          those of before the temperature
+    temperature  those of another temperature; or the draws are of another one, too
+    scaled       a multiple of them, which is not normalised (raw values divided by T)
+    moved        those of the token before or after
+    truncated    those of a filtered vocabulary: log π − log S, S the mass that the filter keeps
+    impossible   values that are not finite or above 0
+    other        none of these: another model, adapter or precision
+
+Each is a guess at the record. The one that leaves the least difference is named where it explains
+the record to rounding, or where the test fails and it explains half of the difference.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.at_temperature import FEW, logprobs_at, nearest_temperature
+from isentrope.policy.language_model import Policy
+from isentrope.policy.ratio_test import P_LIMIT, RatioTest
+from isentrope.policy.tails import nearest_filter
+from isentrope.policy.token_statistics import Scores
+
+Fault = Literal["impossible", "raw", "temperature", "scaled", "moved", "truncated", "other"]
+
+TOLERANCE = 1e-3
+"""Root mean square difference of sampler and scorer per token that is rounding, nats."""
+SHORT_TOLERANCE = 0.1
+"""The same for a scorer in a type shorter than float32."""
+ENOUGH = 8
+"""Tokens from which equality with a guess is no chance."""
+NEAR = 0.5
+"""Part of the difference that a guess leaves, at most, where it is named."""
+SAME = 1e-3
+"""Difference of temperatures or factors that is none."""
+RAW = 0.05
+"""Difference from temperature 1 that staleness makes."""
+
+PROCESSED = "keep the ones that each token was drawn with (vLLM: logprobs_mode=processed_logprobs)"
+BEFORE = "these are log-probabilities before the temperature"
+WITHOUT_FILTER = "sample with top_k=0 and top_p=1 (generate defaults to top_k=50)"
+
+
+def root_mean_square(values: Tensor) -> float:
+    """√ mean x²."""
+    return float(values.square().mean().sqrt())
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a record is not the policy's.
+
+    Attributes:
+        fault: Its name.
+        words: What it is and what to do, a clause.
+        left: Root mean square difference of the record from this guess, nats per token.
+        of: The same from the policy's own, for the same tokens.
+    """
+
+    fault: Fault
+    words: str
+    left: float
+    of: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """A sampler's log-probabilities beside the policy's own.
+
+    Attributes:
+        policy: The policy.
+        rollouts: Responses with `sampler_logprobs`.
+        scores: Their scores at θ.
+        test: Of the mean of π/π_s.
+    """
+
+    policy: Policy
+    rollouts: Rollouts
+    scores: Scores
+    test: RatioTest
+
+    @property
+    def kept(self) -> Tensor:
+        """(n, t) the sampler's, 0 where there is no token."""
+        return self.rollouts.padded("sampler_logprobs")
+
+    def guess(self, fault: Fault, words: str, logprobs: Tensor) -> Cause:
+        """A cause with what it leaves of the difference.
+
+        Args:
+            fault: Its name.
+            words: A clause.
+            logprobs: (n, t) what the record would be.
+
+        Returns:
+            The cause.
+        """
+        mask, kept = self.scores.mask, self.kept
+        gap = root_mean_square((kept - self.scores.logprobs)[mask])
+        return Cause(fault, words, root_mean_square((kept - logprobs)[mask]), gap)
+
+
+def tolerance_of(policy: Policy) -> float:
+    """Difference of sampler and scorer that is rounding, nats per token.
+
+    Args:
+        policy: The policy as scored.
+
+    Returns:
+        The tolerance of the shortest type of its parameters or of its products.
+    """
+    bytes_ = (p.element_size() for p in policy.model.parameters() if p.is_floating_point())
+    short = policy.precision.autocast is not None or min(bytes_) < 4
+    return SHORT_TOLERANCE if short else TOLERANCE
+
+
+def impossible(values: Tensor) -> str | None:
+    """Why values cannot be log-probabilities.
+
+    Args:
+        values: (m,) the sampler's, of all tokens.
+
+    Returns:
+        A sentence; None where they can.
+    """
+    strange = int((~values.isfinite()).sum())
+    if strange:
+        return (
+            f"{strange} of {len(values)} log-probabilities of the sampler are not finite, and a "
+            f"token that was drawn has a finite one: {PROCESSED}."
+        )
+    above = int((values > TOLERANCE).sum())
+    if not above:
+        return None
+    cure = f"no log-probability is: {PROCESSED}"
+    if float(values.min()) >= 0:
+        unit = float(values.max()) <= 1
+        cure = (
+            "none is below: these are probabilities, so take their logarithm"
+            if unit
+            else "none is below: these are surprisals, so change their sign"
+        )
+    return f"{above} of {len(values)} log-probabilities of the sampler are above 0, and {cure}."
+
+
+def drawn_at(policy: Policy, rollouts: Rollouts, scores: Scores) -> tuple[float, bool] | None:
+    """The temperature whose log-probabilities the sampler kept, where it is one.
+
+    Args:
+        policy: The policy.
+        rollouts: Responses with `sampler_logprobs`.
+        scores: Their scores at θ, which differ from them.
+
+    Returns:
+        The temperature, and whether the responses can be draws at it rather than at the policy's
+        own; None where the record is of no temperature.
+    """
+    temperature, logprobs = nearest_temperature(policy, rollouts)
+    kept, mask = rollouts.padded("sampler_logprobs"), scores.mask
+    if root_mean_square((kept - logprobs)[mask]) > tolerance_of(policy):
+        return None
+    return temperature, _drawn_by(logprobs, scores) is not False
+
+
+def cause_of(record: Record) -> Cause | None:
+    """The cause of a record that differs from the policy's own.
+
+    Args:
+        record: The record.
+
+    Returns:
+        The cause; None where the record can be that of draws of another policy.
+    """
+    guesses = [*_guesses(record)]
+    best = min(guesses, key=lambda cause: cause.left)
+    equal = best.left <= min(tolerance_of(record.policy), NEAR * best.of)
+    if equal and int(record.scores.mask.sum()) >= ENOUGH:
+        return best
+    if not record.test.fails:
+        return None
+    if best.left <= NEAR * best.of:
+        return best
+    if record.test.mean < 1:
+        kept = f"a filter that keeps {record.test.mean:.2g} of the probability renormalised them"
+        words = f"a mean below 1 is what {kept} leaves: {WITHOUT_FILTER}"
+        return Cause("truncated", words, math.nan, math.nan)
+    words = (
+        "they are those of another model, adapter or precision than the one that drew the "
+        "responses, or of other responses: load what drew them, or score them under it"
+    )
+    return Cause("other", words, math.nan, math.nan)
+
+
+def _drawn_by(logprobs: Tensor, scores: Scores) -> bool | None:
+    """Whether the responses are draws at these log-probabilities or the scorer's.
+
+    Returns:
+        True or False; None where their likelihoods decide for neither. Of draws by one, a ratio
+        above 1/p for the other has a probability of at most p.
+    """
+    log_ratio = float((logprobs - scores.logprobs)[scores.mask].sum())
+    return None if abs(log_ratio) < -math.log(P_LIMIT) else log_ratio > 0
+
+
+def _at_temperature(record: Record, temperature: float, logprobs: Tensor) -> Cause:
+    """The guess that the record is the policy's own at another temperature."""
+    own, drawn = record.policy.temperature, _drawn_by(logprobs, record.scores)
+    raw = abs(temperature - 1) <= SAME and drawn is not True
+    words = f"they are those of temperature {temperature:.3g}, the scorer is at {own:g}"
+    if raw:
+        words = f"they are the policy's own at temperature 1: {BEFORE}"
+    if drawn is None:
+        words += "; if the responses were drawn at that temperature, score at it"
+    elif drawn:
+        words += ": score at the temperature of the sampler"
+    else:
+        words += f"; the responses fit the scorer's {own:g}, so {PROCESSED}"
+    return record.guess("raw" if raw else "temperature", words, logprobs)
+
+
+def _guesses(record: Record) -> Iterator[Cause]:
+    """What the record may be by mistake, with the difference that each leaves."""
+    policy, kept, scores = record.policy, record.kept, record.scores
+    own, mask, temperature = scores.logprobs, scores.mask, record.policy.temperature
+    raw = own if temperature == 1 else logprobs_at(policy, record.rollouts, 1.0)
+    if temperature != 1:
+        yield _at_temperature(record, 1.0, raw)
+    other, logprobs = nearest_temperature(policy, record.rollouts)
+    guess = _at_temperature(record, other, logprobs)
+    # a stale record of raw values is nearest to about 1
+    near_raw = temperature != 1 and abs(other - 1) <= (SAME if guess.left <= TOLERANCE else RAW)
+    if abs(other - temperature) > SAME and not near_raw:
+        yield guess
+    for base, at in ((own, temperature), (raw, 1.0)):
+        factor = float((kept * base)[mask].sum() / base[mask].square().sum())
+        if abs(factor - 1) > SAME:
+            words = (
+                f"they are {factor:.4g} times the policy's own at temperature {at:g}, and so do "
+                f"not sum to 1 over the vocabulary: divide logits and not log-probabilities, or "
+                f"{PROCESSED}"
+            )
+            yield record.guess("scaled", words, factor * base)
+    for place, here, there in (
+        ("before", slice(1, None), slice(None, -1)),
+        ("after", slice(None, -1), slice(1, None)),
+    ):
+        both = mask[:, here] & mask[:, there]
+        if int(both.sum()) < ENOUGH:
+            continue
+        words = f"each is that of the token {place} it: move them by one position"
+        left = root_mean_square((kept[:, here] - own[:, there])[both])
+        yield Cause("moved", words, left, root_mean_square((kept - own)[:, here][both]))
+    few = record.rollouts.select(range(min(FEW, len(kept))))
+    gap = (kept - own)[: len(few), : few.mask.shape[1]]
+    name, raised = nearest_filter(policy, few, gap)
+    words = (
+        f"a filter renormalised them, as {name} does: they are higher than the policy's own by "
+        f"-log S, where S is the probability that it keeps: {WITHOUT_FILTER}"
+    )
+    if int((gap[few.mask] > TOLERANCE).sum()) >= ENOUGH:
+        left = root_mean_square((gap - raised)[few.mask])
+        yield Cause("truncated", words, left, root_mean_square(gap[few.mask]))
