@@ -96,11 +96,12 @@ def _checked(subject: Subject, sampler: Sampler) -> list[Finding]:
     findings.append(rewarded)
     with at_precision(policy, precision.updating):
         findings += _of_batch(sampler, U, subject)
-        direct, longest, more = estimator, sampler.longest(U), list[Finding]()
-        refusal = ""
-        if U.token_weights is None:  # the checks need any direction like a step's
-            objective = "dapo" if estimator.objective == RECORDED else estimator.objective
-            direct = estimator.model_copy(update={"objective": objective, "off_policy": False})
+        longest, more = sampler.longest(U), list[Finding]()
+        refusal, objective = "", estimator.objective
+        if U.token_weights is None and objective == RECORDED:
+            objective = "dapo"
+        # the checks need any direction like a step's, also where U's record is faulty
+        direct = estimator.model_copy(update={"objective": objective, "off_policy": False})
         try:
             state = load_optimizer_state(policy, subject.optimizer)
         except (ValueError, FileNotFoundError):  # check_optimizer says why
