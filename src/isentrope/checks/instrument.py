@@ -6,7 +6,12 @@ from isentrope.checks.checkpoint import Finding
 from isentrope.estimators.identities import rounding_floor
 from isentrope.estimators.sample import score_batch
 from isentrope.models.architecture import UnsupportedModelError
-from isentrope.models.precision import matmul_switches
+from isentrope.models.precision import (
+    DTYPES,
+    ROUNDING_BOUNDS,
+    RoundingBounds,
+    matmul_switches,
+)
 from isentrope.models.requirements import active_dropout, dropout_rates
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -18,9 +23,6 @@ from isentrope.policy.token_statistics import Scores, nondeterminism
 OWN_LOGITS = "scores by the model's own logits"
 DETERMINISTIC = "deterministic model"
 BATCH = "scores independent of the batch"
-
-FLOORS = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 0.0}
-"""Largest rounding noise of a sequence's log-weight that a precision is allowed, nats."""
 
 
 def check_instrument(
@@ -108,7 +110,7 @@ def _batch_independence(policy: Policy, rollouts: Rollouts, scores: Scores) -> F
     together = scores.logprobs
     alone = [score(policy, rollouts.select([i])).logprobs[0] for i in range(min(8, len(rollouts)))]
     gap = max(float((x - together[i, : len(x)]).abs().max()) for i, x in enumerate(alone))
-    limit = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.3}[policy.precision.runtime_dtype]
+    limit = _bounds(policy).logprob
     fault = f"a sequence scored alone and beside longer ones differs by {gap:.2g} nats"
     return Finding.judged(
         BATCH,
@@ -117,6 +119,10 @@ def _batch_independence(policy: Policy, rollouts: Rollouts, scores: Scores) -> F
         "needs an attention mask and position ids.",
         f"scored alone or in a batch: equal to {gap:.1g} nats",
     )
+
+
+def _bounds(policy: Policy) -> RoundingBounds:
+    return ROUNDING_BOUNDS[DTYPES[policy.precision.runtime_dtype]]
 
 
 def _own_logits(policy: Policy, rollouts: Rollouts) -> Finding:
@@ -132,9 +138,7 @@ def _own_logits(policy: Policy, rollouts: Rollouts) -> Finding:
 def _floor(policy: Policy, rollouts: Rollouts, direction: Vector) -> Finding:
     sample = score_batch(policy, rollouts)
     floor = rounding_floor(policy, rollouts, direction, sample).log_weight
-    dtype = policy.precision.runtime_dtype
-    detail = f"{floor:.1g} nats per sequence in {dtype} (bound {FLOORS[dtype]:.0e})"
+    dtype, bound = policy.precision.runtime_dtype, _bounds(policy).log_weight
+    detail = f"{floor:.1g} nats per sequence in {dtype} (bound {bound:.0e})"
     advice = "Measure in float64: rounding exceeds differences at training rates otherwise."
-    return Finding.judged(
-        "rounding floor", detail if floor > FLOORS[dtype] else None, advice, detail
-    )
+    return Finding.judged("rounding floor", detail if floor > bound else None, advice, detail)

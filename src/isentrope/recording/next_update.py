@@ -20,7 +20,7 @@ from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt
 from safetensors.torch import save_file
 from torch import Tensor
 
-from isentrope.models.precision import Precision
+from isentrope.models.precision import AUTOCAST, AUTOCAST_FIELDS, Precision
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm, read_numbers, zeros
 from isentrope.policy.gradient import weighted_gradient
@@ -40,9 +40,15 @@ ROUNDED_TOLERANCE = 3e-2
 
 def precision_of(args: Any) -> Precision:
     """That of a loss: the model's own types, under autocast where the arguments ask for it."""
-    shorter = {"bf16": "bfloat16", "fp16": "float16"}
-    asked = (kind for name, kind in shorter.items() if getattr(args, name, False))
+    asked = (kind for name, kind in AUTOCAST_FIELDS.items() if getattr(args, name, False))
     return Precision("as_is", autocast=next(asked, None))
+
+
+def pass_types(model: Any, args: Any) -> set[torch.dtype]:
+    """Types in which a trainer's forward pass computes: those of the weights, and of autocast."""
+    types = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    autocast = precision_of(args).autocast
+    return types if autocast is None else types | {AUTOCAST[autocast]}
 
 
 def replay_tolerance(policy: Policy) -> float:

@@ -132,10 +132,6 @@ def _grad_hidden(
     return pulled_back(one, None), pulled_back(0 * one, one)
 
 
-OFF_POLICY = 1e-3
-"""Largest |log ratio| of a token, in nats, that is called rounding."""
-
-
 @dataclass(frozen=True)
 class TokenRecord:
     """Per-token records of a batch, one 1-D float64 tensor per sequence.
@@ -218,13 +214,22 @@ def policy_ratio(rollouts: Rollouts, record: TokenRecord) -> dict[str, float]:
     }
 
 
-def off_policy_warning(ratio: dict[str, float]) -> str | None:
-    """A sentence where the sampler is not the trained policy, by `policy_ratio`; or None."""
+def off_policy_warning(ratio: dict[str, float], bound: float) -> str | None:
+    """A sentence where the sampler is not the trained policy, by `policy_ratio`; or None.
+
+    Args:
+        ratio: Of a step.
+        bound: Largest |log ratio| of a token, in nats, that rounding explains.
+
+    Returns:
+        The sentence.
+    """
     worst = ratio["policy_ratio/log_max"]
-    if worst <= OFF_POLICY:
+    if worst <= bound:
         return None
     return (
         f"The policy that is trained gives a token another log-probability than the sampler, by "
-        f"up to {worst:.2g} nats: the batch is not on-policy to rounding (a sampler of lower "
-        "precision, a batch used more than once, or a filtered sampler)."
+        f"up to {worst:.2g} nats where rounding explains {bound:.0e}: the batch is not on-policy "
+        "to rounding (a sampler of lower precision, a batch used more than once, or a filtered "
+        "sampler)."
     )

@@ -82,6 +82,8 @@ class Budget:
         total: Of the whole step.
         closure: The parts less the total: rounding, and nothing else.
         unit: Of all of them.
+        closure_bound: The largest `closure` that rounding explains in the types that were used;
+            None in results of earlier versions.
     """
 
     momentum: Estimate
@@ -91,6 +93,7 @@ class Budget:
     total: Estimate
     closure: float
     unit: str
+    closure_bound: Absent[float] = None
 
 
 @dataclass(frozen=True, kw_only=True)

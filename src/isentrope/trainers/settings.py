@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from isentrope.models.precision import AUTOCAST_FIELDS
 from isentrope.nouns.rollouts import saved_length
 from isentrope.recording.contract import contract_of
 from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
@@ -110,7 +111,7 @@ class TrainingSettings:
             "step measured here is not rounded. In tests v differed by 13 to 16 % at the first "
             "step of Adam and by .6 to 2 % at the fourth. With precision.update_vector: {use_amp: "
             f"true, amp_dtype: {kind}}} it is rounded too."
-            for name, kind in (("bf16", "bfloat16"), ("fp16", "float16"))
+            for name, kind in AUTOCAST_FIELDS.items()
             if fields.get(name) and use.rounding != kind
         ]
         if self.uncontrolled:

@@ -27,9 +27,10 @@ from isentrope.control.requirements import (
     require_controllable,
     require_whole_parameters_to_sample,
 )
+from isentrope.models.precision import rounding_bounds
 from isentrope.policy.language_model import Policy
 from isentrope.recording.contract import hyper_parameters, optimizer_names, write_contract
-from isentrope.recording.next_update import write_next_update
+from isentrope.recording.next_update import pass_types, write_next_update
 from isentrope.recording.token_record import TokenRecorder, off_policy_warning
 from isentrope.system.checkpoint_folder import require_own_states, step_name
 from isentrope.system.files import write_file
@@ -169,7 +170,8 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
             timing |= self.run_control.times()
         if step_control is not None:
             timing |= {"control/seconds": step_control.seconds}
-        if (sentence := off_policy_warning(line)) and not self._warned:
+        explained = rounding_bounds(pass_types(self.policy.model, self.args)).logprob
+        if (sentence := off_policy_warning(line, explained)) and not self._warned:
             self._warned = True
             logging.getLogger("isentrope").warning(sentence)
         if rank() == 0:

@@ -149,7 +149,12 @@ def prompt_shares(ready: Prepared) -> SharesRecord:
 
 
 def _budget(attribution: Attribution) -> Budget:
-    return Budget(**attribution.budget, closure=attribution.closure, unit=attribution.unit)
+    return Budget(
+        **attribution.budget,
+        closure=attribution.closure,
+        unit=attribution.unit,
+        closure_bound=attribution.rounding,
+    )
 
 
 def _warnings(table: Influence) -> list[str]:

@@ -42,12 +42,14 @@ class Attribution:
         by_group_and_token: (G, n, t), or None where tokens were not requested.
         budget: "momentum", "decay", "gradient" and "total", with errors.
         groups: The gradient that was used.
+        rounding: The largest `closure` that rounding explains.
     """
 
     by_group: Tensor
     by_group_and_token: Tensor | None
     budget: dict[str, Estimate]
     groups: GradientGroups
+    rounding: float
 
     @property
     def unit(self) -> str:

@@ -224,16 +224,15 @@ def _attribute(
         "total": momentum + decay + (own if options.overlap == "u_statistic" else update),
     }
     budget = {name: gradient.estimate(x, options.confidence) for name, x in columns.items()}
-    found = Attribution(sequences, tokens, budget, gradient)
     parts = [budget[name].value for name in ("momentum", "decay", "gradient")]
-    require_agreement(
+    rounding = require_agreement(
         policy,
         "The parts of the budget (momentum, decay, sequences) and its total",
         sum(parts),
         budget["total"].value,
-        sum(map(abs, parts[:2])) + float(found.sequences.abs().sum()),
+        sum(map(abs, parts[:2])) + float(sequences.sum(0).abs().sum()),
     )
-    return found
+    return Attribution(sequences, tokens, budget, gradient, rounding)
 
 
 def _words(tokens: bool, groups: int, options: InfluenceOptions) -> str:

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pandas as pd
+import torch
 
 from isentrope.estimators.identities import Z_LIMIT, in_words, p_value
+from isentrope.models.precision import AUTOCAST, AUTOCAST_FIELDS, DTYPES, rounding_bounds
+from isentrope.reports.evaluations import Sections
 from isentrope.reports.panel import Panel, Source, markup
 from isentrope.reports.read_run import KINDS, Reading, as_far_as_readable
 from isentrope.reports.words import number
@@ -38,10 +41,6 @@ def provenance(reading: Reading) -> Iterator[Panel]:
         table=data,
         body=markup("provenance", rows),
     )
-
-
-UNLIKE = 1e-3
-"""|log| of trainer's over sampler's probability above which a trainer warns."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +110,12 @@ def _of_measure(reading: Reading) -> Iterator[Check]:
 
 def _of_influence(reading: Reading) -> Iterator[Check]:
     result = reading.shown(InfluenceResult).result
-    total, closure = result.entropy.total.value, result.entropy.closure
+    closure, bound = result.entropy.closure, result.entropy.closure_bound
     yield Check(
         "parts sum to the total",
         number(closure, 2),
-        "below 10⁻⁶ of δH₁",
-        abs(closure) <= 1e-6 * abs(total),
+        f"within ± {number(bound, 2)}, which rounding explains",
+        None if bound is None else abs(closure) <= bound,
         "influences of all tokens, momentum and decay sum to δH₁",
     )
     for of, estimate in result.reliability.items():
@@ -134,13 +133,23 @@ def _of_training(reading: Reading) -> Iterator[Check]:
     ratios = reading.logged("policy_ratio/log_max")
     if len(ratios):
         largest = float(ratios["policy_ratio/log_max"].max())
+        bound = rounding_bounds(_training_types(reading.config)).logprob
         yield Check(
             "sampler is the policy",
             number(largest, 2),
-            f"≤ {UNLIKE:g}",
-            largest <= UNLIKE,
+            f"≤ {bound:g}, which rounding explains",
+            largest <= bound,
             "largest |log| of trainer's over sampler's probability of a token, over all steps",
         )
+
+
+def _training_types(config: Sections) -> set[torch.dtype]:
+    """Types in which a run's own trainer computed, by its config.yaml."""
+    weights = config.get("model", {}).get("dtype")
+    trainer = config.get("trainer", {})
+    autocast = [kind for key, kind in AUTOCAST_FIELDS.items() if trainer.get(key)]
+    types = DTYPES | AUTOCAST
+    return {torch.float32} | {types[name] for name in (weights, *autocast) if name in types}
 
 
 def checks_sentence(checks: list[Check]) -> str:
