@@ -1,3 +1,4 @@
+import json
 import shutil
 from pathlib import Path
 
@@ -89,3 +90,35 @@ def test_results_of_the_first_version_are_read(tmp_path):
     assert measured.result.first_order.value == -0.036157301980062485
     assert len(measured.result.tables["sweep"]) == 1
     assert write_report(run).page.is_file()
+
+
+@pytest.mark.parametrize("log", ["metrics.jsonl", "timing.jsonl"])
+@pytest.mark.parametrize(
+    ("order", "words", "drawn"),
+    [
+        ([0, 1, 1, 2], "two lines of step 2: its numbers are left out", False),
+        ([1, 0, 2], "the line of step 1 after that of step 2: its numbers are left out", False),
+        ([0, 2], "no line of step 2, which curves pass over", True),
+        ([0, 1, 2], "", True),
+    ],
+)
+def test_a_log_that_a_run_could_not_be_resumed_with_is_said_to_be_wrong(
+    tmp_path, log, order, words, drawn
+):
+    (tmp_path / "logs").mkdir()
+    for name in ("metrics.jsonl", "timing.jsonl"):
+        lines = [json.dumps({"step": k + 1, name[:6]: 0.5 + k}) for k in range(3)]
+        lines = [lines[k] for k in order] if name == log else lines
+        (tmp_path / "logs" / name).write_text("\n".join(lines) + "\n")
+    write(tmp_path, "measure", "step_2", measure("step_2"))
+    reading = read_run(tmp_path)
+    assert (log[:6] in reading.metrics) == drawn
+    said = [sentence for sentence in reading.missing if log in sentence]
+    assert [words in sentence for sentence in said] == [True] * bool(words)
+
+
+def test_a_run_whose_only_result_is_damaged_names_its_file(tmp_path):
+    made = write(tmp_path, "measure", "step_8", measure("step_8"))
+    (made / "results.json").write_text("{")
+    with pytest.raises(ValueError, match=r"nothing that can be reported: .*step_8/results\.json"):
+        read_run(tmp_path)

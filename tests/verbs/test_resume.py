@@ -163,10 +163,11 @@ def test_damaged_and_blank_lines_of_the_log_are_cut_where_no_step_is_lost(run, c
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (["{second}"], "not one line of step 1, "),
-        (["{first}", '{{"step": 2, "loss": '], r"not one line of step 2 \(damaged: line 2\)"),
-        ([], "not one line of step 1"),
-        (["{first}", "{first}", "{second}"], "not one line of step 1"),
+        (["{second}"], "has no line of step 1, "),
+        (["{first}", '{{"step": 2, "loss": '], r"no line of step 2 \(damaged: line 2\)"),
+        ([], "no line of step 1"),
+        (["{first}", "{first}", "{second}"], "two lines of step 1"),
+        (["{second}", "{first}"], "the line of step 1 after that of step 2"),
     ],
 )
 def test_a_lost_line_is_refused_by_step_with_a_way_out(run, lines, said):

@@ -25,6 +25,7 @@ from isentrope.runs.origin import require_of_run
 from isentrope.system.errors import IsentropeError
 from isentrope.system.manifest import NOT_VERIFIED
 from isentrope.system.reading import parse_json, read_table, reading
+from isentrope.training.run_files import lost_line, misplaced_line
 
 Sections = Mapping[str, Mapping[str, Any]]
 """Keys and values of a config.yaml by section."""
@@ -163,11 +164,16 @@ def read_metrics(run: Path, missing: list[str]) -> pd.DataFrame:
         rows, lost = read_log(path) if path.exists() else ([], 0)
         if lost:
             missing.append(f"{lost} lines of {path} cannot be read, and are left out.")
+        steps = [int(row["step"]) for row in rows]
+        if fault := misplaced_line(steps):
+            missing.append(f"{path} has {fault[1]}: its numbers are left out. Restore the file.")
+            rows = []
+        elif steps and (fault := lost_line(steps, steps[-1])):
+            missing.append(f"{path} has {fault[1]}, which curves pass over.")
         tables.append(pd.DataFrame(rows))
     metrics, times = tables
     if not len(metrics) or not len(times):
         return metrics
-    times = times.drop_duplicates("step", keep="last")
     return metrics.merge(times, "left", on="step", suffixes=("", " of timing.jsonl"))
 
 

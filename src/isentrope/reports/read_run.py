@@ -38,6 +38,8 @@ from isentrope.runs.study_table import numbers_in
 from isentrope.system.checkpoint_folder import step_within
 from isentrope.system.errors import IsentropeError
 from isentrope.system.reading import reading
+from isentrope.training.rollout_digests import rollout_faults
+from isentrope.training.run_files import RunFiles
 
 KINDS: dict[type[Result], str] = {
     load(verb.result): verb.absent for verb in VERBS.values() if verb.absent
@@ -232,10 +234,13 @@ def read_run(
     evaluated = find_evaluations(folder, evaluations, missing)
     focus = _focus(measurements, checkpoint, folder)
     if focus is None and not len(metrics) and not evaluated:
+        if missing:
+            raise ValueError(f"{folder} holds nothing that can be reported: {' '.join(missing)}")
         raise ValueError(
             f"{folder} holds no training log, measurement or evaluation: make one first, for "
             f"example with isentrope measure CONFIG --out {folder}."
         )
+    missing += rollout_faults(RunFiles(folder))
     for kind, absent in KINDS.items():
         names = [one.name for one in measurements if type(one.result) is kind]
         if not names:
@@ -243,7 +248,7 @@ def read_run(
         elif focus not in names:
             on = f"{', '.join(names)}, and not on {focus}, which is shown here"
             missing.append(f"{kind.verb} was run on {on}.")
-    if not len(metrics):
+    if not len(metrics) and not (folder / "logs" / "metrics.jsonl").exists():
         missing.append("There is no training log: the run was not made by isentrope train.")
     if not evaluated:
         missing.append("There is no evaluation of this run: run isentrope evaluate.")

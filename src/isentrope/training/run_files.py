@@ -3,6 +3,7 @@
 logs/metrics.jsonl        one line per step, a function of settings and seed only (no times)
 logs/timing.jsonl         seconds and tokens per second of each step
 logs/rollouts/            step_N.parquet: ids, texts, rewards, advantages, per-token numbers
+logs/rollouts.jsonl       digest of each of these tables (`rollout_digests`)
 training_state/step_N/    checkpoints, complete or absent
 
 A resumed run removes the lines after its checkpoint and writes them again.
@@ -12,7 +13,8 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from isentrope.system.checkpoint_folder import step_name, step_of_folder, written_step
@@ -38,6 +40,7 @@ class RunFiles:
         metrics: The metrics file.
         timing: The timing file.
         rollouts: Folder of rollout tables.
+        digests: Digests of these tables.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -46,6 +49,7 @@ class RunFiles:
         self.metrics = self.folder / "logs" / "metrics.jsonl"
         self.timing = self.folder / "logs" / "timing.jsonl"
         self.rollouts = self.folder / "logs" / "rollouts"
+        self.digests = self.folder / "logs" / "rollouts.jsonl"
 
     def checkpoint(self, step: int) -> Path:
         """The folder of a checkpoint."""
@@ -107,25 +111,26 @@ class RunFiles:
             step: The checkpoint's step.
 
         Raises:
-            ValueError: Naming the first step without one line, and damaged lines by their numbers.
+            ValueError: Naming the first step that has no line, or one out of order, and damaged
+                lines by their numbers.
         """
-        lines, damaged = _readable(self.metrics)
+        lines, damaged = readable_lines(self.metrics)
         steps = [saved for saved, _ in lines if saved <= step]
-        if steps == list(range(1, step + 1)):
+        if (fault := misplaced_line(steps) or lost_line(steps, step)) is None:
             return
-        wrong = next((i for i in range(1, step + 1) if steps[: i + 1].count(i) != 1), 1)
+        wrong, words = fault
         noted = f" (damaged: line {', '.join(map(str, damaged))})" if damaged else ""
         raise ValueError(
-            f"{self.metrics} has not one line of step {wrong}{noted}, and the newest checkpoint is "
-            f"of step {step}: restore the file, or remove the checkpoints from step {wrong} on to "
-            "take these steps again."
+            f"{self.metrics} has {words}{noted}, and the newest checkpoint is of step {step}: "
+            f"restore the file, or remove the checkpoints from step {wrong} on to take these steps "
+            "again."
         )
 
     def rewind(self, step: int) -> None:
         """Remove log lines and tables after a step, damaged lines, and incomplete checkpoints."""
-        for path in (self.metrics, self.timing):
+        for path in (self.metrics, self.timing, self.digests):
             if path.exists():
-                lines, damaged = _readable(path)
+                lines, damaged = readable_lines(path)
                 for number in damaged:
                     log.warning("Line %d of %s is damaged, and was removed.", number, path)
                 write_bytes(path, "".join(line for saved, line in lines if saved <= step).encode())
@@ -141,7 +146,35 @@ class RunFiles:
                 shutil.rmtree(leftover)
 
 
-def _readable(path: Path) -> tuple[list[tuple[int, str]], list[int]]:
+Fault = tuple[int, str]
+"""The step of a line that is wrong in a log, and what the log has there."""
+
+
+def misplaced_line(steps: Sequence[int]) -> Fault | None:
+    """The first line of a log that repeats a step, or stands after that of a later one.
+
+    Args:
+        steps: Of its lines, in their order.
+
+    Returns:
+        The fault; None if steps only grow.
+    """
+    for place, (before, step) in enumerate(pairwise(steps), 1):
+        if step > before:
+            continue
+        if step in steps[:place]:
+            return step, f"two lines of step {step}"
+        return step, f"the line of step {step} after that of step {before}"
+    return None
+
+
+def lost_line(steps: Iterable[int], last: int) -> Fault | None:
+    """The first step of 1, ..., `last` that has no line."""
+    lost = min(set(range(1, last + 1)) - set(steps), default=None)
+    return None if lost is None else (lost, f"no line of step {lost}")
+
+
+def readable_lines(path: Path) -> tuple[list[tuple[int, str]], list[int]]:
     """Step and text of every whole line of a log, and the numbers of the damaged ones.
 
     A last line without its end is neither: a process was killed while it wrote it. Nor is a blank

@@ -32,8 +32,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.recording.contract import hyper_parameters, optimizer_names, write_contract
 from isentrope.recording.next_update import pass_types, write_next_update
 from isentrope.recording.token_record import TokenRecorder, off_policy_warning
-from isentrope.system.checkpoint_folder import require_own_states, step_name
-from isentrope.system.files import write_file
+from isentrope.system.checkpoint_folder import require_own_states
 from isentrope.system.processes import rank
 from isentrope.training.batch_trainer import BatchTrainer, RunOptions
 from isentrope.training.checkpoints import (
@@ -44,6 +43,7 @@ from isentrope.training.checkpoints import (
     restore_state,
     write_state,
 )
+from isentrope.training.rollout_digests import write_rollouts
 from isentrope.training.run_files import RunFiles
 from isentrope.training.update_batches import UpdateBatches, rollout_table, step_metrics
 
@@ -176,8 +176,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
             logging.getLogger("isentrope").warning(sentence)
         if rank() == 0:
             if self.options.rollouts_every and step % self.options.rollouts_every == 0:
-                path = self.files.rollouts / f"{step_name(step)}.parquet"
-                write_file(path, rollout_table(step, batch, record).to_parquet)
+                write_rollouts(self.files, step, rollout_table(step, batch, record).to_parquet)
             before = self.files.checkpoint(step - 1)
             if before.is_dir():
                 replayable = batch.rollouts.with_columns(

@@ -39,6 +39,7 @@ from isentrope.system.manifest import verify
 from isentrope.system.memory import is_lack_of_memory
 from isentrope.system.processes import all_ranks, barrier, join_processes, rank
 from isentrope.training.checkpoints import StopAt, TrainingDivergedError, require_resumable
+from isentrope.training.rollout_digests import rollout_faults
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs.prepare_training import prepare_training
 
@@ -236,6 +237,8 @@ def _go_on(files: RunFiles, config: TrainConfig, until: int | None) -> Path:
         changed = () if begun is None else tuple(begun.changed)
         require_same_training(checkpoint, read_contract(checkpoint), config, origin, changed)
         files.require_whole_log(done)
+        for sentence in rollout_faults(files, done) if rank() == 0 else ():
+            logging.getLogger("isentrope").warning("%s", sentence)
     if done >= min(config.training.steps, until or config.training.steps):
         logging.getLogger("isentrope").info("The run has done its %d steps.", done)
         return files.folder
