@@ -184,7 +184,7 @@ def test_variance_held_by_few_prompts_is_said_of_pearson_and_not_of_ranks():
     measured, mask, index, proxy = batch()
     loud = 1 + 30 * (index == 3)[:, None]
     found = audit(measured * loud, mask, index, {"x": proxy * loud})["x"]
-    assert "Few of the 40 prompts hold most of the influence" in found["pearson"].warnings[0]
+    assert "One of the 40 prompts holds most of the influence" in found["pearson"].warnings[0]
     assert not found["spearman"].warnings
 
 

@@ -1,5 +1,7 @@
 """The noise scale, against dense group gradients, the truth of simulations, and itself."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -198,8 +200,10 @@ def test_a_spike_that_a_batch_may_have_missed_is_in_every_interval(n):
 def test_few_groups_that_hold_the_noise_are_said_aloud():
     uneven, found = coverage(32, 0.1, 200, seed=6, scale=1.2)
     even, others = coverage(32, 0.1, 50, seed=6)
-    said, also = (["hold most of" in "".join(x.trace.warnings) for x in y] for y in (found, others))
-    assert np.mean(said) > 0.95
+    said, also = (
+        [re.search("holds? most of", "".join(x.trace.warnings)) for x in y] for y in (found, others)
+    )
+    assert np.mean([x is not None for x in said]) > 0.95
     assert min(uneven["trace"], even["trace"]) > 0.9  # the warning is for the value
     assert not any(also)
 

@@ -8,8 +8,8 @@ from rich.console import Console
 from isentrope.cli.console import show
 from isentrope.verbs.influence import printed_influence
 from isentrope.verbs.noise import printed_noise
-from isentrope.verbs.printed_measure import summary_lines
-from tests.reports.made_up import influence, loaded, measure, noise, tables
+from isentrope.verbs.printed_measure import printed_measurements, summary_lines
+from tests.reports.made_up import estimate, influence, loaded, measure, noise, tables
 
 
 def printed(tmp_path, **more):
@@ -49,7 +49,35 @@ def test_the_linear_range_has_an_interval_and_no_error(tmp_path, high, said):
     assert "±" not in line
 
 
-def test_noise_has_the_limits_of_its_intervals_beside_it(tmp_path):
+@pytest.mark.parametrize(
+    ("n", "said"),
+    [(16, "32 groups with an advantage for a lower end and 128"), (128, "rarer and larger ones")],
+)
+def test_noise_says_below_its_table_what_its_intervals_need_or_hold_for(tmp_path, n, said):
+    scale = {"b_simple": estimate(12.0, interval=n > 16, unit="prompts") | {"n": n}}
+    content = noise() | dict.fromkeys(("gradient", "preconditioned", "entropy"), scale)
     console = Console(file=io.StringIO(), width=200)
-    show(console, printed_noise(*loaded(tmp_path, noise())))
-    assert "hold for those it does not" in console.file.getvalue()
+    show(console, printed_noise(*loaded(tmp_path, content)))
+    found = console.file.getvalue().lower()
+    assert said in found
+    assert "no value" not in found
+
+
+def test_a_noise_scale_without_a_value_has_its_reason_below_the_table(tmp_path):
+    scale = {"b_simple": estimate(12.0, interval=False, unit="prompts") | {"value": None}}
+    content = noise() | dict.fromkeys(("gradient", "preconditioned", "entropy"), scale)
+    console = Console(file=io.StringIO(), width=200)
+    show(console, printed_noise(*loaded(tmp_path, content)))
+    assert "no value     the squared mean came out below 0" in console.file.getvalue()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_what_limits_a_row_of_the_sweep_is_said_below_the_table_and_once(tmp_path, several):
+    of_row = "At η = 0.001: One response holds most of this number"
+    content = measure() | {"warnings": ["At θ: few.", of_row]}
+    results = [loaded(tmp_path / name, content)[0] for name in ("a", "b")[: 1 + several]]
+    found = [x for x in printed_measurements(results) if isinstance(x, str)]
+    places = [place for place, line in enumerate(found) if of_row in line]
+    assert places == list(range(len(results)))
+    assert all(("step" in found[place].partition("At")[0]) == several for place in places)
+    assert sum("At θ: few." in line for line in found) == len(results)

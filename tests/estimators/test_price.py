@@ -162,3 +162,33 @@ def test_a_class_in_responses_to_one_prompt_has_no_interval_and_says_so():
         assert math.isnan(estimate.ci_low)
         assert any("fewer than two prompts" in sentence for sentence in estimate.warnings)
     assert math.isfinite(part["others"].first_order.ci_low)
+
+
+def test_a_class_without_a_position_says_so():
+    sample = cases.array_sample()
+    rewards = torch.arange(len(sample.prompt_index)) % 3.0
+    none = torch.zeros_like(sample.series[0].mask)
+    part = price_of_step(sample, ETA, {"none": none}, rewards).at["none"]
+    assert part.tokens == 0
+    for estimate in (part.entropy, part.share, part.reward, part.reward_for_a_nat):
+        assert math.isnan(estimate.ci_low)
+        assert any("No position of E" in sentence for sentence in estimate.warnings)
+
+
+def test_a_ratio_without_an_interval_is_no_number_in_a_log():
+    sample = cases.array_sample()
+    rewards = torch.zeros(len(sample.prompt_index))
+    rewards[0] = 1.0
+    price = price_of_step(sample, ETA, {"first": first_tokens(sample)}, rewards)
+    flat = price.to_dict()
+    assert math.isfinite(price.whole.reward_for_a_nat.value)
+    for place in ("price", "price/at_first"):
+        assert math.isnan(flat[f"{place}/reward_for_a_nat"])
+        assert math.isnan(flat[f"{place}/reward_for_a_nat_se"])
+        assert math.isfinite(flat[f"{place}/reward"])
+
+
+def first_tokens(sample):
+    first = torch.zeros_like(sample.series[0].mask)
+    first[:, 0] = True
+    return first

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from isentrope.nouns.estimate import (
     NO_SPREAD,
     Estimate,
     freedom_of_groups,
+    held_by_few,
     t_quantile,
 )
 
@@ -126,7 +128,10 @@ def test_an_even_number_has_almost_the_interval_of_n_minus_one_degrees_of_freedo
 
 def test_a_handful_that_carries_a_number_is_named_with_its_participation():
     found = carried([*np.random.default_rng(3).normal(size=250) * 0.01, 5.0, 4.0, 6.0])
-    assert "A handful of responses carry this number, as 3 equal" in found.warnings[0]
+    assert (
+        "A handful of responses hold most of this number, as 3 of equal weight would"
+        in found.warnings[0]
+    )
 
 
 @pytest.mark.parametrize("values", [[3.0] * 20, [0.0] * 20, [0.1 + 0.2, 0.3] * 10])
@@ -143,3 +148,14 @@ def test_uneven_groups_have_fewer_degrees_of_freedom_and_normal_ones_as_many_as_
     assert 6 < np.median(found) <= 7
     assert freedom_of_groups(np.array([7.0, -1, -1, -1, -1, -1, -1, -1])) == 1
     assert freedom_of_groups(np.array([1.0, -1.0])) == 1
+
+
+@pytest.mark.parametrize("carriers", [1.0, 1.4, 1.6, 3.2, 12.0])
+@pytest.mark.parametrize("n", [None, 40])
+def test_who_holds_a_sum_is_a_sentence_for_one_and_for_several(carriers, n):
+    found = held_by_few("the noise", carriers, "prompts", n)
+    alone = carriers < 1.5
+    of_all = "prompt" if n is None and alone else "prompts" if n is None else "the 40 prompts"
+    assert f"{of_all} holds most of the noise" in found if alone else f"{of_all} hold most" in found
+    assert found.startswith("One ") == alone
+    assert not re.search(r"\b1(\.0)?\b|ones", found)

@@ -104,6 +104,18 @@ def test_a_gradient_lost_in_noise_has_no_interval():
     assert open_ended >= 40
 
 
+@pytest.mark.parametrize(("trace", "square"), [(4.0, -1.0), (-1.0, 4.0), (4.0, 0.0)])
+def test_a_scale_that_chance_made_negative_is_in_no_log(trace, square):
+    scale = OnlineNoiseScale(0.9)
+    for step in range(40):
+        scale.update(trace * (1 + step % 3), square)
+    found = scale.latest()
+    assert np.isnan([x for name, x in found.items() if "b_simple" in name]).all()
+    assert found["noise_scale/gradient_square"] == pytest.approx(square)
+    scale.update(1e4, 1e4)
+    assert scale.latest()["noise_scale/b_simple"] > 0
+
+
 def test_the_monitor_sees_each_micro_batch_in_the_accumulated_gradient():
     torch.manual_seed(0)
     parameters = [torch.nn.Parameter(torch.zeros(3, 4)), torch.nn.Parameter(torch.zeros(5))]

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from isentrope.runs.study_table import means_over_repeats, parts_of_ratio
+from isentrope.attribution.noise.scale import ESTIMATES, noise_scale_of_gram
+from isentrope.runs.study_means import means_over_repeats, parts_of_ratio
 
 P, D = 64, 40
 
@@ -20,7 +21,7 @@ def table(numbers, errors=None):
         for quantity, values in numbers.items()
         for r, value in enumerate(values)
     ]
-    same = {"checkpoint": "c", "step": 0, "unit": "", "freedom": P - 1, "ci_low": 0.0}
+    same = {"checkpoint": "c", "step": 0, "unit": "", "freedom": P - 1, "ci_low": 0.0, "n": P}
     return pd.DataFrame(rows).assign(**same)
 
 
@@ -94,6 +95,46 @@ def test_ratios_whose_parts_are_not_there_have_no_mean():
 def test_the_mean_of_a_withheld_interval_has_none():
     frame = table({"first_order": [1.0, 1.0]}).assign(ci_low=[0.0, math.nan])
     assert np.isnan(means(frame, {})["first_order"]["ci_low"])
+
+
+def noise_rows(rng, n, repeats=4):
+    """Rows of `noise` over repeats, norms by |t₃|: tr Σ = B = n/4."""
+    rows = []
+    for _ in range(repeats):
+        norms = np.abs(rng.standard_t(3, size=(n, 1))) / 3**0.5
+        g = D**-0.5 + (n / 4 / D) ** 0.5 * norms * rng.normal(size=(n, D))
+        scale = noise_scale_of_gram(torch.from_numpy(g @ g.T))
+        for name in ESTIMATES:
+            x = getattr(scale, name)
+            row = x.columns() | {"n": x.n, "freedom": x.degrees_of_freedom or n - 1, "unit": ""}
+            rows.append({"checkpoint": "c", "step": 0, "quantity": f"gradient.{name}", **row})
+    return pd.DataFrame(rows)
+
+
+def test_where_a_row_has_no_upper_end_the_mean_has_none():
+    found = means(noise_rows(np.random.default_rng(0), 64), None)
+    for name in ("gradient.trace", "gradient.b_simple"):
+        assert 0 < found[name]["ci_low"] < found[name]["value"] < found[name]["ci_high"] == math.inf
+    assert math.isfinite(found["gradient.gradient_square"]["ci_high"])
+    frame = table({"first_order": [1.0, 2.0]}).assign(ci_high=[3.0, math.inf])
+    assert means(frame, {})["first_order"]["ci_high"] == math.inf
+
+
+def test_the_mean_of_a_noise_covers_with_the_tail_of_its_rows():
+    """Four equally small values: t of three degrees of freedom alone covers tr Σ by .80."""
+    rng, held = np.random.default_rng(1), np.zeros(2)
+    for _ in range(60):
+        found = means(noise_rows(rng, 128), None)
+        pair = found["gradient.trace"], found["gradient.b_simple"]
+        assert math.isfinite(pair[0]["ci_high"])
+        held += [row["ci_low"] <= 32 <= row["ci_high"] for row in pair]
+    assert held.min() >= 55  # .92
+
+
+def test_a_mean_over_repeats_is_no_better_known_than_its_rows_say():
+    frame = table({"q": [1.0, 1.0]}, {"q": [0.5, 0.5]}).assign(freedom=4.0)
+    row = means(frame, None)["q"]
+    assert row["ci_high"] - 1 == pytest.approx(2.776 * 0.5 / 2**0.5, rel=1e-3)  # t of 4
 
 
 def test_the_error_over_prompts_of_a_mean_has_the_freedom_of_its_influences():

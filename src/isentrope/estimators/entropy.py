@@ -36,6 +36,7 @@ from isentrope.estimators.functional import (
     infinitesimal_jackknife,
 )
 from isentrope.estimators.sample import ScoredBatch, score_batch
+from isentrope.estimators.tail import too_few_for_modes
 from isentrope.models.architecture import derivative_of_scores
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
@@ -154,7 +155,9 @@ def _mean(policy: Policy, rollouts: Rollouts, functional: Functional, method: st
     terms = sample.entropies if method == "rao-blackwell" else -sample.series[0].logprobs
     f, ratios, trust = sample.functional, sample.log_ratios, sample.trust
     result = infinitesimal_jackknife(lambda w: f(w, ratios, terms)[None], rollouts.prompt_index)
-    return result.estimate(0, unit=f.unit, **trust.options("sequence") | {"method": method})
+    warnings = (*trust.warnings, *too_few_for_modes(result.n_units))
+    about = trust.options("sequence") | {"method": method, "warnings": warnings}
+    return result.estimate(0, unit=f.unit, **about)
 
 
 def entropy_gradient(

@@ -30,6 +30,7 @@ from isentrope.estimators.sample import (
     score_batch,
     statistics_of_sample,
 )
+from isentrope.estimators.tail import too_few_for_modes
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -237,8 +238,9 @@ def change_of_sample(
     if order == 2:
         second = result.estimate(3, order=2, **options(f"{f.unit} per η²"))
         reach = ratio_of(result, 1, 3, name=f"δ{f.symbol}₂", **options("η"))
+    entropy = result.estimate(0, **options())
     return EntropyChange(
-        entropy=result.estimate(0, **options()),
+        entropy=replace(entropy, warnings=(*entropy.warnings, *too_few_for_modes(result.n_units))),
         first_order=result.estimate(1, **options(f"{f.unit} per η")) if order else None,
         pathwise=result.estimate(2, **options(f"{f.unit} per η")) if order else None,
         second_order=second,

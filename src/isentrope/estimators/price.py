@@ -14,6 +14,7 @@ All numbers have one jackknife over prompts, so shares and the reward for a nat 
 a ratio (Fieller).
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ PRICED = ("prefix", "sequence")
 ROWS = 6
 """Statistics of a class of positions."""
 
+_RATIOS = ("reward_for_a_nat", "momentum")
+
+NO_POSITION = "No position of E is of this class."
 _ONE_PROMPT = "Responses to fewer than two prompts have such positions: there is no interval."
 
 
@@ -89,7 +93,8 @@ class Price:
 
         Returns:
             Keys "price/NAME" of the whole step, and "price/at_CLASS/NAME", where CLASS has letters,
-            digits and _ alone: trackers refuse others, which a pattern may have.
+            digits and _ alone: trackers refuse others, which a pattern may have. A ratio is NaN
+            where it has no interval, because its denominator may be zero.
         """
         parts = {"price": self.whole} | {
             f"price/at_{re.sub('[^A-Za-z0-9]+', '_', name).strip('_')}": part
@@ -108,7 +113,9 @@ class Price:
         }
         for name, estimate in named.items():
             if estimate is not None:
-                flat |= {name: estimate.value, f"{name}_se": estimate.se}
+                unknown = name.endswith(_RATIOS) and math.isnan(estimate.ci_low)
+                value, se = (math.nan, math.nan) if unknown else (estimate.value, estimate.se)
+                flat |= {name: value, f"{name}_se": se}
         return flat
 
 
@@ -165,8 +172,9 @@ def price_of_step(
     trusts = (base, base, moved, of_reward, base, of_reward if withheld else moved)
 
     def options(row: int, mask: Tensor) -> dict[str, Any]:
-        alone = _ONE_PROMPT if Units.of(sample.prompt_index[mask.any(1)]).count < 2 else ""
-        trust = trusts[row].without_interval(alone)
+        prompts = Units.of(sample.prompt_index[mask.any(1)]).count
+        alone = _ONE_PROMPT if prompts else NO_POSITION
+        trust = trusts[row].without_interval(alone if prompts < 2 else "")
         return {"confidence": confidence, **trust.options(method)}
 
     def spent(at: int, mask: Tensor) -> Spent:

@@ -19,11 +19,12 @@ prompts on, more where nearly all prompts score alike.
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from isentrope.nouns.estimate import Estimate, participation, t_quantile
+from isentrope.nouns.estimate import Estimate, held_by_few, participation, t_quantile
 
 
 def bounded_mean(scores: Tensor, unit: str, *, confidence: float = 0.95) -> Estimate:
@@ -47,18 +48,31 @@ def bounded_mean(scores: Tensor, unit: str, *, confidence: float = 0.95) -> Esti
     return Estimate(value, se, min(low, value), max(high, value), n, unit, method)
 
 
+MODE = 0.02
+"""Share of prompt draws that a mode has which a batch for h or J should not miss."""
+
+MIN_UNITS_FOR_MODES = 149
+"""Units from which on less than 5 % of the batches miss such a mode: log(.05)/log(1 − MODE)."""
+
 MIN_UNITS_FOR_INTERVAL = 32
 """Units from which on noise has an interval: below, ξ is not known well enough."""
 
 MIN_UNITS_FOR_UPPER_END = 128
-"""Units from which on the trace of a noise has an upper end: one gradient in thirty that is six
-times as long doubles the trace, and fewer units hold none of it in 2–38 % of the batches."""
+"""Units from which on a noise has an upper end: one gradient in thirty that is six times as long
+doubles the trace, and fewer units hold none of it in 2–38 % of the batches."""
+
+RARE_SIZE = 10.0
+"""How many times as large as usual the units are that an upper end allows for."""
+
+USUAL = 9.0
+"""Medians of c_p, at most, for which a unit counts in the usual noise."""
 
 LIGHT_TAILS = (
-    "Intervals of noise allow for a tail that the batch shows, and hold for those it does not: "
-    "gradients so large and rare that the batch has none are in no interval."
+    "An interval of noise allows for the tail that the batch shows, and its upper end for units "
+    f"{RARE_SIZE:g} times as large as usual of which the batch holds none by chance. Rarer and "
+    "larger ones are in no interval."
 )
-"""The warning of every such interval."""
+"""The warning of every interval of noise."""
 
 
 def tail_degrees_of_freedom(values: Tensor) -> float:
@@ -100,42 +114,121 @@ def _tail_index(values: Tensor) -> float:
     return 1 / xi if xi > 0 else math.inf
 
 
-def too_few(n: int, unit: str) -> tuple[str, ...]:
-    """The warning that noise has no interval.
+def noise_interval(
+    estimate: Estimate,
+    noises: Tensor,
+    unit: str,
+    confidence: float,
+    caveats: tuple[str, ...] = (),
+) -> Estimate:
+    """The interval of a noise, as far as its units show one: the rule for every noise and scale.
+
+    Args:
+        estimate: The noise, or a number in proportion to it, with the interval that the degrees of
+            freedom of its tail give.
+        noises: (n,) c_p, not negative, whose mean is the noise.
+        unit: Name of the units, in the plural.
+        confidence: Nominal coverage.
+        caveats: Sentences on the interval, for where there is one.
+
+    Returns:
+        The estimate without an interval below 32 units, without an upper end below 128, and from
+        there on with one that `rare_units` lengthens; and a warning.
+    """
+    n, low, high = len(noises), estimate.ci_low, estimate.ci_high
+    if n < MIN_UNITS_FOR_INTERVAL:
+        low, high, caveats = math.nan, math.nan, (_TOO_FEW,)
+    elif math.isnan(low):
+        pass
+    elif n < MIN_UNITS_FOR_UPPER_END:
+        high, caveats = math.inf, (*caveats, _NO_UPPER_END)
+    else:
+        high, caveats = high * rare_units(noises, confidence), (*caveats, LIGHT_TAILS)
+    sentences = (sentence.format(n=n, unit=unit) for sentence in caveats)
+    return replace(estimate, ci_low=low, ci_high=high, warnings=(*estimate.warnings, *sentences))
+
+
+def noise_over_repeats(
+    value: float, half: float, units: int, confidence: float
+) -> tuple[float, float]:
+    """The interval of the mean of a noise over repeats, each with an interval of its own.
+
+    Args:
+        value: The mean, above 0.
+        half: Half of its interval by the degrees of freedom of the tail.
+        units: Units of all repeats together.
+        confidence: Nominal coverage.
+
+    Returns:
+        The ends value · exp(± half/value), the upper one as long as `rare_units` of as many even
+        units makes it.
+    """
+    factor = math.exp(min(half / value, 700.0))
+    return value / factor, value * factor * rare_units(torch.ones(units), confidence)
+
+
+def rare_units(noises: Tensor, confidence: float) -> float:
+    """By how much units that the batch may have missed can raise a noise.
+
+    A kind of unit whose share is at most p₀ = 1 − (α/2)^(1/n) is absent from n units with a
+    probability of α/2 or more (Clopper and Pearson). With R times the usual size it adds p₀R² times
+    the usual noise, the mean of c_p where none counts for more than nine medians.
+
+    Args:
+        noises: (n,) c_p, not negative.
+        confidence: 1 − α.
+
+    Returns:
+        The factor 1 + p₀R² · usual/mean.
+    """
+    mean = float(noises.mean())
+    if not mean > 0:
+        return 1.0
+    usual = float(noises.clamp(max=USUAL * float(noises.median())).mean())
+    return 1 + missed(len(noises), (1 - confidence) / 2) * RARE_SIZE**2 * usual / mean
+
+
+def missed(n: int, probability: float) -> float:
+    """The largest share of a kind of unit that n units hold none of with this probability.
 
     Args:
         n: Units.
-        unit: Their name, in the plural.
+        probability: That none of them is of the kind.
 
     Returns:
-        One sentence; none from 32 units on.
+        1 − probability^(1/n).
     """
-    if n >= MIN_UNITS_FOR_INTERVAL:
-        return ()
-    return (
-        f"{n} {unit} are too few for an interval of their noise: below {MIN_UNITS_FOR_INTERVAL} a "
-        "heavy tail "
-        "cannot be distinguished from a light one.",
-    )
+    return 1 - probability ** (1 / n)
 
 
-def no_upper_end(n: int, unit: str) -> tuple[str, ...]:
-    """The warning that the interval of a trace has no upper end.
+def too_few_for_modes(n: int) -> tuple[str, ...]:
+    """The warning that h, ℋ and J may lack what a rare mode of the policy adds.
 
     Args:
-        n: Units.
-        unit: Their name, in the plural.
+        n: Independent prompt draws.
 
     Returns:
-        One sentence; none where there is no interval, or from 128 units on.
+        One sentence; none from 149 draws on.
     """
-    if not MIN_UNITS_FOR_INTERVAL <= n < MIN_UNITS_FOR_UPPER_END:
+    if n >= MIN_UNITS_FOR_MODES:
         return ()
     return (
-        f"{n} {unit} bound the noise from below only: a few {unit} in a hundred may hold half of "
-        f"it, and so small a batch may have none of them. {MIN_UNITS_FOR_UPPER_END} give an upper "
-        "end.",
+        f"{n} prompts are few for a mean: what {100 * MODE:g} % of prompt draws lead to, such as a "
+        f"rare long response, is missing from {100 * (1 - MODE) ** n:.0f} % of such batches, and "
+        "no interval of an entropy, a reward or their change knows of it. From "
+        f"{MIN_UNITS_FOR_MODES} prompts on it is missing from less than 5 %.",
     )
+
+
+_TOO_FEW = (
+    "{n} {unit} are too few for an interval of their noise: below "
+    f"{MIN_UNITS_FOR_INTERVAL} a heavy tail cannot be distinguished from a light one. "
+    f"{MIN_UNITS_FOR_INTERVAL} give a lower end, and {MIN_UNITS_FOR_UPPER_END} an upper end too."
+)
+_NO_UPPER_END = (
+    "{n} {unit} bound the noise from below only: a few {unit} in a hundred may hold half of it, "
+    f"and so small a batch may have none of them. {MIN_UNITS_FOR_UPPER_END} give an upper end."
+)
 
 
 def uneven(values: Tensor, unit: str) -> tuple[str, ...]:
@@ -151,7 +244,5 @@ def uneven(values: Tensor, unit: str) -> tuple[str, ...]:
     n, effective = len(values), participation(values)
     if effective >= n / 2:
         return ()
-    return (
-        f"Few of the {n} {unit} hold most of the noise (as {effective:.1f} equal ones would): the "
-        "value is likely too small, and the interval is long for that reason.",
-    )
+    few = held_by_few("the noise", effective, unit, n)
+    return (f"{few}: the value is likely too small, and the interval is long for that reason.",)

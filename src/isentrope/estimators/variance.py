@@ -32,6 +32,7 @@ from torch import Tensor
 from isentrope.estimators.functional import Jackknifed, Method, Units, infinitesimal_jackknife
 from isentrope.estimators.ratio import noise_over_square
 from isentrope.estimators.sample import CHANGES, ScoredBatch, statistics_of_sample
+from isentrope.estimators.tail import too_few_for_modes
 from isentrope.nouns.estimate import ROUNDING, Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.policy.chi_square import Divergence
@@ -133,12 +134,14 @@ def variance_study(
         for quantity, row in QUANTITIES.items():
             trust, own = of_change if row == CHANGES else base, j.influences[row]
             options = {"unit": f.unit, "confidence": confidence, **trust.options(m)}
+            if not row:
+                options["warnings"] = (*trust.warnings, *too_few_for_modes(units.count))
             estimate = j.estimate(row, **options)
             x = estimate.value + estimate.n * own
             methods[quantity][m] = MethodVariance(
                 estimate,
                 _ratio(own, whole[REFERENCE].influences[row], confidence),
-                _needed(x, wanted, confidence, trust.verdict == "trust"),
+                _needed(x, wanted, confidence, trust.verdict == "trust", positive=not row),
                 _design_effect(j, alone, row, units, confidence) if alone else None,
             )
     sizes: list[dict[str, Any]] = []
@@ -170,11 +173,13 @@ def _design_effect(
     return _ratio(a, (corrections[1] * squares).sqrt(), confidence)
 
 
-def _needed(x: Tensor, wanted: float, confidence: float, trusted: bool) -> Estimate:
+def _needed(
+    x: Tensor, wanted: float, confidence: float, trusted: bool, *, positive: bool
+) -> Estimate:
     """Prompts for a relative error of the mean of x_p."""
     if not (trusted and float(x.var()) > 0):
         return replace(_NOT_KNOWN, n=len(x))
-    found = noise_over_square(x, wanted**-2, confidence)
+    found = noise_over_square(x, wanted**-2, confidence, positive=positive)
     if abs(float(x.mean())) >= CERTAIN * float(x.std()) / len(x) ** 0.5:
         return found
     high = math.nan if math.isnan(found.ci_low) else math.inf

@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from isentrope.estimators.functional import infinitesimal_jackknife
-from isentrope.estimators.tail import bounded_mean
+from isentrope.estimators.tail import bounded_mean, too_few_for_modes
 from isentrope.nouns.estimate import Estimate
 
 
@@ -248,6 +248,8 @@ def _over_prompts(
     )
     few = positive and jackknife.n_units < MIN_PROMPTS_FOR_INTERVAL
     warnings = (_FEW.format(jackknife.n_units),) if few else ()
+    if unit.startswith("nats"):  # of one number of prompts, unlike lengths of correct responses
+        warnings += too_few_for_modes(jackknife.n_units)
     estimate = jackknife.estimate(0, unit=unit, method=method, warnings=warnings)
     return estimate.on_log_scale() if positive else estimate
 

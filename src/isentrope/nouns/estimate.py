@@ -53,6 +53,27 @@ def participation(amounts: ArrayLike) -> float:
     return float(a.sum()) ** 2 / squares if squares > 0 else float(len(a))
 
 
+def held_by_few(total: str, carriers: float, units: str, n: int | None = None) -> str:
+    """That few units hold most of a sum, as the beginning of a sentence.
+
+    Args:
+        total: The sum.
+        carriers: Over how many equal units it is spread (`participation`).
+        units: Their name, in the plural.
+        n: All units; None to leave their number out.
+
+    Returns:
+        "One response holds most of …", or "Few of the 40 prompts hold most of …, as 3 of equal
+        weight would".
+    """
+    count = round(carriers)
+    if count < 2:
+        who = f"One {units.removesuffix('s')}" if n is None else f"One of the {n} {units}"
+        return f"{who} holds most of {total}"
+    who = f"A handful of {units}" if n is None else f"Few of the {n} {units}"
+    return f"{who} hold most of {total}, as {count} of equal weight would"
+
+
 def freedom_of_units(influences: ArrayLike) -> float:
     """Degrees of freedom of an error over units, such as prompts, from their participation.
 
@@ -245,7 +266,8 @@ class Estimate:
         se = math.sqrt(n / (n - 1) * float(squares.sum())) if n > 1 else math.nan
         n = min(n, at_most or n)
         if se > 0 and carriers < min(HANDFUL, n / 6):
-            warnings = (*warnings, _CARRIED.format(carriers))
+            few = held_by_few("this number", carriers, "responses")
+            warnings = (*warnings, f"{few}: {_LONG}")
         freedom = min(max((carriers - 1) / order, 1.0), n - 1.0)
         return cls.from_standard_error(
             value, se, n, warnings=warnings, degrees_of_freedom=freedom, **options
@@ -330,7 +352,6 @@ class Estimate:
         return f"{self.value:.4g} ± {self.se:.2g} {interval} {self.unit}"
 
 
-_CARRIED = (
-    "A handful of responses carry this number, as {:.0f} equal ones would: its interval is long "
-    "for that reason, and another batch may hold others that weigh as much."
+_LONG = (
+    "its interval is long for that reason, and another batch may hold others that weigh as much."
 )

@@ -24,6 +24,7 @@ from zero, and R ± t SE misses the truth long before that: in simulated runs su
 wrong up to 20 times in 100. Fieller's with f − 1 degrees of freedom was wrong 2–6 times in 100 with
 Gaussian gradients and 3–26 times with heavy tails; with those of the tail 0–7 times in all
 (docs/results/intervals.md).
+Where |G|² or tr Σ came out at or below zero there is no B_simple.
 θ moves meanwhile: these are means over 1/(1 − β) steps.
 """
 
@@ -42,6 +43,7 @@ from isentrope.system.processes import gather
 from isentrope.system.saved_fields import SavedFields
 
 UNIT = "prompts"
+METHOD = "running ratio"
 MIN_EFFECTIVE_STEPS = 16
 """Effective steps f from which on there is an interval: fewer rarely show a heavy tail."""
 
@@ -100,21 +102,25 @@ class OnlineNoiseScale(SavedFields):
         """B_simple with its interval.
 
         Returns:
-            The estimate in prompts, NaN for an interval that has no end or f < 16; None before the
-            third step, or with β = 0.
+            The estimate in prompts, NaN for an interval that has no end or f < 16, and infinite
+            without an interval where |G|² or tr Σ came out at or below zero; None before the third
+            step, or with β = 0.
         """
         s = self._sums
         effective = s["w"] ** 2 / (s["ww"] or 1.0)
-        if self._steps < 3 or effective < 2 or s["den"] == 0:
+        if self._steps < 3 or effective < 2:
             return None
+        if min(s["num"], s["den"]) <= 0:  # by chance: no ratio of them is a noise scale
+            none = (math.inf, math.inf, math.nan, math.nan)
+            return Estimate(*none, round(effective), UNIT, METHOD)
         known = len(self._recent) >= min(self._steps, self._most)
         enough = known and effective >= MIN_EFFECTIVE_STEPS
         low, high = self._fieller(effective) if enough else (math.nan, math.nan)
         ratio = s["num"] / s["den"]
         spread = s["nn"] - 2 * ratio * s["nd"] + ratio**2 * s["dd"]
         small_sample = effective / (effective - 1)
-        error = (small_sample * max(spread, 0.0)) ** 0.5 / abs(s["den"])
-        return Estimate(ratio, error, low, high, round(effective), UNIT, "running ratio")
+        error = (small_sample * max(spread, 0.0)) ** 0.5 / s["den"]
+        return Estimate(ratio, error, low, high, round(effective), UNIT, METHOD)
 
     def _fieller(self, effective: float) -> tuple[float, float]:
         """The ends of the interval; NaN where |G|² may be zero."""
@@ -123,18 +129,17 @@ class OnlineNoiseScale(SavedFields):
         df = max(tail_degrees_of_freedom(rest), degrees_of_freedom_of_sums(recent[:, 0]))
         t = t_quantile(min(df, effective - 1))
         c = effective * t * t / (effective - 1 + t * t)
-        if not s["den"] > 0:
-            return math.nan, math.nan
         spread = torch.tensor([[s["nn"], s["nd"]], [s["nd"], s["dd"]]], dtype=torch.float64)
         return interval_of_ratio(s["num"], s["den"], spread, c**0.5, sign="any")
 
     def latest(self) -> dict[str, float]:
-        """The estimate as flat numbers for a log; empty before the third step."""
+        """The estimate as flat numbers for a log, NaN for none; empty before the third step."""
         estimate = self.estimate()
         if estimate is None:
             return {}
-        weight = self._sums["w"]
-        return estimate.columns("noise_scale/b_simple") | {
+        weight, numbers = self._sums["w"], estimate.columns("noise_scale/b_simple")
+        numbers = {name: x if math.isfinite(x) else math.nan for name, x in numbers.items()}
+        return numbers | {
             "noise_scale/trace": self._sums["num"] / weight,
             "noise_scale/gradient_square": self._sums["den"] / weight,
         }

@@ -21,6 +21,7 @@ from pkgutil import resolve_name as load
 from typing import Any
 
 from isentrope.config.measure import MeasureConfig
+from isentrope.estimators.tail import too_few_for_modes
 from isentrope.results.result import Result
 from isentrope.results.verbs import MEASURE, Verb
 from isentrope.runs.folder import heed, resolved_content
@@ -110,6 +111,8 @@ def _run_item(
     with at_precision(ready.policy, config.precision.measuring), timed:
         result: Result = load(verb.analyse)(ready)
     warnings = [*ready.step.warnings]
+    if verb.errors_over_E:
+        warnings += too_few_for_modes(ready.E.n_prompts)
     if data.fixed_prompts:
         warnings.append(
             "batch_config.fixed_prompts: errors are over prompts, as if other prompts could be "

@@ -28,6 +28,7 @@ from isentrope.estimators.entropy_change import EntropyChange, change_of_sample
 from isentrope.estimators.functional import Functional, Functionals
 from isentrope.estimators.identities import Z_LIMIT
 from isentrope.estimators.reward_change import RewardChange, RewardOrders
+from isentrope.estimators.tail import too_few_for_modes
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.results import MeasureResult
 from isentrope.results.sweep import LinearRange, RewardRecord, RewardRow, SweepRow
@@ -37,6 +38,7 @@ from isentrope.verbs.detailed_log import detailed_log
 from isentrope.verbs.loop import Draw, run_verb
 from isentrope.verbs.measurement import Measurement, measure_checkpoint
 from isentrope.verbs.prepare import Prepared
+from isentrope.verbs.printed_measure import AT_RATE
 
 log = logging.getLogger("isentrope")
 
@@ -134,8 +136,10 @@ def _warnings(found: Measurement) -> Iterator[str]:
                 f"{name} = {z:.1f}: E was not drawn from the policy that is scored, or only from a "
                 "part of it; run isentrope check."
             )
+    of_result = too_few_for_modes(change.entropy.n)
     for sentence in change.entropy.warnings:
-        yield f"At θ: {sentence}"
+        if sentence not in of_result:
+            yield f"At θ: {sentence}"
     if (reach := change.linear_range) and math.isfinite(reach.ci_low):
         for sentence in reach.warnings:
             yield f"Linear range η*: {sentence}"
@@ -144,7 +148,7 @@ def _warnings(found: Measurement) -> Iterator[str]:
         for sentence in estimate.warnings:
             by_sentence.setdefault(sentence, []).append(f"{eta:g}")
     for sentence, etas in by_sentence.items():
-        yield f"At η = {', '.join(etas)}: {sentence}"
+        yield f"{AT_RATE}{', '.join(etas)}: {sentence}"
     for point in found.reward.points if found.reward else ():
         for sentence in point.change.warnings:
             if sentence not in by_sentence:

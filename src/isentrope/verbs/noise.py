@@ -14,15 +14,20 @@ from isentrope.attribution.fisher.second_order import supervised_loss_change, su
 from isentrope.attribution.influence.influence import require_disjoint
 from isentrope.attribution.noise.consequences import entropy_noise_scale
 from isentrope.attribution.noise.scale import ESTIMATES, groups_with_weight, noise_scale
-from isentrope.estimators.tail import LIGHT_TAILS
+from isentrope.estimators.tail import (
+    LIGHT_TAILS,
+    MIN_UNITS_FOR_INTERVAL,
+    MIN_UNITS_FOR_UPPER_END,
+)
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.results.results import NoiseResult
 from isentrope.sampling.tasks.task import Demonstrator
+from isentrope.system.formatting import known
 from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.verbs.influence import influence_of
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import Column, Printed, Table, ends
+from isentrope.verbs.printed import Column, Printed, Table, each_once, ends
 
 
 def find_noise(ready: Prepared) -> NoiseResult:
@@ -61,7 +66,7 @@ def find_noise(ready: Prepared) -> NoiseResult:
     return NoiseResult(
         **vars(ready.header),
         **numbers,
-        warnings=tuple(f"{of}, {name}: {text}" for of, name, x in every for text in x.warnings),
+        warnings=tuple(each_once((f"{of} {name}", x.warnings) for of, name, x in every)),
         tables={"noise": pd.DataFrame(rows)},
     )
 
@@ -99,4 +104,13 @@ def printed_noise(result: NoiseResult, _: Path) -> Printed:
         Column("unit", 4, 2, left=True),
     ]
     yield Table(f"{result.policy.name}: noise", rows, columns)
-    yield f"  intervals    {LIGHT_TAILS}"
+    fewest = min(scale.n for _, name, scale, *_ in rows if name != "baseline")
+    if fewest < MIN_UNITS_FOR_UPPER_END:
+        yield (
+            f"  intervals    of noise need {MIN_UNITS_FOR_INTERVAL} groups with an advantage for a "
+            f"lower end and {MIN_UNITS_FOR_UPPER_END} for an upper one; here are {fewest}"
+        )
+    else:
+        yield f"  intervals    {LIGHT_TAILS}"
+    if any(known(scale.value) is None for _, _, scale, *_ in rows):
+        yield "  no value     the squared mean came out below 0, which chance does: draw a larger U"

@@ -3,7 +3,7 @@
 A column names an attribute of a row, or computes its cell; cells are written by their type.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,3 +135,20 @@ def reliability_line(estimates: Mapping[str, Estimate]) -> str:
     """How well ranks are known."""
     ranks = named({of: known(r.value) for of, r in estimates.items()})
     return f"  reliability  rank correlation with an infinite E, about: {ranks}"
+
+
+def each_once(sentences: Iterable[tuple[str, Iterable[str]]]) -> Iterator[str]:
+    """Each sentence once, after the names of the numbers that it is on.
+
+    Args:
+        sentences: Name of a number, and the sentences on it.
+
+    Yields:
+        Such as "gradient trace, gradient b_simple: 8 prompts are too few …".
+    """
+    names: dict[str, list[str]] = {}
+    for name, of in sentences:
+        for sentence in of:
+            names.setdefault(sentence, []).append(name)
+    for sentence, places in names.items():
+        yield f"{', '.join(places)}: {sentence}"

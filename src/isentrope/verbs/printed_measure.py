@@ -39,7 +39,20 @@ def printed_measurements(results: Sequence[MeasureResult]) -> Printed:
         columns.insert(0, Column("checkpoint", "checkpoint", left=True))
     yield Table(title, [cells for result in results for cells in _rows(result)], columns)
     for result in results:
+        name = f"{result.policy.name}: " if len(results) > 1 else ""
+        for sentence in _of_rows(result):
+            yield f"  note         {name}{sentence}"
+    for result in results:
         yield from summary_lines(result)
+
+
+AT_RATE = "At η = "
+"""How a sentence on rows of the sweep begins."""
+
+
+def _of_rows(result: MeasureResult) -> list[str]:
+    """What limits the numbers of the table, which is said below it."""
+    return [sentence for sentence in result.warnings if sentence.startswith(AT_RATE)]
 
 
 def _rows(result: MeasureResult) -> Iterator[dict[str, str]]:
@@ -109,7 +122,8 @@ def summary_lines(result: MeasureResult) -> Iterator[str]:
     floor = number(checks.rounding_floor.log_weight)
     yield f"  checks       {'; '.join(words)}; rounding {floor} nats per sequence"
     for sentence in result.warnings:
-        yield f"  note         {sentence}"
+        if sentence not in _of_rows(result):
+            yield f"  note         {sentence}"
 
 
 def _price_lines(result: MeasureResult) -> Iterator[str]:
@@ -124,6 +138,9 @@ def _price_lines(result: MeasureResult) -> Iterator[str]:
     if price.cosine is not None:
         yield f"               cosine of its gradients {value_and_interval(price.cosine)}"
     for name, part in price.at.items():
+        if part.tokens == 0:
+            yield f"  at {name:<16} no position of E"
+            continue
         share = value_and_interval(part.share)
         line = f"  at {name:<16} {part.tokens:4.0%} of tokens, {share} of it"
         if part.change is not None:

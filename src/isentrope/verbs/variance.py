@@ -23,7 +23,7 @@ from isentrope.policy.scoring import FEATURES, score
 from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.results.results import VarianceResult
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import Column, Printed, Table, named
+from isentrope.verbs.printed import Column, Printed, Table, each_once, named, number, text
 
 
 def find_variance(ready: Prepared) -> VarianceResult:
@@ -62,10 +62,11 @@ def find_variance(ready: Prepared) -> VarianceResult:
         methods=study.methods,
         seconds={name: clock.seconds[name] / len(E) for name in stages},
         warnings=tuple(
-            f"{quantity}, {method}: {sentence}"
-            for quantity, by_method in study.methods.items()
-            for method, of in by_method.items()
-            for sentence in of.estimate.warnings
+            each_once(
+                (f"{quantity} by {method}", of.estimate.warnings)
+                for quantity, by_method in study.methods.items()
+                for method, of in by_method.items()
+            )
         ),
         tables={"variance": pd.DataFrame(study.sizes)},
     )
@@ -85,7 +86,7 @@ def printed_variance(result: VarianceResult, _: Path) -> Printed:
         Column("quantity", 0, left=True),
         Column("estimator", 1, left=True),
         Column("value", lambda row: row[2].estimate),
-        Column("variance ÷ prefix", lambda row: row[2].variance_ratio, 1),
+        Column("variance ÷ prefix", lambda row: _over_prefix(row[2].variance_ratio), 1),
         Column(f"prompts for {100 * result.wanted_error:g} %", 3),
     ]
     grouped = result.batches.E.sequences > result.batches.E.prompt_draws
@@ -100,6 +101,11 @@ def printed_variance(result: VarianceResult, _: Path) -> Printed:
             f"  no size      the value is within {CERTAIN:g} errors of 0, which gives a lower "
             "bound at most, or its weights are not trusted"
         )
+
+
+def _over_prefix(ratio: Estimate) -> str:
+    """A ratio with its error; of numbers that are the same there is none."""
+    return number(ratio.value) if ratio.se == 0 else text(ratio)
 
 
 def _needed(prompts: Estimate) -> str:

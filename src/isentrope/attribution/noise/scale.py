@@ -29,7 +29,7 @@ groups, 85 % at 64 and 97 % at 128.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -43,8 +43,7 @@ from isentrope.estimators.functional import Units
 from isentrope.estimators.ratio import interval_of_ratio
 from isentrope.estimators.tail import (
     degrees_of_freedom_of_sums,
-    no_upper_end,
-    too_few,
+    noise_interval,
     uneven,
 )
 from isentrope.nouns.estimate import Estimate, freedom_of_units, t_quantile
@@ -196,8 +195,7 @@ def noise_scale_of_gram(
     if not float(value[1]) > 0:
         noises = torch.zeros_like(noises)  # rounding
     df = degrees_of_freedom_of_sums(noises)
-    short = too_few(n, unit)
-    warnings = (*uneven(noises, unit), *short, *(rare := no_upper_end(n, unit)), *notes)
+    warnings = (*uneven(noises, unit), *notes)
 
     def estimate(k: int, df: float, **caveats: Any) -> Estimate:
         return Estimate.from_standard_error(
@@ -213,14 +211,12 @@ def noise_scale_of_gram(
 
     rows = gram.sum(1) - gram.diagonal()
     square = estimate(0, freedom_of_units(rows - rows.mean()), warnings=notes)
-    trace = estimate(1, df, warnings=warnings, trusted=not short).on_log_scale(confidence)
-    t = math.nan if short else t_quantile(df, confidence)
-    ratio = _fieller(moments, covariance, t, n, unit, warnings)
-    if rare:
-        trace, ratio = (
-            x if math.isnan(x.ci_low) else replace(x, ci_high=math.inf) for x in (trace, ratio)
-        )
-    return NoiseScale(square, trace, ratio, gram)
+    trace = estimate(1, df, warnings=warnings).on_log_scale(confidence)
+    ratio, caveats = _ratio(moments, covariance, t_quantile(df, confidence), n, unit, warnings)
+    rule = noises, unit, confidence
+    return NoiseScale(
+        square, noise_interval(trace, *rule), noise_interval(ratio, *rule, caveats), gram
+    )
 
 
 def require_units(n: int, unit: str) -> None:
@@ -257,34 +253,34 @@ def _moments(gram: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([squares, pairs]), covariance
 
 
-def _fieller(
+def _ratio(
     moments: Tensor,
     covariance: Tensor,
     t: float,
     n: int,
     unit: str,
     warnings: tuple[str, ...],
-) -> Estimate:
-    """A/D − 1 with every B that (A − x D)² ≤ t² Var(A − x D) allows, x = 1 + B."""
+) -> tuple[Estimate, tuple[str, ...]]:
+    """A/D − 1 with every B that (A − x D)² ≤ t² Var(A − x D) allows, x = 1 + B; and caveats."""
     squares, pairs = moments.tolist()
-    low = high = math.nan
-    if math.isfinite(t):
-        low, high = interval_of_ratio(squares, pairs, covariance, t, sign="plus")
+    low, high = interval_of_ratio(squares, pairs, covariance, t, sign="plus")
     value = se = math.inf
+    caveats: tuple[str, ...] = ()
+    if high == math.inf:
+        caveats = (
+            f"|G|² is not distinguishable from zero in these {n} {unit}: the noise scale is "
+            "bounded from below only. More of them give an upper end.",
+        )
     if pairs > 0:
         along = covariance.new_tensor([1.0, -squares / pairs])
         value = squares / pairs - 1
         se = float((along @ covariance @ along).clamp_min(0).sqrt()) / pairs
-    caveats: list[str] = []
-    if high == math.inf:
-        caveats = [
-            f"|G|² is not distinguishable from zero in these {n} {unit}: the noise scale is "
-            "bounded from below only. More of them give an upper end."
-        ]
-    elif pairs <= 0 and math.isfinite(high):
-        low = high = math.nan
-        caveats = [
-            "|G|² came out below zero by more than its error, which chance does: no interval."
-        ]
+    else:
+        warnings = (*warnings, f"|G|² came out below zero in these {n} {unit}, {_BY_CHANCE}")
+        low = low if high == math.inf else math.nan
+        high = high if high == math.inf else math.nan
     low, high = (max(x - 1, 0.0) for x in (low, high))  # NaN stays NaN
-    return Estimate(value, se, low, high, n, unit, METHOD, warnings=(*warnings, *caveats))
+    return Estimate(value, se, low, high, n, unit, METHOD, warnings=warnings), caveats
+
+
+_BY_CHANCE = "which chance does: there is no noise scale. More of them give one."

@@ -52,7 +52,14 @@ from isentrope.attribution.proxies.agreement import (
 )
 from isentrope.attribution.proxies.proxies import UNSIGNED
 from isentrope.attribution.ranks import Array
-from isentrope.nouns.estimate import NO_SPREAD, ROUNDING, Estimate, participation, t_quantile
+from isentrope.nouns.estimate import (
+    NO_SPREAD,
+    ROUNDING,
+    Estimate,
+    held_by_few,
+    participation,
+    t_quantile,
+)
 
 METHOD = "cluster bootstrap over prompts"
 _NEARLY_ONE = 1 - 1e-12
@@ -233,14 +240,12 @@ class _Sample:
             n = len(self.place)
             (k,) = top_counts(n, [float(q)]).values()
             return False, (
-                f"The top is {k} of {n}, spread as over {spread:.1f} equal prompts: "
+                f"The top is {k} of {n}, spread as over {spread:.1f} prompts of equal weight: "
                 f"no interval below {MIN_SPREAD}.",
             )
         if not top and spread < CONCENTRATED_SHARE * self.prompts:
-            return True, (
-                f"Few of the {self.prompts} prompts hold most of the influence (as {spread:.1f} "
-                "equal ones would): the interval is likely too short. Ranks are not affected.",
-            )
+            few = held_by_few("the influence", spread, "prompts", self.prompts)
+            return True, (f"{few}: the interval is likely too short. Ranks are not affected.",)
         return True, ()
 
     def _spread(self, sets: Iterable[Array]) -> float:
