@@ -208,9 +208,9 @@ def too_few_for_modes(n: int) -> tuple[str, ...]:
         n: Independent prompt draws.
 
     Returns:
-        One sentence; none from 149 draws on.
+        One sentence; none from 149 draws on, and of a single one, which has no interval.
     """
-    if n >= MIN_UNITS_FOR_MODES:
+    if not 1 < n < MIN_UNITS_FOR_MODES:
         return ()
     return (
         f"{n} prompts are few for a mean: what {100 * MODE:g} % of prompt draws lead to, such as a "
