@@ -151,6 +151,20 @@ def test_a_format_is_judged_by_tasks_that_know_one():
         require_format(ise.load_task("addition"), ["format"], "addition")
 
 
+def test_answers_that_cannot_be_read_are_counted_by_tasks_that_read_them(policy):
+    class WithoutC(Digits):
+        def readable(self, response_text):
+            return "c" not in response_text
+
+    found = ise.evaluate(policy, WithoutC(), samples_per_prompt=4, max_new_tokens=6)
+    share = np.mean(["c" in text for text in found.records["text"]])
+    assert 0 < share < 1
+    assert found.metrics["unread"].value == pytest.approx(share, rel=1e-12)
+    assert evaluated(policy).metrics["unread"] is None
+    with pytest.raises(ValueError, match="'addition' does not say which answers"):
+        require_format(ise.load_task("addition"), ["unread"], "addition")
+
+
 def test_responses_of_32k_tokens_and_of_any_script_become_records(policy):
     length = 32_768
     ids = torch.randint(2, 17, (length,), generator=torch.Generator().manual_seed(0))

@@ -72,6 +72,24 @@ def test_a_reward_function_that_is_no_use_is_said_in_a_sentence(policy, reward, 
         draw(policy, batches(policy, reward, redraw_limit=2))
 
 
+def test_answers_that_cannot_be_read_are_counted_in_all_that_was_drawn(policy):
+    class WithoutC(Short):
+        calls = 0
+
+        def reward(self, response_text, reference):
+            self.calls += 1
+            return float(self.calls > 4 and self.calls % 2)  # the first group is redrawn
+
+        def readable(self, response_text):
+            return "c" not in response_text
+
+    made = draw(policy, batches(policy, WithoutC()))
+    texts = [t for part in (made.rollouts, *made.rejected) for t in part.response_texts]
+    assert len(texts) == 4 * made.report.drawn > len(made.rollouts)
+    assert made.unread == sum("c" in text for text in texts) > 0
+    assert draw(policy, batches(policy, Short())).unread is None
+
+
 def test_a_set_smaller_than_a_batch_is_said_in_a_sentence(policy):
     with pytest.raises(ValueError, match=r"4 prompts .*training set .*3"):
         draw(policy, batches(policy, Short(), prompts=3))

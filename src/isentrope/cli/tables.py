@@ -57,6 +57,7 @@ def print_findings(
 COLUMNS = {
     "reward": "reward",
     "format": "format",
+    "unread": "unread",
     "response_length": "length",
     "truncated": "cut",
     "entropy_per_sequence": "ℋ",

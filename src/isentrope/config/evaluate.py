@@ -43,7 +43,7 @@ class EvaluationProfile(Section):
     """What is estimated, from how many responses to which prompts."""
 
     metrics: NonEmpty[Metric] | None = None
-    """Metrics of docs/evaluation.md; null: all (format where the task knows one)."""
+    """Metrics of docs/evaluation.md; null: all (format, unread where the task has them)."""
     n_prompts: Count | None = None
     """Number of prompts, a random subset fixed by the seed; null: the whole split."""
     samples_per_prompt: Count = 8

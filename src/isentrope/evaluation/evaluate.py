@@ -29,7 +29,7 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.sampling.tasks.task import FormattedTask, Task
+from isentrope.sampling.tasks.task import FormattedTask, ReadsAnswers, Task
 
 
 @dataclass(frozen=True)
@@ -121,14 +121,19 @@ def evaluate(
 
 
 def require_format(task: Task, metrics: Sequence[str], name: str) -> None:
-    """Refuse the metric `format` for a task without a format.
+    """Refuse the metrics `format` and `unread` for a task without a format or an answer.
 
     Raises:
-        ValueError: If `format` is among the metrics and the task has no `format_reward`.
+        ValueError: If a metric is given that the task does not have.
     """
     if "format" in metrics and not isinstance(task, FormattedTask):
         raise ValueError(
             f"The task {name!r} has no format of its responses: omit 'format' from "
+            "evaluation.metrics, or set it to null for all metrics of the task."
+        )
+    if "unread" in metrics and not isinstance(task, ReadsAnswers):
+        raise ValueError(
+            f"The task {name!r} does not say which answers it can read: omit 'unread' from "
             "evaluation.metrics, or set it to null for all metrics of the task."
         )
 

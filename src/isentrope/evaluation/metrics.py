@@ -1,7 +1,7 @@
 """Metrics of a policy from scored responses: each a mean or a ratio over prompts.
 
     pass_at_k                 E_p[ 1 − C(n−c, k)/C(n, k) ]                         (`pass_at_k`)
-    format, truncated         share of responses                        (interval as for pass@k)
+    format, unread, truncated share of responses                        (interval as for pass@k)
     reward, response_length   mean over responses; the length also over correct and incorrect ones
     entropy_per_sequence      ℋ = Σ_i Σ_k H_ik / n                                            (T1)
     entropy_per_token         h = Σ_i Σ_k H_ik / Σ_i T_i
@@ -99,6 +99,7 @@ Metric = Literal[
     "pass_at_k",
     "reward",
     "format",
+    "unread",
     "response_length",
     "truncated",
     "entropy",
@@ -186,9 +187,10 @@ def estimate_metrics(
     for name, unit in (
         ("reward", "reward"),
         ("format", "share of responses"),
+        ("unread", "share of responses"),
         ("truncated", "share of responses"),
     ):
-        if name in metrics and records[name].notna().all():
+        if name in metrics and name in records and records[name].notna().all():
             column = records[name].astype(float)
             values[name] = _over_prompts(prompts, column, unit=unit, positive=False)
             if column.between(0, 1).all():

@@ -21,7 +21,7 @@ from isentrope.policy.token_statistics import Scores
 from isentrope.sampling.batches import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
-from isentrope.sampling.tasks.task import FormattedTask, Task
+from isentrope.sampling.tasks.task import FormattedTask, ReadsAnswers, Task
 
 TOKENS = ("response_ids", "logprobs", "entropies")
 """Columns that hold a list per response, one entry per token."""
@@ -47,7 +47,8 @@ def make_records(
     Returns:
         Columns: prompt (number of the prompt draw), sample, key, reference, group (where prompts
         have one), prompt_text, text, length (tokens, EOS counted), truncated (no EOS), reward,
-        right, format (None where the task has none), entropy and surprisal (Σ H_k and −Σ s_k,
+        right, format (None where the task has none), unread (of a task that reads answers: whether
+        none could be read), entropy and surprisal (Σ H_k and −Σ s_k,
         nats), and `TOKENS`.
     """
     rollouts = with_rewards(rollouts, task)
@@ -70,6 +71,8 @@ def make_records(
         "format": pd.array([format_of(x) if format_of else None for x in texts], dtype="Float64"),
         "response_ids": [r.numpy() for r in rollouts.response_ids],
     }
+    if isinstance(task, ReadsAnswers):
+        columns["unread"] = [not task.readable(text) for text in texts]
     if rollouts.prompt_groups:
         columns["group"] = rollouts.prompt_groups
     if scores is not None:

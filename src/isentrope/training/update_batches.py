@@ -28,6 +28,7 @@ from isentrope.sampling.generate import DrawnResponses, rollouts_of
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks import Task
+from isentrope.sampling.tasks.task import ReadsAnswers
 from isentrope.system.processes import gather, rank, world_size
 from isentrope.training.prompt_sampler import PromptSampler
 
@@ -44,12 +45,15 @@ class UpdateBatch:
         report: Statistics of all responses drawn to fill it.
         difficulty: (n · G) 1 − running pass rate of each sequence's prompt before this step.
         rejected: The groups without advantage that were drawn on the way.
+        unread: Responses drawn, rejected ones too, in which the task could read no answer; None
+            for a task that does not say.
     """
 
     rollouts: Rollouts
     report: UpdateBatchReport
     difficulty: list[float]
     rejected: list[Rollouts] = field(default_factory=list[Rollouts])
+    unread: int | None = None
 
     @property
     def mine(self) -> slice:
@@ -108,7 +112,11 @@ class UpdateBatches:
 
         rollouts, report = draw_until_full(draw_groups, self.groups, rejected=rejected)
         keys = rollouts.prompt_keys or []
-        return UpdateBatch(rollouts, report, [difficulty[key] for key in keys], rejected)
+        unread = None
+        if isinstance(self.task, ReadsAnswers):
+            texts = [text for part in (rollouts, *rejected) for text in part.response_texts or ()]
+            unread = sum(not self.task.readable(text) for text in texts)
+        return UpdateBatch(rollouts, report, [difficulty[key] for key in keys], rejected, unread)
 
     def _respond(
         self, policy: Policy, indices: list[int], uniforms: Tensor, respond: Respond
@@ -152,7 +160,8 @@ def step_metrics(
     Returns:
         `reward` of all responses drawn and `reward_kept` of those in the batch, `entropy` (nats
         per token of the batch, which is filtered: the probe's is not), `surprisal` (nats per
-        sequence), `length`, `truncated`, the counts of the report, and the policy ratio.
+        sequence), `length`, `truncated`, the counts of the report, `unread` where
+        the task reads answers, and the policy ratio.
     """
     rollouts = batch.rollouts
     means = metrics(rollouts, batch.report)
@@ -162,6 +171,7 @@ def step_metrics(
         "reward_kept": float(cast(Tensor, rollouts.rewards).mean()),
         "entropy": float(torch.cat(record.entropies).mean()),
         "truncated": sum(truncated) / len(truncated),
+        **({} if batch.unread is None else {"unread": batch.unread}),
         **means,
         **policy_ratio(rollouts, record),
     }

@@ -1,10 +1,9 @@
 import json
-import threading
 
 import pytest
 
-from isentrope.sampling.tasks import Task, gsm8k, load_task
-from isentrope.sampling.tasks.gsm8k import GSM8K, number
+from isentrope.sampling.tasks import Task, load_task
+from isentrope.sampling.tasks.gsm8k import GSM8K
 
 ROWS = [
     {"question": "Ann has 3 pears and eats one. How many?", "answer": "3-1=<<3-1=2>>2\n#### 2"},
@@ -20,9 +19,7 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def task(folder, monkeypatch):
-    """Without math-verify."""
-    monkeypatch.setattr(gsm8k, "find_spec", lambda name: None)
+def task(folder):
     return GSM8K("train", folder)
 
 
@@ -43,7 +40,8 @@ def test_prompts_have_stable_keys_the_template_and_the_number(folder):
         ("<answer>2160</answer> no: <answer>7</answer>", False),
         ("<answer>-2160</answer>", False),
         ("<answer>21,60</answer>", False),
-        ("<answer>2160 nails</answer>", False),
+        ("<answer>2160 nails</answer>", True),
+        ("<answer>2160 or 2161</answer>", False),
         ("the answer is 2160", False),
         ("<answer>2160", False),
         ("<answer></answer>", False),
@@ -55,30 +53,30 @@ def test_exactly_the_reference_number_in_the_last_answer_is_right(task, response
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("1,080", 1080), (" -3.50 ", -3.5), ("$18.", 18), (".5", 0.5)]
+    ("answer", "response"),
+    [
+        ("tag", "so </think> <answer>{}</answer>"),
+        ("boxed", r"so it is \boxed{{{}}}"),
+        ("hash", "so\n#### {}"),
+        ("last_number", "of 7 boxes she has {} nails."),
+    ],
 )
-def test_plain_numbers_are_read_exactly(text, value):
-    assert number(text) == value
+def test_the_answer_stands_where_the_option_says(folder, answer, response):
+    task = load_task("gsm8k", "train", folder, answer=answer)
+    right, wrong = response.format("2,160"), response.format("2,161")
+    assert (task.reward(right, "2160"), task.reward(wrong, "2160")) == (1, 0)
+    assert task.readable(wrong)
+    assert not task.readable("I do not know.")
+    assert task.format_reward(wrong) == 1
+    assert task.format_reward("I do not know.") == 0
+    for prompt, text in task.demonstrations(4, seed=0):
+        assert (task.reward(text, prompt.reference), task.format_reward(text)) == (1, 1)
 
 
-@pytest.mark.parametrize("text", ["", "x", "1 2", "1/2", "1,08", "12a", "--1", "."])
-def test_what_is_not_one_plain_number_is_not_a_number(text):
-    assert number(text) is None
-
-
-def test_math_verify_reads_expressions_in_any_thread(folder):
-    pytest.importorskip("math_verify")
-    task, found = GSM8K("train", folder), []
-
-    def ask():
-        found.append(task.reward(r"<answer>\frac{36}{2}</answer>", "18"))
-
-    ask()
-    thread = threading.Thread(target=ask)
-    thread.start()
-    thread.join()
-    assert found == [1.0, 1.0]
-    assert task.reward(r"<answer>\frac{36}{3}</answer>", "18") == 0.0
+def test_solutions_of_the_data_are_correct_after_their_hash(folder):
+    task = GSM8K("train", folder, answer="hash")
+    for row, prompt in zip(ROWS, task.prompts, strict=True):
+        assert task.reward(row["answer"], prompt.reference) == 1
 
 
 @pytest.mark.parametrize(
@@ -100,10 +98,17 @@ def test_unfit_files_and_requests_are_refused(task, tmp_path):
     with pytest.raises(ValueError, match="not 'validation'"):
         GSM8K("validation", tmp_path)
     (tmp_path / "train.jsonl").write_text('{"question": "How many?", "answer": "4"}')
-    with pytest.raises(ValueError, match="Row 0 of GSM8K train"):
+    with pytest.raises(ValueError, match=r"train\.jsonl, line 1, is not a problem"):
         GSM8K("train", tmp_path)
+    (tmp_path / "train.jsonl").write_text('\n{"question": "How many?", "answer": "#### 3 or 4"}')
+    with pytest.raises(ValueError, match=r"train\.jsonl, line 2, .*'3 or 4' .*not one number"):
+        GSM8K("train", tmp_path)
+    with pytest.raises(ValueError, match="one of tag, boxed, hash, last_number, not 'box'"):
+        GSM8K("train", tmp_path, answer="box")
     (tmp_path / "train.jsonl").write_text("\n")
     with pytest.raises(ValueError, match="is empty"):
         GSM8K("train", tmp_path)
     with pytest.raises(ValueError, match="reference answer"):
         task.reward("<answer>1</answer>", None)
+    with pytest.raises(ValueError, match=r"'3 or 4' .*not one number"):
+        task.reward("<answer>1</answer>", "3 or 4")

@@ -1,23 +1,21 @@
 r"""GSM8K with the R1 template (arXiv 2110.14168; template of arXiv 2501.12948).
 
-The reward is 1 where the last <answer> … </answer> of the response holds the reference number.
-Numbers are compared exactly ("1,080", "$18.00" and "18" are read); what is not one plain number
-("\frac{36}{2}", "x = 18") goes to math-verify where that is installed, and counts as incorrect
-where not.
+The reward is 1 where the response's last answer is the reference number. Where an answer stands is
+the option `answer`: in <answer> … </answer> (`tag`), in \boxed{…} (`boxed`), after ####
+(`hash`), or the last number of the response (`last_number`). Which texts are a number:
+`answers.read_number`.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
 import re
-import threading
 from collections.abc import Mapping
-from fractions import Fraction
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
 from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.tasks.answers import PLACES, read_number
 from isentrope.sampling.tasks.task import require_split, shuffled_epochs
 from isentrope.system.reading import read_json_lines
 
@@ -34,7 +32,6 @@ R1_TEMPLATE = (
 
 HUB_ID = "openai/gsm8k"
 
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _FORMAT = re.compile(
     r"(?:(?!</?(?:think|answer)>).)*</think>\s*"
     r"<answer>(?:(?!</?(?:think|answer)>).)+</answer>\s*",
@@ -42,7 +39,16 @@ _FORMAT = re.compile(
 )
 _MARKS = re.compile(r"<<.*?>>")
 """Calculator annotations."""
-_NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?")
+
+_ENDINGS = {
+    "tag": " {solution} </think> <answer>{answer}</answer>",
+    "boxed": " {solution} \\boxed{{{answer}}}",
+    "hash": " {solution}\n#### {answer}",
+    "last_number": " {solution} The answer is {answer}",
+}
+"""How a demonstration ends, by the place of its answer."""
+
+_MARKED = {"boxed": "\\boxed{", "hash": "####"}
 
 
 class GSM8K:
@@ -58,6 +64,7 @@ class GSM8K:
         path: str | Path | None = None,
         *,
         template: str = R1_TEMPLATE,
+        answer: str = "tag",
     ) -> None:
         """Read the problems.
 
@@ -66,89 +73,101 @@ class GSM8K:
             path: A jsonl file of {"question", "answer"}, or a folder with <split>.jsonl; without
                 it the problems come through the `datasets` library.
             template: Text with a {question} in it.
+            answer: Where the answer of a response stands: "tag", "boxed", "hash" or "last_number".
+                The template should ask for it.
 
         Raises:
-            ValueError: If the split is unknown or a row has no question or no final answer.
+            ValueError: If the split or the place is unknown, or a row has no question or no final
+                answer that is one number.
         """
         require_split(split, "GSM8K")
-        rows, source = _rows_from_hub(split) if path is None else _rows_from_file(Path(path), split)
-        self.prompts = [_prompt(row, i, source, template) for i, row in enumerate(rows)]
-        if not self.prompts:
+        if answer not in PLACES:
+            raise ValueError(
+                f"answer says where the answer stands, one of {', '.join(PLACES)}, not {answer!r}."
+            )
+        rows = _rows_from_hub(split) if path is None else _rows_from_file(Path(path), split)
+        if not rows:
             raise ValueError(f"The GSM8K split {split!r} in {path} is empty.")
-        self._solutions = [_MARKS.sub("", row["answer"].rsplit("####", 1)[0]) for row in rows]
+        self._place = answer
+        self.prompts = [_prompt(row, key, where, template) for key, where, row in rows]
+        self._solutions = [_MARKS.sub("", row["answer"].rsplit("####", 1)[0]) for *_, row in rows]
 
     def reward(self, response_text: str, reference: str | None) -> float:
         """1 if the response's answer equals the reference, else 0."""
         if reference is None:
             raise ValueError("A GSM8K reward needs a reference answer, got None.")
-        answers = _ANSWER.findall(response_text)
-        if not answers:
-            return 0.0
-        answer, correct = number(answers[-1]), number(reference)
-        if answer is not None and correct is not None:
-            return float(answer == correct)
-        return float(find_spec("math_verify") is not None and _verified(answers[-1], reference))
+        if (correct := read_number(reference)) is None:
+            raise ValueError(
+                f"The reference {reference[:80]!r} of a GSM8K reward is not one number: correct it."
+            )
+        answer = PLACES[self._place](response_text)
+        return float(answer is not None and read_number(answer) == correct)
+
+    def readable(self, response_text: str) -> bool:
+        """Whether the response has an answer that is one number, correct or not."""
+        answer = PLACES[self._place](response_text)
+        return answer is not None and read_number(answer) is not None
 
     def demonstrations(self, n: int, seed: int) -> list[tuple[Prompt, str]]:
         """The data set's own solutions in the template's format, in passes of random order."""
+        ending = _ENDINGS[self._place]
         return [
             (
                 self.prompts[i],
-                f" {self._solutions[i].strip()} </think> "
-                f"<answer>{self.prompts[i].reference}</answer>",
+                ending.format(
+                    solution=self._solutions[i].strip(), answer=self.prompts[i].reference
+                ),
             )
             for i in shuffled_epochs(len(self.prompts), n, seed)
         ]
 
     def format_reward(self, response_text: str) -> float:
-        """1 for reasoning, </think>, one <answer> … </answer> and no more, else 0."""
-        return float(_FORMAT.fullmatch(response_text) is not None)
+        """1 for the form of the answer's place, whatever the answer is, else 0.
+
+        Args:
+            response_text: The decoded response.
+
+        Returns:
+            With "tag" 1 for reasoning, </think>, one <answer> … </answer> and no more; with "boxed"
+            and "hash" for one such mark with a text; with "last_number" for a number.
+        """
+        if self._place == "tag":
+            return float(_FORMAT.fullmatch(response_text) is not None)
+        marks = response_text.count(_MARKED[self._place]) if self._place in _MARKED else 1
+        return float(marks == 1 and bool(PLACES[self._place](response_text)))
 
 
-def number(text: str) -> Fraction | None:
-    """Read a text that is one plain number, exactly.
-
-    Args:
-        text: For example " $1,080. " or "-3.50".
-
-    Returns:
-        The number, or None if the text is anything else.
-    """
-    body = text.strip().removesuffix(".").removeprefix("$").strip()
-    if not any(c.isdigit() for c in body) or _NUMBER.fullmatch(body) is None:
-        return None
-    return Fraction(body.replace(",", ""))
-
-
-def _verified(answer: str, reference: str) -> bool:
-    from math_verify import parse, verify
-
-    # The library's timeout is a signal, which only the main thread may use.
-    seconds: Any = 5 if threading.current_thread() is threading.main_thread() else None
-    gold, parsed = (parse(text, parsing_timeout=seconds) for text in (reference, answer))
-    return bool(verify(gold, parsed, timeout_seconds=seconds))
-
-
-def _prompt(row: Mapping[str, Any], i: int, split: str, template: str) -> Prompt:
+def _prompt(row: Mapping[str, Any], key: str, where: str, template: str) -> Prompt:
     texts = all(isinstance(row.get(name), str) for name in ("question", "answer"))
     if not texts or "####" not in row["answer"]:
         raise ValueError(
-            f"Row {i} of GSM8K {split} is not a problem: it needs a 'question' and an 'answer' "
-            f"that ends in '#### number', both texts, and has the fields {sorted(row) or 'none'}."
+            f"{where} is not a problem of GSM8K: it needs a 'question' and an 'answer' that ends "
+            f"in '#### number', both texts, and has the fields {sorted(row) or 'none'}."
         )
     reference = row["answer"].rsplit("####", 1)[1].strip().replace(",", "")
+    if read_number(reference) is None:
+        raise ValueError(
+            f"{where} has the answer {reference[:80]!r} after '####', which is not one number: "
+            "correct the line, or omit it."
+        )
     text = template.replace("{question}", row["question"])
-    return Prompt(f"gsm8k/{split}/{i}", text=text, reference=reference)
+    return Prompt(key, text=text, reference=reference)
 
 
-def _rows_from_file(path: Path, split: str) -> tuple[list[dict[str, Any]], str]:
-    """The rows, and what they are called."""
+_Rows = list[tuple[str, str, Mapping[str, Any]]]
+"""Key, what messages call it, and content of each row."""
+
+
+def _rows_from_file(path: Path, split: str) -> _Rows:
     file = path / f"{split}.jsonl" if path.is_dir() else path
     rows = read_json_lines(file, "Correct the line.")
-    return [row if isinstance(row, dict) else {} for _, row in rows], file.stem
+    return [
+        (f"gsm8k/{file.stem}/{i}", f"{file}, line {line},", row if isinstance(row, dict) else {})
+        for i, (line, row) in enumerate(rows)
+    ]
 
 
-def _rows_from_hub(split: str) -> tuple[list[dict[str, Any]], str]:
+def _rows_from_hub(split: str) -> _Rows:
     try:
         from datasets import load_dataset
     except ImportError as error:
@@ -156,4 +175,5 @@ def _rows_from_hub(split: str) -> tuple[list[dict[str, Any]], str]:
             "GSM8K without a path comes through datasets: pip install 'isentrope[gsm8k]', or give "
             "the path of a jsonl file."
         ) from error
-    return list(cast(Any, load_dataset(HUB_ID, "main", split=split))), split
+    rows = cast(Any, load_dataset(HUB_ID, "main", split=split))
+    return [(f"gsm8k/{split}/{i}", f"Row {i} of {HUB_ID}", row) for i, row in enumerate(rows)]

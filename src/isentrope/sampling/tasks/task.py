@@ -54,6 +54,22 @@ class FormattedTask(Protocol):
 
 
 @runtime_checkable
+class ReadsAnswers(Protocol):
+    """A task that reads an answer out of each response, and cannot read it from some."""
+
+    def readable(self, response_text: str) -> bool:
+        """Whether an answer can be read from a response.
+
+        Args:
+            response_text: The decoded response.
+
+        Returns:
+            True for a readable answer, correct or not.
+        """
+        ...
+
+
+@runtime_checkable
 class Demonstrator(Protocol):
     """A task that can show how it is done."""
 
@@ -87,6 +103,8 @@ class Conversations:
         self.reward = task.reward
         if isinstance(task, FormattedTask):
             self.format_reward = task.format_reward
+        if isinstance(task, ReadsAnswers):
+            self.readable = task.readable
         if isinstance(task, Demonstrator):
             draw = task.demonstrations
 
