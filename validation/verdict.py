@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -29,7 +30,7 @@ from transformers import GemmaConfig, GemmaForCausalLM, Qwen3Config, Qwen3ForCau
 from isentrope.estimators import importance
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample
-from isentrope.estimators.functional import EstimatorOptions, Functionals, Jackknifed
+from isentrope.estimators.functional import EstimatorOptions, Functionals, Jackknifed, Units
 from isentrope.estimators.resampled import coupled_change
 from isentrope.estimators.sample import ScoredBatch, statistics_of_sample
 from isentrope.estimators.sampler_match import SamplerMatch, noise_of
@@ -238,35 +239,29 @@ def jackknifed(
     samples: list[ScoredBatch], etas: list[float], moved: list[list[Scores]]
 ) -> list[Jackknifed]:
     """`infinitesimal_jackknife` of many batches in one pass: a call costs the same for all."""
-    f = samples[0].functional
-    known = [[x for s in sample.series for x in (s.logprobs, s.entropies)] for sample in samples]
-    there = [[x for s in scores for x in (s.logprobs, s.entropies)] for scores in moved]
-    rows = [a + b for a, b in zip(known, there, strict=True)]
-    stacks = [torch.stack(x) for x in zip(*rows, strict=True)]
-    kept = torch.stack([s.sampler_logprobs for s in samples])
+    f, units = samples[0].functional, Units.of(samples[0].prompt_index)
+    orders = len(samples[0].series)
+    scored = [[*s.series, *there] for s, there in zip(samples, moved, strict=True)]
+    flat = [[x for s in one for x in (s.logprobs, s.entropies)] for one in scored]
+    arrays = [torch.stack(x) for x in zip(*flat, strict=True)]
     tokens = torch.stack([s.functional.tokens for s in samples])
+    kept = torch.stack([s.sampler_logprobs for s in samples])
     fitted = [s.functional.baseline for s in samples if s.functional.baseline is not None]
-    units = samples[0].prompt_index
-    n = len(units)
-    omega = torch.full((n,), 1.0 / n, dtype=torch.float64)
+    baseline = torch.stack(fitted) if fitted else None
+    omega = torch.full(kept.shape[:2], 1 / kept.shape[1], dtype=torch.float64, requires_grad=True)
 
     def values(omega, kept, tokens, baseline, *arrays):
         functional = Functionals(f.functional, f.method, tokens, baseline)
         pairs = [Scores(s, h, tokens) for s, h in zip(arrays[::2], arrays[1::2], strict=True)]
-        sample = ScoredBatch(functional, kept, tuple(pairs[:3]), samples[0].prompt_index)
-        found = statistics_of_sample(sample, etas, pairs[3:])(omega)
-        return found, found
+        sample = ScoredBatch(functional, kept, tuple(pairs[:orders]), samples[0].prompt_index)
+        return statistics_of_sample(sample, etas, pairs[orders:])(omega)
 
-    baseline = torch.stack(fitted) if fitted else None
-    where = (None, 0, 0, 0 if fitted else None, *[0] * len(stacks))
-    one = torch.func.jacrev(values, has_aux=True)
-    jacobian, found = torch.func.vmap(one, in_dims=where)(omega, kept, tokens, baseline, *stacks)
-    by_sample = jacobian.detach() * omega
-    influences = torch.zeros(*by_sample.shape[:2], int(units.max()) + 1, dtype=torch.float64)
-    influences.index_add_(2, units, by_sample)
-    influences -= influences.mean(2, keepdim=True)
-    size = influences.shape[2]
-    return [Jackknifed(v, i, size) for v, i in zip(found.detach(), influences, strict=True)]
+    where = (0, 0, 0, 0 if fitted else None, *[0] * len(arrays))
+    out = torch.vmap(values, in_dims=where)(omega, kept, tokens, baseline, *arrays)  # (B, m)
+    rows = [torch.autograd.grad(x.sum(), omega, retain_graph=True)[0] for x in out.unbind(1)]
+    found = units.sums(torch.stack(rows, 1) * omega.detach()[:, None])
+    found -= found.mean(2, keepdim=True)
+    return [Jackknifed(v, i, units.count) for v, i in zip(out.detach(), found, strict=True)]
 
 
 @dataclass
@@ -301,10 +296,10 @@ Cell = tuple[str, int, str, str, str, str]
 class Study:
     """One policy, scored by the library at θ and at every step, and its truth."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, targets: Sequence[float] = TARGETS) -> None:
         self.name, self.exact = name, Enumerated(name)
         e = self.exact
-        self.etas = [e.eta_of(target) for target in TARGETS]
+        self.etas = [e.eta_of(target) for target in targets]
         self.ess = [e.exact_ess(eta) for eta in self.etas]
         self.series = score_along(e.policy, e.rollouts, e.v, 2)
         features = score(e.policy, e.rollouts, features=8).features
