@@ -29,6 +29,7 @@ def is_it_all(classes: Classes, form: Format) -> str:
     """One sentence: is the criterion of Cui et al. the whole story, and what else costs entropy?
 
     It is not where its share of the net δH is not 1, or a class of the other tokens lowers entropy.
+    Where neither is shown, the batch does not decide it.
 
     Args:
         classes: Of tokens.
@@ -43,12 +44,14 @@ def is_it_all(classes: Classes, form: Format) -> str:
     found = classes.criterion[q]
     chosen, share = found.selected, found.selected.share_h
     missed = found.missed is not None and found.missed.delta_h.ci_high < 0
-    verdict = "is not the whole story" if missed else "may be the whole story"
-    if known(share.ci_low) is not None and not share.covers(1.0):
-        verdict = "is not the whole story"
+    other_share = known(share.ci_low) is not None and not share.covers(1.0)
+    if missed or other_share:
+        verdict = "The published criterion is not the whole story"
+    else:
+        verdict = "This batch does not decide whether the published criterion is the whole story"
     part, whole = (form.with_error(x.value, x.se) for x in (chosen.delta_h, classes.gradient))
     text = (
-        f"The published criterion {verdict}: the {percent(q)} of tokens that it selects "
+        f"{verdict}: the {percent(q)} of tokens that it selects "
         f"carry {_share(chosen.fall)} of the fall in entropy, a random choice of as many "
         f"{percent(found.random_share)} ± {percent(found.random_spread)}; with what raises it they "
         f"carry {part} of the gradient's {whole}"
