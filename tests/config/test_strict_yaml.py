@@ -51,6 +51,15 @@ def test_a_document_is_refused_quickly_in_a_short_sentence(content, words, tmp_p
     assert len(sentence) < 500 + len(str(tmp_path))
 
 
+@pytest.mark.parametrize("line", ["k{}: 1", "- {}", "- [1, 2, {}]"])
+def test_a_document_of_very_many_values_is_refused_before_it_is_built(line, tmp_path):
+    text = "\n".join(line.format(i) for i in range(60_000))
+    (tmp_path / "c.yaml").write_text(text)
+    start = time.process_time()
+    assert "more than 20000 keys and values" in complaint(tmp_path / "c.yaml")
+    assert time.process_time() - start < 4
+
+
 def test_what_is_not_utf_8_is_refused_by_its_name(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_bytes("model: {path: é}".encode("latin-1"))

@@ -12,6 +12,7 @@ from isentrope.config.values import (
     Count,
     Name,
     NonEmpty,
+    NoneOrMore,
     NotNegative,
     Pattern,
     Positive,
@@ -19,6 +20,7 @@ from isentrope.config.values import (
     Settings,
     Several,
     Share,
+    Times,
     Whole,
 )
 from isentrope.control.feedback import Gains, Target
@@ -69,7 +71,7 @@ class TrialConfig(Section):
     """Multiples of each control's default strength; null: those that suit each."""
     options: dict[str, Settings] = Field(default={})
     """Settings of the controls, by name."""
-    size: Annotated[Count, Field(ge=8)] = 256
+    size: Annotated[Times, Field(ge=8)] = 256
     """Responses of the controls' own E, for those that need one; others than those of E."""
     random_masks: bool = True
     """Also try a random mask of as many tokens as each control changes."""
@@ -99,7 +101,7 @@ class AnalysisConfig(Section):
     """Groups of E's prompts for errors; null: 8 for tokens, 32 for sequences; 1: no errors."""
     overlap: Literal["refuse", "independent", "u_statistic"] = "refuse"
     """A sequence of U that is also in E: an error, chance, or one batch in both roles."""
-    share_responses: Whole = 0
+    share_responses: NoneOrMore = 0
     """Fresh responses to each prompt of U: influence by same and other prompts, and block FU."""
     gradient_backend: GradientBackend = "hooks"
     """Per-sequence gradients: by hooks, or loop: a backward pass each, for any kind of layer."""
@@ -107,7 +109,7 @@ class AnalysisConfig(Section):
     """Shares of tokens whose overlap between proxy and influence is audited."""
     class_share: Share = 0.02
     """Share of tokens that is unlikely in the table of classes."""
-    draws: Annotated[Count, Field(ge=10)] = 200
+    draws: Annotated[Times, Field(ge=10)] = 200
     """Resamplings of prompts for the intervals of an audit."""
     wanted_error: Share = 0.1
     """Relative error for which variance says how many prompts E needs."""

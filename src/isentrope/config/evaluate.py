@@ -27,6 +27,7 @@ from isentrope.config.values import (
     Seed,
     Settings,
     Share,
+    Times,
 )
 from isentrope.evaluation.metrics import METRICS, Metric, powers_of_two, require_tries
 from isentrope.evaluation.responses import Decoding
@@ -44,9 +45,9 @@ class EvaluationProfile(Section):
 
     metrics: NonEmpty[Metric] | None = None
     """Metrics of docs/evaluation.md; null: all (format, unread where the task has them)."""
-    n_prompts: Count | None = None
+    n_prompts: Times | None = None
     """Number of prompts, a random subset fixed by the seed; null: the whole split."""
-    samples_per_prompt: Count = 8
+    samples_per_prompt: Times = 8
     """Responses sampled to each prompt."""
     ks: NonEmpty[Count] | None = None
     """The k of pass@k, each at most samples_per_prompt; null: 1, 2, 4, ... as far as they go."""

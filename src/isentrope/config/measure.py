@@ -26,14 +26,17 @@ from isentrope.config.stages import (
     under_one_name,
 )
 from isentrope.config.values import (
-    Count,
     Name,
     NonEmpty,
+    NoneOrMore,
     PathText,
+    Repeats,
     Seed,
     Settings,
     Several,
+    Times,
     Whole,
+    too_many,
 )
 from isentrope.sampling.tasks import Task
 from isentrope.trainers.as_trained import ROUNDING, AsTrained, settle
@@ -140,11 +143,11 @@ class BatchConfig(PromptsConfig):
     """Split that E is drawn from."""
     U_split: Name = "train"
     """Split that U is drawn from."""
-    B_E: Count = 256
+    B_E: Times = 256
     """Size of E: prompts drawn, G_E responses to each."""
-    G_E: Count = 1
+    G_E: Times = 1
     """Responses per prompt of E; the design effect of variance is what more than one costs."""
-    B_U: Count = 32
+    B_U: Times = 32
     """Size of U: prompt groups that have an advantage."""
     G: Several = 8
     """Responses per prompt group of U."""
@@ -163,11 +166,11 @@ class BatchConfig(PromptsConfig):
     """Write E.parquet and U.parquet beside the results."""
     seed: Seed = 0
     """Seed of E; U has the next one and fresh responses the one after."""
-    repeats: Count = 1
+    repeats: Repeats = 1
     """Fresh batches U at each checkpoint, each with results of its own; E stays."""
     first_repeat: Whole = 0
     """Which of them is the first: their seeds differ by 3 from one to the next."""
-    redraw_limit: Whole = 20
+    redraw_limit: NoneOrMore = 20
     """Rounds of redrawing for groups of U without advantage."""
 
     def refusals(self) -> Refusals:
@@ -183,6 +186,8 @@ class BatchConfig(PromptsConfig):
             self.repeats > 1 and given,
             f"repeats={self.repeats} asks for fresh batches U, and U_file is one batch: choose one",
         )
+        yield too_many(B_E=self.B_E, G_E=self.G_E)
+        yield too_many(B_U=self.B_U, G=self.G)
 
     @property
     def seeds(self) -> dict[str, int]:

@@ -27,6 +27,8 @@ LAST_LINE = "# end of configuration"
 
 MAX_CHARACTERS = 1_000_000
 MAX_DEPTH = 40
+MAX_NODES = 20_000
+"""Keys, values and items; a hundred thousand take the parser many seconds."""
 MAX_INTEGER = 2**63 - 1
 
 _SCALARS = {
@@ -47,6 +49,7 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers = {}  # noqa: RUF012  those of `_SCALARS` alone
     depth = 0
+    nodes = 0
 
     def compose_node(self, parent, index):
         event = self.peek_event()
@@ -54,6 +57,9 @@ class _Loader(yaml.SafeLoader):
             raise _refusal(event, "an alias (*name) is not read: write the value out")
         if getattr(event, "tag", None) is not None:
             raise _refusal(event, "a tag is not read: leave it out")
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise _refusal(event, f"it has more than {MAX_NODES} keys and values")
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise _refusal(event, f"more than {MAX_DEPTH} levels are nested")

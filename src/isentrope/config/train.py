@@ -16,6 +16,7 @@ from isentrope.config.values import (
     Count,
     Decay,
     Name,
+    NoneOrMore,
     NotNegative,
     PathText,
     Pattern,
@@ -26,7 +27,9 @@ from isentrope.config.values import (
     Several,
     Share,
     Temperature,
+    Times,
     Whole,
+    too_many,
 )
 from isentrope.nouns.estimate import Functional
 from isentrope.sampling.streams import seed_of_repeat
@@ -75,11 +78,11 @@ class TrainingSampling(Section):
 class TrainingConfig(Section):
     """Dr. GRPO: how many steps, of what batches, and what is kept."""
 
-    steps: Count = 64
+    steps: Times = 64
     """Optimizer steps."""
     learning_rate: Rate = 1e-5
     """Peak learning rate; its schedule is trainer.lr_scheduler_type, constant by default."""
-    prompts_per_step: Count = 32
+    prompts_per_step: Times = 32
     """Prompt groups per update, over all processes; each has an advantage."""
     group_size: Several = 8
     """Responses per prompt group."""
@@ -89,7 +92,7 @@ class TrainingConfig(Section):
     """Length that divides the loss: max_new_tokens, or the longest response of each group."""
     max_grad_norm: NotNegative = 1.0
     """The gradient is clipped to this norm; 0: never."""
-    redraw_limit: Whole = 20
+    redraw_limit: NoneOrMore = 20
     """Rounds of redrawing for groups whose rewards are all equal."""
     prompt_weighting: Literal["uniform", "difficulty"] = "uniform"
     """Prompts in random order, or the more often the likelier their group has an advantage."""
@@ -116,6 +119,7 @@ class TrainingConfig(Section):
             f"prompts_per_step={self.prompts_per_step} is not a multiple of "
             f"micro_batch={self.micro_batch}",
         )
+        yield too_many(prompts_per_step=self.prompts_per_step, group_size=self.group_size)
 
 
 class ProbeConfig(Section):
@@ -224,7 +228,7 @@ class TrainConfig(Section):
 class FineTuningConfig(Section):
     """Supervised fine-tuning on the task's demonstrations, loss on the response alone."""
 
-    steps: Count = 400
+    steps: Times = 400
     """Optimizer steps."""
     batch_size: Count = 64
     """Demonstrations per update, over all processes."""
@@ -240,7 +244,7 @@ class FineTuningConfig(Section):
     """Fixes weights that are random, demonstrations and their order."""
     save_every: Count | None = None
     """Steps between checkpoints, from which sft --resume continues; null: none."""
-    adherence_prompts: Whole = 0
+    adherence_prompts: NoneOrMore = 0
     """Held-out prompts that the model answers greedily at the end, for its format and reward."""
 
 

@@ -8,6 +8,7 @@ config.yaml that a run wrote, a relative path is looked for beside the file firs
 any other configuration, in the current directory.
 """
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -105,6 +106,9 @@ def existing(paths: Iterable[str]) -> list[Path]:
 
 
 LARGEST_COUNT = 2**31 - 1
+MOST_TIMES = 10**6
+MOST_SEQUENCES = 10**7
+MOST_REPEATS = 1000
 LARGEST_SEED = 2**32 - 1
 LARGEST_REAL = 1e12
 LARGEST_SETTING = 2.0**63
@@ -194,13 +198,25 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def too_many(**counts: int) -> tuple[bool, str]:
+    """Whether counts multiply to more sequences than a batch may have, and the refusal."""
+    factors = " times ".join(f"{name}={count}" for name, count in counts.items())
+    words = f"{factors} are more than {MOST_SEQUENCES} sequences: make one of them smaller"
+    return math.prod(counts.values()) > MOST_SEQUENCES, words
+
+
 NonEmpty = Annotated[list[T], Field(min_length=1)]
 Settings = Annotated[dict[str, Any], BeforeValidator(_plain)]
 """Values of any kind, by name."""
 
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 Whole = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
-Several = Annotated[Count, Field(ge=2)]
+Times = Annotated[int, Field(ge=1, le=MOST_TIMES)]
+"""How often something is done: each one is work. A `Count` is a size, or a limit to one."""
+NoneOrMore = Annotated[int, Field(ge=0, le=MOST_TIMES)]
+Several = Annotated[int, Field(ge=2, le=MOST_TIMES)]
+Repeats = Annotated[int, Field(ge=1, le=MOST_REPEATS)]
+"""Whole measurements; more are made from another `first_repeat`."""
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 Order = Annotated[Literal[0, 1, 2], BeforeValidator(_no_truth_value)]
 
