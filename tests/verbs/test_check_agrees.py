@@ -201,10 +201,18 @@ RUN = {
     "no manifest of next_update": update_without("manifest.json"),
     "another update.json": update_with("update.json"),
     "no pass rates": without_pass_rates,
+    "other end tokens": of_contract("eos_token_ids", [5]),
+    "another objective": of_contract("objective", "grpo"),
     **{f"{name} of another step": file_of_another_step(name) for name in STATES},
     **{f"{key} {value}": of_contract(key, value) for key in VALUES for value in VALUES[key][:1]},
 }
-FEW_OF_RUN = ("none", "next_update of another step", "no update.json", "no pass rates")
+FEW_OF_RUN = (
+    "none",
+    "next_update of another step",
+    "no update.json",
+    "no pass rates",
+    "other end tokens",
+)
 
 
 @pytest.mark.parametrize("name", rows(RUN, FEW_OF_RUN))

@@ -7,7 +7,7 @@ training_state/step_N/
 
 The class `Contract` has every key of contract.json and the values that it can have. A key that is
 not here is of a newer version, and is refused, as a value is that no run has. What a contract says
-twice must be the same: its configuration holds most of its settings too.
+twice must be the same (`stated_twice`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from torch import nn
 
 from isentrope._version import __version__
 from isentrope.nouns.vectors import tensor_bytes
+from isentrope.recording.stated_twice import contradiction, stated_beside, stated_within
 from isentrope.system.checkpoint_folder import CONTRACT, CURE, CheckpointFolder
+from isentrope.system.errors import FileError
 from isentrope.system.files import sha256
 from isentrope.system.manifest import verify
 from isentrope.system.reading import require_types
@@ -61,13 +63,6 @@ _NOT_ALWAYS = {
     *("plain_objective", "advantages", "control", "eos_token_ids", "config", "made_from", "parent")
 }
 """Keys that not every version has written."""
-
-_TWICE = {
-    "sampling": {"max_new_tokens": "max_new_tokens", "temperature": "temperature"},
-    "training": {k: k for k in ("prompts_per_step", "group_size", "normaliser", "seed")},
-    "data": {"dataset": "dataset_name"},
-}
-"""Keys that the configuration holds too, and their names there, by section."""
 
 
 class Contract(BaseModel):
@@ -120,18 +115,10 @@ class Contract(BaseModel):
             raise ValueError(
                 f"prompts_per_step is {self.prompts_per_step}, and its parts make {whole}"
             )
-        if self.param_groups and "learning_rate_next" in given:
-            self._equal("learning_rate_next", self.param_groups[0]["lr"], "param_groups")
-        for section, names in _TWICE.items():
-            there = self.config.get(section, {})
-            for key, name in names.items():
-                if key in given and name in there:
-                    self._equal(key, there[name], f"config.{section}")
+        stated = self.model_dump(by_alias=True, exclude_unset=True)
+        if words := contradiction(stated_within(stated)):
+            raise ValueError(words)
         return self
-
-    def _equal(self, key: str, other: Any, where: str) -> None:
-        if (own := getattr(self, key)) != other:
-            raise ValueError(f"{key} is {own!r}, and {other!r} in its {where}")
 
 
 def frozen_hash(model: nn.Module) -> str:
@@ -178,12 +165,16 @@ def read_contract(folder: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: If the checkpoint has none.
+        FileError: If it has a key or a value that no run writes, or states a fact twice that does
+            not agree.
     """
     verify(folder)
     contract = CheckpointFolder(folder).contract
     if contract is None:
         raise FileNotFoundError(f"{folder} has no {CONTRACT}: `isentrope train` did not write it.")
     require_types(folder / CONTRACT, contract, Contract, CURE)
+    if "schema" in contract and (words := contradiction(stated_beside(contract, folder))):
+        raise FileError(f"{folder / CONTRACT}: {words}. {CURE}")
     return contract
 
 

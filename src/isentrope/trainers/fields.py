@@ -263,7 +263,7 @@ KEYS = (
 )
 """Keys of a measurement's configuration whose default is the value of training."""
 
-OF_THE_CHECKPOINT = ("base_model", "replayable", "dropout", "stale_batch", "trainer")
+OF_THE_CHECKPOINT = ("base_model", "replayable", "dropout", "stale_batch", "trainer", "end_tokens")
 """Names of further obstacles, which do not come from a field."""
 
 

@@ -18,6 +18,7 @@ from isentrope.models.requirements import dropout_rates
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.sampler_record import check_logprobs
+from isentrope.recording.contract import contract_of
 from isentrope.runs.checkpoints import Subject
 from isentrope.sampling.batches import rules_of_advantages
 from isentrope.system.manifest import NOT_VERIFIED, verifying
@@ -177,7 +178,7 @@ def step_of_files(of: OptimizerOf, U: Rollouts, longest: int | None) -> RealStep
 
 
 def model_obstacles(policy: Policy, subject: Subject) -> list[Obstacle]:
-    """Training's dropout and load-balancing loss, which are not in the computed step."""
+    """What of training the model here has not: its dropout, router loss and end tokens."""
     arguments, found = subject.as_trained.arguments, list[Obstacle]()
     if rates := training_dropout(policy.model, arguments):
         name, rate = next(iter(rates.items()))
@@ -190,6 +191,10 @@ def model_obstacles(policy: Policy, subject: Subject) -> list[Obstacle]:
     if arguments and (weight := balancing_weight(policy.model, arguments)):
         words = f"a load-balancing loss of weight {weight:g} is added for the experts"
         found.append(Obstacle("router_aux_loss_coef", words))
+    ends = contract_of(subject.path).get("eos_token_ids")
+    if ends is not None and set(ends) != set(policy.eos_token_ids):
+        words = f"responses end at tokens {[*policy.eos_token_ids]} here, and at {ends} in training"
+        found.append(Obstacle("end_tokens", words))
     return found
 
 
