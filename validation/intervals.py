@@ -1,4 +1,4 @@
-"""Do intervals of noise scales, evaluations and the entropy law cover, how often are they given?
+"""Do intervals of online noise, evaluations and the entropy law cover, how often are they given?
 
     python -m validation.intervals --out docs/results/intervals.md
 
@@ -18,8 +18,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from isentrope.attribution.noise.consequences import entropy_noise_scale
-from isentrope.attribution.noise.scale import noise_scale_of_gram
 from isentrope.evaluation.entropy_law import fit_entropy_law
 from isentrope.evaluation.metrics import estimate_metrics
 from isentrope.nouns.estimate import Estimate
@@ -27,8 +25,6 @@ from isentrope.probe.online_noise_scale import OnlineNoiseScale, micro_batch_mom
 
 DIRECTIONS = 50
 TAILS = ("Gauss", "norm x t3", "norm x lognormal(1)")
-SPIKE = "3 % x 6"
-SIZES = (16, 32, 64, 128, 256)
 
 
 def scales(rng: np.random.Generator, tail: str, shape: Sequence[int]) -> np.ndarray:
@@ -37,8 +33,6 @@ def scales(rng: np.random.Generator, tail: str, shape: Sequence[int]) -> np.ndar
         return np.ones(shape)
     if tail == "norm x t3":
         return np.abs(rng.standard_t(3, shape)) / 3**0.5
-    if tail == SPIKE:
-        return np.where(rng.random(shape) < 0.03, 6.0, 1.0) / 2.05**0.5
     return np.exp(rng.normal(size=shape) - 1)
 
 
@@ -53,54 +47,6 @@ def rate(estimates: Iterable[Estimate], truth: float) -> tuple[float, float]:
 def cell(found: tuple[float, float]) -> str:
     given, covers = found
     return "–" if not given else f"{covers:.3f}" + (f" (of {given:.2f})" if given < 1 else "")
-
-
-def gradient_noise(batches: int) -> list[str]:
-    """|G|² = 1, B = n/2 prompts; groups of one or eight responses, each with a norm of its own."""
-    rng, lines = np.random.default_rng(0), []
-    for tail in (*TAILS, SPIKE):
-        for group in (1, 8):
-            for n in SIZES:
-                truth = {"gradient_square": 1.0, "trace": n / 2, "b_simple": n / 2}
-                found = []
-                for _ in range(batches):
-                    norms = np.sqrt((scales(rng, tail, (n, group)) ** 2).mean(1, keepdims=True))
-                    noise = (n / 2 / DIRECTIONS) ** 0.5 * norms
-                    g = DIRECTIONS**-0.5 + noise * rng.normal(size=(n, DIRECTIONS))
-                    found.append(noise_scale_of_gram(torch.from_numpy(g @ g.T)))
-                cells = [cell(rate((getattr(x, k) for x in found), v)) for k, v in truth.items()]
-                lines.append(f"| {tail} | {group} | {n} | {' | '.join(cells)} |")
-    return lines
-
-
-POPULATIONS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
-    "Gauss": lambda rng, n: rng.normal(size=n),
-    "t3": lambda rng, n: rng.standard_t(3, n) / 3**0.5,
-    "lognormal(1)": lambda rng, n: _lognormal(rng, n),
-    "−lognormal(1)": lambda rng, n: -_lognormal(rng, n),
-}
-
-
-def _lognormal(rng: np.random.Generator, n: int) -> np.ndarray:
-    return (np.exp(rng.normal(size=n)) - math.e**0.5) / (math.e**2 - math.e) ** 0.5
-
-
-def entropy_noise(batches: int) -> list[str]:
-    """x_p with mean κ and standard deviation one: B = 1/κ²."""
-    rng, lines = np.random.default_rng(1), []
-    for name, draw in POPULATIONS.items():
-        for n in SIZES:
-            cells = []
-            for kappa in (0.2, 1.0, 2.0):
-                found = [
-                    entropy_noise_scale(
-                        torch.from_numpy((kappa + draw(rng, n)) / n), torch.arange(n)
-                    )
-                    for _ in range(batches)
-                ]
-                cells.append(cell(rate((x.noise_scale for x in found), kappa**-2)))
-            lines.append(f"| {name} | {n} | {' | '.join(cells)} |")
-    return lines
 
 
 def online_noise(runs: int) -> list[str]:
@@ -219,8 +165,6 @@ def main() -> None:
     torch.set_num_threads(1)
     n = args.batches
     parts = {
-        "gradient": gradient_noise(n),
-        "entropy": entropy_noise(n),
         "online": online_noise(max(1, n // 2)),
         "evaluation": evaluations(n),
         "law": entropy_law(n),
@@ -229,29 +173,13 @@ def main() -> None:
     args.out.write_text(PAGE.format(batches=n, error=(0.0475 / n) ** 0.5, **tables))
 
 
-PAGE = """# Intervals of noise scales, evaluations and the entropy law
+PAGE = """# Intervals of online noise, evaluations and the entropy law
 
 `python -m validation.intervals --batches {batches}`
 
 Nominal coverage is .95. Where fewer than all batches have an interval, their share is in brackets,
-and the coverage is among those. The Monte-Carlo error of a coverage near .95 is ±{error:.3f}.
-
-## Gradient noise scale (T8)
-
-Groups of one or eight responses, each response with a norm of its own; 50 even directions, B = n/2.
-No interval of tr Σ and B below 32 groups, and no upper end below 128.
-
-| noise | responses a group | groups n | \\|G\\|² | tr Σ | B |
-|---|---|---|---|---|---|
-{gradient}
-
-## Noise scale of the entropy step (T8)
-
-x_p with mean κ and standard deviation 1, B = 1/κ². No interval below 32 prompts.
-
-| x_p | prompts n | κ = 0.2 | κ = 1 | κ = 2 |
-|---|---|---|---|---|
-{entropy}
+and the coverage is among those. The Monte-Carlo error of a coverage near .95 is ±{error:.3f}. Noise
+at fixed θ has [a page of its own](noise_tails.md).
 
 ## Online noise scale while training (T8)
 

@@ -20,10 +20,10 @@ s/√B, so
 prompts until the sign of b + m is certain, with b the part that does not depend on the batch
 (momentum and decay) and z the one-sided normal quantile. Intervals are made for κ = (b + m)/s,
 which is smooth where m passes zero: κ ± t SE by a jackknife that deletes one prompt, then B = 1/κ².
-t has the degrees of freedom from the tail of (x_p − m)² (`estimators.tail`), and there are
-intervals from 32 prompts on. In simulation (docs/results/intervals.md) they cover 93–100 % with
-Gaussian, t₃ and lognormal x_p of either sign, where those of n − 1 degrees of freedom cover
-73–98 %. B has no upper end where κ may be zero.
+t has the degrees of freedom from the tail of (x_p − m)², and the ends are given by the rule of all
+noise (`estimators.tail.noise_interval`). In simulation (docs/results/noise_tails.md) what is
+printed covers .95 or more with Gaussian, t₃, lognormal and Pareto x_p and with rare spikes of
+either sign. B has no upper end where κ may be zero.
 
 u = P g_H is held fixed: this is the noise of U alone, given the E-batch and P. It includes U's
 selection: x_p is that of prompts whose group has an advantage.

@@ -19,13 +19,13 @@ the gradient. So one of the two is subtracted:
 
 The interval of B is Fieller's, every B for which A − (1 + B) D is not distinguishable from zero. It
 has no upper end where |G|² is not distinguishable from zero. tr Σ > 0 has a t-interval on the
-logarithm. For both, the degrees of freedom follow from the tail of c_p = |g_p − ḡ|²
-(`estimators.tail`), and there are intervals from 32 groups on. In simulations
-(docs/results/intervals.md) they cover 93–100 % with Gaussian gradients, and with norms multiplied
-by |t₃| or by exp(N(0, 1)), where those of n − 1 degrees of freedom cover 71–90 %. Below 128 groups
-those of tr Σ and B have no upper end: where 3 % of the gradients are six times as long and hold
-half of tr Σ, most small batches have none of them. Two-sided intervals then cover 56 % at 32
-groups, 85 % at 64 and 97 % at 128.
+logarithm. For both, the degrees of freedom follow from the tail of c_p = |g_p − ḡ|², and the ends
+that are given from the rule of all noise (`estimators.tail.noise_interval`): none below 32 groups,
+no upper one below 128, and from there on one that allows for groups ten times as large as usual
+that the batch holds none of. In simulations (docs/results/noise_tails.md) what is printed covers
+.95 or more with Gaussian gradients, with norms multiplied by |t₃|, exp(N(0, 1)) and Pareto(3), and
+where 1 % of the gradients are ten times as long and hold half of tr Σ; of 128 groups more than a
+quarter of the batches have none of those.
 """
 
 import math
