@@ -9,8 +9,8 @@ _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[([^\]\n]*)\]\(([^)\s]+)\)")
 _SPAN = re.compile(r"`([^`\n]+)`")
 _CODE = re.compile(r"(?:[\w.-]+/)*[\w-]+\.(?:py|yaml|md)")
-OURS = {"src", "tests", "docs", "validation", "benchmarks", "studies", "configs", "examples"}
-OURS |= {path.parent.name for path in SOURCES.glob("*/__init__.py")}
+FOLDERS = {"src", "tests", "docs", "validation", "benchmarks", "studies", "configs", "examples"}
+PACKAGES = {path.parent.name for path in SOURCES.glob("*/__init__.py")}
 FOREIGN = {"examples/converters/convert_dcp_to_hf.py"}
 """Paths of other projects that begin like ours."""
 
@@ -28,7 +28,9 @@ def named(page):
     """Paths of our folders in code spans of a page."""
     text = _FENCE.sub("", page.read_text(encoding="utf-8"))
     for path in set(_SPAN.findall(text)) - FOREIGN:
-        if _CODE.fullmatch(path) and "/" in path and path.partition("/")[0] in OURS:
+        first, _, rest = path.partition("/")
+        ours = first in FOLDERS or (first in PACKAGES and path.endswith(".py"))
+        if _CODE.fullmatch(path) and rest and ours:
             yield path
 
 
