@@ -27,9 +27,8 @@ from isentrope.update.optimizer_state import (
     OptimizerLike,
     OptimizerState,
     load_optimizer_state,
-    read_names,
 )
-from isentrope.update.parameter_names import SIDECAR
+from isentrope.update.parameter_names import SIDECAR, read_names
 from isentrope.update.saved_state import SQUARES, before_first_step
 
 
@@ -112,13 +111,16 @@ def check_adapter(
 
 
 def _untouched(policy: Policy, optimizer: OptimizerLike, names: list[str]) -> bool:
-    """Whether the optimizer's moments of these parameters are zero too."""
+    """Whether the optimizer's moments of these parameters are zero too, or it has none of them."""
     try:
         state = load_optimizer_state(policy, optimizer)
     except (ValueError, FileNotFoundError):
         return False  # which is the finding of check_optimizer
-    moments = [x for n in names for x in state.moments[n].values() if isinstance(x, Tensor)]
-    return bool(moments) and not any(read_numbers(x.any() for x in moments))
+    trained = [n for n in names if n not in state.untrained]
+    moments = [x for n in trained for x in state.moments[n].values() if isinstance(x, Tensor)]
+    if trained and not moments:
+        return False  # a fresh optimizer, which tells nothing
+    return not any(read_numbers(x.any() for x in moments))
 
 
 def check_optimizer(
@@ -142,9 +144,12 @@ def check_optimizer(
     name = "optimizer state matches"
     try:
         state = load_optimizer_state(policy, optimizer)
+        state.require_still(gradient)
     except (ValueError, FileNotFoundError) as error:
         return Finding(name, False, str(error))
     detail = f"matched by {state.matched_by}"
+    if state.untrained:
+        detail += f"; {len(state.untrained)} parameters have none, and no gradient reaches them"
     order = fit_of_order(state, gradient)
     if order is None:
         return Finding(name, None, f"{detail}; {state.rule} has no second moments to compare")
@@ -179,7 +184,8 @@ def fit_of_order(state: OptimizerState, gradient: Vector) -> StateOrder | None:
         As `state_order`; None for an optimizer without second moments, or a fresh one.
     """
     squares = {n: of[key] for n, of in state.moments.items() for key in SQUARES if key in of}
-    return state_order(gradient, squares) if len(squares) == len(state.moments) else None
+    trained = len(state.moments) - len(state.untrained)
+    return state_order(gradient, squares) if squares and len(squares) == trained else None
 
 
 RATES = "rates of the param groups"

@@ -10,7 +10,7 @@ the step is read.
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -193,20 +193,26 @@ def coming_step(
         The step.
 
     Raises:
-        ValueError: If a parameter has no gradient on this process, or the rule is not known.
+        ValueError: If no parameter has a gradient on this process, or the rule is not known.
     """
     state = load_optimizer_state(policy, getattr(optimizer, "optimizer", optimizer))
     taken = optimizer.gradient if isinstance(optimizer, ZeroStep) else {}
     whole: Vector = {}
-    for n in policy.names:
+    skipped: list[str] = []
+    for n, theta in policy.theta.items():
         gradient = taken.get(n, policy.model.get_parameter(n).grad)
         if gradient is None:
-            raise ValueError(
-                f"Parameter {n!r} has no gradient on this process: the entropy probe and an "
-                "entropy budget need whole gradients (no FSDP, no ZeRO) of every trainable one."
-            )
-        whole[n] = gradient.double()
-    fresh = state.rule != "sgd" and not all(state.moments.values())
+            skipped.append(n)
+        whole[n] = torch.zeros_like(theta).double() if gradient is None else gradient.double()
+    if len(skipped) == len(whole):
+        raise ValueError(
+            f"Parameter {skipped[0]!r} has no gradient on this process, nor has any other: the "
+            "entropy probe and an entropy budget need whole gradients (no FSDP, no ZeRO)."
+        )
+    # torch skips them, with their momentum and decay, and begins a state for others
+    state = replace(state, untrained=frozenset(skipped))
+    moments = [x for n, x in state.moments.items() if n not in skipped]
+    fresh = state.rule != "sgd" and not all(moments)
     unknown = ""
     if fresh and preconditioning == "previous_step":
         unknown = NO_MOMENTS

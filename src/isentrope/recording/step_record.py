@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.models.architecture import head_of
+from isentrope.models.architecture import head_of, text_config
 from isentrope.nouns.rollout_columns import numbered
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector
@@ -83,8 +83,10 @@ class StepRecorder:
         begins = checkpoint.is_dir() and not (checkpoint / NEXT_UPDATE).exists()
         if not self._given_up and gather(begins)[0]:
             self._checkpoint = checkpoint
-            decoder = _causal_lm(self._model).get_decoder()
-            self._hook = decoder.register_forward_hook(self._watch, with_kwargs=True)
+            lm = _causal_lm(self._model)
+            # the text part of a multimodal model is given embeddings, the whole of it tokens
+            reader = lm.get_decoder() if text_config(lm) is lm.config else lm.base_model
+            self._hook = reader.register_forward_hook(self._watch, with_kwargs=True)
 
     def stop(self) -> None:
         """Stop recording, and drop what was recorded."""

@@ -2,6 +2,8 @@
 
 The state of every parameter of θ is found by name, checked for completeness and shape, and
 turned to float64. What does not fit is an error: a state is never replaced by a fresh one.
+torch skips a parameter without a gradient, and keeps no state of it: a vision tower in training on
+text. Beside others that have one it was not trained, and the step does not move it.
 """
 
 # pyright: reportUnknownVariableType=false
@@ -17,17 +19,24 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.models.checkpoint import CONVERTED
-from isentrope.nouns.vectors import read_numbers
+from isentrope.nouns.vectors import first_false, read_numbers
 from isentrope.policy.language_model import Policy
 from isentrope.system.checkpoint_folder import require_own_states
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.manifest import verify
 from isentrope.system.memory import mapped_blocks
-from isentrope.system.reading import read_json, read_torch, reading
+from isentrope.system.reading import read_torch, reading
 from isentrope.update.optimizer_rules import choose_rule, state_keys
-from isentrope.update.parameter_names import PARTLY_FROZEN, SIDECAR, Names, names_of_states
+from isentrope.update.parameter_names import (
+    PARTLY_FROZEN,
+    SIDECAR,
+    Names,
+    names_of_states,
+    read_names,
+)
 from isentrope.update.saved_state import (
     GATHER,
+    MissingStateError,
     before_first_step,
     finite_number,
     groups_and_states,
@@ -55,6 +64,7 @@ class OptimizerState:
         types: Type of each parameter's stored moments, which is that of the parameter in training;
             nothing for a parameter without moments.
         group_index: Which param group each parameter is in, from 0.
+        untrained: Parameters without a state beside others that have one; the step leaves them.
     """
 
     rule: str
@@ -65,6 +75,7 @@ class OptimizerState:
     warnings: tuple[str, ...] = ()
     types: dict[str, torch.dtype] = field(default_factory=dict[str, torch.dtype])
     group_index: dict[str, int] = field(default_factory=dict[str, int])
+    untrained: frozenset[str] = frozenset()
 
     @property
     def distinct_groups(self) -> list[dict[str, Any]]:
@@ -84,6 +95,22 @@ class OptimizerState:
             return {**group, **betas}
 
         return replace(self, groups={name: still(g) for name, g in self.groups.items()})
+
+    def require_still(self, gradient: Mapping[str, Tensor]) -> None:
+        """Refuse a batch that has a gradient for a parameter which training gave none.
+
+        Args:
+            gradient: Of the loss, by parameter name.
+
+        Raises:
+            MissingStateError: Naming the first such parameter.
+        """
+        still = {name: ~gradient[name].any() for name in sorted(self.untrained)}
+        if name := first_false(still):
+            raise MissingStateError(
+                f"The batch has a gradient for parameter {name!r}, of which the optimizer has no "
+                "state beside others: it is incomplete, or training never used that parameter."
+            )
 
     def rate_ratio(self, name: str) -> float:
         """The learning rate of a parameter's group over η; 1 where all rates are equal."""
@@ -175,14 +202,22 @@ def _by_name(
             "The first param group has learning rate 0, so no direction per unit of it exists, "
             f"while {other[0]!r} has {float(held[other[0]]['lr'])}."
         )
-    kept = {} if fresh else _kept(rule, held, saved_states)
+    untrained = [n for n in held if states and state_keys(rule, held[n]) and not saved_states[n]]
+    trained = {name: held[name] for name in held if name not in untrained}
+    kept = {} if fresh else _kept(rule, trained, saved_states)
+    notes = [_FRESH] if fresh else []
+    if untrained:
+        notes.append(
+            f"{len(untrained)} of {len(held)} parameters, the first {untrained[0]!r}, have no "
+            "state beside others: training gave them no gradient, and the step does not move them."
+        )
     return OptimizerState(
         rule=rule,
         groups=held,
         moments={name: {} for name in held} | read_moments(kept, theta),
         learning_rate=rate,
         matched_by=source,
-        warnings=(_FRESH,) if fresh else (),
+        warnings=tuple(notes),
         types={
             name: x.dtype
             for name, of in kept.items()
@@ -190,6 +225,7 @@ def _by_name(
             if key != "step"
         },
         group_index=group_index,
+        untrained=frozenset(untrained),
     )
 
 
@@ -230,17 +266,6 @@ def _require_own_step(checkpoint: Path, states: Mapping[str, Mapping[str, Any]])
         with reading(file):
             scheduled = read_torch(file).get("last_epoch")
     require_own_states(checkpoint, max(steps), scheduled)
-
-
-def read_names(sidecar: Path) -> Names:
-    """The names of an optimizer's parameters, from parameter_names.json."""
-    names = read_json(sidecar, kind=list)
-    flat = [x for part in names for x in (part if isinstance(part, list) else [part])]
-    if not all(isinstance(name, str) for name in flat):
-        raise FileError(
-            f"{sidecar} must be a list of parameter names, or one list per param group."
-        )
-    return names
 
 
 def _kept(

@@ -28,11 +28,14 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any, cast
 
 from torch import nn
 
 from isentrope.policy.language_model import Policy
+from isentrope.system.errors import FileError
+from isentrope.system.reading import read_json
 
 WRAPPERS = frozenset(
     {"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "_forward_module"}
@@ -251,3 +254,14 @@ def _hugging_face_order(
                 f"without names they cannot be matched. {PARTLY_FROZEN}"
             )
     return list(chain.from_iterable(parts))
+
+
+def read_names(sidecar: Path) -> Names:
+    """The names of an optimizer's parameters, from parameter_names.json."""
+    names: list[str | list[Any]] = read_json(sidecar, kind=list)
+    flat: list[Any] = [x for part in names for x in (part if isinstance(part, list) else [part])]
+    if not all(isinstance(name, str) for name in flat):
+        raise FileError(
+            f"{sidecar} must be a list of parameter names, or one list per param group."
+        )
+    return names

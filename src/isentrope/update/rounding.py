@@ -90,6 +90,8 @@ def rounded_step(
     gradient = step.loss_gradient
     moved = size = 0
     for name, kind in types.items():
+        if name in state.untrained:
+            continue
         theta = local_part(policy.theta[name])
         parameter = nn.Parameter(theta.to(kind, copy=True))
         parameter.grad = local_part(gradient[name]).to(theta.device, kind)

@@ -24,6 +24,10 @@ SQUARES = ("exp_avg_sq", "square_avg")
 """Moments that are means of squared gradients."""
 
 
+class MissingStateError(ValueError):
+    """A parameter that the batch moves has no state, and others have one."""
+
+
 def require_plausible(group: Mapping[str, Any], what: str) -> None:
     """Refuse a param group whose settings no optimizer takes.
 

@@ -244,11 +244,19 @@ def follow_rule(
 
     Returns:
         "momentum", "decay" and "gradient", which sum to v, and P; all float64.
+
+    Raises:
+        MissingStateError: If a parameter without a state, beside others with one, has a gradient.
     """
     follow = RULES[state.rule]
     components: dict[str, Vector] = {"momentum": {}, "decay": {}, "gradient": {}}
     preconditioner: Vector = {}
+    state.require_still(loss_gradient)
     for name, theta in policy.theta.items():
+        if name in state.untrained:
+            for part in (preconditioner, *components.values()):
+                part[name] = torch.zeros_like(loss_gradient[name])
+            continue
         ratio = state.rate_ratio(name)
         moments = {
             key: x.to(theta.device) if isinstance(x, Tensor) else x

@@ -45,6 +45,7 @@ from isentrope.trainers.arguments import TRAINING_ARGS
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import MAX_ROUNDING
+from isentrope.update.saved_state import MissingStateError
 from isentrope.update.step import Step
 from isentrope.verbs.batches import Sampler, at_precision
 from isentrope.verbs.plan import require_memory
@@ -102,18 +103,22 @@ def _checked(subject: Subject, sampler: Sampler) -> list[Finding]:
             objective = "dapo"
         # the checks need any direction like a step's, also where U's record is faulty
         direct = estimator.model_copy(update={"objective": objective, "off_policy": False})
+        of = stepped = None
         try:
             state = load_optimizer_state(policy, subject.optimizer)
         except (ValueError, FileNotFoundError):  # check_optimizer says why
-            weights = token_weights(U, direct.objective, **direct.weighting(longest))
-            of_entropies = entropy_weights(U, direct.objective)
-            gradient = weighted_gradient(policy, U, weights, of_entropies)
+            pass
         else:
             directed = config.model_copy(update={"estimator": direct})
             of = OptimizerOf(policy, subject, state, directed)
-            step, refusal = _step(of, U, longest)
+            stepped = _step(of, U, longest)
+        if of is None or stepped is None:
+            weights = token_weights(U, direct.objective, **direct.weighting(longest))
+            gradient = weighted_gradient(policy, U, weights, entropy_weights(U, direct.objective))
+        else:
+            step, refusal = stepped
             gradient = {name: -x for name, x in step.loss_gradient.items()}
-            more = [check_rates(state, subject.path), _rounding(of, step)]
+            more = [check_rates(of.state, subject.path), _rounding(of, step)]
         fits = check_optimizer(policy, gradient, subject.optimizer, bool(rewarded.passed))
         findings += [fits, *more]
         if refusal and all(finding.passed is not False for finding in (fits, *more)):
@@ -165,13 +170,22 @@ def _of_batch(sampler: Sampler, U: Rollouts, subject: Subject) -> Iterator[Findi
         yield Finding(name, True if record.sound else None, record.sentence.rstrip("."), advice)
 
 
-def _step(of: OptimizerOf, U: Rollouts, longest: int) -> tuple[Step, str]:
-    """The step on U, and why a measurement would refuse it; empty where it would not."""
+def _step(of: OptimizerOf, U: Rollouts, longest: int) -> tuple[Step, str] | None:
+    """The step on U, and why a measurement would refuse it; empty where it would not.
+
+    Returns:
+        None where a part of the optimizer's state is missing, which check_optimizer says.
+    """
     try:
         return step_of_files(of, U, longest).step, ""
+    except MissingStateError:
+        return None
     except ValueError as error:
-        _, step = update_step(of.policy, U, of.state, of.config.estimator, longest)
-        return step, str(error)
+        refusal = str(error)
+    try:
+        return update_step(of.policy, U, of.state, of.config.estimator, longest)[1], refusal
+    except MissingStateError:
+        return None
 
 
 def _rounding(optimizer: OptimizerOf, step: Step) -> Finding:
