@@ -129,7 +129,15 @@ def test_the_author_goes_from_fine_tuning_to_a_report(author, monkeypatch):
         call(verb, recipe("measure"), *sets(small), "--out", "runs/qwen")
     assert "ΔH" in call("report", "runs/qwen")
     assert (author / "runs/qwen/report.html").is_file()
+    evaluate(author)
     old_folder(author, sets(small))
+
+
+def evaluate(author):
+    small = ["checkpoint.device_map=cpu", f"data.dataset_path={author / 'data'}"]
+    small += ["evaluation.n_prompts=4", "sampling.max_new_tokens=48"]
+    call("evaluate", recipe("evaluate"), *sets(small), "--out", "eval_runs/qwen")
+    assert (author / "eval_runs/qwen/consolidated_metrics.csv").is_file()
 
 
 def old_folder(author, small):
@@ -185,6 +193,19 @@ def test_the_rented_machine_runs_recipes_that_are_there():
     (_, _, tuned), (_, recipe, _) = asked
     assert all((ROOT / path).is_file() for _, path, _ in asked)
     assert load_any(ROOT / recipe).model.path == f"{tuned}/model"
+    assert task["resources"]["autostop"]["down"] is True
+    assert 'torchrun --nproc_per_node "$SKYPILOT_NUM_GPUS_PER_NODE"' in task["run"]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_the_recipe_of_training_divides_among_the_processes_that_pages_name(processes):
+    training = load_any(recipe("train")).training
+    assert training.prompts_per_step % (processes * training.micro_batch) == 0
+
+
+def test_the_recipe_of_measuring_follows_the_rate_of_the_checkpoint():
+    estimator = load_any(recipe("measure")).estimator
+    assert all(rate in estimator.etas(rate) for rate in (2e-6, 4e-6))
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,13 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 import isentrope
 from isentrope.config.evaluate import EvaluateConfig
-from isentrope.config.io import all_keys
+from isentrope.config.io import FORMER, KINDS, all_keys, load_config
 from isentrope.config.measure import MeasureConfig
+from isentrope.config.strict_yaml import ConfigError
 from isentrope.config.train import SftConfig, TrainConfig
 
 SOURCE = Path(isentrope.__file__).parent
@@ -56,7 +59,42 @@ def test_every_key_that_a_message_names_exists():
                 seen += 1
                 name = f"{section}.{key}"
                 beginning = name.endswith("_") and any(k.startswith(name) for k in KEYS)
-                if name not in KEYS and not beginning:
+                if name not in KEYS | set(FORMER) and not beginning:
                     wrong.append((file.name, name))
     assert not wrong, wrong
     assert seen > 30
+
+
+@pytest.mark.parametrize("key", FORMER)
+def test_a_key_of_an_earlier_version_says_where_its_work_is_done(key):
+    section, name = key.split(".")
+    content = {"checkpoint": {"checkpoint_path": "x"}, section: {name: FORMER[key].idle}}
+    load_config(content)
+    with pytest.raises(ConfigError, match=f"'{key}' is a key of earlier versions") as raised:
+        load_config(content, [f"{key}=7"])
+    assert FORMER[key].now in str(raised.value)
+    assert "nearest" not in str(raised.value)
+
+
+SECTIONS_OF = {
+    "measure": {"checkpoint": {"checkpoint_path": "x"}, "batch_config": {}, "estimator": {}},
+    "evaluate": {"checkpoint": {"checkpoint_path": "x"}, "data": {}, "evaluation": {}},
+    "sft": {"model": {"path": "x"}, "data": {}, "fine_tuning": {}},
+    "train": {"model": {"path": "x"}, "data": {}, "training": {}},
+}
+
+
+@pytest.mark.parametrize("reader", KINDS)
+@pytest.mark.parametrize("written_for", KINDS)
+def test_a_file_of_another_kind_is_answered_by_the_verb_it_is_for(written_for, reader):
+    content = SECTIONS_OF[written_for]
+    if written_for == reader:
+        load_config(content, root=KINDS[reader])
+        return
+    with pytest.raises(ConfigError, match=f"is written for isentrope {written_for}") as raised:
+        load_config(content, root=KINDS[reader])
+    assert f"isentrope {reader}" in str(raised.value).partition(". ")[2]
+
+
+def test_no_former_key_is_a_key_of_today():
+    assert not KEYS & set(FORMER)

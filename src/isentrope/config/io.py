@@ -3,12 +3,14 @@
 import types
 import typing
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
+from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import ELSEWHERE, MeasureConfig
 from isentrope.config.strict_yaml import (
     FIRST_LINE,
@@ -20,16 +22,48 @@ from isentrope.config.strict_yaml import (
     shortened,
     yaml_text,
 )
+from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.values import as_written, located
 from isentrope.system.secrets import secrets_in
 
 Root = TypeVar("Root", bound=BaseModel)
 
-FORMER: dict[str, dict[str, Any]] = {
-    "analysis": {"momentum_steps": 0},
-    "fisher_kernel": {"sketch": None},
+Config = MeasureConfig | EvaluateConfig | SftConfig | TrainConfig
+
+KINDS: dict[str, type[Config]] = {
+    "measure": MeasureConfig,
+    "evaluate": EvaluateConfig,
+    "sft": SftConfig,
+    "train": TrainConfig,
 }
-"""Keys that earlier versions wrote, by section, with the values that did nothing."""
+"""Configurations by the verb that reads them. Those of `measure` are of all measuring verbs."""
+
+
+@dataclass(frozen=True)
+class FormerKey:
+    """A key that earlier versions had.
+
+    Attributes:
+        now: What does its work now, the end of a sentence on it.
+        idle: Its value that did nothing, which is read as if the key were not there.
+    """
+
+    now: str
+    idle: Any
+
+
+FORMER = {
+    "analysis.momentum_steps": FormerKey(
+        "momentum is attributed to past updates by python -m studies.past_updates, in a clone", 0
+    ),
+    "analysis.passes": FormerKey("it is called analysis.gradient_backend now", "hooks"),
+    "fisher_kernel.sketch": FormerKey(
+        "gradients are not sketched any more (docs/questions.md has the errors that sketches had); "
+        "fisher_kernel.storage and fisher_kernel.memory_gb save memory",
+        None,
+    ),
+}
+"""Every key that is gone, by its dotted name."""
 
 
 def load_config(
@@ -56,9 +90,12 @@ def load_config(
         content = {k: v if k == "provenance" else as_written(v) for k, v in source.items()}
     else:
         content = located(read_yaml(Path(source)), Path(source).parent)
-    for section, keys in FORMER.items():
+    file = "The configuration" if isinstance(source, Mapping) else str(source)
+    _require_kind(file, content, root)
+    for key, former in FORMER.items():
+        section, _, name = key.partition(".")
         if isinstance(given := content.get(section), Mapping):
-            content[section] = {k: v for k, v in given.items() if k not in keys or v != keys[k]}
+            content[section] = {k: v for k, v in given.items() if (k, v) != (name, former.idle)}
     for override in overrides:
         _set(content, override)
     _require_no_secrets(content)
@@ -106,6 +143,28 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
+def _require_kind(file: str, content: Mapping[str, Any], root: type[BaseModel]) -> None:
+    """Refuse a file whose sections are those of another kind of configuration."""
+    own = next((verb for verb, kind in KINDS.items() if kind is root), None)
+    if own is None:
+        return
+    sections = {verb: set(content) & set(kind.model_fields) for verb, kind in KINDS.items()}
+    other = max(KINDS, key=lambda verb: (len(sections[verb]), verb == own))
+    if alien := sorted(sections[other] - sections[own] if other != own else ()):
+        raise ConfigError(
+            f"{file} is written for {_VERBS[other]}: it has a section {alien[0]!r}. "
+            f"{_VERBS[own]} reads the sections {', '.join(_sections(root))}."
+        )
+
+
+_VERBS = {verb: f"isentrope {verb}" for verb in KINDS}
+_VERBS |= {"measure": "isentrope measure and the other measuring verbs"}
+
+
+def _sections(root: type[BaseModel]) -> list[str]:
+    return [name for name in root.model_fields if name != "provenance"]
+
+
 def _require_no_secrets(content: Mapping[str, Any]) -> None:
     """Nothing that is read here may be a secret, because all of it is written into run folders."""
     if secret := next(secrets_in(content), None):
@@ -141,7 +200,9 @@ def _sentence(error: ValidationError, root: type[BaseModel]) -> str:
     path = shortened(".".join(map(str, _keys_of(first["loc"], root))))
     if first["type"] == "extra_forbidden":
         sentence = f"Unknown key {path!r}: the nearest valid key is {_nearest(path, root)!r}"
-        if first["loc"][-1] in ELSEWHERE:
+        if path in FORMER:
+            sentence = f"{path!r} is a key of earlier versions: {FORMER[path].now}"
+        elif first["loc"][-1] in ELSEWHERE:
             sentence = f"Unknown key {path!r}: docs/from_notes.md says what does its work here"
     elif first["type"] == "missing":
         sentence = f"The configuration needs {path!r}"

@@ -4,24 +4,15 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from isentrope.config.evaluate import EvaluateConfig
-from isentrope.config.io import load_config, read_yaml
+from isentrope.config.io import KINDS, Config, load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
-from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.config.train import SftConfig
 from isentrope.config.trl import grpo_options, sft_options
 from isentrope.results.verbs import MEASURE
 from isentrope.runs.study import require_inputs
 from isentrope.system.manifest import verification
 from isentrope.training.models import find_model
 from isentrope.verbs.evaluate import require_evaluation_inputs
-
-Config = MeasureConfig | EvaluateConfig | SftConfig | TrainConfig
-
-KINDS: dict[str, type[Config]] = {
-    MEASURE.name: MeasureConfig,
-    "evaluate": EvaluateConfig,
-    "sft": SftConfig,
-    "train": TrainConfig,
-}
 
 _SECTIONS = {"evaluation": "evaluate", "training": "train", "fine_tuning": "sft"}
 """Sections that one verb alone has."""
