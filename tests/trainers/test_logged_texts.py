@@ -5,10 +5,11 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import torch
 from trl import GRPOTrainer
 
 from isentrope.config.io import load_config
-from isentrope.sampling.prompts import Prompt
+from isentrope.sampling.prompts import Prompt, as_prompts
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.errors import FileError
 from isentrope.trainers.logged_texts import are_logged_texts, read_logged_texts
@@ -166,3 +167,26 @@ def test_texts_of_each_batch_are_of_its_own_task(policy, tmp_path):
     given = {"checkpoint": {"checkpoint_path": str(tmp_path)}, "batch_config": data}
     sampler = Sampler(policy, load_config(given), tmp_path)
     assert sampler.read_evaluation(dump(tmp_path, ROWS)).n_prompts == 2
+
+
+@pytest.mark.parametrize(("template", "end"), [({}, "2"), ({"twice": True}, "1")])
+def test_conversations_of_a_file_are_rendered_with_the_arguments_of_training(
+    chat, tmp_path, template, end
+):
+    """Of TRL's log, of a jsonl of one's own, and of a task, also without chat_template: true."""
+    chat.tokenizer.chat_template = "{{ messages[0].content }}{{ 1 if twice else 2 }}"
+    messages = [{"role": "user", "content": "1+1="}]
+    frame(prompt=[messages] * 4).to_parquet(tmp_path / "c.parquet")
+    line = json.dumps({"messages": messages, "response": "2", "reference": "2"}) + "\n"
+    (tmp_path / "own.jsonl").write_text(line)
+    batch = {"chat_template_kwargs": template, "dataset_name": "prompts"}
+    batch |= {"dataset_path": str(tmp_path / "own.jsonl"), "U_file": str(tmp_path / "c.parquet")}
+    given = {"checkpoint": {"checkpoint_path": str(tmp_path)}, "batch_config": batch}
+    sampler = Sampler(chat, load_config({**given, "sampling": {"max_new_tokens": 3}}), tmp_path)
+    task = sampler.data.evaluation_task()
+    read = [
+        *read_rollouts(chat, tmp_path / "c.parquet", None, 3, template).prompt_ids,
+        *sampler.read_evaluation(tmp_path / "own.jsonl").prompt_ids,
+        *(torch.tensor(p.token_ids) for p in as_prompts(chat, task.prompts)),
+    ]
+    assert {chat.tokenizer.decode(ids) for ids in read} == {f"1+1={end}"}

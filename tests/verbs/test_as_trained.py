@@ -7,14 +7,20 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from isentrope.config.io import ConfigError, load_config
+from isentrope.models.adapter import base_type
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.results.verbs import INFLUENCE
 from isentrope.sampling.generate import sample
+from isentrope.trainers.arguments import SavedArguments
 from isentrope.trainers.as_trained import Origin, refuse
+from isentrope.trainers.settings import TrainingSettings
+from isentrope.trainers.step import Use
+from isentrope.trainers.unshown import notes_on_base, notes_on_batch
 from isentrope.verbs.check import check
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.measure import EntropyMeasurements, measure
@@ -206,6 +212,19 @@ def test_what_goes_with_a_loss_is_filled_with_it(trained, options, filled):
     assert config.estimator.objective == options["loss_type"]
     assert {key: getattr(config.estimator, key) for key in filled} == filled
     assert found.obstacles == ()
+    assert not any("estimator.micro_batch" in sentence for sentence in found.warnings)
+
+
+def test_arguments_of_the_chat_template_are_trainings_and_others_are_refused(trained):
+    with_arguments(trained, chat_template_kwargs={"twice": True})
+    config, found = settled(trained)
+    assert config.batch_config.chat_template_kwargs == {"twice": True}
+    key = "batch_config.chat_template_kwargs"
+    assert found.origins[key].source == "training_args.bin"
+    assert f"{key} is {{'twice': False}}" in refused(trained, f"{key}={{twice: false}}")
+    assert refused(trained, f"{key}={{twice: true}}") == ""
+    with_arguments(trained)
+    assert settled(trained)[0].batch_config.chat_template_kwargs == {}
 
 
 def test_a_step_of_mixed_precision_has_the_micro_batches_of_training(trained):
@@ -367,6 +386,7 @@ def test_a_batch_of_another_policy_is_refused_and_off_policy_is_the_way_out(
         measure(load_config(settings(tiny), overrides))
     run = measure(load_config(settings(tiny), [*overrides, "estimator.off_policy=true"]))
     assert run.results[0].step.gradient_norm > 0
+    assert any("sampler's record, which is believed" in w for w in run.results[0].warnings)
 
 
 @pytest.mark.parametrize("off_policy", ["true", "false"])
@@ -493,3 +513,62 @@ def test_a_stale_batch_whose_weights_are_not_known_is_sent_to_a_record(trained, 
         message = refused(trained, f"estimator.off_policy={off_policy}")
         assert "record the step" in message
         assert "set estimator.off_policy" not in message
+
+
+# --- what a batch and a base do not show ------------------------------------------------------
+
+
+def notes_of(folder, U=None, *overrides):
+    config, found = settled(folder, *overrides)
+    U = U or Rollouts([[3, 4]], [[5, 1]], [0])
+    stored = base_type(folder / "step_4")
+    notes = [*notes_on_base(found.arguments, stored, None)]
+    notes += notes_on_batch(found.arguments, U, config.batch_config.U_file)
+    return " ".join(notes)
+
+
+def test_a_trainers_log_says_in_the_result_what_it_cannot_show(trained):
+    with_arguments(trained)
+    assert "env_mask" in notes_of(trained, None, logged(trained, 5))
+    assert notes_of(trained) == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "stored", "words"),
+    [
+        ({"model_init_kwargs": {"dtype": "bfloat16"}}, "float32", "loaded the base"),
+        ({"model_init_kwargs": {"dtype": "auto"}}, "bfloat16", "loaded the base"),
+        ({}, "bfloat16", "Where training loaded it so"),
+        ({}, "float32", ""),
+        ({"model_init_kwargs": {"dtype": "float32"}}, "bfloat16", ""),
+    ],
+)
+def test_a_base_of_16_bits_under_an_adapter_is_noted(trained, options, stored, words):
+    adapter = trained / "step_4" / "adapter_config.json"
+    content = json.loads(adapter.read_text()) | {"base_model_name_or_path": str(trained / "base")}
+    adapter.write_text(json.dumps(content))
+    file = trained / "base" / "model.safetensors"
+    tensors = {name: x.to(getattr(torch, stored)) for name, x in load_file(file).items()}
+    save_file(tensors, file, {"format": "pt"})
+    with_arguments(trained, **options)
+    notes = notes_of(trained)
+    assert ("v differed by 11 %" in notes) == bool(words)
+    assert words in notes
+    with_arguments(trained, **options | {"bf16": True})
+    assert notes_of(trained) == ""  # the note on autocast says it
+
+
+def test_products_of_ten_bits_are_noted(trained):
+    with_arguments(trained, tf32=None)
+    assert not any("TF32" in note for note in settled(trained)[1].notes)
+    arguments = SavedArguments("GRPOConfig", {"tf32": True})
+    settings = TrainingSettings(arguments=arguments)
+    (note,) = settings.notes(Use("dapo", False, False, False, None))
+    assert "TF32" in note
+
+
+def test_demonstrations_that_training_cut_are_noted(trained):
+    with_arguments(trained, trl.SFTConfig, max_length=3)
+    assert "1 of 1 demonstrations" in notes_of(trained)
+    with_arguments(trained, trl.SFTConfig, max_length=4)
+    assert notes_of(trained) == ""

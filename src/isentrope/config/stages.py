@@ -86,7 +86,7 @@ class PromptsConfig(Section):
     system_prompt: Text | None = None
     """First message of every conversation (with chat_template); null: none."""
     chat_template_kwargs: Settings = {}
-    """Arguments of the chat template, such as enable_thinking: false (with chat_template)."""
+    """Arguments of the chat template, such as enable_thinking: false, also for files' messages."""
     dataset_options: Settings = {}
     """Options of the task of dataset_name, such as digits: 3 of addition."""
 
@@ -104,10 +104,9 @@ class PromptsConfig(Section):
         return value
 
     def refusals(self) -> Refusals:
-        """Settings of a chat template that is not used."""
-        given = self.system_prompt is not None or self.chat_template_kwargs
-        words = "system_prompt and chat_template_kwargs act with chat_template: true"
-        yield given and not self.chat_template, words
+        """A system prompt without conversations."""
+        given = self.system_prompt is not None
+        yield given and not self.chat_template, "system_prompt acts with chat_template: true"
 
     def require_files(self, section: str = "data") -> None:
         """Refuse files that are missing, before any work is done.
@@ -128,9 +127,10 @@ class PromptsConfig(Section):
         own = name == cast(Any, self).dataset_name  # a data set of U may be another
         options = self.dataset_options if own else {}
         task = load_task(name, split, path, **options)
-        if not self.chat_template:
+        if not (self.chat_template or self.chat_template_kwargs):
             return task
-        return Conversations(task, self.system_prompt, self.chat_template_kwargs)
+        template = self.chat_template_kwargs
+        return Conversations(task, self.system_prompt, template, texts=self.chat_template)
 
 
 class TaskConfig(PromptsConfig):

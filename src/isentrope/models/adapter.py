@@ -9,6 +9,7 @@ one of two. "model.layers.*" is every layer, "*norm*" every norm.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import fnmatch
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isentrope.models.base_model import adapter_base
 from isentrope.nouns.vectors import first_false
 from isentrope.system.checkpoint_folder import ADAPTER, ADAPTER_CONFIG, CURE, CheckpointFolder
 from isentrope.system.errors import FileError
@@ -192,6 +194,31 @@ def stored_types(folder: str | Path, names: Iterable[str]) -> dict[str, torch.dt
         if kind := stored.get(on_disk, only):
             types[name] = kind
     return types
+
+
+def base_type(folder: str | Path, chosen: str | Path | None = None) -> torch.dtype | None:
+    """The type of the weights of an adapter's base, by its files.
+
+    Args:
+        folder: Checkpoint folder.
+        chosen: `checkpoint.base_model`.
+
+    Returns:
+        The type of most of its values; None where there is no adapter, or no base on this machine.
+    """
+    if not CheckpointFolder(Path(folder)).is_adapter:
+        return None
+    try:
+        source = Path(adapter_base(Path(folder), chosen))
+    except FileNotFoundError:
+        return None
+    if not source.is_dir():
+        return None
+    sizes: dict[str, int] = {}
+    for header in CheckpointFolder(source).headers.values():
+        for kind, shape in header.values():
+            sizes[kind] = sizes.get(kind, 0) + math.prod(shape)
+    return _TYPES.get(max(sizes, key=lambda kind: sizes[kind])) if sizes else None
 
 
 def mapped_type(path: str | Path, source: str | Path) -> torch.dtype:

@@ -51,10 +51,11 @@ from isentrope.probe.scoring import (
 from isentrope.recording.observing import add_to_log, bare_model, evaluating
 from isentrope.recording.step_record import StepRecorder
 from isentrope.sampling.batches import with_rewards
-from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts
+from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts, with_template
 from isentrope.sampling.streams import generator_of
 from isentrope.system.processes import all_ranks, rank, together
 from isentrope.system.saved_fields import SavedFields
+from isentrope.trainers.unshown import template_of
 
 log = logging.getLogger("isentrope")
 
@@ -190,6 +191,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
         at_start = zero_step.at_start() if zero_step else nullcontext(optimizer)
         with evaluating(model), at_start as optimizer:
             temperature, length = options.sampling(args)
+            self._prompts = with_template(self._prompts, template_of(args))
             live = partial(self._live_policy, temperature, model, tokenizer)
             policy = on_every_process(is_spread(model), live)
             how = optimizer, self._control, options.preconditioning

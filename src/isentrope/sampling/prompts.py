@@ -151,6 +151,21 @@ def name_prompts(prompts: Iterable[PromptLike]) -> list[Prompt]:
     return named
 
 
+def with_template(prompts: Sequence[Prompt], template: Mapping[str, Any] | None) -> list[Prompt]:
+    """Give conversations the arguments of the chat template that training rendered them with.
+
+    Args:
+        prompts: Prompts; texts, token ids and conversations with arguments of their own stay.
+        template: The arguments; None or empty for none.
+
+    Returns:
+        The prompts, in the order given.
+    """
+    bare = [bool(template) and p.messages is not None and not p.template for p in prompts]
+    pairs = zip(prompts, bare, strict=True)
+    return [replace(p, template=dict(template or {})) if new else p for p, new in pairs]
+
+
 def runs_of(prompts: Sequence[Prompt]) -> Tensor:
     """Number the prompt draws where consecutive responses to one prompt are one draw.
 

@@ -227,6 +227,7 @@ def _acting_keys(
     acts = {
         "sampling.temperature": True,
         "sampling.max_new_tokens": sampled,
+        "batch_config.chat_template_kwargs": True,
         "estimator.max_grad_norm": True,
         _OBJECTIVE: same and trained is not None if recorded else same or _OBJECTIVE in given,
         "batch_config.G": weighted and batch.drawn,
@@ -238,7 +239,9 @@ def _acting_keys(
     acting, known = {key for key, does in acts.items() if does}, {*given, *training.keys}
     # the number of responses of a group and the length of those of E make no other step
     same_step = {"batch_config.G", "estimator.max_response_length"}
-    if objective != "bnpo":
+    same_step.add("batch_config.chat_template_kwargs")  # most prompts have none
+    arguments = {} if training.arguments is None else training.arguments.fields
+    if objective != "bnpo" or "per_device_train_batch_size" in arguments:  # null: one pass
         same_step.add("estimator.micro_batch")
     constant = objective == "dr_grpo" and "estimator.max_response_length" not in known
     if batch.max_new_tokens or not (batch.drawn or constant):

@@ -51,6 +51,7 @@ _READ = {
     "scale_rewards": "estimator.advantages",
     "max_grad_norm": "estimator.max_grad_norm; 0 is null, no clipping",
     "num_generations": "batch_config.G",
+    "chat_template_kwargs": "batch_config.chat_template_kwargs, where training had any",
     "epsilon": "estimator.clip, its lower bound",
     "epsilon_high": "estimator.clip, its upper bound; the cap of cispo",
     "per_device_train_batch_size": "estimator.micro_batch of bnpo, or where passes are in 16 bits",
@@ -172,8 +173,8 @@ _SEEN_IN_MODEL = {
 }
 _NOTED = {
     "use_vllm": "vLLM's responses, and TRL's correction for them",
-    "bf16": "training's gradient is one of rounded products",
-    "fp16": "training's gradient is one of rounded products",
+    **dict.fromkeys(("bf16", "fp16", "tf32"), "training's gradient is one of rounded products"),
+    "model_init_kwargs": "a dtype of 16 bits, where training's passes are rounded",
 }
 
 _HARMLESS = {
@@ -201,13 +202,13 @@ _HARMLESS = {
         vllm_max_model_length vllm_tensor_parallel_size
     """,
     "which data: U is given or drawn": """
-        shuffle_dataset remove_unused_columns chat_template_kwargs chat_template_path
-        dataset_text_field dataset_kwargs dataset_num_proc eos_token pad_token max_length
-        truncation_mode packing packing_strategy padding_free eval_packing completion_only_loss
-        assistant_only_loss dataloader_drop_last dataloader_num_workers dataloader_pin_memory
-        dataloader_persistent_workers dataloader_prefetch_factor dataloader_multiprocessing_context
-        dataloader_in_order label_names train_sampling_strategy length_column_name ignore_data_skip
-        seed data_seed max_steps num_train_epochs
+        shuffle_dataset remove_unused_columns chat_template_path dataset_text_field dataset_kwargs
+        dataset_num_proc eos_token pad_token max_length truncation_mode packing packing_strategy
+        padding_free eval_packing completion_only_loss assistant_only_loss dataloader_drop_last
+        dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers
+        dataloader_prefetch_factor dataloader_multiprocessing_context dataloader_in_order
+        label_names train_sampling_strategy length_column_name ignore_data_skip seed data_seed
+        max_steps num_train_epochs
     """,
     "in optimizer.pt, where it is read": """
         learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio optim
@@ -215,14 +216,13 @@ _HARMLESS = {
     """,
     "how the batch is split: the same mean": ("gradient_accumulation_steps auto_find_batch_size"),
     "where and how it ran: the same step to rounding": """
-        tf32 activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing
+        activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing
         gradient_checkpointing_kwargs activation_offloading torch_compile torch_compile_backend
         torch_compile_mode use_liger_kernel liger_kernel_config use_liger_loss use_cache
         cast_lm_head_to_fp32 torch_empty_cache_steps full_determinism use_cpu accelerator_config
         parallelism_config ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers
         ddp_static_graph ddp_backend ddp_timeout fsdp fsdp_config deepspeed local_rank
-        skip_memory_metrics debug bf16_full_eval fp16_full_eval model_init_kwargs trust_remote_code
-        mixed_precision
+        skip_memory_metrics debug bf16_full_eval fp16_full_eval trust_remote_code mixed_precision
     """,
     "logs, evaluation and saving": """
         output_dir logging_strategy logging_steps logging_first_step log_on_each_node
@@ -254,6 +254,7 @@ KEYS = (
     "sampling.temperature",
     "sampling.max_new_tokens",
     "batch_config.G",
+    "batch_config.chat_template_kwargs",
     "estimator.objective",
     "estimator.advantages",
     "estimator.max_response_length",

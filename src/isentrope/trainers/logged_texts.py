@@ -14,7 +14,7 @@ end token back.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,20 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.encoding import encode_texts
 from isentrope.sampling.generate import rollouts_of
-from isentrope.sampling.prompts import as_prompts, runs_of
+from isentrope.sampling.prompts import as_prompts, name_prompts, runs_of, with_template
 from isentrope.sampling.tasks.task import Task
 from isentrope.system.errors import FileError
 from isentrope.system.reading import read_arrow, read_json_lines, require_types
 from isentrope.trainers.settings import first_row
+
+OF_TEXTS = (
+    "this is a trainer's log of texts, which are encoded again: tokens may differ from those that "
+    "were drawn, and each completion shorter than sampling.max_new_tokens gets its end token. "
+    "A log does not show which tokens an environment or a tool inserted (env_mask of a "
+    "rollout_func): here they count as drawn. Where training had such tokens, give a jsonl with "
+    "response_ids and response_mask, or the recorded batch (record=True)."
+)
+"""What a log cannot show."""
 
 _TRL = {"step", "prompt", "completion", "advantage"}
 _VERL = {"input", "output"}
@@ -63,6 +72,7 @@ def read_logged_texts(
     path: str | Path,
     task: Callable[[], Task],
     max_new_tokens: int | None = None,
+    template: Mapping[str, Any] | None = None,
 ) -> Rollouts:
     """Read the responses of one training step as rollouts.
 
@@ -77,6 +87,7 @@ def read_logged_texts(
         max_new_tokens: `max_completion_length` of TRL, `data.max_response_length` of verl:
             responses of that many tokens were cut and get no end token. None: every response gets
             one.
+        template: `chat_template_kwargs` of TRL, for prompts that are logged as conversations.
 
     Returns:
         n sequences, with advantages (TRL) and with rewards where they are known.
@@ -97,7 +108,8 @@ def read_logged_texts(
             f"{path} holds {table['step'].nunique()} training steps: the update batch is the "
             "responses of one step."
         )
-    prompts = as_prompts(policy, table["prompt"].tolist())
+    named = name_prompts(table["prompt"].tolist())
+    prompts = as_prompts(policy, with_template(named, template))
     rewards = [c for c in table if c not in _TRL and pd.api.types.is_float_dtype(table[c])]
     texts = [_text(value, i, path) for i, value in enumerate(table["completion"])]
     return rollouts_of(

@@ -114,6 +114,12 @@ class TrainingSettings:
             for name, kind in AUTOCAST_FIELDS.items()
             if fields.get(name) and use.rounding != kind
         ]
+        if fields.get("tf32"):
+            notes.append(
+                "Training ran with TF32, which rounds the inputs of its products to 10 bits on a "
+                "GPU that has it: its gradient is one of rounded products, and the step measured "
+                "here is not rounded."
+            )
         if self.uncontrolled:
             notes.insert(
                 0,
@@ -198,6 +204,7 @@ def _argument_keys(arguments: SavedArguments, objective: str | None) -> dict[str
         "sampling.temperature": a.get("temperature"),
         "sampling.max_new_tokens": a.get("max_completion_length"),
         "batch_config.G": a.get("num_generations"),
+        "batch_config.chat_template_kwargs": a.get("chat_template_kwargs") or None,
         "estimator.clip": None if low is None else (min(low, 1.0), high),
         "estimator.advantages": "rloo" if trainer == "rloo" else scaled,
     }

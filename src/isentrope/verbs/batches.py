@@ -1,12 +1,12 @@
 """E and U as a configuration wants them: sampled, or read from a file; apart where they must be."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -28,7 +28,7 @@ from isentrope.sampling.tasks import Task
 from isentrope.sampling.tasks.custom import read_responses
 from isentrope.system.progress import progress
 from isentrope.system.reading import reading
-from isentrope.trainers.logged_texts import are_logged_texts, read_logged_texts
+from isentrope.trainers.logged_texts import OF_TEXTS, are_logged_texts, read_logged_texts
 from isentrope.training.prompt_sampler import difficulty_weights
 from isentrope.update.objective import RECORDED, SFT
 
@@ -105,7 +105,8 @@ class Sampler:
             E = self.read_evaluation(data.E_file)
         if data.U_file is not None:
             most = self.config.sampling.max_new_tokens
-            U = read_rollouts(self.policy, data.U_file, data.update_task, most)
+            template = data.chat_template_kwargs
+            U = read_rollouts(self.policy, data.U_file, data.update_task, most, template)
             U = self._rewarded_update(U)
         if E is None:
             E = self.evaluation(() if shared or U is None else prompts_of(U))
@@ -121,7 +122,8 @@ class Sampler:
     def read_evaluation(self, path: str | Path) -> Rollouts:
         """E from a file, checked against the policy."""
         most = self.config.sampling.max_new_tokens
-        return read_rollouts(self.policy, path, self.data.evaluation_task, most)
+        template = self.data.chat_template_kwargs
+        return read_rollouts(self.policy, path, self.data.evaluation_task, most, template)
 
     def longest(self, rollouts: Rollouts) -> int:
         """Tokens after which responses were cut: as the batch says, or as they are drawn here."""
@@ -240,6 +242,7 @@ def read_rollouts(
     path: str | Path,
     task: Callable[[], Task],
     max_new_tokens: int | None = None,
+    template: Mapping[str, Any] | None = None,
 ) -> Rollouts:
     """Read a batch: saved, logged by TRL (.parquet) or verl (.jsonl), or by hand (.jsonl).
 
@@ -248,6 +251,7 @@ def read_rollouts(
         path: The file.
         task: Has the prompts of texts that verl logged.
         max_new_tokens: Length at which a trainer's sampler cut completions.
+        template: Arguments of the chat template for the conversations of a file.
 
     Returns:
         The rollouts.
@@ -260,15 +264,10 @@ def read_rollouts(
     if kind not in (".parquet", ".jsonl"):
         raise ValueError(f"{path} is neither .parquet nor .jsonl: a batch is one of these.")
     if are_logged_texts(path):
-        log.warning(
-            "%s holds a trainer's texts, which are encoded again: tokens may differ from those "
-            "that were drawn, and each completion shorter than sampling.max_new_tokens gets its "
-            "end token.",
-            path,
-        )
-        rollouts = read_logged_texts(policy, path, task, max_new_tokens)
+        log.warning("%s: %s", path, OF_TEXTS)
+        rollouts = read_logged_texts(policy, path, task, max_new_tokens, template)
     elif kind == ".jsonl":
-        rollouts = read_responses(policy, path)
+        rollouts = read_responses(policy, path, template)
     else:
         rollouts = Rollouts.load(path)
     with reading(path, "Give a batch that this model could have drawn."):

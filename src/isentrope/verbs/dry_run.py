@@ -115,7 +115,7 @@ def batches_of(config: MeasureConfig, policy: Policy) -> tuple[Batch, Batch]:
             some = as_prompts(policy, name_prompts(task().prompts[:PROMPTS_READ]))
             prompt = max(len(p.token_ids or ()) for p in some)
             return Batch([(prompt, longest)] * prompts * group, group, True)
-        read = read_rollouts(policy, file, task, longest)
+        read = read_rollouts(policy, file, task, longest, data.chat_template_kwargs)
         pairs = zip(read.prompt_ids, read.response_ids, strict=True)
         return Batch([(len(p), len(r)) for p, r in pairs], len(read) // read.n_prompts, False)
 

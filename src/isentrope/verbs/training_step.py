@@ -13,6 +13,7 @@ from torch import nn
 
 from isentrope.config.estimator import AnyObjective, EstimatorConfig
 from isentrope.config.io import load_config
+from isentrope.models.adapter import base_type
 from isentrope.models.architecture import text_config
 from isentrope.models.requirements import dropout_rates
 from isentrope.nouns.rollouts import Rollouts
@@ -24,6 +25,7 @@ from isentrope.sampling.batches import rules_of_advantages
 from isentrope.system.manifest import NOT_VERIFIED, verifying
 from isentrope.trainers.as_trained import SAMPLER_RECORD, AsTrained, allowed, refuse
 from isentrope.trainers.settings import GivenBatch, Obstacle
+from isentrope.trainers.unshown import notes_on_base, notes_on_batch
 from isentrope.update.objective import RECORDED, SFT
 from isentrope.update.optimizer_state import OptimizerLike, file_of, load_optimizer_state
 from isentrope.update.parameter_names import Names
@@ -151,10 +153,14 @@ def training_step(
         obstacles += stale + unlike_advantages(U, subject.as_trained)
     refuse(obstacles, ignored, subject.name)
     real = step_of_files(of, U, longest)
+    arguments = subject.as_trained.arguments
+    stored = base_type(subject.path, of.config.checkpoint.base_model)
     warnings = (
         *(() if verifying() else (NOT_VERIFIED,)),
         *subject.as_trained.warnings,
         *allowed(obstacles, ignored),
+        *notes_on_base(arguments, stored, policy.precision.rounding),
+        *notes_on_batch(arguments, U, of.config.batch_config.U_file),
         *notes,
         *real.step.warnings,
     )

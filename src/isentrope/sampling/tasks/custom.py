@@ -12,6 +12,7 @@ one number per token: "response_mask" (0 where the policy did not draw the token
 output), "sampler_logprobs", "token_weights" and "entropy_weights".
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +24,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.encoding import encode_texts
 from isentrope.sampling.generate import rollouts_of
-from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts, runs_of
+from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts, runs_of, with_template
 from isentrope.sampling.tasks.task import shuffled_epochs
 from isentrope.system.reading import read_json_lines, require_types
 
@@ -117,7 +118,9 @@ class PromptFile:
         return [(self.prompts[i], str(self._responses[i][1])) for i in order]
 
 
-def read_responses(policy: Policy, path: str | Path) -> Rollouts:
+def read_responses(
+    policy: Policy, path: str | Path, template: Mapping[str, Any] | None = None
+) -> Rollouts:
     """Read hand-written responses as rollouts.
 
     A response given as text gets the policy's EOS, unless its line says "finished": false;
@@ -126,6 +129,7 @@ def read_responses(policy: Policy, path: str | Path) -> Rollouts:
     Args:
         policy: Encodes texts.
         path: A jsonl file.
+        template: Arguments of the chat template for its conversations.
 
     Returns:
         n sequences, with the columns that the lines have.
@@ -135,7 +139,8 @@ def read_responses(policy: Policy, path: str | Path) -> Rollouts:
             texts are given without a tokenizer.
     """
     rows = _rows(Path(path), _ResponseLine)
-    prompts = as_prompts(policy, [_prompt(row, where) for where, row in rows])
+    named = [_prompt(row, where) for where, row in rows]
+    prompts = as_prompts(policy, with_template(named, template))
     responses = [torch.tensor(_response_ids(policy, row, where)) for where, row in rows]
     columns: dict[str, Any] = {name: _complete(rows, name) for name in _PER_TOKEN}
     columns |= {f"{name}s": _complete(rows, name) for name in ("reward", "advantage")}

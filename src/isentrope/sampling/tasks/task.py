@@ -90,6 +90,8 @@ class Conversations:
         task: Task,
         system_prompt: str | None = None,
         template: Mapping[str, Any] | None = None,
+        *,
+        texts: bool = True,
     ) -> None:
         """Wrap a task.
 
@@ -97,8 +99,13 @@ class Conversations:
             task: Its prompts are texts or conversations.
             system_prompt: First message of every conversation that has no system message.
             template: Arguments of the chat template.
+            texts: Whether texts become conversations; where not, they stay texts.
         """
-        wrap = partial(_conversation, system=system_prompt, template=template or {})
+        converted = partial(_conversation, system=system_prompt, template=template or {})
+
+        def wrap(prompt: Prompt) -> Prompt:
+            return converted(prompt) if texts or prompt.messages else prompt
+
         self.prompts = [wrap(prompt) for prompt in task.prompts]
         self.reward = task.reward
         if isinstance(task, FormattedTask):
