@@ -12,6 +12,7 @@ from isentrope.models.requirements import active_dropout
 from isentrope.sampling.batches import RewardFunction
 from isentrope.sampling.tasks.task import Task
 from isentrope.trainers.fields import SAMPLER_OFF, filters
+from isentrope.update.live_optimizer import bare_optimizer, require_torch_step
 from isentrope.update.optimizer_rules import Preconditioning, choose_rule
 
 
@@ -90,19 +91,25 @@ def require_known_optimizer(trainer: Any, follower: str = "The entropy probe") -
         ValueError: Naming the optimizer.
     """
     optimizer = getattr(trainer, "optimizer", None)
-    if optimizer is None:
-        try:
-            kind, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
-            optimizer = kind([torch.nn.Parameter(torch.zeros(2, 2))], **options)
-        except Exception:  # it cannot be created here: the first step checks it
-            return
-    inner = cast(torch.optim.Optimizer, getattr(optimizer, "optimizer", optimizer))
+    name = ""
     try:
+        if optimizer is None:
+            try:
+                kind, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
+            except Exception:  # it cannot be found here: the first step checks it
+                return
+            name = kind.__name__
+            require_torch_step(kind)
+            try:
+                optimizer = kind([torch.nn.Parameter(torch.zeros(2, 2))], **options)
+            except Exception:
+                return
+        inner = bare_optimizer(cast(torch.optim.Optimizer, optimizer))
+        name = type(inner).__name__
         choose_rule(inner.param_groups)
+        require_torch_step(inner)
     except ValueError as error:
-        raise ValueError(
-            f"{follower} cannot follow the optimizer {type(inner).__name__}: {error}"
-        ) from error
+        raise ValueError(f"{follower} cannot follow the optimizer {name}: {error}") from error
 
 
 def require_recordable(trainer: Any) -> None:

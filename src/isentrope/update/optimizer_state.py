@@ -26,6 +26,7 @@ from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.manifest import verify
 from isentrope.system.memory import mapped_blocks
 from isentrope.system.reading import read_torch, reading
+from isentrope.update.live_optimizer import bare_optimizer, require_torch_step
 from isentrope.update.optimizer_rules import choose_rule, state_keys
 from isentrope.update.parameter_names import (
     PARTLY_FROZEN,
@@ -142,11 +143,14 @@ def load_optimizer_state(
     Raises:
         FileNotFoundError: If the path has no optimizer state.
         ValueError: If the file holds something else, or names, counts, shapes, learning rates or
-            the rule do not fit; the message names the first parameter that does not.
+            the rule do not fit, where the message names the first parameter that does not; or the
+            step of a torch optimizer is not that of torch's class.
         FileError: The same of a file.
         IsentropeError: As it is.
     """
     if isinstance(optimizer, torch.optim.Optimizer):
+        optimizer = bare_optimizer(optimizer)
+        require_torch_step(optimizer)
         live = [p for group in optimizer.param_groups for p in group["params"]]
         return _by_name(policy, optimizer.state_dict(), rule, names, parameters=live)
     if not isinstance(optimizer, (str, Path)):
