@@ -142,15 +142,11 @@ def load_optimizer_state(
 
     Raises:
         FileNotFoundError: If the path has no optimizer state.
-        ValueError: If the file holds something else, or names, counts, shapes, learning rates or
-            the rule do not fit, where the message names the first parameter that does not; or the
-            step of a torch optimizer is not that of torch's class.
-        FileError: The same of a file.
-        IsentropeError: As it is.
+        ValueError: If names, counts, shapes, learning rates, the rule or the class do not fit.
+        FileError, IsentropeError: The same of a file, or if it holds something else.
     """
     if isinstance(optimizer, torch.optim.Optimizer):
-        optimizer = bare_optimizer(optimizer)
-        require_torch_step(optimizer)
+        require_torch_step(optimizer := bare_optimizer(optimizer))
         live = [p for group in optimizer.param_groups for p in group["params"]]
         return _by_name(policy, optimizer.state_dict(), rule, names, parameters=live)
     if not isinstance(optimizer, (str, Path)):
