@@ -214,7 +214,8 @@ WORDS = {
 
 
 def printed_entropies(result: EntropiesResult, _: Path) -> Printed:
-    """Value and difference to the exact one of each definition, and which was logged."""
+    """Which definition was logged, then the value of each and its difference to the exact one."""
+    yield _logged_line(result)
     rows = result.rows
     columns = [
         Column("on", "batch", left=True),
@@ -228,11 +229,17 @@ def printed_entropies(result: EntropiesResult, _: Path) -> Printed:
     title = f"{result.policy.name}: entropies in nats; the first row is exact"
     yield Table(title, rows, columns, sections={sum(row.batch == "E" for row in rows) - 1})
     yield "  E, U         E is unfiltered, from this policy; U is the update batch"
+
+
+def _logged_line(result: EntropiesResult) -> str:
+    """Which definitions the logged value agrees with, and whether that tells them apart."""
     if result.logged is None:
-        yield "  logged       no value: give --logged, or a trainer_state.json that has it"
-        return
-    same = [f"{WORDS[row.definition]} on {row.batch}" for row in rows if row.agrees]
-    yield (
-        f"  logged       {result.logged:.6g} ({result.logged_from}) agrees within errors with "
-        f"{', '.join(same) or 'none of these'}"
-    )
+        return "  logged       no value: give --logged, or a trainer_state.json that has it"
+    same = [f"{WORDS[row.definition]} on {row.batch}" for row in result.rows if row.agrees]
+    value = f"  logged       {result.logged:.6g} ({result.logged_from}) agrees within errors with "
+    if 2 * len(same) > len(result.rows):
+        return (
+            f"{value}{len(same)} of {len(result.rows)} rows: this U is too small to tell which was "
+            "logged; use a larger batch_config.B_U, or the batch itself as batch_config.U_file"
+        )
+    return f"{value}{', '.join(same) or 'none of these'}"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from isentrope.checks.checkpoint import describe_group
 from isentrope.estimators.identities import in_words, p_value
+from isentrope.nouns.estimate import Estimate
 from isentrope.results.results import MeasureResult
 from isentrope.system.formatting import MISSING, known
 from isentrope.trainers.as_trained import ASSUMED, OURS
@@ -131,20 +132,26 @@ def _price_lines(result: MeasureResult) -> Iterator[str]:
     price = result.price
     if price is None:
         return
-    line = f"  price        the step's {text(price.whole.first_order)} {result.unit}"
-    if (reward := price.whole.reward) is not None and (rate := price.whole.reward_for_a_nat):
-        line += f" come with {text(reward)} of reward: {value_and_interval(rate)} {rate.unit}"
-    yield line
+    if (reward := price.whole.reward) is not None:
+        line = f"  price        the step changes entropy by {text(price.whole.first_order)} "
+        line += f"{result.unit} and reward by {text(reward)}"
+        line += _rate_of_exchange(": ", price.whole.reward_for_a_nat)
+        yield line
     if price.cosine is not None:
         yield f"               cosine of its gradients {value_and_interval(price.cosine)}"
     for name, part in price.at.items():
         if part.tokens == 0:
             yield f"  at {name:<16} no position of E"
             continue
-        share = value_and_interval(part.share)
-        line = f"  at {name:<16} {part.tokens:4.0%} of tokens, {share} of it"
+        line = f"  at {name:<16} {part.tokens:4.0%} of tokens"
+        if (share := value_and_interval(part.share)) != MISSING:
+            line += f" have {share} times the change of entropy"
         if part.change is not None:
             line += f", ΔH {text(part.change)}"
-        if part.reward_for_a_nat is not None:
-            line += f", {value_and_interval(part.reward_for_a_nat)} for a nat"
-        yield line
+        yield line + _rate_of_exchange(", ", part.reward_for_a_nat)
+
+
+def _rate_of_exchange(before: str, rate: Estimate | None) -> str:
+    """Reward for a nat; nothing where it is not known."""
+    shown = value_and_interval(rate)
+    return "" if rate is None or shown == MISSING else f"{before}{shown} {rate.unit}"

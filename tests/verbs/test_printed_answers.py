@@ -1,0 +1,39 @@
+"""What verbs print first, and that nothing unknown is printed as a dash in a sentence."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from isentrope.verbs.entropies import WORDS, printed_entropies
+from tests.golden.scenes import COMMANDS
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "expected"
+
+
+def first_line(agreeing):
+    names = list(WORDS)[:10]
+    rows = [
+        SimpleNamespace(batch="U", definition=name, agrees=k < agreeing)
+        for k, name in enumerate(names)
+    ]
+    result = SimpleNamespace(rows=rows, logged=0.11, logged_from="step_30")
+    return next(iter(printed_entropies(result, Path())))
+
+
+@pytest.mark.parametrize(
+    ("agreeing", "answer"),
+    [
+        (0, "agrees within errors with none of these"),
+        (2, "agrees within errors with per token on U, mean of micro-batches on U"),
+        (6, "6 of 10 rows: this U is too small to tell which was logged"),
+    ],
+)
+def test_entropies_begin_with_what_was_logged(agreeing, answer):
+    assert answer in first_line(agreeing)
+
+
+@pytest.mark.parametrize("name", [x for x in COMMANDS if (GOLDEN / f"{x}.txt").exists()])
+def test_a_sentence_has_no_dash_for_what_is_not_known(name):
+    lines = (GOLDEN / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    assert not [line for line in lines if "– of it" in line or "– for a nat" in line]
