@@ -93,8 +93,17 @@ class PromptsConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _task_is_another_name(cls, content: Any) -> Any:
-        """Accept `task` for `dataset_name`."""
-        return under_one_name(content, "task", "dataset_name")
+        """Accept `task` for `dataset_name`, and a list of reward functions."""
+        settled = under_one_name(content, "task", "dataset_name")
+        if not isinstance(settled, Mapping):
+            return settled
+        lists = {
+            name: ", ".join(settled[name])
+            for name in ("dataset_name", "U_dataset_name")
+            if isinstance(settled.get(name), list)
+            and all(isinstance(x, str) for x in settled[name])
+        }
+        return {**settled, **lists} if lists else settled
 
     @field_validator("dataset_name", "U_dataset_name", check_fields=False)
     @classmethod

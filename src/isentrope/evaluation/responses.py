@@ -51,7 +51,7 @@ def make_records(
         none could be read), entropy and surprisal (Σ H_k and −Σ s_k,
         nats), and `TOKENS`.
     """
-    rollouts = with_rewards(rollouts, task)
+    rollouts = with_rewards(rollouts, task, policy)
     assert rollouts.rewards is not None
     n, texts = len(rollouts), rollouts.response_texts or []
     prompt = pd.Series(rollouts.prompt_index.tolist())

@@ -204,7 +204,9 @@ class EntropyProbe(SavedFields, TrainerCallback):
                 return
             self._postponed = False
             drawn = self._draw(policy, step, 0, length)
-            E = together(lambda: with_rewards(drawn, options.reward) if options.reward else drawn)
+            E = together(
+                lambda: with_rewards(drawn, options.reward, policy) if options.reward else drawn
+            )
             samples = [look_ahead(policy, E, components, eta, options)]
             if options.log_every is not None:
                 self.kept.renew(step, gradient_of_reading(policy, samples[0]), components, eta)

@@ -25,9 +25,10 @@ from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.generate import respond
+from isentrope.sampling.generate import plain_texts, respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks import Task
+from isentrope.sampling.tasks.task import RewardsBatches
 from isentrope.system.progress import Report, silent
 
 ADVANTAGES = ("dr_grpo", "grpo", "rloo")
@@ -43,13 +44,16 @@ RewardFunction = Callable[[Rollouts], Sequence[float] | Tensor]
 """n rewards for n rollouts."""
 
 
-def with_rewards(rollouts: Rollouts, task: Task | RewardFunction) -> Rollouts:
+def with_rewards(
+    rollouts: Rollouts, task: Task | RewardFunction, policy: Policy | None = None
+) -> Rollouts:
     """Attach a reward to every response.
 
     Args:
         rollouts: n sequences; a task needs their `response_texts`.
-        task: A task, whose `reward(text, reference)` is called for each response, or a function of
-            the rollouts that returns n rewards.
+        task: A task, whose reward is called for each response, or once if it is of batches; or a
+            function of the rollouts that returns n rewards.
+        policy: Decodes without special tokens, as TRL; None: rewards of batches read the texts.
 
     Returns:
         A copy with `rewards` (n,) float64.
@@ -57,15 +61,18 @@ def with_rewards(rollouts: Rollouts, task: Task | RewardFunction) -> Rollouts:
     Raises:
         ValueError: If texts are missing, or the rewards are not n numbers below `LARGEST`.
     """
+    texts = rollouts.response_texts
     if isinstance(task, Task):
-        if rollouts.response_texts is None:
+        if texts is None:
             raise ValueError(
                 "A task rewards texts, and these rollouts have none: sample with a policy that has "
-                "a tokenizer, or pass a function of the rollouts."
+                "a tokenizer, or pass a function."
             )
         references = rollouts.references or [None] * len(rollouts)
-        pairs = zip(rollouts.response_texts, references, strict=True)
-        values = [task.reward(text, reference) for text, reference in pairs]
+        if isinstance(task, RewardsBatches):
+            values = task.batch_rewards(rollouts, plain_texts(rollouts, policy))
+        else:
+            values = [task.reward(*pair) for pair in zip(texts, references, strict=True)]
     else:
         values = task(rollouts)
     rewards = torch.as_tensor(values, dtype=torch.float64).cpu()
@@ -214,7 +221,7 @@ def update_batch(
             max_new_tokens=groups.max_new_tokens,
             batch_size=batch_size,
         )
-        return policy.ranks.from_first(lambda: with_rewards(batch, task))
+        return policy.ranks.from_first(lambda: with_rewards(batch, task, policy))
 
     return draw_until_full(draw, groups, progress)
 

@@ -172,6 +172,21 @@ def texts_of(policy: Policy, responses: Sequence[Tensor]) -> list[str] | None:
     return [policy.tokenizer.decode(body.tolist()) for body in bodies]
 
 
+def plain_texts(rollouts: Rollouts, policy: Policy | None) -> list[str]:
+    """Texts of responses without special tokens, as reward functions of TRL get them.
+
+    Args:
+        rollouts: n sequences.
+        policy: Gives the tokenizer; without one the rollouts' own texts are taken.
+
+    Returns:
+        n texts.
+    """
+    if policy is None or policy.tokenizer is None:
+        return list(rollouts.response_texts or ())
+    return policy.tokenizer.batch_decode(rollouts.response_ids, skip_special_tokens=True)
+
+
 class DrawnResponses(NamedTuple):
     """n responses as they were drawn, one 1-D tensor per response.
 

@@ -39,6 +39,7 @@ class Prompt:
             chat template turns into text.
         template: Arguments of the chat template, such as {"enable_thinking": False}.
         group: What results are broken down by: an environment, a turn, a difficulty.
+        columns: What else the data says of it, for reward functions, by name.
     """
 
     key: str
@@ -48,6 +49,7 @@ class Prompt:
     messages: tuple[Message, ...] | None = field(default=None, hash=False)
     template: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     group: str | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     def __post_init__(self) -> None:
         if self.text is None and self.token_ids is None and self.messages is None:

@@ -28,8 +28,8 @@ from isentrope.sampling.generate import DrawnResponses, rollouts_of
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks import Task
-from isentrope.sampling.tasks.task import ReadsAnswers
-from isentrope.system.processes import gather, rank, world_size
+from isentrope.sampling.tasks.task import ReadsAnswers, RewardsBatches
+from isentrope.system.processes import all_ranks, gather, rank, world_size
 from isentrope.training.prompt_sampler import PromptSampler
 
 Respond = Callable[[list[Tensor], Tensor], DrawnResponses]
@@ -136,15 +136,21 @@ class UpdateBatches:
             **responses._asdict(),
             max_new_tokens=self.groups.max_new_tokens,
         )
+        whole = range(len(indices) * self.groups.size)
+        if isinstance(self.task, RewardsBatches):  # it sees the whole batch, however it is shared
+            batch = concatenate(gather(rollouts)).select(whole)
+            return all_ranks().from_first(lambda: self._rewarded(batch, policy))
+        return concatenate(gather(self._rewarded(rollouts, policy))).select(whole)
+
+    def _rewarded(self, rollouts: Rollouts, policy: Policy) -> Rollouts:
         try:
-            rewarded = with_rewards(rollouts, self.task)
+            return with_rewards(rollouts, self.task, policy)
         except ValueError:
             raise  # already a clear message
         except Exception as error:  # the task may be the user's own code
             raise RuntimeError(
                 f"The reward function failed with {type(error).__name__}: {error}."
             ) from error
-        return concatenate(gather(rewarded)).select(range(len(indices) * self.groups.size))
 
 
 def step_metrics(

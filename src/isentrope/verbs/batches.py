@@ -26,6 +26,7 @@ from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks import Task
 from isentrope.sampling.tasks.custom import read_responses
+from isentrope.sampling.tasks.rewarded import rewarding
 from isentrope.system.progress import progress
 from isentrope.system.reading import reading
 from isentrope.trainers.logged_texts import OF_TEXTS, are_logged_texts, read_logged_texts
@@ -207,7 +208,7 @@ class Sampler:
             return update_batch(
                 self.policy,
                 prompts[: data.B_U] if data.fixed_prompts is True else prompts,
-                task,
+                rewarding(task, self.policy, self.checkpoint),
                 Groups(data.B_U, data.G, sampling.max_new_tokens, advantages, data.redraw_limit),
                 seed=data.seeds["U"],
                 weights=weights,
@@ -234,7 +235,8 @@ class Sampler:
 
     def rewarded_by(self, task: Task, batch: Rollouts) -> Rollouts:
         """A batch with the rewards of a task, which the first process gives."""
-        return self.policy.ranks.from_first(lambda: with_rewards(batch, task))
+        reward = rewarding(task, self.policy, self.checkpoint)
+        return self.policy.ranks.from_first(lambda: with_rewards(batch, reward))
 
 
 def read_rollouts(
@@ -280,8 +282,7 @@ def _left(
     policy: Policy, prompts: Iterable[Prompt], exclude: Collection[PromptIds], batch: str
 ) -> list[Prompt]:
     """The prompts whose tokens are none of the other batch's, whatever either is called by."""
-    named = name_prompts(prompts)
-    left = named
+    left = named = name_prompts(prompts)
     if exclude:
         left = [p for p in as_prompts(policy, named) if p.token_ids not in exclude]
     if not left:

@@ -65,7 +65,7 @@ def test_a_file_may_be_called_as_a_task_is(tmp_path, monkeypatch):
     [
         ("none", "defines no 'none'"),
         ("NUMBER", "reward function"),
-        ("more", "argument: 'difficulty'"),
+        ("more", "needs 'difficulty', and the data has the columns reference"),
     ],
 )
 def test_what_is_no_task_is_refused(task, name, message):

@@ -15,7 +15,6 @@ is bounded before it is read, and reading needs no clock: it takes less than mil
 thread.
 """
 
-import ast
 import re
 import unicodedata
 from collections.abc import Callable
@@ -26,6 +25,9 @@ LONGEST = 300
 
 MOST_DIGITS = 100
 """Digits of a number that is read."""
+
+DEEPEST = 20
+"""Brackets of a formula that is calculated."""
 
 LARGEST_EXPONENT = 30
 """The largest power of ten in 7e4 and 7 × 10^4."""
@@ -186,41 +188,48 @@ def _calculated(text: str) -> Fraction | None:
     """The value of a formula of + - * / and brackets; None if it is none."""
     if not _ARITHMETIC.fullmatch(text) or _NO_FORMULA.search(text):
         return None
-    numbers = list[str]()
-
-    def name(match: re.Match[str]) -> str:
-        numbers.append(match[0])
-        return f" n{len(numbers) - 1} "
-
-    formula = re.sub(r"\d+(?:\.\d*)?|\.\d+", name, text).strip()
-    if any(len(number) > MOST_DIGITS for number in numbers):
+    tokens = re.findall(r"\d+(?:\.\d*)?|\.\d+|[-+*/()]", text)
+    if text.count("(") > DEEPEST or max(map(len, tokens), default=0) > MOST_DIGITS:
         return None
+    tokens.append("")  # the end
     try:
-        return _evaluated(ast.parse(formula, mode="eval").body, numbers)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        value = _sum(tokens)
+    except (ValueError, ZeroDivisionError):
         return None
+    return value if tokens == [""] else None
 
 
-_OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-}
+def _sum(tokens: list[str]) -> Fraction:
+    value = _product(tokens)
+    while tokens[0] in ("+", "-"):
+        minus = tokens.pop(0) == "-"
+        term = _product(tokens)
+        value = value - term if minus else value + term
+    return value
 
 
-def _evaluated(node: ast.expr, numbers: list[str]) -> Fraction:
-    match node:
-        case ast.Name(id=name):
-            return Fraction(numbers[int(name[1:])].removesuffix("."))
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
-            value = _evaluated(operand, numbers)
-            return -value if isinstance(sign, ast.USub) else value
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
-            a, b = _evaluated(left, numbers), _evaluated(right, numbers)
-            return _OPERATIONS[type(op)](a, b)
-        case _:
-            raise ValueError("no arithmetic")
+def _product(tokens: list[str]) -> Fraction:
+    value = _factor(tokens)
+    while tokens[0] in ("*", "/"):
+        below = tokens.pop(0) == "/"
+        factor = _factor(tokens)
+        value = value / factor if below else value * factor
+    return value
+
+
+def _factor(tokens: list[str]) -> Fraction:
+    """A number or a bracket, with a sign; ValueError where there is none."""
+    sign = -1 if tokens[0] == "-" else 1
+    if tokens[0] in ("+", "-"):
+        tokens.pop(0)
+    token = tokens.pop(0) if len(tokens) > 1 else ""
+    if token != "(":
+        return sign * Fraction(token.removesuffix("."))
+    value = _sum(tokens)
+    if tokens[0] != ")":
+        raise ValueError("a bracket is open")
+    tokens.pop(0)
+    return sign * value
 
 
 # ---- where an answer stands

@@ -1,8 +1,8 @@
-"""Prompts and responses of a user's own, one JSON object per line.
+"""Prompts and responses of a user's own, one JSON object per line; prompts also in parquet or csv.
 
 Prompts:    {"prompt": "2+2=", "reference": "4", "key": "mine/0"}       reference, key optional;
             with "group": "sums" in every line results are broken down by it, and with
-            "response": "4" they are demonstrations too
+            "response": "4" they are demonstrations too; other columns go to reward functions
 Responses:  the same with "response": "4", and "reward", "advantage", "finished" and "step" optional
             (the training step taken on them, from 1, which is compared with the checkpoint's)
 
@@ -12,12 +12,18 @@ one number per token: "response_mask" (0 where the policy did not draw the token
 output), "sampler_logprobs", "token_weights" and "entropy_weights".
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import pandas as pd
+import pyarrow
 import torch
+from pyarrow import parquet
 from pydantic import BaseModel, Field, PositiveInt
 
 from isentrope.nouns.rollouts import Rollouts
@@ -26,8 +32,9 @@ from isentrope.sampling.encoding import encode_texts
 from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import Prompt, as_prompts, name_prompts, runs_of, with_template
 from isentrope.sampling.tasks.task import shuffled_epochs
-from isentrope.system.reading import read_json_lines, require_types
+from isentrope.system.reading import read_json_lines, reading, require_types
 
+_NO_COLUMNS = ("prompt", "messages", "prompt_ids", "completion", "completion_ids")
 _PER_TOKEN = ("response_mask", "sampler_logprobs", "token_weights", "entropy_weights")
 
 _Number = Annotated[float, Field(gt=-1e300, lt=1e300)]
@@ -35,8 +42,8 @@ _Name = str | _Number | None
 _Id = Annotated[int, Field(ge=0, lt=2**31)]
 
 
-class _PromptLine(BaseModel, extra="forbid"):
-    """What a line of a file of prompts may hold."""
+class _PromptLine(BaseModel, extra="allow"):
+    """What a line of a file of prompts may hold, and any other column."""
 
     prompt: str | list[dict[str, Any]] | list[_Id] = ""
     messages: list[dict[str, Any]] = []
@@ -47,7 +54,7 @@ class _PromptLine(BaseModel, extra="forbid"):
     response: str = ""
 
 
-class _ResponseLine(_PromptLine):
+class _ResponseLine(_PromptLine, extra="forbid"):
     """What a line of a file of responses may hold."""
 
     response_ids: list[_Id] = []
@@ -66,15 +73,17 @@ class PromptFile:
 
     Attributes:
         prompts: In file order; prompts without a key are named by their content.
+        places: The file and line of each.
     """
 
     def __init__(self, path: str | Path) -> None:
         """Read the prompts.
 
         Args:
-            path: A jsonl file.
+            path: A file of jsonl, parquet or csv.
         """
         rows = _rows(Path(path), _PromptLine)
+        self.places = [where for where, _ in rows]
         self.prompts = [_prompt(row, where) for where, row in rows]
         self._responses = [(where, row.get("response")) for where, row in rows]
 
@@ -161,17 +170,41 @@ def _complete(rows: list[tuple[str, dict[str, Any]]], name: str) -> list[Any] | 
     return [row[name] for _, row in rows] if where else None
 
 
-def _rows(path: Path, kind: type) -> list[tuple[str, dict[str, Any]]]:
-    rows = [(f"{path}, line {i}", row) for i, row in read_json_lines(path, "Correct the line.")]
+def _rows(path: Path, kind: type[BaseModel]) -> list[tuple[str, dict[str, Any]]]:
+    rows = [(f"{path}, line {i}", row) for i, row in _lines(path)]
     for where, row in rows:
+        unknown = set(row) - set(kind.model_fields) if isinstance(row, dict) else ()
+        if kind.model_config.get("extra") == "forbid" and unknown:
+            raise ValueError(
+                f"{where} has {min(unknown)!r}, which is no field of a response: correct the name, "
+                "or omit it (columns of a reward function stand in the file of its prompts, "
+                "dataset_path)."
+            )
         require_types(where, row, kind, "Correct the line.")
     if not rows:
         raise ValueError(f"The dataset is empty: {path} has no lines.")
     return rows
 
 
+def _lines(path: Path) -> list[tuple[int, Any]]:
+    """The rows of a file and their numbers from 1, whatever its format."""
+    cure = "Give a file of jsonl, parquet or csv."
+    if path.suffix == ".parquet":
+        with reading(path, cure):
+            return list(enumerate(parquet.read_table(path).to_pylist(), 1))
+    if path.suffix == ".csv":
+        texts = dict.fromkeys(("prompt", "key", "response"), str)
+        with reading(path, cure):
+            table = pd.read_csv(
+                path, dtype=texts, keep_default_na=False, na_values=[""], dtype_backend="pyarrow"
+            )
+            rows = pyarrow.Table.from_pandas(table).to_pylist()
+            return list(enumerate(rows, 2))  # after the names
+    return read_json_lines(path, "Correct the line.")
+
+
 def _prompt(row: dict[str, Any], where: str) -> Prompt:
-    sources = [name for name in ("prompt", "messages", "prompt_ids") if name in row]
+    sources = [name for name in ("prompt", "messages", "prompt_ids") if row.get(name) is not None]
     if len(sources) != 1:
         raise ValueError(f"{where} needs exactly one of 'prompt', 'messages' and 'prompt_ids'.")
     try:
@@ -179,7 +212,9 @@ def _prompt(row: dict[str, Any], where: str) -> Prompt:
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     own = {name: row.get(name) for name in ("key", "reference", "group")}
-    return replace(named, **{name: str(x) for name, x in own.items() if x is not None})
+    columns = {name: value for name, value in row.items() if name not in _NO_COLUMNS}
+    fields = {name: str(x) for name, x in own.items() if x is not None}
+    return replace(named, **fields, columns=columns)
 
 
 def _response_ids(policy: Policy, row: dict[str, Any], where: str) -> list[int]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from isentrope.nouns.rollouts import Rollouts
 from isentrope.sampling.prompts import Message, Prompt
 from isentrope.system.files import short_digest
 
@@ -49,6 +50,31 @@ class FormattedTask(Protocol):
 
         Returns:
             1 or 0.
+        """
+        ...
+
+
+@runtime_checkable
+class RewardsBatches(Protocol):
+    """A task whose reward looks at a whole batch, as reward functions of trainers may."""
+
+    def batch_rewards(
+        self,
+        rollouts: Rollouts,
+        texts: Sequence[str],
+        trainer_state: Any = None,
+        prompts: Sequence[Prompt] | None = None,
+    ) -> list[float]:
+        """Rewards of the responses of a batch.
+
+        Args:
+            rollouts: n sequences.
+            texts: (n) the responses as reward functions read them.
+            trainer_state: Of the checkpoint, if it has one.
+            prompts: The task's prompts as they were put to the policy; None for its own.
+
+        Returns:
+            n numbers.
         """
         ...
 
@@ -110,6 +136,8 @@ class Conversations:
         self.reward = task.reward
         if isinstance(task, FormattedTask):
             self.format_reward = task.format_reward
+        if isinstance(task, RewardsBatches):
+            self.batch_rewards = partial(task.batch_rewards, prompts=self.prompts)
         if isinstance(task, ReadsAnswers):
             self.readable = task.readable
         if isinstance(task, Demonstrator):

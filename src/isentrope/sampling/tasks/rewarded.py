@@ -1,0 +1,165 @@
+"""Prompts of a file, rewarded by functions of the user's own."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from isentrope.nouns.rollouts import Rollouts
+from isentrope.policy.language_model import Policy
+from isentrope.sampling.generate import plain_texts
+from isentrope.sampling.prompts import Prompt, name_prompts
+from isentrope.sampling.tasks.custom import PromptFile
+from isentrope.sampling.tasks.rewards import OF_BATCHES, ResponseBatch, RewardCall, combined
+from isentrope.sampling.tasks.task import RewardsBatches, Task
+
+
+class RewardedPrompts(PromptFile):
+    """Prompts of a file, rewarded by the weighted sum of functions."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        calls: Sequence[RewardCall],
+        weights: Any = None,
+    ) -> None:
+        """Read the prompts.
+
+        Args:
+            path: A file of jsonl, parquet or csv.
+            calls: The reward functions.
+            weights: One per function; None for 1 each.
+
+        Raises:
+            ValueError: If a function needs what the file does not have, the weights are not one
+                number per function, or two lines of one prompt differ.
+        """
+        super().__init__(path)
+        self._calls = calls
+        self._weights = [1.0] * len(calls) if weights is None else weights
+        number = isinstance(self._weights, Sequence) and not isinstance(self._weights, str)
+        if not number or not all(isinstance(w, (int, float)) for w in self._weights):
+            raise ValueError(f"weights is a list of numbers, one per function, not {weights!r}.")
+        if len(self._weights) != len(calls):
+            raise ValueError(
+                f"{len(self._weights)} weights are given for {len(calls)} reward functions: give "
+                "one per function."
+            )
+        self.columns = list(dict.fromkeys(name for p in self.prompts for name in p.columns))
+        if taken := [name for name in self.columns if name in OF_BATCHES]:
+            raise ValueError(
+                f"{path} has the column {taken[0]!r}, which is a name of the reward function's own "
+                "arguments: rename the column."
+            )
+        known = all(p.text is not None or p.messages is not None for p in self.prompts)
+        for call in calls:
+            call.require(self.columns, known)
+        first = dict[str, int]()
+        for i, prompt in enumerate(self.prompts):
+            other = first.setdefault(prompt.key, i)
+            if prompt.columns != self.prompts[other].columns:
+                raise ValueError(
+                    f"{self.places[i]} and {self.places[other]} are one prompt with different "
+                    "columns: give each a 'key' of its own."
+                )
+        self._index: tuple[Sequence[Prompt], dict[str, Prompt]] | None = None
+
+    def reward(self, response_text: str, reference: str | None) -> float:
+        """The reward of one response alone, without columns of its prompt.
+
+        Args:
+            response_text: The decoded response.
+            reference: The prompt's reference answer.
+
+        Returns:
+            Its reward.
+        """
+        batch = ResponseBatch([response_text], [reference])
+        return combined(self._calls, self._weights, batch)[0]
+
+    def batch_rewards(
+        self,
+        rollouts: Rollouts,
+        texts: Sequence[str],
+        trainer_state: Any = None,
+        prompts: Sequence[Prompt] | None = None,
+    ) -> list[float]:
+        """The rewards of a batch, each function called once for all of it.
+
+        Args:
+            rollouts: n sequences.
+            texts: (n) their texts.
+            trainer_state: Of the checkpoint, if it has one.
+            prompts: The prompts as they were put to the policy; None for those of the file.
+
+        Returns:
+            n numbers.
+
+        Raises:
+            ValueError: If a function fails, or needs a prompt that is not in the file.
+        """
+        prompts = self.prompts if prompts is None else prompts
+        if self._index is None or self._index[0] is not prompts:
+            self._index = prompts, _by_key(prompts)
+        n, index = len(rollouts), self._index[1]
+        found = [index.get(key) for key in rollouts.prompt_keys or [""] * n]
+        rows = [prompt for prompt in found if prompt is not None]
+        complete = len(rows) == n
+        asked = [p.text if p.messages is None else [dict(m) for m in p.messages] for p in rows]
+        columns = self.columns if complete else []
+        batch = ResponseBatch(
+            texts,
+            rollouts.references or [None] * n,
+            asked if complete and None not in asked else None,
+            {name: [p.columns.get(name) for p in rows] for name in columns},
+            [ids.tolist() for ids in rollouts.response_ids],
+            trainer_state,
+        )
+        if complete:
+            return combined(self._calls, self._weights, batch)
+        try:
+            return combined(self._calls, self._weights, batch)
+        except ValueError as error:
+            missing = next(i for i, prompt in enumerate(found) if prompt is None)
+            key = rollouts.prompt_keys[missing] if rollouts.prompt_keys else "without a key"
+            raise ValueError(
+                f"{error} The prompt {key} of the batch is not in the data set, so prompts and "
+                "columns are not known: give the data set that has it, with the same keys."
+            ) from error
+
+
+def _by_key(prompts: Sequence[Prompt]) -> dict[str, Prompt]:
+    """Prompts by their keys, and by their content where that is of one prompt alone."""
+    contents = [p.messages if p.messages is not None else p.text for p in prompts]
+    sources = [list(c) if isinstance(c, tuple) else c for c in contents]
+    names = [name_prompts([source])[0].key if source is not None else None for source in sources]
+    counts = Counter(names)
+    index = {n: p for n, p in zip(names, prompts, strict=True) if n is not None and counts[n] == 1}
+    return index | {p.key: p for p in prompts}
+
+
+def rewarding(task: Task, policy: Policy, checkpoint: Path) -> Any:
+    """A task as a function of rollouts that knows the checkpoint, if its reward is of batches.
+
+    Args:
+        task: Any task.
+        policy: Decodes the responses.
+        checkpoint: Its folder, with the state of the trainer.
+
+    Returns:
+        A function of the rollouts; the task itself if it rewards one response at a time.
+    """
+    if not isinstance(task, RewardsBatches):
+        return task
+    file = checkpoint / "trainer_state.json"
+
+    def rewards(rollouts: Rollouts) -> list[float]:
+        from transformers import TrainerState
+
+        state = TrainerState.load_from_json(str(file)) if file.is_file() else None
+        return task.batch_rewards(rollouts, plain_texts(rollouts, policy), state)
+
+    return rewards
