@@ -176,7 +176,7 @@ def _rows(path: Path, kind: type[BaseModel]) -> list[tuple[str, dict[str, Any]]]
         unknown = set(row) - set(kind.model_fields) if isinstance(row, dict) else ()
         if kind.model_config.get("extra") == "forbid" and unknown:
             raise ValueError(
-                f"{where} has {min(unknown)!r}, which is no field of a response: correct the name, "
+                f"{where} has {min(unknown)!r}, which is not a field of a response: correct the name, "
                 "or omit it (columns of a reward function stand in the file of its prompts, "
                 "dataset_path)."
             )

@@ -197,7 +197,7 @@ class RewardCall:
             return math.nan
         try:
             if isinstance(value, (str, bytes)):
-                raise TypeError("a text is no number")
+                raise TypeError("a text is not a number")
             return float(value)
         except (TypeError, ValueError) as error:
             raise ValueError(
@@ -273,7 +273,7 @@ def importing_from(folder: Path | None) -> Generator[None]:
     """Run a block in which modules beside a file can be imported, as in a script.
 
     Args:
-        folder: Of the file; None for nothing.
+        folder: Of the file; None: no folder is added.
     """
     if folder is None:
         yield
