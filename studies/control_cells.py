@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.control.controls import EXAMPLES
-from isentrope.training.checkpoints import TrainingDivergedError
+from isentrope.training.divergence import TrainingDivergedError
 from studies.control_runs import (
     SETTINGS,
     Run,

@@ -25,7 +25,6 @@ SHARED_NAMES = {
 LONG_FILES = {
     "nouns/estimate.py",
     "sampling/generate.py",
-    "system/files.py",
     "system/reading.py",
 }
 """Files of more than `MAX_LINES` lines."""

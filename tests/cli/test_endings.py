@@ -47,9 +47,20 @@ def failing(monkeypatch):
     return set_up
 
 
+class PanicException(BaseException):
+    """As libraries in Rust raise it."""
+
+
 @pytest.mark.parametrize(
     "error",
-    [KeyError("x"), TypeError("no"), RecursionError("deep"), IndexError(), ZeroDivisionError("0")],
+    [
+        PanicException("gone"),
+        KeyError("x"),
+        TypeError("no"),
+        RecursionError("deep"),
+        IndexError(),
+        ZeroDivisionError("0"),
+    ],
     ids=lambda error: type(error).__name__,
 )
 def test_a_fault_is_one_sentence_and_its_traceback_is_kept(failing, error, tmp_path, monkeypatch):
@@ -84,6 +95,8 @@ def test_the_option_traceback_prints_it(failing, monkeypatch):
         (torch.OutOfMemoryError("CUDA out of memory."), "The memory is full: lower sampling.batch"),
         (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"), "The memory is full: lower sampling.batch"),
         (ValueError(), "Error: report failed by ValueError."),
+        (Exception("No space left on device (os error 28)"), "device (os error 28)): free disk"),
+        (Exception("Permission denied (os error 13)"), "(os error 13)): allow writing there."),
     ],
     ids=str,
 )

@@ -172,6 +172,7 @@ def test_a_table_with_text_that_is_not_utf8_is_refused(tmp_path):
 
 PARSERS = {
     *("loads", "load_file", "safe_open", "read_text", "read_bytes", "from_pretrained"),
+    "from_config",
     *("read_parquet", "safe_load"),
 }
 OF = {
@@ -223,6 +224,7 @@ def parsers(tree):
         "torch.load(p)",
         "safe_open(p)",
         "AutoModel.from_pretrained(p)",
+        "AutoModel.from_config(c)",
     ],
 )
 def test_the_guard_knows_the_ways_of_parsing(line):

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from isentrope.training.checkpoints import TrainingDivergedError, require_finite_state
+from isentrope.training.divergence import TrainingDivergedError, require_finite_state
 from isentrope.training.run_files import RunFiles
 from tests.training import runs
 

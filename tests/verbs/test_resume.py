@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from isentrope.config.io import ConfigError
-from isentrope.training.checkpoints import TrainingDivergedError
+from isentrope.training.divergence import TrainingDivergedError
 from isentrope.verbs.train import resume, train
 from tests.tiny_checkpoint import as_made_elsewhere
 from tests.verbs.test_train import MORE, config

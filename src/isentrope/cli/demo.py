@@ -7,7 +7,6 @@
 <folder>/report.html       all of it on one page
 """
 
-import json
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +22,7 @@ from isentrope.reports.panels.change import entropy_change_figure
 from isentrope.reports.report import write_report
 from isentrope.results.verbs import AUDIT, INFLUENCE, KERNEL, MEASURE
 from isentrope.runs.folder import LOCK, noted_if_interrupted, one_writer
+from isentrope.system.file_contents import yaml_value
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.influence import printed_influence
 from isentrope.verbs.loop import run_verb
@@ -100,7 +100,7 @@ def chapters(
     Returns:
         One per chapter, as files of configs/ have them.
     """
-    base = json.dumps(str(folder))[1:-1]
+    base = yaml_value(str(folder))[1:-1]
     halfway, checkpoints = steps // 2, f"{base}/training_state/step_"
     measured = f'"{checkpoints}{halfway}", "{checkpoints}{steps}"'
     return (

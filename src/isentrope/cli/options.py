@@ -3,7 +3,6 @@
 `--help` reads these: nothing here may import torch.
 """
 
-import json
 from collections.abc import Mapping
 from inspect import Parameter
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from isentrope.results.verbs import ENTROPIES, TRY, Kind
+from isentrope.system.file_contents import yaml_value
 
 Texts = list[str] | None
 Text = str | None
@@ -181,5 +181,5 @@ def asked(given: Mapping[str, Any]) -> Mapping[str, Any]:
         every = named["control"] == "all"
         named["control"] = None if every else named["control"].split(",")
     set_by = [(key, named.pop(option)) for option, key in KEYS.items() if option in named]
-    changes = [f"{key}={json.dumps(value)}" for key, value in set_by]
+    changes = [f"{key}={yaml_value(value)}" for key, value in set_by]
     return named | {"overrides": [*named.pop(SETTINGS.name, ()), *changes]}

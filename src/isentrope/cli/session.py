@@ -32,6 +32,7 @@ from isentrope.cli.console import err, out
 from isentrope.cli.main import settings
 from isentrope.cli.options import asked
 from isentrope.system.errors import IsentropeError
+from isentrope.system.failures import ENDINGS, advice, os_error_number
 from isentrope.system.manifest import NOT_VERIFIED, verification, verifying
 from isentrope.system.memory import is_lack_of_memory
 from isentrope.system.processes import OtherProcessError, forget_frames, leave, lost_another, speaks
@@ -85,11 +86,13 @@ def _one_sentence(verb: Command) -> Generator[None]:
     except BrokenPipeError as error:
         _forget_output()
         raise typer.Exit(PIPE_STATUS) from error
-    except Exception as error:
+    except ENDINGS:
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no Exception
         raise typer.Exit(_failed(verb, error)) from error
 
 
-def _failed(verb: Command, error: Exception) -> int:
+def _failed(verb: Command, error: BaseException) -> int:
     """Print the sentence of an error, and give its status."""
     if isinstance(error, OtherProcessError):
         return 1  # the process that failed says why
@@ -110,6 +113,10 @@ def _failed(verb: Command, error: Exception) -> int:
     if own or (isinstance(error, EXPECTED) and not isinstance(error, FAULTS)):
         _print_error(_sentence(verb, error))
         return 1
+    if (number := os_error_number(error)) is not None:  # of a library without a class for it
+        words = " ".join(str(error).split())
+        _print_error(f"{verb.name} could not read or write ({words}): {advice(number)}.")
+        return 1
     kind, words = type(error).__name__, " ".join(str(error).split())[:300]
     where = "above" if shown else _kept(trace)
     _print_error(
@@ -119,7 +126,7 @@ def _failed(verb: Command, error: Exception) -> int:
     return FAULT_STATUS
 
 
-def _sentence(verb: Command, error: Exception) -> str:
+def _sentence(verb: Command, error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None and str(error).startswith("[Errno"):
         words = error.strerror or os.strerror(error.errno)
         if error.filename is None:

@@ -15,7 +15,7 @@ import torch
 
 from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
 from isentrope.models.adapter import read_adapter, train_only
-from isentrope.models.base_model import adapter_base, has_weights, model_config
+from isentrope.models.base_model import adapter_base, has_weights, loading, model_config
 from isentrope.models.precision import Precision
 from isentrope.system.checkpoint_folder import CheckpointFolder
 from isentrope.system.errors import IsentropeError
@@ -53,7 +53,9 @@ def meta_model(
     if adapter is not None:
         source = adapter_base(folder, base_model, allow_hub=allow_hub)
     with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(model_config(source), dtype=dtype)
+        config = model_config(source)
+        with loading("model", source, "config.json"):
+            model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
         if adapter is not None:
             adapter.inference_mode = False
             adapter.base_model_name_or_path = model.name_or_path or None  # else peft warns

@@ -70,6 +70,7 @@ def _answer(tokenizer: Any, conversation: Conversation) -> dict[str, str]:
     try:
         plain = json.loads(json.dumps([list(messages), options]))  # of plain values alone
         text = tokenizer.apply_chat_template(plain[0], **plain[1])
+        text.encode()  # refuses half of a surrogate pair, which no tokenizer takes
     except Exception as error:  # whatever a program of somebody else may raise
         return {"refusal": reason(error) or type(error).__name__}
     if len(text) > LONGEST // 4:

@@ -18,6 +18,20 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
 
+def yaml_value(value: Any) -> str:
+    """A plain value as YAML on one line, for a setting.
+
+    Args:
+        value: What JSON holds.
+
+    Returns:
+        JSON but for letters beyond ASCII: JSON writes those beyond U+FFFF as two halves, which are
+        two letters to YAML.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    return re.sub(r"[^ -~]", lambda letter: f"\\U{ord(letter[0]):08x}", text)
+
+
 def parquet(table: Any, compression: Literal["gzip"] | None = None) -> bytes:
     """A pandas table as the bytes of a parquet file, for `write_bytes`."""
     return table.to_parquet(compression=compression or "snappy")

@@ -30,14 +30,13 @@ from pathlib import Path
 from typing import Any
 
 from isentrope.system.errors import FileError
+from isentrope.system.failures import naming
 from isentrope.system.file_contents import finite
 
 MANIFEST = "manifest.json"
 MANIFEST_SCHEMA = "isentrope/manifest/1"
 MARKER = "isentrope.json"
 _MARKER_TEXT = f'{{"schema": "isentrope/folder/1", "manifest": "{MANIFEST}"}}\n'
-_FULL = 2**16
-"""Free bytes below which a disk is full."""
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 _RUN: ContextVar[Path | None] = ContextVar("run", default=None)
 
@@ -68,11 +67,11 @@ def write_file(path: Path, write: Callable[[Path], object]) -> Path:
         left.unlink()
     partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
     try:
-        with _named(path):
+        with naming(path):
             os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
             write(partial)
             _sync(partial)
-        os.replace(partial, path)
+            os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
     _sync(path.parent)
@@ -100,7 +99,7 @@ def append_line(path: Path, line: str) -> None:
     _require_inside(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    with _named(path), open(os.open(path, flags, 0o666), "ab") as file:
+    with naming(path), open(os.open(path, flags, 0o666), "ab") as file:
         file.write(f"{line}\n".encode())
         file.flush()
         os.fsync(file.fileno())
@@ -127,7 +126,8 @@ def whole_folder(target: Path) -> Iterator[Path]:
     partial = target.with_name(f".{target.name}.partial")
     fresh_folder(partial)
     try:
-        yield partial
+        with naming(target):
+            yield partial
         publish_folder(partial, target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -138,10 +138,17 @@ def whole_folder(target: Path) -> Iterator[Path]:
 def fresh_folder(folder: Path) -> None:
     """Make a folder in place of whatever has its name; a link is removed, not followed."""
     _require_inside(folder.parent)
-    if folder.is_symlink() or folder.is_file():
-        folder.unlink()
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_any(folder)
     folder.mkdir(parents=True)
+
+
+def remove_any(path: Path) -> None:
+    """Remove a file, a link or a folder, if there is one; an error names what it could not."""
+    with naming(path):
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+        elif path.is_dir():
+            shutil.rmtree(path)
 
 
 def publish_folder(complete: Path, target: Path) -> None:
@@ -154,7 +161,8 @@ def publish_folder(complete: Path, target: Path) -> None:
     for path in sorted(complete.rglob("*"), reverse=True):  # what is in a folder before it
         _sync(path)
     write_manifest(complete)
-    os.replace(complete, target)
+    with naming(target):
+        os.replace(complete, target)
     _sync(target.parent)
 
 
@@ -223,9 +231,11 @@ def remove_folder(folder: Path, renamed: str) -> None:
         renamed: The name it has in the same parent while it is removed.
     """
     doomed = folder.with_name(renamed)
-    os.replace(folder, doomed)
+    remove_any(doomed)  # what a process that was killed left
+    with naming(folder):
+        os.replace(folder, doomed)
     _sync(folder.parent)
-    shutil.rmtree(doomed)
+    remove_any(doomed)
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
@@ -277,28 +287,14 @@ def _require_inside(folder: Path) -> None:
         )
 
 
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Errors of writing name the file, and a full disk is said to be one."""
-    try:
-        yield
-    except Exception as error:
-        if shutil.disk_usage(path.parent).free < _FULL:
-            words = "No space left on device: make room, and run the command again"
-            raise OSError(errno.ENOSPC, words, str(path)) from error
-        if isinstance(error, OSError) and error.filename is None:
-            words = error.strerror or str(error)
-            raise OSError(error.errno or errno.EIO, words, str(path)) from error
-        raise
-
-
 def _sync(path: Path) -> None:
     """Flush a file or a folder to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:  # some network file systems cannot flush folders
-        if not path.is_dir() or error.errno not in _NO_FOLDER_SYNC:
-            raise
-    finally:
-        os.close(handle)
+    with naming(path):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        except OSError as error:  # some network file systems cannot flush folders
+            if not path.is_dir() or error.errno not in _NO_FOLDER_SYNC:
+                raise
+        finally:
+            os.close(handle)

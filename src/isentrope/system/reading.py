@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isentrope.system.errors import FileError, IsentropeError
+from isentrope.system.failures import ENDINGS
 from isentrope.system.file_contents import TableSchema
 from isentrope.system.files import require_regular
 from isentrope.system.manifest import verify_file
@@ -49,6 +50,7 @@ def reading(path: str | Path, cure: str = CURE) -> Iterator[Path]:
         FileError: For every other failure.
         IsentropeError: As it is.
         ImportError: As it is.
+        ENDINGS: As they are.
     """
     path = Path(path)
     for file in (path, *(path.iterdir() if path.is_dir() else ())):
@@ -62,7 +64,9 @@ def reading(path: str | Path, cure: str = CURE) -> Iterator[Path]:
         if error.errno is None and str(error) != str(path):  # pyarrow names the path alone
             raise  # a sentence of isentrope
         raise FileNotFoundError(f"There is no file {error.filename or path}. {cure}") from error
-    except Exception as error:
+    except ENDINGS:
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no Exception
         if type(error).__name__ == "OutOfMemoryError":  # of torch: the file is not at fault
             raise
         raise FileError(f"{path} cannot be read: {reason(error)}. {cure}") from error
@@ -86,6 +90,7 @@ def reason(error: BaseException) -> str:
         "MemoryError": "there is not enough memory for it",
         "UnpicklingError": "it holds something other than tensors and plain values",
         "KeyError": f"it has no {text}",
+        "PanicException": f"what reads it gave up ({text})",
     }
     if kind in known:
         return known[kind]

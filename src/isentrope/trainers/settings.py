@@ -262,7 +262,7 @@ def first_row(path: Path) -> dict[str, Any]:
         return dict.fromkeys(names) | {"step": steps[0] if steps else None}
     try:
         first = parse_json(read_text(path).partition("\n")[0])
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}  # reading the batch says what is wrong with it
     return first if isinstance(first, dict) else {}
 

@@ -14,23 +14,25 @@ import math
 import operator
 import shutil
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from torch import Tensor, nn
 from transformers import TrainerCallback
 
-from isentrope.nouns.vectors import first_false, local_part
 from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder, step_name
+from isentrope.system.failures import ENDINGS, advice, os_error_number, words_of
 from isentrope.system.files import fresh_folder, publish_folder
-from isentrope.system.processes import barrier, gather, rank
-from isentrope.system.reading import read_json, read_tensors, reading
+from isentrope.system.processes import barrier, rank
+from isentrope.system.reading import read_json, read_tensors, reading, reason
 from isentrope.trainers.convert.distributed import METADATA, require_inert
+from isentrope.training.divergence import require_finite_state
 from isentrope.training.run_files import WRITING, RunFiles
 
 STATE = "isentrope_state.json"
+_FAILED_SAVE = (OSError, RuntimeError, SafetensorError)
 _REMEDY = (
     "Restore the file that the run saved there, or remove the folder to resume from the checkpoint "
     "before it."
@@ -79,23 +81,45 @@ class WholeCheckpoints:
             if rank() == 0:
                 fresh_folder(writing)
             barrier()
-            super()._save_checkpoint(model, trial)  # pyright: ignore
+            with self._recent_history():
+                super()._save_checkpoint(model, trial)  # pyright: ignore
             barrier()
             if rank() == 0:
                 self._complete(partial)
                 publish_folder(partial, target)
-        except (OSError, RuntimeError, SafetensorError) as error:
+        except ENDINGS:
+            raise
+        except BaseException as error:  # libraries raise what they like where they cannot write
             shutil.rmtree(writing, ignore_errors=True)
+            number = os_error_number(error)
+            if number is None and not isinstance(error, _FAILED_SAVE):
+                raise  # a fault of ours, which a sentence on the disk would hide
             last = self.files.latest()
             good = f"the last good checkpoint is {last}" if last else "no checkpoint was saved yet"
+            words = reason(error) if number is None else words_of(number)
             raise OSError(
-                f"Step {step} could not be saved ({error}): {good}. Free disk space, then continue "
-                f"with `isentrope {self.verb} --resume {self.files.folder}`."
+                f"Step {step} could not be saved in {target} ({words}): {good}. First "
+                f"{advice(number)}, then continue with `isentrope {self.verb} --resume "
+                f"{self.files.folder}`."
             ) from error
         if rank() == 0:
             shutil.rmtree(writing, ignore_errors=True)
             self.files.prune(*self.keep)
         barrier()
+
+    @contextmanager
+    def _recent_history(self) -> Iterator[None]:
+        """Leave what the checkpoint before has of `log_history` out of the state that is written.
+
+        transformers never reads it; the whole of it in each checkpoint grows as steps squared.
+        """
+        history = self.state.log_history
+        last = max(self.files.steps(), default=-1)
+        self.state.log_history = [line for line in history if line.get("step", math.inf) > last]
+        try:
+            yield
+        finally:
+            self.state.log_history = history
 
     def _complete(self, partial: Path) -> None:
         """Add the files of a checkpoint that transformers does not write."""
@@ -226,60 +250,3 @@ def _parts(checkpoint: Path, sharded: bool, scaled: bool) -> Iterator[str]:
     with reading(checkpoint / CONTRACT, _REMEDY):
         n = operator.index((CheckpointFolder(checkpoint).contract or {}).get("world_size", 1))
     yield from ["rng_state.pth"] if n == 1 else [f"rng_state_{i}.pth" for i in range(n)]
-
-
-class TrainingDivergedError(RuntimeError):
-    """A loss, gradient norm, parameter or optimizer moment is NaN or infinite."""
-
-
-def require_finite_number(step: int, name: str, number: float, files: RunFiles) -> None:
-    """Stop training at a number that is not finite; every process must have the same number.
-
-    Args:
-        step: The step.
-        name: Its name in the message.
-        number: The number.
-        files: Files of the run, whose latest checkpoint is named.
-
-    Raises:
-        TrainingDivergedError: If it is not; the message names the step, the number and the latest
-            checkpoint.
-    """
-    if not math.isfinite(number):
-        raise TrainingDivergedError(_message(step, f"{name} is {number}", files))
-
-
-def require_finite_state(step: int, model: nn.Module, optimizer: Any, files: RunFiles) -> None:
-    """Stop training at a parameter or moment that is not finite; every process must call this.
-
-    Args:
-        step: The step.
-        model: The model; frozen parameters are not checked.
-        optimizer: Its optimizer, or None.
-        files: Files of the run, whose latest checkpoint is named.
-
-    Raises:
-        TrainingDivergedError: If a value is not finite; the message names the step, the parameter
-            and the latest checkpoint.
-    """
-    states, tensors = getattr(optimizer, "state", {}), dict[str, Tensor]()
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            tensors[f"Parameter {name!r}"] = parameter.detach()
-            for key, value in (states.get(parameter) or {}).items():
-                if isinstance(value, Tensor) and value.is_floating_point():
-                    tensors[f"The optimizer's {key!r} of parameter {name!r}"] = value
-    finite = {name: local_part(x).isfinite().all() for name, x in tensors.items()}
-    bad = next((name for name in gather(first_false(finite)) if name), None)
-    if bad is not None:
-        raise TrainingDivergedError(_message(step, f"{bad} holds NaN or infinity", files))
-
-
-def _message(step: int, cause: str, files: RunFiles) -> str:
-    last = files.latest()
-    good = f"the last good checkpoint is {last}" if last else "no checkpoint was saved"
-    return (
-        f"Training stops at step {step}, which is not saved: {cause[0].lower()}{cause[1:]}; {good}."
-        " Resuming would fail again at the same step: start a new run with a lower learning rate, "
-        "or correct the setting that is not a number."
-    )

@@ -12,14 +12,13 @@ A resumed run removes the lines after its checkpoint and writes them again.
 import json
 import logging
 import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from isentrope.system.checkpoint_folder import step_name, step_of_folder, written_step
 from isentrope.system.file_contents import finite
-from isentrope.system.files import append_line, remove_folder, write_bytes
+from isentrope.system.files import append_line, remove_any, remove_folder, write_bytes
 from isentrope.system.reading import parse_json, reading
 
 log = logging.getLogger("isentrope")
@@ -143,7 +142,7 @@ class RunFiles:
             match = _INCOMPLETE.fullmatch(leftover.name)
             ours = match is not None and (match[2] is None or written_step(match[2]) is not None)
             if ours and not leftover.is_symlink():
-                shutil.rmtree(leftover)
+                remove_any(leftover)
 
 
 Fault = tuple[int, str]

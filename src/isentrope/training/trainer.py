@@ -38,11 +38,10 @@ from isentrope.training.batch_trainer import BatchTrainer, RunOptions
 from isentrope.training.checkpoints import (
     SaveStart,
     WholeCheckpoints,
-    require_finite_number,
-    require_finite_state,
     restore_state,
     write_state,
 )
+from isentrope.training.divergence import require_finite_number, require_finite_state
 from isentrope.training.rollout_digests import write_rollouts
 from isentrope.training.run_files import RunFiles
 from isentrope.training.update_batches import UpdateBatches, rollout_table, step_metrics

@@ -38,8 +38,8 @@ from isentrope.system.manifest import verify
 from isentrope.system.processes import barrier, join_processes, rank
 from isentrope.system.progress import progress
 from isentrope.system.reading import read_json, read_json_lines, reading
-from isentrope.training.checkpoints import require_finite_number, require_finite_state
 from isentrope.training.demonstrations import IGNORED, encode_demonstrations
+from isentrope.training.divergence import require_finite_number, require_finite_state
 from isentrope.training.models import find_model
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs.prepare_training import begin_training

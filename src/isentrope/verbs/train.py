@@ -38,7 +38,8 @@ from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
 from isentrope.system.memory import is_lack_of_memory
 from isentrope.system.processes import all_ranks, barrier, join_processes, rank
-from isentrope.training.checkpoints import StopAt, TrainingDivergedError, require_resumable
+from isentrope.training.checkpoints import StopAt, require_resumable
+from isentrope.training.divergence import TrainingDivergedError
 from isentrope.training.rollout_digests import rollout_faults
 from isentrope.training.run_files import RunFiles
 from isentrope.verbs.prepare_training import prepare_training
