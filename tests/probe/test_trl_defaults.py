@@ -1,5 +1,6 @@
 """The two lines on a script of TRL whose settings are TRL's own."""
 
+import copy
 import itertools
 
 import pytest
@@ -8,6 +9,7 @@ from datasets import Dataset
 from peft import LoraConfig
 
 import isentrope as ise
+from tests.adapters import save_base_model
 from tests.probe import following
 from tests.training.conftest import small_policy
 
@@ -18,7 +20,7 @@ FAST = CASES[0], CASES[3]
 LORA = LoraConfig(r=2, target_modules="all-linear")
 
 
-def trained(folder, bf16, adapted, accumulation, probe=None):
+def trained(folder, bf16, adapted, accumulation, probe=None, *, saved=False):
     """A GRPO run: what is not given here is TRL's default, mixed precision and checkpointing too.
 
     Only the device, the size and the reports are set.
@@ -31,7 +33,8 @@ def trained(folder, bf16, adapted, accumulation, probe=None):
         num_generations=4,
         max_completion_length=4,
         learning_rate=1e-3,
-        save_strategy="no",
+        save_strategy="steps" if saved else "no",
+        save_steps=1,
         use_cpu=True,
         report_to="none",
         disable_tqdm=True,
@@ -40,13 +43,15 @@ def trained(folder, bf16, adapted, accumulation, probe=None):
     )
     policy = small_policy()
     policy.convert("float32")
+    save_base_model(policy, folder / "base")
+    policy.model.name_or_path = str(folder / "base")
     trainer = GRPOTrainer(
         policy.model,
         lambda completions, **_: [float(len(text) % 3) for text in completions],
         args=args,
         train_dataset=Dataset.from_dict({"prompt": following.PROMPTS * 4}),
         processing_class=policy.tokenizer,
-        peft_config=LORA if adapted is True else adapted or None,
+        peft_config=copy.deepcopy(LORA if adapted is True else adapted or None),
     )
     assert (bool(args.bf16), args.gradient_checkpointing) == (bf16 is None, True)
     if probe is not None:

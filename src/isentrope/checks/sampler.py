@@ -27,6 +27,7 @@ from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.estimators.sampler_match import SamplerMatch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
+from isentrope.policy.derivative_guard import DerivativeError
 from isentrope.policy.language_model import Policy
 from isentrope.policy.ratio_test import ratio_test
 from isentrope.policy.record_causes import Record, cause_of, root_mean_square
@@ -116,16 +117,23 @@ def check_sampler(policy: Policy, rollouts: Rollouts, direction: Vector) -> list
     Returns:
         One finding per check.
     """
-    sample = score_batch(policy, rollouts, direction=direction, order=1)
+    withheld = list[Finding]()
+    score_z = math.nan
+    try:
+        sample = score_batch(policy, rollouts, direction=direction, order=1)
+        score_z = score_identity_z(sample)
+    except DerivativeError as error:  # ΔH(η) at finite η needs none
+        sample = score_batch(policy, rollouts)
+        withheld.append(Finding("derivatives", None, f"δH₁ and δH₂ are not given: {error}"))
     eos, agreement = _eos(policy, rollouts), _agreement(policy, rollouts, sample)
     draws = count_draws(policy, rollouts)
-    findings = identity_findings(martingale_z(sample), score_identity_z(sample), draws)
+    findings = identity_findings(martingale_z(sample), score_z, draws)
     if agreement.passed:
         findings = [
             replace(f, advice=f"{f.advice} {RAW_LOGPROBS}") if f.passed is False else f
             for f in findings
         ]
-    return [eos, agreement, *findings]
+    return [*withheld, eos, agreement, *findings]
 
 
 def _eos(policy: Policy, rollouts: Rollouts) -> Finding:

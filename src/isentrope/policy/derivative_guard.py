@@ -32,7 +32,8 @@ log = logging.getLogger("isentrope")
 TOKENS = 4
 """Prompt tokens and response tokens that are kept of a sequence."""
 
-_FIRST_ORDER = "Ask for the first order only (order=1; `measure.order: 1`). "
+_FIRST_ORDER = "Ask for the first order only (order=1; estimator.order=1). "
+_NO_ORDER = "ΔH(η) at finite η needs no derivative: ask for it alone (order=0; estimator.order=0)."
 
 
 class DerivativeError(ValueError):
@@ -77,9 +78,8 @@ def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forwar
         if gap.wrong:
             raise DerivativeError(
                 f"The derivatives of {name_of(policy.causal_lm)} are wrong: {mode}, on two short "
-                f"sequences, they are {gap.error:.1%} from differences. "
-                f"{_FIRST_ORDER if ' over ' in mode else ''}Write its own kernels in elementary "
-                "operations of torch, or load the model without them."
+                f"sequences, they are {gap.error:.2g} of the largest one from differences"
+                f"{_cause(policy, mode)}"
             )
         break
     else:
@@ -90,6 +90,22 @@ def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forwar
             name_of(policy.causal_lm),
         )
     policy.compared_derivatives.add((mode, dtype_of_theta))
+
+
+def _cause(policy: Policy, mode: Mode) -> str:
+    """What makes derivatives wrong, as far as that is known, and what can be done."""
+    adapters = getattr(policy.model, "peft_config", {}).values()
+    if any(getattr(adapter, "use_dora", False) for adapter in adapters):
+        return (
+            ". DoRA detaches the norm, so autograd's derivative, by which training takes its "
+            f"steps, is not the function's. {_NO_ORDER}"
+        )
+    first = _FIRST_ORDER if " over " in mode else ""
+    return (
+        ": a part of the model is detached, or has a kernel of its own. "
+        f"{first}{_NO_ORDER} For derivatives, write its own kernels in elementary operations of "
+        "torch, or load the model without them."
+    )
 
 
 def _types(policy: Policy) -> list[torch.dtype]:

@@ -72,7 +72,7 @@ def find_change(ready: Prepared) -> MeasureResult:
     estimator = replace(
         header.estimator,
         method=ready.estimator.method,
-        order=ready.estimator.order,
+        order=0 if found.withheld else ready.estimator.order,
         unit=change.entropy.unit,
     )
     budget: dict[str, float] = {}
@@ -123,7 +123,7 @@ def _entropies(change: EntropyChange, confidence: float) -> dict[str, Estimate]:
 def _warnings(found: Measurement) -> Iterator[str]:
     """Sentences on what limits the use of the numbers."""
     change, checks = found.change, found.checks
-    yield from found.no_reward
+    yield from (*found.withheld, *found.no_reward)
     if found.reward and not found.reward.points:
         yield (
             'ΔJ(η) is measured by importance weights, and method "resampled" has none: the '

@@ -8,6 +8,7 @@ instrument is sound. Nothing is written.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -33,11 +34,13 @@ from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.reward_change import RewardChange, reward_change
 from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.nouns.vectors import Vector, axpy, norm
+from isentrope.policy.derivative_guard import DerivativeError
 from isentrope.policy.scoring import score_along
 from isentrope.policy.token_statistics import Scores
 from isentrope.results.sweep import Checks
 from isentrope.system.progress import progress
 from isentrope.verbs.prepare import Prepared
+from isentrope.verbs.printed_measure import WITHHELD
 
 PARTS_APART = 1e-6
 """Part of the components' size by which their sum may differ from the step."""
@@ -56,6 +59,7 @@ class Measurement:
         change: The sweep on E; without points where the method is "resampled".
         reward: ΔJ at the same rates; None where E has no rewards, or they were not asked for.
         no_reward: Why E has none, in a sentence; empty otherwise.
+        withheld: Why derivatives that were asked for are not given; empty otherwise.
         fresh: ΔH from fresh responses, by learning rate, where they were drawn.
         budget: δH₁ per unit η of the whole step ("total") and of each component.
         price: What the step spends and earns at the rate of interest, and where; None where that
@@ -69,6 +73,7 @@ class Measurement:
     change: EntropyChange
     reward: RewardChange | None
     no_reward: tuple[str, ...]
+    withheld: tuple[str, ...]
     fresh: dict[float, Estimate]
     budget: dict[str, Estimate]
     price: Price | None
@@ -87,7 +92,7 @@ def measure_checkpoint(ready: Prepared) -> Measurement:
         except ValueError as error:
             no_reward = (f"There is no ΔJ(η), which needs rewards: {error}",)
     with clock.stage("sweep"):
-        change, reward, after = _sweep(ready, etas, rewards)
+        change, reward, after, withheld = _sweep(ready, etas, rewards)
     fresh = etas
     if estimator.method != "resampled":
         fresh = [
@@ -111,6 +116,7 @@ def measure_checkpoint(ready: Prepared) -> Measurement:
         change=change,
         reward=reward,
         no_reward=no_reward,
+        withheld=withheld,
         fresh=resampled,
         budget=budget,
         price=price,
@@ -124,29 +130,33 @@ T = TypeVar("T", EntropyChange, RewardChange)
 
 def _sweep(
     ready: Prepared, etas: list[float], rewards: Tensor | None
-) -> tuple[EntropyChange, RewardChange | None, tuple[Scores, Trust] | None]:
-    """ΔH, and ΔJ where there are rewards, at every rate; scores and trust at that of interest."""
+) -> tuple[EntropyChange, RewardChange | None, tuple[Scores, Trust] | None, tuple[str, ...]]:
+    """ΔH, and ΔJ where there are rewards, at every rate; scores and trust at that of interest.
+
+    Returns:
+        These, and why derivatives that were asked for are not given.
+    """
     estimator, changes, gains = ready.estimator, list[EntropyChange](), list[RewardChange]()
-    after = None
+    after, withheld = None, tuple[str, ...]()
     weighted = [] if estimator.method == "resampled" else etas
     steps = _steps(ready, weighted, orders=True)
     with progress().bar("measuring") as report:
         for direction, rates in steps:
-            change = entropy_change(
-                ready.policy,
-                ready.E,
-                direction,
-                rates,
-                estimator.options,
-                order=0 if changes else estimator.order,
+            measured = partial(
+                *(entropy_change, ready.policy, ready.E, direction, rates, estimator.options),
                 progress=report,
             )
+            try:
+                change = measured(order=0 if changes else estimator.order)
+            except DerivativeError as error:  # ΔH(η) at finite η needs none
+                withheld = (f"{WITHHELD}: {error}",)
+                change = measured(order=0)
             if rewards is not None:
                 gains.append(reward_change(change, rewards, estimator.confidence))
             for point, moved in zip(change.points, change.moved, strict=True):
                 after = (moved[0], point.trust) if moved and point.eta == ready.rate else after
             changes.append(replace(change, moved=()))
-    return _joined(changes), _joined(gains) if gains else None, after
+    return _joined(changes), _joined(gains) if gains else None, after, withheld
 
 
 def _steps(

@@ -78,9 +78,20 @@ def _rows(result: MeasureResult) -> Iterator[dict[str, str]]:
             yield dict.fromkeys(cells, "") | own
 
 
+WITHHELD = "δH₁ and δH₂ are not given"
+"""How a sentence on missing derivatives begins."""
+
+
+def _of_derivatives(result: MeasureResult) -> list[str]:
+    """Why columns of the table are empty, which is said first."""
+    return [sentence for sentence in result.warnings if sentence.startswith(WITHHELD)]
+
+
 def summary_lines(result: MeasureResult) -> Iterator[str]:
     """What goes with a table: entropy, linear range, orders, reward, price, checks, warnings."""
     yield f"{result.policy.name}:"
+    for sentence in _of_derivatives(result):
+        yield f"  note         {sentence}"
     for group in result.step.param_groups:
         yield f"  param group  {describe_group(group)}"
     for kind in ("per_token", "per_sequence"):
@@ -123,7 +134,7 @@ def summary_lines(result: MeasureResult) -> Iterator[str]:
     floor = number(checks.rounding_floor.log_weight)
     yield f"  checks       {'; '.join(words)}; rounding {floor} nats per sequence"
     for sentence in result.warnings:
-        if sentence not in _of_rows(result):
+        if sentence not in (*_of_rows(result), *_of_derivatives(result)):
             yield f"  note         {sentence}"
 
 
