@@ -142,10 +142,8 @@ def _sweep(
     steps = _steps(ready, weighted, orders=True)
     with progress().bar("measuring") as report:
         for direction, rates in steps:
-            measured = partial(
-                *(entropy_change, ready.policy, ready.E, direction, rates, estimator.options),
-                progress=report,
-            )
+            given = ready.policy, ready.E, direction, rates, estimator.options
+            measured = partial(entropy_change, *given, progress=report)
             try:
                 change = measured(order=0 if changes else estimator.order)
             except DerivativeError as error:  # ΔH(η) at finite η needs none
