@@ -2,7 +2,7 @@
 
 ```math      becomes an SVG of outlines, drawn here: nothing is left for the reader's browser
 ../src/      a link to a module becomes one to its entry in the reference
-../configs/  the recipes are copied beside the pages
+../configs/, ../studies/, ../examples/  recipes and scripts are copied beside the pages
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from mkdocs.structure.files import File
 
 NETWORK = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*"')
 ROOT = Path(__file__).parents[2]
+BESIDE = ("configs/*.yaml", "studies/*.py", "examples/*.py")
+"""Files out of docs/ that pages link to."""
 NOUNS = ("estimate", "rollouts", "vectors", "differences")
 
 
@@ -40,8 +42,8 @@ def on_config(config):
 
 
 def on_files(files, config):
-    """Put the recipes, and the gallery as it was run, into the site."""
-    beside = {f"configs/{p.name}": p for p in (ROOT / "configs").glob("*.yaml")}
+    """Put recipes and scripts, and the gallery as it was run, into the site."""
+    beside = {str(p.relative_to(ROOT)): p for pattern in BESIDE for p in ROOT.glob(pattern)}
     run = ROOT / "build" / "gallery"
     beside |= {f"gallery/{p.relative_to(run)}": p for p in run.rglob("*.*") if p.suffix != ".log"}
     for name, path in sorted(beside.items()):
@@ -54,7 +56,11 @@ def on_page_markdown(markdown, page, config, files):
     markdown = re.sub(
         r"\((?P<up>(\.\./)*)\.\./src/isentrope/(?P<path>[\w/]+)\.py\)", module_page, markdown
     )
-    markdown = re.sub(r"\(((?:\.\./)*)\.\./configs/", r"(\1configs/", markdown)
+    markdown = re.sub(
+        r"\(((?:\.\./)*)\.\./((?:configs|studies|examples)/\w[\w.]*\.(?:yaml|py))",
+        r"(\1\2",
+        markdown,
+    )
     markdown = re.sub(r"\(((?:\.\./)*)\.\./README\.md[^)]*\)", r"(\1index.md)", markdown)
     room, name = page.file.src_uri.rpartition("/")[::2]
     if room == "gallery" and name == "index.md":
