@@ -16,6 +16,7 @@ import pandas as pd
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.functional import METHODS, EstimatorOptions, Method
 from isentrope.estimators.sample import ScoredBatch, score_batch
+from isentrope.estimators.tail import MIN_UNITS_FOR_INTERVAL, MIN_UNITS_FOR_UPPER_END
 from isentrope.estimators.variance import CERTAIN, variance_study
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.chi_square import score_moved
@@ -96,7 +97,13 @@ def printed_variance(result: VarianceResult, _: Path) -> Printed:
     yield f"  ms/response  {named({name: 1e3 * x for name, x in result.seconds.items()})}"
     if grouped:
         yield "  design effect  variance ÷ that of as many prompts with one response each"
-    if not all(row[3][:1].isdigit() for row in rows):
+    prompts = result.batches.E.prompt_draws
+    if prompts < MIN_UNITS_FOR_INTERVAL:
+        yield (
+            f"  no size      {prompts} prompts are too few for one: {MIN_UNITS_FOR_INTERVAL} give a "
+            f"lower bound, {MIN_UNITS_FOR_UPPER_END} an upper one too"
+        )
+    elif not all(row[3][:1].isdigit() for row in rows):
         yield (
             f"  no size      the value is within {CERTAIN:g} errors of 0, which gives a lower "
             "bound at most, or its weights are not trusted"
