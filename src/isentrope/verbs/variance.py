@@ -100,8 +100,8 @@ def printed_variance(result: VarianceResult, _: Path) -> Printed:
     prompts = result.batches.E.prompt_draws
     if prompts < MIN_UNITS_FOR_INTERVAL:
         yield (
-            f"  no size      {prompts} prompts are too few for one: {MIN_UNITS_FOR_INTERVAL} give a "
-            f"lower bound, {MIN_UNITS_FOR_UPPER_END} an upper one too"
+            f"  no size      {prompts} prompts are too few for one: {MIN_UNITS_FOR_INTERVAL} give "
+            f"a lower bound, {MIN_UNITS_FOR_UPPER_END} an upper one too"
         )
     elif not all(row[3][:1].isdigit() for row in rows):
         yield (
