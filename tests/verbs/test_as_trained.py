@@ -572,3 +572,19 @@ def test_demonstrations_that_training_cut_are_noted(trained):
     assert "1 of 1 demonstrations" in notes_of(trained)
     with_arguments(trained, trl.SFTConfig, max_length=4)
     assert notes_of(trained) == ""
+
+
+def test_the_order_of_a_trainer_of_transformers_needs_no_file_of_names(trained, tmp_path):
+    """It makes the groups. Without its arguments nothing says who made them."""
+    (trained / "step_4" / "parameter_names.json").unlink(missing_ok=True)
+    (trained / "step_4" / "contract.json").unlink()
+    quick = ["estimator.eta_list=[1e-3]", "estimator.order=0", "estimator.objective=dapo"]
+
+    def warnings(name):
+        where = f"output.directory={tmp_path / name}"
+        content = settings(trained, sampling={"max_new_tokens": 3})
+        return " ".join(measure(load_config(content, [*quick, where])).results[0].warnings)
+
+    assert "which no name confirms" in warnings("unknown")
+    with_arguments(trained, max_completion_length=3, num_generations=4, max_grad_norm=1.0)
+    assert "which no name confirms" not in warnings("of_trl")

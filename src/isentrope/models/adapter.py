@@ -96,8 +96,11 @@ def _fit_vocabulary(model: Any, folder: Path) -> None:
     headers = CheckpointFolder(folder).header(ADAPTER)
     for key, (kind, _) in headers.items():
         if kind not in (*_TYPES, "F8_E4M3", "F8_E5M2"):
+            kept = CheckpointFolder(folder).adapter.get("peft_type")
             raise FileError(
-                f"{folder / ADAPTER}: {key!r} is of type {kind}, which holds no weights. {CURE}",
+                f"{folder / ADAPTER}: {key!r} is of type {kind}, which holds no weights: an "
+                f"adapter that keeps indices beside them (peft_type {kept}) cannot be measured. If "
+                "it should hold weights alone, restore the checkpoint."
             )
     ends = [model.get_input_embeddings(), model.get_output_embeddings()]
     name_of = {module: name for name, module in model.named_modules()}

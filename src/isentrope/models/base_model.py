@@ -122,9 +122,14 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
             "(checkpoint.base_model for the base of an adapter, model.path in training)."
         ) from error
     if absent := sorted(loaded["missing_keys"]):
+        named = getattr(model_config(source), "architectures", None) or []
+        other = [name for name in named if not name.endswith(("CausalLM", "LMHeadModel"))]
+        cure = "restore the folder, or save the model anew"
+        if any(name.endswith("Classification") for name in other):
+            cure = f"config.json says that it is a {other[0]}, which has no policy to measure"
         raise FileError(
             f"{source} has no weights for {len(absent)} tensors of the model, the first is "
-            f"{absent[0]!r}, and they would be random: restore the folder, or save the model anew.",
+            f"{absent[0]!r}, and they would be random: {cure}.",
         )
     return model
 

@@ -36,7 +36,7 @@ from isentrope.update.parameter_names import (
     read_names,
 )
 from isentrope.update.saved_state import (
-    GATHER,
+    PLAIN_STATE,
     MissingStateError,
     before_first_step,
     finite_number,
@@ -134,8 +134,7 @@ def load_optimizer_state(
             optimizer if it comes as an object or a state_dict. In a file it is an error, but for a
             checkpoint whose trainer_state.json says that it is of step 0.
         rule: "adamw", "adam", "sgd" or "rmsprop"; None infers it from the param groups.
-        names: Names of the optimizer's parameters in its order, flat or one list per group; None
-            finds them as in `parameter_names`.
+        names: Names in the optimizer's order, flat or one list per group; None finds them.
 
     Returns:
         The state by name.
@@ -143,7 +142,8 @@ def load_optimizer_state(
     Raises:
         FileNotFoundError: If the path has no optimizer state.
         ValueError: If names, counts, shapes, learning rates, the rule or the class do not fit.
-        FileError, IsentropeError: The same of a file, or if it holds something else.
+        FileError: The same of a file, or if it holds something else.
+        IsentropeError: As it is.
     """
     if isinstance(optimizer, torch.optim.Optimizer):
         require_torch_step(optimizer := bare_optimizer(optimizer))
@@ -247,13 +247,7 @@ def _read(file: Path) -> tuple[Any, Names | None]:
     verify(file.parent)
     sidecar = file.with_name(SIDECAR)
     names = read_names(sidecar) if sidecar.is_file() else None
-    return read_torch(file, _CURE), names
-
-
-_CURE = (
-    "It should hold tensors and plain values alone: save optimizer.state_dict() by torch.save; "
-    f"where its tensors are sharded (DTensor), {GATHER}. {CONVERTED}"
-)
+    return read_torch(file, f"{PLAIN_STATE} {CONVERTED}"), names
 
 
 def _require_own_step(checkpoint: Path, states: Mapping[str, Mapping[str, Any]]) -> None:

@@ -141,6 +141,13 @@ GATHER = (
     "cpu_offload=True)) and save that as optimizer.pt"
 )
 """How a sharded state becomes a whole one."""
+PLAIN_STATE = (
+    "It should hold tensors and plain values alone, as the optimizers of torch do (GaLore, APOLLO "
+    "and others, which `optim` of the trainer names, keep objects in it, and their steps are not "
+    "computed here): save optimizer.state_dict() by torch.save; where its tensors are sharded "
+    f"(DTensor), {GATHER}."
+)
+"""What to do with a state of other objects."""
 _PARTS = {"state", "param_groups"}
 
 

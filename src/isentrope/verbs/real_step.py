@@ -16,6 +16,7 @@ from isentrope.nouns.vectors import axpy, norm, require_same_names, sharded_like
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import NEXT_UPDATE, read_control
 from isentrope.runs.checkpoints import Subject
+from isentrope.trainers.arguments import TRAINING_ARGS
 from isentrope.update.objective import RECORDED
 from isentrope.update.off_policy import importance_ratios
 from isentrope.update.optimizer_rules import SHORT_MOMENTS, short_types
@@ -151,7 +152,8 @@ def real_step(optimizer: OptimizerOf, U: Rollouts, step: Step) -> RealStep:
             step to another one and the configuration does not say which is to be measured.
     """
     state, estimator, notes = optimizer.state, optimizer.config.estimator, list[str]()
-    confirmed = _confirmed_order(state, step, notes)
+    of_transformers = (optimizer.subject.path / TRAINING_ARGS).is_file()
+    confirmed = _confirmed_order(state, step, notes, of_transformers=of_transformers)
     record, difference = disagreement(state, optimizer.subject.path)
     if difference:
         notes.append(
@@ -174,7 +176,9 @@ def real_step(optimizer: OptimizerOf, U: Rollouts, step: Step) -> RealStep:
     return RealStep(U, replace(step, warnings=(*kept, *notes)), facts, along)
 
 
-def _confirmed_order(state: OptimizerState, step: Step, notes: list[str]) -> bool | None:
+def _confirmed_order(
+    state: OptimizerState, step: Step, notes: list[str], *, of_transformers: bool
+) -> bool | None:
     """Whether second moments confirm a match that no name confirms; notes say what is known."""
     by = {"order": "their order", "sidecar": "parameter_names.json"}.get(state.matched_by)
     if by is None:
@@ -191,6 +195,8 @@ def _confirmed_order(state: OptimizerState, step: Step, notes: list[str]) -> boo
     if by_sidecar:
         return None
     if order is None or order.open:
+        if of_transformers:
+            return None  # its own order, which the sizes of its groups fit
         notes.append(
             f"{matched}, which no name confirms and second moments do not decide: put "
             "parameter_names.json beside the optimizer's file to be sure."
