@@ -3,6 +3,7 @@ import json
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from isentrope.cli import demo
@@ -98,6 +99,17 @@ def test_an_adapter_trained_with_dropout_is_found(own):
     result = call("check", config)
     assert result.exit_code == 1
     assert "lora_dropout" in text(result)
+
+
+def test_an_adapter_of_zeros_is_named_and_the_other_checks_are_made(own):
+    checkpoint, config = own
+    path = checkpoint / "adapter_model.safetensors"
+    save_file({name: 0 * x for name, x in load_file(path).items()}, path)
+    result = call("check", config)
+    assert result.exit_code == 1
+    assert "factors are all zero" in text(result)
+    assert "nats per sequence in float64" in text(result)
+    assert "direction is zero" not in text(result)
 
 
 def test_a_missing_checkpoint_is_one_sentence(own):

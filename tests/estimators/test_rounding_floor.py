@@ -66,3 +66,33 @@ def test_a_module_that_rounds_since_the_policy_was_made_is_named():
     found = {f.name: f for f in check_instrument(policy, E)}
     assert found["float64 throughout"].passed is False
     assert "bfloat16" in found["float64 throughout"].detail
+
+
+def padded(policy, rows):
+    """The policy with rows of zeros for tokens that no tokenizer has."""
+    model = policy.model
+    model.resize_token_embeddings(SETTINGS["vocab_size"] + rows, mean_resizing=False)
+    for embedding in (model.get_input_embeddings(), model.get_output_embeddings()):
+        embedding.weight.data[SETTINGS["vocab_size"] :] = 0
+    return ise.Policy(model, eos_token_id=0)
+
+
+def test_the_curvature_of_padded_rows_is_not_taken_for_rounding():
+    """A token whose embedding is 0 makes a norm as steep as 1/√ε."""
+    policy = padded(sharpened("qwen2")[0], 32)
+    E = ise.sample(policy, [[3, 4], [5, 6, 7], [8]], n=32, max_new_tokens=8, seed=0)
+    weights = torch.randn(32, int(E.lengths.max()), generator=torch.Generator().manual_seed(1))
+    v = weighted_gradient(policy, E, weights.double())
+    assert floor(policy, E, v).passed
+    norms = [m for m in policy.model.modules() if "Norm" in type(m).__name__]
+    norms[0].register_forward_hook(lambda module, args, out: rounded(out))
+    found = floor(policy, E, v)
+    assert found.passed is False
+    assert "Measure in float64" not in found.advice
+
+
+def test_a_direction_of_zeros_has_no_floor_and_stops_nothing():
+    policy, E, v = sharpened("qwen2")
+    found = floor(policy, E, {name: 0 * x for name, x in v.items()})
+    assert found.passed is None
+    assert "no trained parameter moves" in found.detail

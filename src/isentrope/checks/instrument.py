@@ -14,7 +14,7 @@ from isentrope.models.precision import (
 )
 from isentrope.models.requirements import active_dropout, dropout_rates
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector
+from isentrope.nouns.vectors import Vector, norm
 from isentrope.policy.language_model import Policy
 from isentrope.policy.own_logits import rounding_operations
 from isentrope.policy.scoring import score
@@ -23,6 +23,7 @@ from isentrope.policy.token_statistics import Scores, nondeterminism
 OWN_LOGITS = "scores by the model's own logits"
 DETERMINISTIC = "deterministic model"
 BATCH = "scores independent of the batch"
+FLOOR = "rounding floor"
 
 
 def check_instrument(
@@ -67,7 +68,10 @@ def check_instrument(
         )
         findings.append(whole)
     sound = {f.name: f.passed for f in findings}
-    if direction is not None and sound[DETERMINISTIC] and sound[OWN_LOGITS]:
+    if direction is not None and norm(direction) == 0:
+        words = "not measured: no trained parameter moves along the direction that was given"
+        findings.append(Finding(FLOOR, None, words))
+    elif direction is not None and sound[DETERMINISTIC] and sound[OWN_LOGITS]:
         findings.append(_floor(policy, rollouts, direction))
     return findings
 
@@ -141,4 +145,9 @@ def _floor(policy: Policy, rollouts: Rollouts, direction: Vector) -> Finding:
     dtype, bound = policy.precision.runtime_dtype, _bounds(policy).log_weight
     detail = f"{floor:.1g} nats per sequence in {dtype} (bound {bound:.0e})"
     advice = "Measure in float64: rounding exceeds differences at training rates otherwise."
-    return Finding.judged("rounding floor", detail if floor > bound else None, advice, detail)
+    if dtype == "float64":
+        advice = (
+            "An operation of the model rounds to a shorter type than float64: the finding 'float64 "
+            "throughout' names it where it can be seen; else look for code that leaves torch."
+        )
+    return Finding.judged(FLOOR, detail if floor > bound else None, advice, detail)

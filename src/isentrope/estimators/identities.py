@@ -45,6 +45,7 @@ from torch import Tensor
 
 from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.estimators.sample import ScoredBatch
+from isentrope.models.precision import ROUNDING_BOUNDS
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm
 from isentrope.policy.language_model import Policy
@@ -61,6 +62,12 @@ DIFFERENCE = {2: 1, 1: -4, -1: -4, -2: 1}
 
 NOISE = math.sqrt(35)
 """Standard deviation of the difference, √70 σ, in those of a log-weight, √2 σ."""
+
+CURVATURE_FALL = 0.1
+"""At a tenth of the step curvature falls to 1e-4 of itself, and rounding to .3 at least."""
+
+FINER = 4
+"""Times that the probing step may be divided by ten: float64 then still resolves it."""
 
 MAX_ROUNDING_LOSS = 0.01
 """Share of v that rounding the parameters may change."""
@@ -92,6 +99,9 @@ def rounding_floor(
 ) -> RoundingFloor:
     """Measure the floor by four evaluations near θ, on the E-batch in use.
 
+    In float64 a floor beyond its bound is measured again at a tenth of the step for as long as it
+    falls as curvature does, and rounding does not.
+
     Args:
         policy: The policy.
         rollouts: The E-batch.
@@ -109,7 +119,31 @@ def rounding_floor(
         raise ValueError(
             "The direction is zero: there is no step whose rounding could be measured."
         )
-    eta = RELATIVE_STEP * norm(policy.theta) / norm(direction)
+    eta = RELATIVE_STEP * (norm(policy.theta) or 1.0) / norm(direction)
+    noise, change = _fourth_difference(policy, rollouts, direction, sample, eta)
+    exact = policy.precision.runtime_dtype == "float64"
+    for _ in range(FINER if exact else 0):
+        if noise <= ROUNDING_BOUNDS[torch.float64].log_weight:
+            break
+        eta /= 10
+        finer = _fourth_difference(policy, rollouts, direction, sample, eta)
+        if finer[0] > CURVATURE_FALL * noise:
+            break
+        noise, change = finer
+    smallest = first_order and max(
+        3 * change / abs(first_order), _parameter_eta(policy.theta, direction)
+    )
+    return RoundingFloor(
+        log_weight=noise,
+        entropy_change=change,
+        smallest_eta=math.inf if smallest == 0 else smallest,
+    )
+
+
+def _fourth_difference(
+    policy: Policy, rollouts: Rollouts, direction: Vector, sample: ScoredBatch, eta: float
+) -> tuple[float, float]:
+    """Noise of a log-weight, and of ΔH, by the fourth difference at a step η."""
     scores = [(-sum(DIFFERENCE.values()), sample.series[0])]
     for k, weight in DIFFERENCE.items():
         moved = score(policy, rollouts, policy.parameters_along(direction, k * eta))
@@ -125,14 +159,7 @@ def rounding_floor(
     result = infinitesimal_jackknife(difference, sample.prompt_index)
     change = math.hypot(float(result.values[0]), float(result.standard_errors[0])) / NOISE
     gaps = torch.stack([weight * s.logprobs for weight, s in scores]).sum((0, 2))
-    smallest = first_order and max(
-        3 * change / abs(first_order), _parameter_eta(policy.theta, direction)
-    )
-    return RoundingFloor(
-        log_weight=root_mean_square(gaps) / NOISE,
-        entropy_change=change,
-        smallest_eta=math.inf if smallest == 0 else smallest,
-    )
+    return root_mean_square(gaps) / NOISE, change
 
 
 def _parameter_eta(theta: Vector, direction: Vector) -> float:

@@ -26,6 +26,7 @@ from isentrope.checks.instrument import BATCH, OWN_LOGITS
 from isentrope.config.measure import MeasureConfig
 from isentrope.models.adapter import stored_types
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import norm
 from isentrope.planning.plan import DoesNotFitError
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
@@ -115,9 +116,11 @@ def _checked(subject: Subject, sampler: Sampler) -> list[Finding]:
         if of is None or stepped is None:
             weights = token_weights(U, direct.objective, **direct.weighting(longest))
             gradient = weighted_gradient(policy, U, weights, entropy_weights(U, direct.objective))
+            along = gradient
         else:
             step, refusal = stepped
             gradient = {name: -x for name, x in step.loss_gradient.items()}
+            along = gradient if norm(gradient) else step.direction  # at A = B = 0, say
             more = [check_rates(of.state, subject.path), _rounding(of, step)]
         fits = check_optimizer(policy, gradient, subject.optimizer, bool(rewarded.passed))
         findings += [fits, *more]
@@ -128,9 +131,9 @@ def _checked(subject: Subject, sampler: Sampler) -> list[Finding]:
         dropped = training_dropout(policy.model, settled.arguments)
     with at_precision(policy, precision.measuring):
         few = E.select(range(min(FEW, len(E))))
-        findings += check_instrument(policy, few, gradient, training_rates=dropped)
+        findings += check_instrument(policy, few, along, training_rates=dropped)
         if all(f.passed is not False for f in findings if f.name in (BATCH, OWN_LOGITS)):
-            findings += check_sampler(policy, E, gradient)
+            findings += check_sampler(policy, E, along)
     return findings
 
 
