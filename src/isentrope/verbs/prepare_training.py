@@ -42,6 +42,7 @@ from isentrope.training.batch_trainer import RunOptions
 from isentrope.training.models import load_trainable
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
+from isentrope.training.tensorboard import TENSORBOARD
 from isentrope.training.trainer import EntropyGRPOTrainer
 from isentrope.training.update_batches import UpdateBatches
 from isentrope.verbs.training_step import balancing_weight
@@ -126,7 +127,7 @@ def begin_training(
         The model and its tokenizer.
     """
     if "tensorboard" in config.output.report_to:
-        os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / "tensorboard")
+        os.environ["TENSORBOARD_LOGGING_DIR"] = str(files.folder / TENSORBOARD)
     where = config.model
     model, tokenizer = load_trainable(**where.model_dump(exclude={"shard_base"}), seed=seed)
     if not (where.shard_base or shards_weights(config.trainer)):

@@ -42,6 +42,7 @@ from isentrope.training.demonstrations import IGNORED, encode_demonstrations
 from isentrope.training.divergence import require_finite_number, require_finite_state
 from isentrope.training.models import find_model
 from isentrope.training.run_files import RunFiles
+from isentrope.training.tensorboard import continue_tensorboard
 from isentrope.verbs.prepare_training import begin_training
 from isentrope.verbs.train import require_no_run, resumed, under_way
 
@@ -207,6 +208,7 @@ def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> F
             files=files,
             record=record,
         )
+        continue_tensorboard(trainer, files.folder, done)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     require_finite_state(tuning.steps, model, None, files)
     adhered: dict[str, Estimate | None] = {}

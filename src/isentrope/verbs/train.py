@@ -42,6 +42,7 @@ from isentrope.training.checkpoints import StopAt, require_resumable
 from isentrope.training.divergence import TrainingDivergedError
 from isentrope.training.rollout_digests import rollout_faults
 from isentrope.training.run_files import RunFiles
+from isentrope.training.tensorboard import continue_tensorboard
 from isentrope.verbs.prepare_training import prepare_training
 
 C = TypeVar("C", TrainConfig, SftConfig)
@@ -244,6 +245,7 @@ def _go_on(files: RunFiles, config: TrainConfig, until: int | None) -> Path:
         logging.getLogger("isentrope").info("The run has done its %d steps.", done)
         return files.folder
     trainer = prepare_training(config, files, checkpoint)
+    continue_tensorboard(trainer, files.folder, done)
     if until is not None:
         trainer.add_callback(StopAt(until))
     barrier()

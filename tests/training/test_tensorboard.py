@@ -1,0 +1,53 @@
+"""The events of a resumed run, read back: each step stands there once."""
+
+import shutil
+
+import pytest
+
+from isentrope.config.io import load_config
+from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.verbs import sft
+from isentrope.verbs.train import resume, train
+from tests.adapters import save_base_model
+from tests.training import runs
+from tests.training.conftest import small_policy
+
+accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+
+
+def steps(run, name):
+    events = accumulator.EventAccumulator(str(run / "tensorboard"), {"scalars": 0})
+    events.Reload()
+    return [event.step for event in events.Scalars(name)]
+
+
+def settings(folder, **sections):
+    content = runs.settings(folder, **sections)
+    content["output"]["report_to"] = ["tensorboard"]
+    return content
+
+
+def test_steps_that_a_resumed_run_takes_again_stand_once(tmp_path):
+    training = {"steps": 4, "save_every": 2}
+    content = settings(tmp_path, training=training, entropy_probe={"enabled": False})
+    run = train(load_config(content, (), TrainConfig))
+    assert steps(run, "train/reward") == [1, 2, 3, 4]
+    shutil.rmtree(run / "training_state" / "step_4")
+    resume(run, ["training.steps=6"])
+    assert len(list((run / "tensorboard").iterdir())) == 2
+    assert steps(run, "train/reward") == [1, 2, 3, 4, 5, 6]
+
+
+def test_steps_that_a_resumed_fine_tuning_takes_again_stand_once(tmp_path):
+    save_base_model(small_policy(), tmp_path / "base")
+    content = {
+        "model": {"path": str(tmp_path / "base"), "lora_rank": 2, "lora_alpha": 4},
+        "data": {"dataset_name": "addition"},
+        "fine_tuning": {"steps": 4, "batch_size": 6, "save_every": 2},
+        "output": {"directory": str(tmp_path / "run"), "report_to": ["tensorboard"]},
+    }
+    sft.sft(load_config(content, (), SftConfig))
+    for name in ("model", "training_state/step_4"):
+        shutil.rmtree(tmp_path / "run" / name)
+    sft.resume(tmp_path / "run")
+    assert steps(tmp_path / "run", "train/loss") == [1, 2, 3, 4]
