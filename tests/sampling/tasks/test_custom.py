@@ -50,7 +50,7 @@ def test_hand_written_responses_become_rollouts(tmp_path, policy):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"prompt": "2", "response": "3", "answer": "4"}, "line 1 has 'answer', which is not a field"),
+        ({"prompt": "2", "response": "3", "answer": "4"}, "line 1 has 'answer', .* not a field"),
         ({"response": "3"}, "'prompt', 'messages' and 'prompt_ids'"),
         ({"prompt": "2"}, "'response' and 'response_ids'"),
         ("not json", "line 1 .*JSON"),
