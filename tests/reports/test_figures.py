@@ -2,9 +2,11 @@ import io
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
+from isentrope.nouns.estimate import Estimate
 from isentrope.reports import drawing, page
-from isentrope.reports.drawing import INK, PAPER
+from isentrope.reports.drawing import FALL, INK, MUTED, PAPER, RISE, Bars
 from isentrope.reports.panels.change import entropy_change_figure
 from isentrope.results.results import MeasureResult
 from tests.reports import made_up
@@ -94,3 +96,14 @@ def test_a_long_curve_is_drawn_by_its_extremes():
     curve = drawing.Series("curve", INK, np.arange(len(values)), values, "-")
     drawn = page.image(drawing.Chart("x", {"y": [curve]}).figure(), "svg", "curve")
     assert len(drawn) < 300_000
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_colours_of_falls_and_rises_are_of_changes_alone(changes):
+    estimates = {
+        "up": Estimate(0.5, 0.1, 0.3, 0.7, 9, "", ""),
+        "down": Estimate(-0.5, 0.1, -0.7, -0.3, 9, "", ""),
+    }
+    (axes,) = Bars("x", estimates, changes=changes).figure().axes
+    colours = {to_hex(bar.get_facecolor()) for bar in axes.patches}
+    assert colours == ({FALL, RISE} if changes else {MUTED})

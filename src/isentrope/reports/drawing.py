@@ -238,12 +238,15 @@ class Bars:
         starts: Where the bars begin.
         written: What is written at a bar in place of its name, with numbers of this run. It may
             begin with a name that has a colour of its own; other bars are coloured by sign.
+        changes: Whether numbers are changes, whose signs have colours. Shares and correlations are
+            not: a positive share of a fall is no rise.
     """
 
     label: str
     estimates: Mapping[str, Estimate]
     starts: Sequence[float] | float = 0.0
     written: Mapping[str, str] = field(default_factory=dict)
+    changes: bool = True
 
     @property
     def named(self) -> dict[str, Estimate]:
@@ -260,7 +263,10 @@ class Bars:
         places, values = range(len(names)), [estimate.value for estimate in estimates]
         own = [OF_ORDERS.get(name.partition("  ")[0]) for name in names]
         style: Any = {
-            "color": [hue or by_sign(x) for hue, x in zip(own, values, strict=True)],
+            "color": [
+                hue or (by_sign(x) if self.changes else MUTED)
+                for hue, x in zip(own, values, strict=True)
+            ],
             "xerr": errors(estimates),
             "error_kw": {"elinewidth": 1, "capsize": 2.5, "color": INK, "ecolor": INK},
         }

@@ -242,4 +242,4 @@ def audit_panels(reading: Reading) -> Iterator[Panel]:
             proxies_of(of, statistics) for of in (audit.result.tokens, audit.result.sequences)
         )
         every = tokens | {f"{name}, sequences": e for name, e in sequences.items()}
-        yield Panel(audit.source, key, title, lead, Bars(label, every))
+        yield Panel(audit.source, key, title, lead, Bars(label, every, changes=False))

@@ -33,7 +33,7 @@ from isentrope.results.results import AuditResult, KernelResult, MeasureResult
 from isentrope.system.formatting import percent
 
 PER_TOKEN = "entropy (nats per token)"
-OF_STEP = "ΔH of the step"
+OF_STEP = "ΔH of the step (nats)"
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def passes(reading: Reading) -> Iterator[Panel]:
                 f"pass_by_group_{place}",
                 f"pass@{ks[0]} by group of prompts, {evaluation.folder.name}",
                 f"At step {last:.0f}. A bar without an interval is of one prompt.",
-                Bars("share", groups),
+                Bars("share", groups, changes=False),
             )
 
 
@@ -190,7 +190,7 @@ STUDIES: tuple[tuple[str, str, type[Result], str, dict[str, str], tuple[str, ...
         "study_change",
         "The step along training",
         MeasureResult,
-        "ΔH",
+        "ΔH (nats)",
         {"measured": "sweep[{rate}].delta_h", "first order": "sweep[{rate}].first_order"},
         (MEASURED, FIRST),
     ),
@@ -198,7 +198,7 @@ STUDIES: tuple[tuple[str, str, type[Result], str, dict[str, str], tuple[str, ...
         "study_budget",
         "Who decided the step",
         MeasureResult,
-        "δH₁ per η",
+        "δH₁ (nats per η)",
         {"momentum": "budget.momentum", "gradient": "budget.gradient", "total": "budget.total"},
         (MUTED, INK, FIRST),
     ),

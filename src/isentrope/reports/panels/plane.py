@@ -120,13 +120,13 @@ def within_step(reading: Reading) -> Iterator[Panel]:
     if reward is None or table is None:
         return
     signs = np.sign(table["advantage"].astype(float).fillna(0.0))
-    for label, sign, colour in (
-        ("rewarded (A > 0)", 1, REWARD),
-        ("punished (A < 0)", -1, LOSS),
-        ("neither (A = 0)", 0, MUTED),
+    for label, sign, colour, shape in (
+        ("rewarded (A > 0)", 1, REWARD, "o"),
+        ("punished (A < 0)", -1, LOSS, "v"),
+        ("neither (A = 0)", 0, MUTED, "s"),
     ):
         x, y = (table[signs == sign][name].tolist() for name in ("delta_h", "delta_j"))
-        marks += [Series(label, colour, x, y, "o", CLOUD)] if x else []
+        marks += [Series(label, colour, x, y, shape, CLOUD)] if x else []
     wasted = float(((table["delta_h"] < 0) & (table["delta_j"] <= 0)).mean())
     yield Panel(
         influence.source,
@@ -157,7 +157,7 @@ def step_price(reading: Reading) -> Iterator[Panel]:
         "price",
         "Where the step spends entropy",
         "Classes of positions overlap; first order.",
-        Bars("share of the change", shares, written=written),
+        Bars("share of the change", shares, written=written, changes=False),
         *measured.at(paths),
     )
 
@@ -186,6 +186,6 @@ def run_price(reading: Reading) -> Iterator[Panel]:
         "price_of_run",
         "Where the run spent entropy",
         f"By {len(rows)} readings, each standing for the steps up to the next, to first order.",
-        Bars("change of entropy", spent),
+        Bars("change of entropy (nats)", spent),
         numbers,
     )
