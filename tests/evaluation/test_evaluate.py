@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from pyarrow import Table
 
 import isentrope as ise
 from isentrope.evaluation.evaluate import EvaluationOptions, require_format
@@ -15,6 +16,7 @@ from isentrope.evaluation.responses import (
 )
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.token_statistics import Scores
+from isentrope.results.verbs import RECORDS
 from isentrope.sampling.generate import texts_of
 from isentrope.sampling.prompts import Prompt
 from tests.training.conftest import small_policy
@@ -160,6 +162,7 @@ def test_answers_that_cannot_be_read_are_counted_by_tasks_that_read_them(policy)
     share = np.mean(["c" in text for text in found.records["text"]])
     assert 0 < share < 1
     assert found.metrics["unread"].value == pytest.approx(share, rel=1e-12)
+    assert RECORDS.fault(Table.from_pandas(found.records)) is None
     assert evaluated(policy).metrics["unread"] is None
     with pytest.raises(ValueError, match="'addition' does not say which answers"):
         require_format(ise.load_task("addition"), ["unread"], "addition")

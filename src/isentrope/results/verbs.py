@@ -84,7 +84,7 @@ of batches without rewards, or of some controls."""
 
 RECORDS = _columns(
     "decoding? prompt sample key reference prompt_text text:string length truncated reward right "
-    "format group?:string response_ids? entropy? surprisal? logprobs? entropies?"
+    "format unread?:bool group?:string response_ids? entropy? surprisal? logprobs? entropies?"
 )
 """The responses of an evaluation."""
 
