@@ -227,9 +227,11 @@ LATER = {
     *(f"alarm/half_life{end}" for end in ("", "_ci_low", "_ci_high")),
     *(f"probe/kept_{name}" for name in KEPT),
     "price/best_rate",
+    "unread",
 }
 """Metrics that a short run may lack: from the third reading of the probe on, those of
-`entropy_probe.log_every`, and a rate that there is only where the responses show it."""
+`entropy_probe.log_every`, a rate that there is only where the responses show it, and a count of
+tasks that read answers."""
 
 
 def test_the_page_has_every_metric_and_no_other(short_run):
