@@ -20,7 +20,7 @@ def continue_tensorboard(trainer: Any, run: Path, done: int) -> None:
     Args:
         trainer: Whose callback it is, if it has one.
         run: The run folder; nothing is changed where it has no events yet.
-        done: The step that the run goes on from.
+        done: The step that the run resumes from.
     """
     events = run / TENSORBOARD
     if not events.is_dir() or trainer.pop_callback(TensorBoardCallback) is None:
