@@ -143,8 +143,9 @@ def data_digest(path: str | Path | None) -> str:
 
 def task_digest(*names: str | None) -> str:
     """Digest of the Python files that tasks are defined in; `NOTHING` for tasks by name."""
-    matches = [NAME.fullmatch(name) for name in names if name is not None]
-    files = [_present(match["file"]) for match in matches if match]
+    parts = [part for name in names if name is not None for part in name.split(", ")]
+    matches = [NAME.fullmatch(part) for part in parts]  # a module of a package has no file here
+    files = [_present(match["file"]) for match in matches if match and match["file"]]
     return _of_files(files) if files else NOTHING
 
 

@@ -13,6 +13,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import shutdown_event_loop_in_daemon, start_event_loop_in_daemon
 
 from isentrope.config.measure import BatchConfig
+from isentrope.runs.origin import task_digest
 from isentrope.sampling.batches import with_rewards
 from isentrope.sampling.generate import plain_texts, sample
 from isentrope.sampling.tasks import load_task
@@ -187,6 +188,13 @@ def test_rewards_of_trl_itself_are_functions_by_their_dotted_names(policy, folde
     texts = [f"<think>x</think> $\\boxed{{{s}}}$" for s in solutions]
     assert task.batch_rewards(rollouts, texts) == [2.0] * 5
     assert task.batch_rewards(rollouts, ["no"] * 5) == [0.0] * 5
+
+
+def test_results_know_the_files_of_every_function_and_no_file_of_a_package(folder):
+    names = [f"{folder}/rewards.py:slow", f"{folder}/beside.py:LENGTH"]
+    both = task_digest(", ".join([*names, "trl.rewards:accuracy_reward"]))
+    assert both == task_digest(*names) != task_digest(names[0])
+    assert task_digest("trl.rewards:accuracy_reward") == task_digest("addition")
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
