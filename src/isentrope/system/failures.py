@@ -84,8 +84,8 @@ def naming(path: Path) -> Iterator[None]:
             if os.sep in error.filename:
                 raise  # it has its path
             path = path / error.filename  # rmtree has names relative to the folder
-        known = isinstance(error, OSError) and error.errno == number
-        said = (error.strerror if known else None) or words_of(number)
+        said = error.strerror if isinstance(error, OSError) and error.errno == number else None
+        said = said or words_of(number)
         words = f"{said}: {advice(number)}, and run the command again"
         raise OSError(number, words, str(path)) from error
 
