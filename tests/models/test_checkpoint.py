@@ -4,13 +4,18 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
 
 from isentrope.models.adapter import adapter_mismatch, mapped_type
 from isentrope.models.checkpoint import load_tokenizer
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.sampling.tasks.addition import character_tokenizer
+from isentrope.system.errors import FileError
+from isentrope.trainers.convert.write import convert
+from isentrope.update.optimizer_state import load_optimizer_state
 from tests import cases
+from tests.tiny_checkpoint import make_full_checkpoint
 
 
 @pytest.fixture
@@ -164,3 +169,65 @@ def test_a_damaged_tokenizer_is_not_read_where_another_is_given(adapter):
     chosen = character_tokenizer()
     policy = Policy.from_checkpoint(folder, tokenizer=chosen, eos_token_id=0)
     assert policy.tokenizer is chosen
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x: x.repeat(2, 1), r"says rank 2, and .*lora_A.* of rank 4"),
+        (lambda x: x[:0], r"lora_A.*empty tensor.*ZeRO-3.*not gathered"),
+    ],
+)
+def test_an_adapters_file_of_another_rank_or_of_nothing_is_named(adapter, change, words):
+    folder, _ = adapter
+    file = folder / "adapter_model.safetensors"
+    changed = {k: change(x) if "lora_A" in k else x for k, x in load_file(file).items()}
+    save_file({k: x.contiguous() for k, x in changed.items()}, file)
+    with pytest.raises(FileError, match=words):
+        Policy.from_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("vocab_size", r"shape \[9, \d+\], and its weights have \[5, .*set vocab_size to 5"),
+        ("intermediate_size", r"describes .*mlp.*restore the one that is not of this model"),
+    ],
+)
+def test_a_configuration_of_another_shape_is_named_with_both(tmp_path, key, words):
+    cases.model("qwen2").save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {key: 9}))
+    with pytest.raises(FileError, match=words) as error:
+        Policy.from_checkpoint(tmp_path)
+    assert "ignore_mismatched_sizes" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("model.safetensors", "save_state.*config.save_pretrained"),
+        ("model.gguf", "GGUF"),
+        ("pytorch_model.bin", "pickled: load it"),
+    ],
+)
+def test_what_no_conversion_helps_is_not_sent_to_one(tmp_path, file, words):
+    (tmp_path / file).touch()
+    with pytest.raises(FileNotFoundError, match=words) as error:
+        Policy.from_checkpoint(tmp_path)
+    with pytest.raises(FileNotFoundError, match=words):
+        convert(tmp_path, tmp_path.with_name("out"))
+    assert "isentrope convert" not in str(error.value)
+
+
+def test_the_way_out_of_save_state_leads_to_a_step(tmp_path):
+    make_full_checkpoint(tmp_path)
+    saved = tmp_path / "step_4"
+    for name in ("config.json", "parameter_names.json"):
+        (saved / name).unlink()
+    (saved / "optimizer.pt").rename(saved / "optimizer.bin")
+    with pytest.raises(FileNotFoundError, match=r"optimizer_path to .*optimizer\.bin"):
+        Policy.from_checkpoint(saved)
+    AutoConfig.from_pretrained(tmp_path / "base").save_pretrained(saved)
+    policy = Policy.from_checkpoint(saved, temperature=1.0)
+    assert load_optimizer_state(policy, saved / "optimizer.bin").moments

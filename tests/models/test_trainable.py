@@ -1,5 +1,6 @@
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 
 from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import load_optimizer_state
@@ -51,3 +52,11 @@ def test_patterns_choose_within_an_adapter_and_never_under_it(tmp_path):
     assert half.names == tuple(n for n in policy.names if "lora_B" in n)
     with pytest.raises(ValueError, match="under an adapter"):
         load(tmp_path / "adapter", "*embed_tokens*")
+
+
+def test_an_adapter_of_parameters_is_named_before_anything_is_scored():
+    experts = ["mlp.experts.gate_up_proj"]
+    lora = LoraConfig(r=2, target_modules=[], target_parameters=experts)
+    model = get_peft_model(cases.model("mixtral"), lora).eval()
+    with pytest.raises(ValueError, match=r"target_parameters=\['mlp\.experts\.gate_up_proj'\]"):
+        Policy(model, eos_token_id=0)

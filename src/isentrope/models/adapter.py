@@ -17,18 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isentrope.models.adapter_file import WEIGHT_TYPES, require_own_tensors
 from isentrope.models.base_model import adapter_base
 from isentrope.nouns.vectors import first_false
 from isentrope.system.checkpoint_folder import ADAPTER, ADAPTER_CONFIG, CURE, CheckpointFolder
-from isentrope.system.errors import FileError
 from isentrope.system.reading import read_tensors, reading
-
-_TYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-}
 
 
 def read_adapter(folder: Path) -> Any:
@@ -74,6 +67,7 @@ def with_adapter(model: Any, folder: Path) -> Any:
     from peft import PeftModel
 
     read_adapter(folder)
+    require_own_tensors(folder)
     _fit_vocabulary(model, folder)
     with reading(folder):
         adapted = PeftModel.from_pretrained(
@@ -90,18 +84,9 @@ def _fit_vocabulary(model: Any, folder: Path) -> None:
     Every row comes from the adapter's file afterwards, so none is invented.
 
     Raises:
-        FileError: If a tensor of the adapter is of a type that holds no weights.
         ValueError: If the vocabulary was resized and one of two untied embeddings is not saved.
     """
     headers = CheckpointFolder(folder).header(ADAPTER)
-    for key, (kind, _) in headers.items():
-        if kind not in (*_TYPES, "F8_E4M3", "F8_E5M2"):
-            kept = CheckpointFolder(folder).adapter.get("peft_type")
-            raise FileError(
-                f"{folder / ADAPTER}: {key!r} is of type {kind}, which holds no weights: an "
-                f"adapter that keeps indices beside them (peft_type {kept}) cannot be measured. If "
-                "it should hold weights alone, restore the checkpoint."
-            )
     ends = [model.get_input_embeddings(), model.get_output_embeddings()]
     name_of = {module: name for name, module in model.named_modules()}
     saved = {_plain_tensor(key): shape[0] for key, (_, shape) in headers.items() if shape}
@@ -188,7 +173,9 @@ def stored_types(folder: str | Path, names: Iterable[str]) -> dict[str, torch.dt
     adapter = Path(folder) / ADAPTER
     chosen = [headers[adapter]] if adapter in headers else headers.values()
     tensors = [(key, kind) for header in chosen for key, (kind, _) in header.items()]
-    stored = {_plain_tensor(key): _TYPES[kind] for key, kind in tensors if kind in _TYPES}
+    stored = {
+        _plain_tensor(key): WEIGHT_TYPES[kind] for key, kind in tensors if kind in WEIGHT_TYPES
+    }
     only = next(iter(stored.values())) if len(set(stored.values())) == 1 else None
     types: dict[str, torch.dtype] = {}
     for name in names:
@@ -221,7 +208,7 @@ def base_type(folder: str | Path, chosen: str | Path | None = None) -> torch.dty
     for header in CheckpointFolder(source).headers.values():
         for kind, shape in header.values():
             sizes[kind] = sizes.get(kind, 0) + math.prod(shape)
-    return _TYPES.get(max(sizes, key=lambda kind: sizes[kind])) if sizes else None
+    return WEIGHT_TYPES.get(max(sizes, key=lambda kind: sizes[kind])) if sizes else None
 
 
 def mapped_type(path: str | Path, source: str | Path) -> torch.dtype:

@@ -8,7 +8,7 @@ a configuration is loaded.
 # pyright: reportUnknownArgumentType=false
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -94,8 +94,8 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
     Raises:
         FileNotFoundError: If it is neither a folder nor available from the hub.
         OSError: If a file of the hub cannot be read.
-        FileError: If a folder's files cannot be read, lack weights or differ from its manifest, or
-            if the model's own code would have to be run.
+        FileError: If a folder's files cannot be read, lack weights, do not fit each other or differ
+            from its manifest, or if the model's own code would have to be run.
     """
     from transformers import AutoModelForCausalLM
 
@@ -111,6 +111,7 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, with both shapes
                 **options,
             )
     except OSError as error:
@@ -121,6 +122,8 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
             "local cache, and the model hub does not give it: give the path of its folder "
             "(checkpoint.base_model for the base of an adapter, model.path in training)."
         ) from error
+    if unlike := sorted((name, *map(tuple, of)) for name, *of in loaded["mismatched_keys"]):
+        raise FileError(_other_shape(model, source, *unlike[0]))
     if absent := sorted(loaded["missing_keys"]):
         named = getattr(model_config(source), "architectures", None) or []
         other = [name for name in named if not name.endswith(("CausalLM", "LMHeadModel"))]
@@ -132,6 +135,33 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
             f"{absent[0]!r}, and they would be random: {cure}.",
         )
     return model
+
+
+NOT_GATHERED = (
+    "an empty tensor, as DeepSpeed's ZeRO-3 leaves where a parameter is not gathered: save it with "
+    "stage3_gather_16bit_weights_on_model_save, or convert the checkpoint of DeepSpeed by "
+    "isentrope convert"
+)
+"""What an empty tensor among weights is, and what to do."""
+
+
+def _other_shape(
+    model: Any, source: str | Path, name: str, stored: Sequence[int], described: Sequence[int]
+) -> str:
+    """Why a tensor of a file does not fit its model, and what to do."""
+    if 0 in stored:
+        return f"{name!r} of {source} is {NOT_GATHERED}."
+    words = (
+        f"config.json in {source} describes {name!r} with shape {list(described)}, and its weights "
+        f"have {list(stored)}"
+    )
+    rows = model.config.get_text_config().vocab_size
+    if described[0] == rows and stored[1:] == described[1:]:
+        return (
+            f"{words}: if training resized the vocabulary, set vocab_size to {stored[0]} there "
+            "(model.save_pretrained(FOLDER) writes both), else restore the weights."
+        )
+    return f"{words}: restore the one that is not of this model."
 
 
 def model_config(source: str | Path) -> Any:

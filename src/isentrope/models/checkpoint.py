@@ -125,11 +125,42 @@ def require_checkpoint(path: str | Path) -> Path:
         raise FileNotFoundError(
             f"{folder} is not a checkpoint: it needs adapter_config.json or config.json, and "
             "weights in *.safetensors (pickled weights are refused, because loading them can run "
-            f"code).{hint} {CONVERTED} From a plain loop, {_BY_HAND}."
+            f"code).{hint} {way_out(folder) or f'{CONVERTED} From a plain loop, {_BY_HAND}.'}"
         )
     manifest.verify(folder)
     _ = CheckpointFolder(folder).step  # refused where name and files differ
     return folder
+
+
+def way_out(folder: Path) -> str:
+    """What to do with a folder that no conversion helps.
+
+    Args:
+        folder: A folder that is no checkpoint in the layout of Hugging Face.
+
+    Returns:
+        A sentence; empty where nothing is known of it.
+    """
+    files = {file.name for file in folder.iterdir()}
+    weights = {name for name in files if name.endswith(".safetensors")}
+    if weights and not files & {"config.json", "adapter_config.json"}:
+        there = [name for name in ("optimizer.bin", "optimizer.pt") if name in files]
+        state = f", and set checkpoint.optimizer_path to {folder / there[0]}" if there else ""
+        return (
+            "It has weights without their configuration, as accelerate's save_state leaves them: "
+            "write that by config.save_pretrained(FOLDER), of a PEFT model all by "
+            "model.save_pretrained(FOLDER), and the tokenizer by tokenizer.save_pretrained(FOLDER)"
+            f"{state}."
+        )
+    if any(name.endswith(".gguf") for name in files):
+        return "GGUF holds no weights to train: give the folder from which it was made."
+    pickled = [n for n in sorted(files) if n.startswith(("pytorch_model", "adapter_model"))]
+    if not weights and any(n.endswith(".bin") and "_fsdp" not in n for n in pickled):
+        return (
+            f"{pickled[0]} is pickled: load it by transformers where you trust it, and write it by "
+            "model.save_pretrained(FOLDER), which is in safetensors."
+        )
+    return ""
 
 
 def load_tokenizer(source: str | Path, **options: Any) -> Any:

@@ -141,17 +141,26 @@ def _dropout_rate(module: nn.Module) -> float:
 
 
 def require_plain_weights(model: nn.Module) -> None:
-    """Refuse weights on several devices, NaN or infinite ones, and embeddings of a kind of its own.
+    """Refuse weights on several devices, NaN or infinite ones, and layers of a kind of their own.
 
-    An embedding may not have a gradient that is no derivative, or change when it is looked up.
+    An embedding may not have a gradient that is no derivative, or change when it is looked up; an
+    adapter may not replace parameters in a pass.
 
     Args:
         model: Any module.
 
     Raises:
-        ValueError: Naming a parameter on each of two devices, the first that is not finite, or an
-            embedding and its options.
+        ValueError: Naming a parameter on each of two devices, the first that is not finite, an
+            embedding and its options, or the parameters that an adapter replaces.
     """
+    for adapter in getattr(model, "peft_config", {}).values():
+        if targets := getattr(adapter, "target_parameters", None):
+            raise ValueError(
+                f"The adapter changes parameters by name (target_parameters={[*targets]}, as LoRA "
+                "of experts does), which PEFT replaces within each pass, so that the policy cannot "
+                "be evaluated at other weights: train linear layers by target_modules alone, or "
+                "the model without an adapter."
+            )
     named = dict(model.named_parameters())
     places = {parameter.device: name for name, parameter in named.items()}
     if len(places) > 1:

@@ -276,8 +276,22 @@ def test_a_model_that_does_not_fit_is_refused(base, tmp_path):
 
 
 def test_a_folder_of_no_layout_is_refused(base, tmp_path):
-    with pytest.raises(FileNotFoundError, match="no known layout"):
+    (tmp_path / "source").mkdir()
+    with pytest.raises(FileNotFoundError, match="no layout that is converted"):
+        convert(tmp_path / "source", tmp_path / "out")
+    with pytest.raises(ValueError, match=r"needs no conversion: `isentrope check .*base`"):
         convert(base / "base", tmp_path / "out")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_weights_and_optimizer_are_found_below_a_step_of_nemo(base, tmp_path):
+    weights, optimizer = state_of(base)
+    policy = tmp_path / "step_3" / "policy"
+    for name, content in (("weights", {"model": weights}), ("optimizer", {"optim": optimizer})):
+        torch.save(content, tmp_path / name)
+        (policy / name).mkdir(parents=True)
+        torch_save_to_dcp(tmp_path / name, policy / name)
+    same(convert(tmp_path / "step_3", tmp_path / "out", base / "base"), weights, optimizer)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,6 +1,7 @@
 """torch.distributed.checkpoint (DCP), alone and as accelerate and transformers use it for FSDP.
 
 dcp folder                  .metadata, __0_0.distcp, ...        {"model": ..., "optim": ...}
+weights/, optimizer/        two dcp folders side by side
 pytorch_model_fsdp_0/       a dcp folder of weights alone
 optimizer_0/                a dcp folder of the optimizer alone, by name
 pytorch_model_fsdp.bin, optimizer.bin    the same, gathered by the trainer
@@ -49,7 +50,11 @@ def read_dcp(folder: Path) -> Gathered | None:
     """
     if not is_dcp(folder):
         return None
-    return _gathered("torch.distributed.checkpoint", _content(folder), folder)
+    content = _content(folder)
+    beside = folder.with_name("optimizer")
+    if folder.name == "weights" and is_dcp(beside):  # two folders, as NeMo-RL writes them
+        content = {"weights": content, "optimizer": _content(beside)}
+    return _gathered("torch.distributed.checkpoint", content, folder)
 
 
 def read_fsdp(folder: Path) -> Gathered | None:

@@ -9,6 +9,7 @@ import torch
 from huggingface_hub import save_torch_state_dict
 from torch import Tensor
 
+from isentrope.models.checkpoint import way_out
 from isentrope.system.checkpoint_folder import ADAPTER_CONFIG
 from isentrope.system.files import whole_folder, write_json
 from isentrope.system.inert import without_stand_ins
@@ -75,7 +76,7 @@ def convert(
         FileNotFoundError: If the source is not there, incomplete or of no known layout.
         FileExistsError: If `out` exists.
         FileError: If `out` is in the source or the model.
-        ValueError: If weights and configuration do not fit.
+        ValueError: If weights and configuration do not fit, or there is nothing to convert.
     """
     folder, out = Path(source), Path(out)
     if not folder.is_dir():
@@ -119,7 +120,7 @@ def convert(
 def _read(folder: Path) -> Gathered:
     """The checkpoint, without objects of other classes."""
     for read in (read_verl, read_fsdp, read_dcp, read_deepspeed):
-        for place in (folder, folder / "actor"):
+        for place in (folder, folder / "actor", folder / "policy" / "weights"):  # verl, NeMo-RL
             with reading(place, _AGAIN):
                 if not place.is_dir() or (gathered := read(place)) is None:
                     continue
@@ -130,10 +131,20 @@ def _read(folder: Path) -> Gathered:
                 for group in (optimizer or {}).get("param_groups", ()):
                     group["params"] = [*map(str, group["params"])]
                 return replace(gathered, optimizer=optimizer)
+    described = any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG))
+    if described and any(folder.glob("*.safetensors")):
+        raise ValueError(
+            f"{folder} needs no conversion: `isentrope check {folder}` says whether it can be "
+            "measured."
+        )
     raise FileNotFoundError(
-        f"{folder} is in no known layout: it needs .metadata (torch.distributed.checkpoint), "
-        "pytorch_model_fsdp* (accelerate, transformers), model_world_size_* (verl) or "
-        "*_optim_states.pt (DeepSpeed)."
+        f"{folder} is in no layout that is converted. "
+        + (
+            way_out(folder)
+            or "It needs .metadata (torch.distributed.checkpoint), pytorch_model_fsdp* "
+            "(accelerate, transformers), model_world_size_* (verl) or *_optim_states.pt "
+            "(DeepSpeed)."
+        )
     )
 
 
