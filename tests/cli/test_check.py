@@ -133,3 +133,18 @@ def test_the_demo_does_not_write_over_anything(tmp_path):
     result = call("demo", "--out", tmp_path)
     assert result.exit_code == 1
     assert "is not empty" in text(result)
+
+
+def test_what_is_not_there_is_answered_by_both_kinds(tmp_path):
+    result = call("check", tmp_path / "nope")
+    assert result.exit_code == 1
+    assert "the folder of a checkpoint, or a configuration (a YAML file)" in text(result)
+
+
+def test_own_prompts_and_responses_have_room_in_any_model(own):
+    few = ["batch_config.B_E=64", "batch_config.B_U=2", "sampling.max_new_tokens=40"]
+    (own[0] / "trainer_state.json").write_text(json.dumps({"temperature": 0.7}))
+    few.append("sampling.temperature=1.0")
+    result = call("check", own[0], *(x for s in few for x in ("--set", s)))
+    assert "training had 0.7" in text(result), result.output
+    assert "Omit the prompt" not in text(result)

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 
 from isentrope.evaluation.entropy_law import fit_entropy_law
 from isentrope.nouns.estimate import t_quantile
@@ -12,6 +13,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.sampling.generate import sample
 from isentrope.sampling.prompts import as_prompts
+from isentrope.sampling.tasks.addition import character_tokenizer
 from tests.training.conftest import small_policy
 
 
@@ -62,3 +64,18 @@ def test_a_response_longer_than_the_positions_is_not_scored(policy):
 def test_entropies_beyond_every_vocabulary_are_refused():
     with pytest.raises(ValueError, match="no vocabulary has more than"):
         fit_entropy_law([1000.0 + i for i in range(40)], [0.1 * i for i in range(40)])
+
+
+def test_a_text_with_a_start_of_its_own_is_said_once(caplog):
+    policy = small_policy()
+    policy.tokenizer = tokenizer = character_tokenizer()
+    tokenizer.bos_token = "<eos>"
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<eos> $A", special_tokens=[("<eos>", tokenizer.bos_token_id)]
+    )
+    with caplog.at_level(logging.WARNING, "isentrope"):
+        as_prompts(policy, ["1+1="])
+        assert not caplog.text
+        for text in ("<eos>1+1=", "<eos>2+2="):
+            as_prompts(policy, [text])
+    assert caplog.text.count("begins with <eos>") == 1

@@ -182,3 +182,17 @@ def test_E_leaves_out_the_prompts_of_U_however_they_are_called(tiny, tmp_path, c
     assert {tuple(p.tolist()) for p in E.prompt_ids} <= {
         tuple(encode(p)["input_ids"]) for p in PROMPTS[20:]
     }
+
+
+def test_a_rate_that_is_not_the_schedules_is_noted(folder, config):
+    torch.save({"_last_lr": [1e-5], "last_epoch": 4}, folder / "scheduler.pt")
+    (said,) = measure(config(folder)).results
+    assert any("(scheduler.pt): lr of" in w and "1e-05" in w for w in said.warnings)
+
+
+def test_an_optimizer_and_schedule_that_began_anew_are_noted(folder, config):
+    late = folder.rename(folder.with_name("checkpoint-200"))
+    (late / "trainer_state.json").write_text(json.dumps({"global_step": 200}))
+    torch.save({"_last_lr": [1e-3], "last_epoch": 4}, late / "scheduler.pt")
+    (said,) = measure(config(late)).results
+    assert any("counted 4 steps, and checkpoint-200 is of step 200" in w for w in said.warnings)

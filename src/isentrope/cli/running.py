@@ -88,7 +88,16 @@ def evaluating_checkpoints(verb: Command, config: str, overrides: Sequence[str])
 
 
 def checking(verb: Command, config: str, overrides: Sequence[str], replay: bool) -> None:
-    """Check or replay, and print a table of findings per checkpoint."""
+    """Check or replay, and print a table of findings per checkpoint.
+
+    Raises:
+        FileNotFoundError: If there is neither a folder nor a file.
+    """
+    if not Path(config).exists():
+        raise FileNotFoundError(
+            f"There is nothing at {config}: give the folder of a checkpoint, or a configuration "
+            "(a YAML file) that names one by checkpoint.checkpoint_path."
+        )
     run = load("isentrope.verbs.replay:replay" if replay else "isentrope.verbs.check:check")
     source = {"checkpoint": {"checkpoint_path": config}} if Path(config).is_dir() else config
     with Progress(err):

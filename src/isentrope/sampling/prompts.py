@@ -9,6 +9,7 @@ import logging
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -109,8 +110,27 @@ def as_prompts(policy: Policy, prompts: Iterable[PromptLike]) -> list[Prompt]:
         (ids,) = encode_texts(policy, [text], [f"Prompt {named[i].key!r}"], special=plain)
         named[i] = replace(named[i], token_ids=tuple(ids))
     _warn_of_unknown(policy.tokenizer, [named[i] for i in missing])
+    texts_of = [named[i] for i in missing if named[i].messages is None]
+    _warn_of_two_starts(policy.tokenizer, texts_of)
     _require_vocabulary(policy, named)
     return named
+
+
+def _warn_of_two_starts(tokenizer: Any, prompts: Sequence[Prompt]) -> None:
+    """Warn of texts that have the token of the start, to which the tokenizer adds another."""
+    start = getattr(tokenizer, "bos_token_id", None)
+    if start is not None and any((p.token_ids or ())[:2] == (start, start) for p in prompts):
+        _warn_once(
+            f"The text of a prompt begins with {tokenizer.bos_token}, and the tokenizer puts "
+            "another before it, as it does in TRL: the policy reads both. Give conversations as "
+            "`messages`, or texts without it, if training had one."
+        )
+
+
+@cache
+def _warn_once(sentence: str) -> None:
+    """Log a sentence, which every batch of a process would repeat."""
+    _LOG.warning(sentence)
 
 
 def _warn_of_unknown(tokenizer: Any, prompts: Sequence[Prompt]) -> None:

@@ -36,7 +36,6 @@ from isentrope.runs.checkpoints import Subject
 from isentrope.runs.origin import checkpoint_digests
 from isentrope.runs.study import other_base, require_inputs
 from isentrope.sampling.batches import with_advantages
-from isentrope.sampling.encoding import encode_texts
 from isentrope.sampling.prompts import PromptLike
 from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.manifest import verification
@@ -49,6 +48,7 @@ from isentrope.update.rounding import MAX_ROUNDING
 from isentrope.update.saved_state import MissingStateError
 from isentrope.update.step import Step
 from isentrope.verbs.batches import Sampler, at_precision
+from isentrope.verbs.own_prompts import own_prompts
 from isentrope.verbs.plan import require_memory
 from isentrope.verbs.real_step import WAYS_OUT, OptimizerOf, update_step
 from isentrope.verbs.training_step import (
@@ -206,22 +206,6 @@ def _rounding(optimizer: OptimizerOf, step: Step) -> Finding:
     return Finding.judged(name, seen if rounding[0].error > MAX_ROUNDING else "", WAYS_OUT, seen)
 
 
-QUESTIONS = [
-    f"{question} {subject}?"
-    for question in ("What is", "Who made", "How would you explain", "Why do people need")
-    for subject in (
-        "a bridge",
-        "the moon",
-        "a number",
-        "rain",
-        "a map",
-        "music",
-        "a clock",
-        "glass",
-    )
-]
-
-
 def _batches(sampler: Sampler) -> tuple[Rollouts, Rollouts, Finding]:
     """Draw or read E and U for the checks.
 
@@ -234,14 +218,21 @@ def _batches(sampler: Sampler) -> tuple[Rollouts, Rollouts, Finding]:
         E, U, _ = sampler.batches()
         return E, U, Finding(name, True, f"U is {data.U_file}")
     named = bool({"dataset_name", "U_dataset_name"} & data.model_fields_set)
-    if data.E_file is not None:
-        E = sampler.read_evaluation(data.E_file)
-    else:
-        E = sampler.evaluation() if named else sampler.in_turn("E", own_prompts(policy))
+    sampling = sampler.config.sampling
     task = data.update_task() if named else None
     if task is not None:
         sampler.weights_of(task.prompts)  # refused as measure refuses them
-    U = sampler.in_turn("U", task.prompts if task else own_prompts(policy))
+        prompts: Sequence[PromptLike] = task.prompts
+    else:
+        prompts, length = own_prompts(policy, sampling.max_new_tokens)
+        sampling = sampling.model_copy(update={"max_new_tokens": length})
+        shorter = sampler.config.model_copy(update={"sampling": sampling})
+        sampler = replace(sampler, config=shorter)
+    if data.E_file is not None:
+        E = sampler.read_evaluation(data.E_file)
+    else:
+        E = sampler.evaluation() if named else sampler.in_turn("E", prompts)
+    U = sampler.in_turn("U", prompts)
     generator = torch.Generator().manual_seed(data.seeds["U"])
     random = torch.randn(len(U), generator=generator, dtype=torch.float64)
     nothing = f"no data set was given: {len(E)} responses to questions of the library's own"
@@ -270,26 +261,3 @@ def _batches(sampler: Sampler) -> tuple[Rollouts, Rollouts, Finding]:
             )
             finding = Finding(name, None, detail, advice)
     return E, U.with_columns(advantages=random), finding
-
-
-def own_prompts(policy: Policy) -> Sequence[PromptLike]:
-    """Questions that the tokenizer can encode, as conversations where it has a chat template.
-
-    Args:
-        policy: Gives tokenizer and vocabulary.
-
-    Returns:
-        Questions; or, where the tokenizer loses letters of them or there is none, random token ids.
-    """
-    tokenizer = policy.tokenizer
-    if tokenizer is not None:
-        (ids,) = encode_texts(policy, QUESTIONS[:1], ["The first question"])
-        if tokenizer.decode(ids) == QUESTIONS[0]:
-            if not getattr(tokenizer, "chat_template", None):
-                return QUESTIONS
-            return [[{"role": "user", "content": question}] for question in QUESTIONS]
-    special = {policy.eos_token_id, policy.pad_token_id, *getattr(tokenizer, "all_special_ids", ())}
-    plain = torch.tensor([i for i in range(policy.vocabulary) if i not in special])
-    generator = torch.Generator().manual_seed(0)
-    places = torch.randint(len(plain), (len(QUESTIONS), 8), generator=generator)
-    return plain[places].tolist()

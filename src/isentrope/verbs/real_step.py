@@ -16,7 +16,9 @@ from isentrope.nouns.vectors import axpy, norm, require_same_names, sharded_like
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import NEXT_UPDATE, read_control
 from isentrope.runs.checkpoints import Subject
+from isentrope.system.checkpoint_folder import CheckpointFolder
 from isentrope.trainers.arguments import TRAINING_ARGS
+from isentrope.trainers.settings import TRAINER_STATE
 from isentrope.update.objective import RECORDED
 from isentrope.update.off_policy import importance_ratios
 from isentrope.update.optimizer_rules import SHORT_MOMENTS, short_types
@@ -160,6 +162,7 @@ def real_step(optimizer: OptimizerOf, U: Rollouts, step: Step) -> RealStep:
             f"THE PARAM GROUPS ARE NOT THOSE OF TRAINING ({record}): {difference}. The step is "
             "another one than training would take; run isentrope check."
         )
+    notes += _note_missing_steps(state, optimizer.subject.path)
     if len({float(group["lr"]) for group in state.distinct_groups}) > 1:
         notes.append(f"Learning rates differ: {describe_groups(state)}.")
     facts = {"param_groups": tuple(state.distinct_groups), "order_confirmed": confirmed}
@@ -174,6 +177,23 @@ def real_step(optimizer: OptimizerOf, U: Rollouts, step: Step) -> RealStep:
     # the numbers of these notes replace the general sentence on moments
     kept = (sentence for sentence in step.warnings if sentence != SHORT_MOMENTS)
     return RealStep(U, replace(step, warnings=(*kept, *notes)), facts, along)
+
+
+def _note_missing_steps(state: OptimizerState, checkpoint: Path) -> list[str]:
+    """Say where the optimizer has counted fewer steps than its checkpoint; a scaler skips some."""
+    if not (checkpoint / TRAINER_STATE).is_file():
+        return []
+    here = CheckpointFolder(checkpoint).step
+    counts = [float(moments["step"]) for moments in state.moments.values() if "step" in moments]
+    taken = max(counts, default=0.0)
+    scaled = (checkpoint / "scaler.pt").is_file()
+    if here is None or not counts or scaled or taken >= here:
+        return []
+    return [
+        f"The optimizer has counted {taken:g} steps, and {checkpoint.name} is of step {here}: it "
+        "began anew in training, or steps were left out. The step that is measured is the one from "
+        "its state."
+    ]
 
 
 def _confirmed_order(
