@@ -103,3 +103,10 @@ def test_a_file_of_ours_may_be_edited_but_not_cut(tmp_path):
     assert "is incomplete" in complaint(path)
     path.write_text("model: {path: toy}\n")  # a user's own file has no such lines
     assert read_yaml(path) == {"model": {"path": "toy"}}
+
+
+def test_a_folder_is_answered_by_how_to_go_on(tmp_path):
+    words = complaint(tmp_path)
+    assert f"{tmp_path} is a folder" in words
+    assert "`isentrope config show --for VERB`" in words
+    assert "`isentrope check` takes the folder" in words

@@ -134,6 +134,7 @@ def test_a_disk_that_fills_up_leaves_no_part_of_a_model(settings, tmp_path, monk
     ("override", "said"),
     [
         ("model.path=absent/of/it", "absent/of/it"),
+        ("model.path=absent/toy/model", "isentrope sft CONFIG --out absent/toy"),
         ("data.dataset_path=absent.jsonl", "no file absent.jsonl"),
         ("fine_tuning.max_length=8", "8 fine_tuning.max_length"),
         ("fine_tuning.micro_batch=4", "batch_size=6 "),

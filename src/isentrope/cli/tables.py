@@ -41,9 +41,8 @@ def print_findings(
         ),
     )
     for name, findings in by_checkpoint.items():
-        if out.room < math.inf and (passed := sum(f.passed is True for f in findings)):
-            of = f"{passed} of {len(findings)}"
-            say(f"{name}: {of} checks passed; --details says what each has seen.", out)
+        if out.room < math.inf and any(f.passed for f in findings):
+            say(f"{name}: {_counts(findings)}; --details says what each has seen.", out)
             findings = [f for f in findings if not f.passed]
         if findings:
             show(out, [Table(name, findings, columns)])
@@ -52,6 +51,20 @@ def print_findings(
         err.print(f"{broken} checks failed.", style="red")
         raise typer.Exit(1)
     out.conclude(sound)
+
+
+def _counts(findings: Sequence[Finding]) -> str:
+    """How many checks passed, failed, and could not be run, with advice or as they do not apply."""
+    undecided = [finding for finding in findings if finding.passed is None]
+    advised = sum(bool(finding.advice) for finding in undecided)
+    apart = len(undecided) - advised
+    counts = (
+        (sum(finding.passed is False for finding in findings), "failed"),
+        (advised, "could not be decided"),
+        (apart, "does not apply" if apart == 1 else "do not apply"),
+    )
+    passed = sum(finding.passed is True for finding in findings)
+    return ", ".join([f"{passed} checks passed", *(f"{n} {words}" for n, words in counts if n)])
 
 
 COLUMNS = {
@@ -73,9 +86,13 @@ _RANKS = {"entropy_per_token": 1, "response_length": 2, "reward": 2}
 def printed_evaluation(results: Sequence[EvaluationResult]) -> Printed:
     """The table of an evaluation, and what limits its numbers."""
     yield evaluation_table(results)
-    every = [e for result in results for row in result.rows for e in row.metrics.values() if e]
-    for sentence in dict.fromkeys(s for estimate in every for s in estimate.warnings):
-        yield f"  note  {sentence}"
+    limited: dict[str, dict[str, None]] = {}  # by sentence, the names of what it limits, in order
+    for row in (row for result in results for row in result.rows):
+        for name, estimate in row.metrics.items():
+            for sentence in estimate.warnings if estimate else ():
+                limited.setdefault(sentence, {})[name] = None
+    for sentence, names in limited.items():
+        yield f"  note  {', '.join(names)}: {sentence}"
 
 
 def evaluation_table(results: Sequence[EvaluationResult]) -> Table:

@@ -139,8 +139,14 @@ def yaml_text(path: Path) -> str:
         Its text.
 
     Raises:
-        ConfigError: If it is missing, too large, not UTF-8, or was cut.
+        ConfigError: If it is missing, a folder, too large, not UTF-8, or was cut.
     """
+    if path.is_dir():
+        raise ConfigError(
+            f"{path} is a folder, and this verb reads a configuration, a YAML file that names it: "
+            "`isentrope config show --for VERB` prints one with every setting. `isentrope check` "
+            "takes the folder of a checkpoint itself."
+        )
     try:
         text = read_text(path, "Give a YAML file of at most 1 MB in UTF-8.")
     except (OSError, FileError) as error:

@@ -189,7 +189,10 @@ def find_model(path: str) -> str:
     if path == TOY or (not folder.exists() and HUB_NAME.fullmatch(path)):
         return path
     if not folder.exists():
-        raise FileNotFoundError(f"There is no model folder {path} (model.path).")
+        made = ""
+        if folder.name == "model":  # where fine-tuning leaves it
+            made = f": `isentrope sft CONFIG --out {folder.parent}` makes it"
+        raise FileNotFoundError(f"There is no model folder {path} (model.path){made}.")
     return str(require_checkpoint(folder).resolve())
 
 

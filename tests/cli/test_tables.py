@@ -1,0 +1,45 @@
+"""What the tables of findings and evaluations say in words."""
+
+from contextlib import suppress
+
+import pytest
+import typer
+
+from isentrope.checks import Finding
+from isentrope.cli.console import err, out
+from isentrope.cli.tables import print_findings, printed_evaluation
+from isentrope.nouns.estimate import Estimate
+from isentrope.runs.evaluation_folder import EvaluatedRow, EvaluationResult, RewardCounts
+
+FINDINGS = [
+    Finding("one", True, "seen"),
+    Finding("two", True, "seen"),
+    Finding("three", None, "U is drawn here"),
+    Finding("four", None, "no group has an advantage", "Use other prompts."),
+    Finding("five", False, "wrong", "Mend it."),
+]
+
+
+@pytest.mark.parametrize(
+    ("findings", "words"),
+    [
+        (FINDINGS[:2], "2 checks passed; --details"),
+        (FINDINGS[:3], "2 checks passed, 1 does not apply; --details"),
+        (FINDINGS, "2 checks passed, 1 failed, 1 could not be decided, 1 does not apply; --"),
+    ],
+)
+def test_checks_that_do_not_apply_are_counted_apart(capsys, findings, words):
+    with out.first_screen(25), suppress(typer.Exit):
+        print_findings(out, err, {"step_4": findings}, "Sound.")
+    assert f"step_4: {words}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_note_of_an_evaluation_names_the_numbers_that_it_limits():
+    limited = Estimate(1.0, 0.1, 0.8, 1.2, 6, "", "", warnings=("Few prompts.",))
+    free = Estimate(1.0, 0.1, 0.8, 1.2, 6, "", "")
+    metrics = {"pass_at_1": free, "response_length": limited, "entropy_per_token": limited}
+    row = EvaluatedRow("sampled", 6, 1, metrics, RewardCounts((0.0, 1.0), (1,)))
+    of = {"schema": "made up", "checkpoint": "a", "path": "a", "step": 1, "dataset": "x"}
+    more = {"split": "test", "temperature": 1.0, "max_new_tokens": 8, "rows": (row, row)}
+    notes = list(printed_evaluation([EvaluationResult(**of, **more)]))[1:]
+    assert notes == ["  note  response_length, entropy_per_token: Few prompts."]
