@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from isentrope.estimators.functional import infinitesimal_jackknife
-from isentrope.estimators.ratio import mean_over_repeats
+from isentrope.estimators.repeats import mean_over_repeats
 from isentrope.nouns.estimate import COLUMNS, Estimate
 from isentrope.results.verbs import RECORDS
 from isentrope.system.reading import read_table

@@ -85,7 +85,8 @@ def test_errors_are_those_of_deleting_groups(table):
     off_a, off_b = a - weight * a.sum(), b - weight * b.sum()
     assert part.delta_h.se == pytest.approx(np.sqrt(4 / 3 * (off_a**2).sum()), rel=1e-9)
     share = part.share_h
-    t = t_quantile(3)
+    u = abs(b.sum()) / np.sqrt(4 / 3 * (off_b**2).sum())
+    t = t_quantile(3) * np.sqrt(1 + (5 / u) ** 2)
     for end in (share.ci_low, share.ci_high):  # a − x b is t errors from zero
         distance = a.sum() - end * b.sum()
         error = np.sqrt(4 / 3 * ((off_a - end * off_b) ** 2).sum())

@@ -157,3 +157,15 @@ def test_the_reason_of_a_verdict_is_the_rule_that_decided():
     assert (sound.verdict, sound.warnings) == ("trust", ())
     assert "not known" in sound.without_interval().warnings[0]
     assert uneven.without_interval() is uneven
+
+
+def test_degrees_of_freedom_fall_continuously_towards_the_threshold():
+    found = []
+    for ess in (0.999, 0.97, 0.93, 0.9001):
+        moments = torch.tensor([1 / ess - 1, 1e-6]).double().expand(400, 1, 2)
+        trust = diagnose(torch.zeros(400, 1).double(), torch.ones(400, 1), moments, OTHERWISE)
+        assert trust.verdict == "trust"
+        found.append(trust.strain)
+    assert found == sorted(found)
+    assert found[0] < 0.01
+    assert found[-1] == pytest.approx(2, rel=0.02)

@@ -5,7 +5,7 @@ import torch
 from scipy.stats import t as student_t
 
 from isentrope.estimators.functional import infinitesimal_jackknife
-from isentrope.estimators.ratio import fieller, ratio_of
+from isentrope.estimators.ratio import fieller, interval_of_ratio, ratio_of
 from isentrope.nouns.estimate import Estimate
 
 N = 24
@@ -92,3 +92,25 @@ def test_where_nothing_is_known_of_both_every_ratio_is_possible():
     for variance in (1.0, 0.04):
         found = fieller(0.1, 0.1, variance * torch.eye(2), 2.0)
         assert found == (-math.inf, math.inf)
+
+
+def test_a_share_has_an_interval_from_four_errors_on_which_shrinks_to_fiellers():
+    covariance = torch.eye(2, dtype=torch.float64)
+    near = interval_of_ratio(1.0, 3.9, covariance, 2.0, sign="any")
+    assert all(map(math.isnan, near))
+    widths = []
+    for u in (4.1, 8.0, 50.0):
+        low, high = interval_of_ratio(u, u, covariance, 2.0, sign="any")
+        least, most = fieller(u, u, covariance, 2.0)
+        widths.append((high - low) / (most - least))
+    assert widths == sorted(widths, reverse=True)
+    assert 1 < widths[-1] < 1.01
+
+
+def test_a_share_without_an_interval_says_what_is_not_excluded():
+    result = means(1.0, 0.3, 0)
+    found = ratio_of(result, 0, 1, name="b", sign="any", unit="η", method="m", confidence=0.95)
+    assert math.isnan(found.ci_low)
+    assert "b is" in found.warnings[-1]
+    assert "below" in found.warnings[-1]
+    assert "above" in found.warnings[-1]

@@ -56,7 +56,7 @@ def test_of_a_gradient_that_noise_all_but_hides_the_intervals_given_are_seldom_w
     found = [after(rng, 0.95, 80, 8.0) for _ in range(300)]
     given = [e for e in found if np.isfinite(e.ci_high)]
     wrong = sum(not e.covers(64.0) for e in given)
-    assert 40 <= len(given) <= 200
+    assert 1 <= len(given) <= 40  # |G|² is seldom four of its errors from zero
     assert wrong <= 0.05 * 300  # R ± t SE misses in 26 to 38 of these runs
 
 

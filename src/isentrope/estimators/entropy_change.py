@@ -230,9 +230,12 @@ def change_of_sample(
         trust, of_residual = (x.or_worse(base) for x in sample.trust_of_change(*one))
         if not math.isfinite(float(result.standard_errors[row])):
             trust, of_residual = trust.without_interval(), of_residual.without_interval()
-        change, residual = result.estimate(row, **options(trust=trust)), None
+        change = result.estimate(row, order=trust.order, **options(trust=trust))
+        residual = None
         if order == 2:
-            residual = result.estimate(row + 1, **options(trust=of_residual))
+            residual = result.estimate(
+                row + 1, order=of_residual.order, **options(trust=of_residual)
+            )
         points.append(Point(eta, change, residual, trust, of_residual if residual else None))
     second = reach = None
     if order == 2:

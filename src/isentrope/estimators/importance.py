@@ -16,6 +16,12 @@ rests on events that most batches do not contain, even where the weights are nea
 
 Verdicts: "trust" (value and interval), "smooth" (the value is indicative, no interval), "resample"
 (ESS below half of n, where fresh responses are as accurate, or a mean weight that is not 1).
+The batches that pass near a threshold are those that hold too little of the tail, so an interval
+grows continuously towards it (`Trust.strain`), to many times its length where it ends:
+
+    1/df = order/ν + STRAIN · (1 − ESS/n) / (ESS/n − e),     e = least − (1 − least)/10
+
+with ν the participation of the influences (T11).
 The thresholds are measured (docs/results/verdict.md). PSIS k̂ is a second alarm: it adds a warning
 and withholds nothing, because it too is computed from the batch.
 """
@@ -26,10 +32,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
-import numpy as np
 from torch import Tensor
+
+from isentrope.estimators.weights import effective_sample_size, integrated, pareto_khat
 
 Verdict = Literal["trust", "smooth", "resample"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -53,6 +60,9 @@ NEGLIGIBLE_ESS_LOSS = 0.99
 MEAN_WEIGHT_TOLERANCE = 0.1
 """How far from 1 the mean weight may be, beyond five of its standard errors."""
 
+
+STRAIN = 0.2
+"""How fast degrees of freedom are lost towards the threshold of a verdict."""
 
 Rule = tuple[float, float]
 """What an interval requires of the weights: least ESS/n, and least number of carriers."""
@@ -86,6 +96,8 @@ class Trust:
             or all equal.
         bound: Largest acceptable k̂ for this n, min(1 − 1/log10 n, 0.7) (Vehtari et al., PSIS).
         verdict: "trust", "smooth" or "resample".
+        strain: What 1/df of an interval with these weights has in addition.
+        order: By which ν of a change is divided: 2 where ΔH has the tail of whole responses.
         notes: Warnings that hold for every verdict.
         reason: Why the verdict is not "trust", or there is no interval; else empty.
     """
@@ -98,6 +110,8 @@ class Trust:
     khat: float
     bound: float
     verdict: Verdict
+    strain: float = 0.0
+    order: int = 1
     notes: tuple[str, ...] = ()
     reason: str = ""
 
@@ -109,7 +123,8 @@ class Trust:
     @property
     def caveats(self) -> dict[str, Any]:
         """Warnings, and whether a number computed with these weights has an interval."""
-        return {"warnings": self.warnings, "trusted": self.verdict == "trust"}
+        trusted = self.verdict == "trust"
+        return {"warnings": self.warnings, "trusted": trusted, "strain": self.strain}
 
     def options(self, method: str) -> dict[str, Any]:
         """What an `Estimate` that is made with these weights says of them.
@@ -135,8 +150,9 @@ class Trust:
         """
         carriers = integrated(log_ratios.cumsum(1) - log_ratios, remainder)[1]
         verdict, reason = _verdict(self.ess_integrated / len(log_ratios), carriers, RESIDUAL_RULE)
-        here = replace(self, carriers=carriers)
-        return here.or_worse(replace(here, verdict=verdict, reason=reason))
+        strain = _strain(self.ess_integrated / len(log_ratios), RESIDUAL_RULE)
+        here = replace(self, carriers=carriers, order=3)
+        return here.or_worse(replace(here, verdict=verdict, reason=reason, strain=strain))
 
     def without_interval(self, reason: str = UNKNOWN) -> Trust:
         """The same, at best "smooth".
@@ -162,7 +178,14 @@ class Trust:
         """
         worse = max(self, other, key=lambda trust: VERDICTS.index(trust.verdict))
         notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
-        return worse if worse.notes == notes else replace(worse, notes=notes)
+        strain = worse.strain
+        order = worse.order
+        if worse.verdict == "trust":  # else there is no interval
+            strain = max(self.strain, other.strain)
+            order = max(self.order, other.order)
+        if (worse.notes, worse.strain, worse.order) == (notes, strain, order):
+            return worse
+        return replace(worse, notes=notes, strain=strain, order=order)
 
 
 _HEAVY = (
@@ -219,6 +242,8 @@ def diagnose(
         khat=khat,
         bound=bound,
         verdict=verdict,
+        strain=_strain(ratio, rule),
+        order=1 if rule == PER_TOKEN_PREFIX else 2,
         reason=reason,
         notes=(*notes, *((_HEAVY,) if khat > bound and worst / n < NEGLIGIBLE_ESS_LOSS else ())),
     )
@@ -234,62 +259,9 @@ def _verdict(ess_ratio: float, carriers: float, rule: Rule) -> tuple[Verdict, st
     return ("smooth", FEW_CARRIERS) if carriers < fewest else ("trust", "")
 
 
-def integrated(log_before: Tensor, moments: Tensor) -> tuple[float, float]:
-    """ESS/n and the number of carriers, with each token integrated over the vocabulary.
-
-    Args:
-        log_before: (n, t) log W_ik, of the tokens before k.
-        moments: (n, t, 2) second and fourth moment of the next factor, or (n, t, 1) the second.
-
-    Returns:
-        ESS/n between 0 and 1, and the number of carriers: infinite if no factor varies, NaN if
-        there is no fourth moment.
-    """
-    squares = (2 * log_before).exp()
-
-    def mean(weights: Tensor, column: int) -> float:
-        values = moments[..., column]
-        terms = (weights * values).masked_fill(values == 0, 0.0)  # no token: no overflow either
-        return float(terms.sum(1).mean())
-
-    second = mean(squares, 0)
-    ess = 1 / (1 + second)
-    if moments.shape[2] == 1:
-        return ess, math.nan
-    fourth = mean(squares.square(), 1)
-    if second == 0 or fourth == 0:
-        return ess, math.inf
-    return ess, len(log_before) * second / fourth * second if math.isfinite(fourth) else 0.0
-
-
-def effective_sample_size(log_weights: Tensor) -> Tensor:
-    """(Σ W)² / Σ W² down the first axis.
-
-    Args:
-        log_weights: (n, ...) nats.
-
-    Returns:
-        (...) effective sample sizes between 1 and n.
-    """
-    weights = (log_weights - log_weights.amax(0)).exp()
-    return weights.sum(0).square() / weights.square().sum(0)
-
-
-def pareto_khat(log_weights: Tensor) -> float:
-    """Shape k̂ of the generalised Pareto tail of the weights, by PSIS.
-
-    Args:
-        log_weights: (n,) nats.
-
-    Returns:
-        k̂, or NaN where the tail cannot be fitted (fewer than 25 weights, or equal ones).
-    """
-    values = log_weights.detach().cpu().numpy().astype(np.float64)
-    tail = np.sort(values)[-max(5, int(min(len(values) / 5, 3 * math.sqrt(len(values))))) :]
-    if len(values) < 25 or not np.isfinite(values).all() or np.ptp(tail) < 1e-12:
-        return math.nan
-    from arviz_stats.base import array_stats  # pyright: ignore  # half a second of imports
-
-    with np.errstate(all="ignore"):  # tied weights: the fit returns NaN
-        _, khat = cast(Any, array_stats.psislw(-values))
-    return float(khat)
+def _strain(ess_ratio: float, rule: Rule) -> float:
+    """Of the distance from the threshold; 0 where there is no interval."""
+    least = rule[0]
+    if not ess_ratio >= least:
+        return 0.0
+    return STRAIN * (1 - ess_ratio) / (ess_ratio - least + (1 - least) / 10)

@@ -162,7 +162,7 @@ class PairedSteps:
             for i, f in enumerate(several):
                 trust = reduce(Trust.or_worse, (self._trusts[name][i] for name in made_of))
                 options = {"confidence": self._confidence, **trust.options(f.method)}
-                estimates.append(result.estimate(at + i, unit=f.unit, **options))
+                estimates.append(result.estimate(at + i, unit=f.unit, order=trust.order, **options))
             return Change(*estimates)
 
         size = len(several)

@@ -21,8 +21,13 @@ from isentrope.estimators.functional import Units
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.system.errors import IsentropeError
 
+HIGH_ENTROPY = "high entropy"
+
 HIGH = 0.8
 """Quantile of H above which an entropy is high; the fifth above is that of arXiv 2506.01939."""
+
+NEAR = 0.05
+"""How far from that quantile tokens stand for those at the threshold."""
 
 WINDOW = 64
 """Tokens before a position that a pattern sees. Where there are more, "…" stands for them."""
@@ -47,7 +52,7 @@ def position_classes(
     """
     mask = E.mask
     first = (torch.arange(mask.shape[1]) == 0).expand_as(mask)
-    classes = {"first token": first, "high entropy": entropies >= entropies[mask].quantile(HIGH)}
+    classes = {"first token": first, HIGH_ENTROPY: entropies >= entropies[mask].quantile(HIGH)}
     if pattern is not None:
         found = matches(E.response_ids, pattern, tokenizer)
         classes[f"{_AFTER}/{pattern}/"] = pad_sequence(found, batch_first=True)
@@ -55,6 +60,20 @@ def position_classes(
         each = {"solved prompt": solved > 0.5, "unsolved prompt": solved <= 0.5}  # NaN is neither
         classes |= {name: rows[:, None] for name, rows in each.items()}
     return {name: where & mask for name, where in classes.items()}
+
+
+def near_threshold(entropies: Tensor, mask: Tensor) -> Tensor:
+    """The tokens at the threshold of a high entropy.
+
+    Args:
+        entropies: (n, t) H at θ, nats.
+        mask: (n, t) bool, where there is a token.
+
+    Returns:
+        (n, t) bool, of tokens within `NEAR` of the quantile.
+    """
+    low, high = (entropies[mask].quantile(HIGH + side) for side in (-NEAR, NEAR))
+    return (entropies >= low) & (entropies <= high) & mask
 
 
 def solved_prompts(rewards: Tensor | None, prompt_index: Tensor) -> Tensor | None:
@@ -149,7 +168,7 @@ def named_positions(E: Rollouts, name: str | None, tokenizer: Any) -> Tensor | N
     )
 
 
-CLASSES = ("first token", "high entropy", "solved prompt", "unsolved prompt")
+CLASSES = ("first token", HIGH_ENTROPY, "solved prompt", "unsolved prompt")
 """Names of classes that are no pattern."""
 
 _AFTER = "after "

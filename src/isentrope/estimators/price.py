@@ -10,14 +10,23 @@ c bring by what happened to their probabilities.
 
     −δJ/δF is the reward for a nat.
 
+The threshold of "high entropy" is a quantile of E's own tokens and moves with the weights ω. A sum
+over a class is linear in the class, so its derivative by the threshold is that of the tokens near
+it: with g the sum over the tokens within `NEAR` of the quantile, over their number,
+
+    F_c(ω) − g (N_c(ω)/N(ω) − (1 − HIGH)) N(ω)
+
+has the influences, and for F_c itself g is the threshold (the expectation beyond a quantile).
+
 All numbers have one jackknife over prompts, so shares and the reward for a nat have the interval of
 a ratio (Fieller).
 """
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +34,7 @@ from torch import Tensor
 
 from isentrope.estimators.functional import Units, along, infinitesimal_jackknife
 from isentrope.estimators.importance import Trust
+from isentrope.estimators.positions import HIGH, HIGH_ENTROPY, near_threshold
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import REWARD, RewardMean
 from isentrope.estimators.sample import ScoredBatch
@@ -41,6 +51,14 @@ ROWS = 6
 _RATIOS = ("reward_for_a_nat", "momentum")
 
 NO_POSITION = "No position of E is of this class."
+LEAST_FOR_QUANTILE = 128
+"""Prompts from which the class above a quantile has intervals (docs/results/switches.md)."""
+
+_FEW_FOR_QUANTILE = (
+    "{n} prompts are too few for the threshold of this class, a quantile of E's own tokens: "
+    f"{LEAST_FOR_QUANTILE} give intervals."
+)
+
 _ONE_PROMPT = "Responses to fewer than two prompts have such positions: there is no interval."
 
 
@@ -157,34 +175,34 @@ def price_of_step(
         masks[name] = mask & masks[""]
     unit, method, base = sample.functional.unit, sample.functional.method, sample.trust
     reward = None if rewards is None else RewardMean.of(sample, rewards)
-    result = infinitesimal_jackknife(
-        lambda omega: torch.cat(
-            [
-                price_statistics(omega, mask, sample, eta, reward, after and after[0])
-                for mask in masks.values()
-            ]
-        ),
-        sample.prompt_index,
+    parts_of = partial(
+        price_statistics, sample=sample, eta=eta, reward=reward, after=after and after[0]
     )
+    statistics = partial(_of_classes, masks=masks, parts_of=parts_of, sample=sample)
+    result = infinitesimal_jackknife(statistics, sample.prompt_index)
     moved = base if after is None else after[1].or_worse(base)
     withheld = "" if reward is None else reward.withheld
     of_reward = base.without_interval(withheld)
     trusts = (base, base, moved, of_reward, base, of_reward if withheld else moved)
 
-    def options(row: int, mask: Tensor) -> dict[str, Any]:
-        prompts = Units.of(sample.prompt_index[mask.any(1)]).count
+    def options(row: int, name: str) -> dict[str, Any]:
+        prompts = Units.of(sample.prompt_index[masks[name].any(1)]).count
         alone = _ONE_PROMPT if prompts else NO_POSITION
         trust = trusts[row].without_interval(alone if prompts < 2 else "")
-        return {"confidence": confidence, **trust.options(method)}
+        if name == HIGH_ENTROPY and result.n_units < LEAST_FOR_QUANTILE:
+            trust = trust.without_interval(_FEW_FOR_QUANTILE.format(n=result.n_units))
+        order = trust.order if row in (2, 5) else 1
+        return {"confidence": confidence, "order": order, **trust.options(method)}
 
-    def spent(at: int, mask: Tensor) -> Spent:
+    def spent(at: int, name: str) -> Spent:
         """What happens at a class, of which the statistics begin at a row."""
+        mask = masks[name]
 
         def estimate(row: int, unit: str = unit) -> Estimate:
-            return result.estimate(at + row, unit=unit, **options(row, mask))
+            return result.estimate(at + row, unit=unit, **options(row, name))
 
         def ratio(row: int, bottom: int, unit: str) -> Estimate:
-            of: dict[str, Any] = {"name": "δH₁", "sign": "any", "unit": unit, **options(row, mask)}
+            of: dict[str, Any] = {"name": "δH₁", "sign": "any", "unit": unit, **options(row, name)}
             return ratio_of(result, at + row, bottom, **of)
 
         whole = Estimate.exact(1.0, result.n_units, unit=NET_SHARE, method="definition")
@@ -199,11 +217,45 @@ def price_of_step(
             reward_for_a_nat=ratio(3, at + 4, for_a_nat) if reward else None,
         )
 
-    parts = {name: spent(place * ROWS, x) for place, (name, x) in enumerate(masks.items())}
+    parts = {name: spent(place * ROWS, name) for place, name in enumerate(masks)}
     change = None
     if after and reward:
-        change = result.estimate(5, unit=REWARD, **options(5, masks[""]))
+        change = result.estimate(5, unit=REWARD, **options(5, ""))
     return Price(parts.pop(""), parts, change)
+
+
+def _of_classes(
+    omega: Tensor,
+    masks: Mapping[str, Tensor],
+    parts_of: Callable[[Tensor, Tensor], Tensor],
+    sample: ScoredBatch,
+) -> Tensor:
+    """`price_statistics` of every class, one after another."""
+    rows: list[Tensor] = []
+    for name, mask in masks.items():
+        if name == HIGH_ENTROPY and bool(mask.any()):
+            rows.append(_with_threshold(parts_of, omega, mask, sample))
+        else:
+            rows.append(parts_of(omega, mask))
+    return torch.cat(rows)
+
+
+def _with_threshold(
+    parts_of: Callable[[Tensor, Tensor], Tensor], omega: Tensor, mask: Tensor, sample: ScoredBatch
+) -> Tensor:
+    """`price_statistics` of the tokens above a quantile, with the influence of its estimation."""
+    near = near_threshold(sample.entropies, sample.series[0].mask)
+    tokens = sample.functional.tokens
+
+    def number(omega: Tensor, where: Tensor) -> Tensor:
+        return sample.functional(omega, sample.log_ratios, tokens * where)
+
+    still = omega.detach()
+    slope = parts_of(still, near).detach() / number(still, near).detach()
+    every = torch.ones_like(mask)
+    beyond = number(omega, mask) - (1 - HIGH) * number(omega, every)
+    moves = beyond - number(still, mask) + (1 - HIGH) * number(still, every)  # 0 at the batch's own
+    return parts_of(omega, mask) - slope * moves
 
 
 def price_statistics(

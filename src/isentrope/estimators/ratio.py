@@ -5,17 +5,21 @@
 with t the quantile of Student's t: every x for which a − x b is not distinguishable from zero. It
 covers at its rate however large the error of b is; a ± t SE of the ratio does not once b is within
 a few errors of zero, where the ratio has no finite interval at all.
+
+A share or a price, whose sign is that of b, is shown with an interval only where |b| is at least
+`LEAST_DISTANCE` of its errors. Those are selected batches, in which |b| is too large as a rule, so
+their t is longer, continuously towards the switch:
+
+    t √(1 + (5/u)²),     u = |b|/SE(b)
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from isentrope.estimators.functional import Jackknifed
@@ -24,6 +28,27 @@ from isentrope.nouns.estimate import Estimate, t_quantile
 
 Sign = Literal["any", "none", "plus"]
 """Of what an interval is: a/b, |a/b|, or an a/b that cannot be negative."""
+
+LEAST_DISTANCE = 4.0
+"""Errors of b that |b| must be, for an a/b of either sign to have an interval."""
+
+SELECTED = 5.0
+"""Errors of b at which the quantile is √2 as long."""
+
+
+def quantile_from(t: float, distance: float) -> float:
+    """The quantile for an a/b of either sign.
+
+    Args:
+        t: The quantile where b is far from zero.
+        distance: |b| in its errors.
+
+    Returns:
+        A longer one; infinite where there is no interval.
+    """
+    if not distance >= LEAST_DISTANCE:
+        return math.inf
+    return t * math.hypot(1.0, SELECTED / distance)
 
 
 def fieller(top: float, bottom: float, covariance: Tensor, t: float) -> tuple[float, float]:
@@ -82,9 +107,39 @@ def ratio_of(
     covariance = result.covariance[[top, bottom]][:, [top, bottom]]
     t = t_quantile(ratio.degrees_of_freedom, confidence)
     low, high = interval_of_ratio(a, b, covariance, t, sign=sign)
-    warning = f"{name} is not distinguishable from zero here: the interval has no upper end."
-    warnings = ratio.warnings if high < math.inf else (*ratio.warnings, warning)
+    warnings = ratio.warnings
+    if math.isnan(low):
+        warnings = (*warnings, too_near_zero(name, a, b, covariance, t))
+    elif high == math.inf:
+        no_end = f"{name} is not distinguishable from zero here: the interval has no upper end."
+        warnings = (*warnings, no_end)
     return replace(ratio, ci_low=low, ci_high=high, warnings=warnings)
+
+
+def too_near_zero(name: str, top: float, bottom: float, covariance: Tensor, t: float) -> str:
+    """Why a/b of either sign has no interval, and what is known of it.
+
+    Args:
+        name: Of b.
+        top: a.
+        bottom: b.
+        covariance: (2, 2) of a and b.
+        t: The quantile.
+
+    Returns:
+        A sentence with Fieller's set in words.
+    """
+    low, high = fieller(top, bottom, covariance, t)
+    fits = f"between {low:.2g} and {high:.2g}"
+    if low > high:
+        fits = f"below {high:.2g} or above {low:.2g}"
+    if math.isinf(low):
+        fits = "any value"
+    distance = abs(bottom) / math.sqrt(float(covariance[1, 1]) or math.inf)
+    return (
+        f"{name} is {distance:.1f} of its errors from zero, and a ratio to it has an interval from "
+        f"{LEAST_DISTANCE:.0f} on: {fits} is not excluded."
+    )
 
 
 def interval_of_ratio(
@@ -102,6 +157,11 @@ def interval_of_ratio(
     Returns:
         The ends. Where b may be zero there is no upper end, and of "any" no interval (NaN).
     """
+    if sign == "any":
+        error = math.sqrt(max(float(covariance[1, 1]), 0.0))
+        t = quantile_from(t, abs(bottom) / error if error else math.inf)
+        if math.isinf(t):
+            return math.nan, math.nan
     low, high = fieller(top, bottom, covariance, t)
     bounded = low <= high < math.inf
     if sign == "any":
@@ -112,88 +172,6 @@ def interval_of_ratio(
     if bounded:
         return 0.0 if low <= 0 <= high else near, far
     return near if low > high else 0.0, math.inf
-
-
-def ratio_of_means(
-    tops: Sequence[float],
-    bottoms: Sequence[float],
-    shared: Tensor,
-    *,
-    freedom: float,
-    confidence: float,
-    sign: Sign,
-) -> tuple[float, float, float, float]:
-    """Mean of a over mean of b, from N ≥ 2 repeats (a_r, b_r), with Fieller's interval.
-
-    A mean of the ratios a_r/b_r has no expectation where b_r may pass zero.
-
-    Args:
-        tops: a_r.
-        bottoms: b_r.
-        shared: (2, 2) covariance of the two means that more repeats do not reduce.
-        freedom: Degrees of freedom of `shared`.
-        confidence: Nominal coverage.
-        sign: Of what the interval is.
-
-    Returns:
-        Value a/b, its error, and the ends as of `interval_of_ratio`; NaN where the error is.
-    """
-    pairs = torch.tensor([[*tops], [*bottoms]], dtype=torch.float64)
-    n, (a, b) = len(tops), pairs.mean(1).tolist()
-    repeats = pairs.cov() / n
-    x = a / b if b else math.inf
-    along = torch.tensor([1.0, -x if b else 0.0], dtype=torch.float64)
-    parts = [float((along @ c @ along).clamp_min(0)) for c in (repeats, shared)]
-    t = t_of_two_errors(parts[0] ** 0.5, parts[1] ** 0.5, n, freedom, confidence)
-    se = sum(parts) ** 0.5 / abs(b) if b else math.inf
-    ends = interval_of_ratio(a, b, repeats + shared, t, sign=sign)
-    return x, se, *((math.nan, math.nan) if math.isnan(se) else ends)
-
-
-def t_of_two_errors(
-    update: float, evaluation: float, n: int, freedom: float, confidence: float = 0.95
-) -> float:
-    """Quantile for the sum of two variances, each known from its own number of draws.
-
-    Args:
-        update: Error over repeats.
-        evaluation: Error over prompts.
-        n: Repeats, 2 or more.
-        freedom: Degrees of freedom of the error over prompts.
-        confidence: Nominal coverage.
-
-    Returns:
-        The factor from the whole error to half of an interval, √(Σ (t SE)²) over the whole error
-        with each error's own quantile; 0 without an error. Satterthwaite's degrees of freedom
-        cover .90 where two repeats have half of the variance.
-    """
-    whole = math.hypot(update, evaluation)
-    if not whole > 0:
-        return 0.0
-    halves = t_quantile(n - 1, confidence) * update, t_quantile(freedom, confidence) * evaluation
-    return math.hypot(*halves) / whole
-
-
-def mean_over_repeats(
-    values: Sequence[float], evaluation: float, freedom: float, confidence: float = 0.95
-) -> tuple[float, float, float, float]:
-    """A mean over repeats that are evaluated on the same prompts.
-
-    Args:
-        values: One per repeat.
-        evaluation: Error of their mean over prompts.
-        freedom: Its degrees of freedom.
-        confidence: Nominal coverage.
-
-    Returns:
-        The mean, its error, half of its interval (`t_of_two_errors`), and its error over repeats;
-        from one repeat no errors.
-    """
-    of, n = torch.tensor(values, dtype=torch.float64), len(values)
-    update = float(of.std()) / math.sqrt(n) if n > 1 else math.nan
-    se = math.hypot(update, evaluation)
-    half = t_of_two_errors(update, evaluation, n, freedom, confidence) * se
-    return float(of.mean()), se, half, update
 
 
 def noise_over_square(

@@ -134,6 +134,7 @@ def variance_study(
         for quantity, row in QUANTITIES.items():
             trust, own = of_change if row == CHANGES else base, j.influences[row]
             options = {"unit": f.unit, "confidence": confidence, **trust.options(m)}
+            options["order"] = trust.order if row == CHANGES else 1
             if not row:
                 options["warnings"] = (*trust.warnings, *too_few_for_modes(units.count))
             estimate = j.estimate(row, **options)

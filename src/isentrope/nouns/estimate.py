@@ -209,6 +209,7 @@ class Estimate:
         confidence: float = 0.95,
         degrees_of_freedom: float | None = None,
         trusted: bool = True,
+        strain: float = 0.0,
         warnings: tuple[str, ...] = (),
         **fields: Any,
     ) -> Estimate:
@@ -221,6 +222,8 @@ class Estimate:
             confidence: Nominal coverage of the interval.
             degrees_of_freedom: Of the standard error; None for n - 1.
             trusted: False omits the interval (NaN), because the error bar cannot be trusted.
+            strain: What 1/df has in addition, where a verdict that depends on the batch decides
+                whether there is an interval (`importance`).
             warnings: Sentences on what limits the number's use.
             **fields: unit and method, and ess and khat where importance weights were used.
 
@@ -228,6 +231,7 @@ class Estimate:
             The estimate with its interval.
         """
         df = n - 1 if degrees_of_freedom is None else degrees_of_freedom
+        df = df / (1 + strain * df)
         half, freedom = math.nan, df
         if se <= ROUNDING * abs(value):
             warnings, freedom = (*warnings, NO_SPREAD), None  # that of rounding has no meaning
@@ -254,8 +258,9 @@ class Estimate:
             influences: (P,) φ of the units, less their mean: SE² = P/(P−1) Σ φ².
             warnings: Sentences on what limits the number's use.
             at_most: Largest n, where the influences are of fewer independent units.
-            order: Of the derivative. The influences of the second contain squares of those of the
-                first, whose tail index is half as large: so are the degrees of freedom.
+            order: Of the derivative, or of what is left of a change. The influences of the second
+                contain squares of those of the first, whose tail index is half as large, those of
+                the third cubes: so are the degrees of freedom.
             **options: Of `from_standard_error`: unit, method, confidence, trusted, ...
 
         Returns:

@@ -35,7 +35,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.estimators.ratio import interval_of_ratio
+from isentrope.estimators.ratio import fieller, quantile_from
 from isentrope.estimators.tail import degrees_of_freedom_of_sums, tail_degrees_of_freedom
 from isentrope.nouns.estimate import Estimate, t_quantile
 from isentrope.nouns.vectors import read_numbers
@@ -128,9 +128,17 @@ class OnlineNoiseScale(SavedFields):
         rest = recent[:, 0] - s["num"] / s["den"] * recent[:, 1]
         df = max(tail_degrees_of_freedom(rest), degrees_of_freedom_of_sums(recent[:, 0]))
         t = t_quantile(min(df, effective - 1))
+        # from sums of squares the distance of |G|² is u² = f τ²/(f − 1 + τ²), τ in its errors
+        square = s["den"] ** 2 / s["dd"]
+        left = effective - square
+        distance = math.sqrt((effective - 1) * square / left) if left > 0 else math.inf
+        t = quantile_from(t, distance)
+        if math.isinf(t):
+            return math.nan, math.nan
         c = effective * t * t / (effective - 1 + t * t)
         spread = torch.tensor([[s["nn"], s["nd"]], [s["nd"], s["dd"]]], dtype=torch.float64)
-        return interval_of_ratio(s["num"], s["den"], spread, c**0.5, sign="any")
+        low, high = fieller(s["num"], s["den"], spread, c**0.5)
+        return (low, high) if low <= high < math.inf else (math.nan, math.nan)
 
     def latest(self) -> dict[str, float]:
         """The estimate as flat numbers for a log, NaN for none; empty before the third step."""

@@ -130,8 +130,8 @@ def read(step: int, before: ScoredBefore, after: Scores) -> ProbeReading:
         predicted=estimate(6),
         second_order=estimate(3, order=2) if curved else None,
         linear_fraction=share(3, "η/η*") if curved else None,
-        change=estimate(4, trust=trust),
-        residual=estimate(5, trust=of_residual),
+        change=estimate(4, trust=trust, order=trust.order),
+        residual=estimate(5, trust=of_residual, order=of_residual.order),
         trust=trust,
         price=_price(before, after, trust, share(7, NET_SHARE, sign="any")),
     )

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.estimators.ratio import mean_over_repeats, ratio_of_means
+from isentrope.estimators.repeats import mean_over_repeats, ratio_of_means
 from isentrope.estimators.tail import noise_over_repeats, rare_units
 from isentrope.nouns.estimate import freedom_of_units, t_quantile, within_bounds
 

@@ -36,7 +36,7 @@ from isentrope.attribution.gradients.groups import GradientGroups
 from isentrope.attribution.influence.contributions import Influence
 from isentrope.attribution.proxies.proxies import token_covariance
 from isentrope.attribution.ranks import WeightedRanks, lowest, tied
-from isentrope.estimators.ratio import interval_of_ratio
+from isentrope.estimators.ratio import interval_of_ratio, too_near_zero
 from isentrope.nouns.estimate import NET_SHARE, Estimate, freedom_of_groups, t_quantile
 from isentrope.nouns.saved import Absent
 
@@ -45,8 +45,6 @@ HIGH_ENTROPY = 0.2
 
 BY_GROUP = "sequences_by_group"
 """The key of classes that are groups of prompts."""
-
-_NO_SHARE = "The whole is not distinguishable from zero: a share of it has no interval."
 
 CRITERION_SHARES = (0.0002, 0.02, 0.2)
 """Shares of the tokens that the criterion is asked for."""
@@ -273,8 +271,11 @@ class _Sums:
             return change, share
         t = t_quantile(freedom_of_groups(groups.deviations(rest)), self._confidence)
         both = groups.deviations(torch.stack((part, whole), 1))  # (G, 2)
-        low, high = interval_of_ratio(a, b, G / (G - 1) * both.T @ both, t, sign="any")
-        warnings = change.warnings if math.isfinite(low) else (*change.warnings, _NO_SHARE)
+        covariance = G / (G - 1) * both.T @ both
+        low, high = interval_of_ratio(a, b, covariance, t, sign="any")
+        warnings = change.warnings
+        if math.isnan(low):
+            warnings = (*warnings, too_near_zero("The whole", a, b, covariance, t))
         return change, replace(share, ci_low=low + 0.0, ci_high=high + 0.0, warnings=warnings)
 
 
