@@ -26,9 +26,6 @@ HIGH_ENTROPY = "high entropy"
 HIGH = 0.8
 """Quantile of H above which an entropy is high; the fifth above is that of arXiv 2506.01939."""
 
-NEAR = 0.05
-"""How far from that quantile tokens stand for those at the threshold."""
-
 WINDOW = 64
 """Tokens before a position that a pattern sees. Where there are more, "…" stands for them."""
 
@@ -60,20 +57,6 @@ def position_classes(
         each = {"solved prompt": solved > 0.5, "unsolved prompt": solved <= 0.5}  # NaN is neither
         classes |= {name: rows[:, None] for name, rows in each.items()}
     return {name: where & mask for name, where in classes.items()}
-
-
-def near_threshold(entropies: Tensor, mask: Tensor) -> Tensor:
-    """The tokens at the threshold of a high entropy.
-
-    Args:
-        entropies: (n, t) H at θ, nats.
-        mask: (n, t) bool, where there is a token.
-
-    Returns:
-        (n, t) bool, of tokens within `NEAR` of the quantile.
-    """
-    low, high = (entropies[mask].quantile(HIGH + side) for side in (-NEAR, NEAR))
-    return (entropies >= low) & (entropies <= high) & mask
 
 
 def solved_prompts(rewards: Tensor | None, prompt_index: Tensor) -> Tensor | None:

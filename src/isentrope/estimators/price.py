@@ -10,13 +10,10 @@ c bring by what happened to their probabilities.
 
     −δJ/δF is the reward for a nat.
 
-The threshold of "high entropy" is a quantile of E's own tokens and moves with the weights ω. A sum
-over a class is linear in the class, so its derivative by the threshold is that of the tokens near
-it: with g the sum over the tokens within `NEAR` of the quantile, over their number,
-
-    F_c(ω) − g (N_c(ω)/N(ω) − (1 − HIGH)) N(ω)
-
-has the influences, and for F_c itself g is the threshold (the expectation beyond a quantile).
+The threshold of "high entropy" is a quantile of E's own tokens: the class is the one of this batch,
+and errors hold it fixed. That of F_c is then several times too large, since a fifth of the tokens is
+above by construction; those of what the class spends hold from `LEAST_FOR_QUANTILE` prompts on, and
+below it has no interval.
 
 All numbers have one jackknife over prompts, so shares and the reward for a nat have the interval of
 a ratio (Fieller).
@@ -24,9 +21,8 @@ a ratio (Fieller).
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +30,7 @@ from torch import Tensor
 
 from isentrope.estimators.functional import Units, along, infinitesimal_jackknife
 from isentrope.estimators.importance import Trust
-from isentrope.estimators.positions import HIGH, HIGH_ENTROPY, near_threshold
+from isentrope.estimators.positions import HIGH_ENTROPY
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import REWARD, RewardMean
 from isentrope.estimators.sample import ScoredBatch
@@ -175,11 +171,15 @@ def price_of_step(
         masks[name] = mask & masks[""]
     unit, method, base = sample.functional.unit, sample.functional.method, sample.trust
     reward = None if rewards is None else RewardMean.of(sample, rewards)
-    parts_of = partial(
-        price_statistics, sample=sample, eta=eta, reward=reward, after=after and after[0]
+    result = infinitesimal_jackknife(
+        lambda omega: torch.cat(
+            [
+                price_statistics(omega, mask, sample, eta, reward, after and after[0])
+                for mask in masks.values()
+            ]
+        ),
+        sample.prompt_index,
     )
-    statistics = partial(_of_classes, masks=masks, parts_of=parts_of, sample=sample)
-    result = infinitesimal_jackknife(statistics, sample.prompt_index)
     moved = base if after is None else after[1].or_worse(base)
     withheld = "" if reward is None else reward.withheld
     of_reward = base.without_interval(withheld)
@@ -222,40 +222,6 @@ def price_of_step(
     if after and reward:
         change = result.estimate(5, unit=REWARD, **options(5, ""))
     return Price(parts.pop(""), parts, change)
-
-
-def _of_classes(
-    omega: Tensor,
-    masks: Mapping[str, Tensor],
-    parts_of: Callable[[Tensor, Tensor], Tensor],
-    sample: ScoredBatch,
-) -> Tensor:
-    """`price_statistics` of every class, one after another."""
-    rows: list[Tensor] = []
-    for name, mask in masks.items():
-        if name == HIGH_ENTROPY and bool(mask.any()):
-            rows.append(_with_threshold(parts_of, omega, mask, sample))
-        else:
-            rows.append(parts_of(omega, mask))
-    return torch.cat(rows)
-
-
-def _with_threshold(
-    parts_of: Callable[[Tensor, Tensor], Tensor], omega: Tensor, mask: Tensor, sample: ScoredBatch
-) -> Tensor:
-    """`price_statistics` of the tokens above a quantile, with the influence of its estimation."""
-    near = near_threshold(sample.entropies, sample.series[0].mask)
-    tokens = sample.functional.tokens
-
-    def number(omega: Tensor, where: Tensor) -> Tensor:
-        return sample.functional(omega, sample.log_ratios, tokens * where)
-
-    still = omega.detach()
-    slope = parts_of(still, near).detach() / number(still, near).detach()
-    every = torch.ones_like(mask)
-    beyond = number(omega, mask) - (1 - HIGH) * number(omega, every)
-    moves = beyond - number(still, mask) + (1 - HIGH) * number(still, every)  # 0 at the batch's own
-    return parts_of(omega, mask) - slope * moves
 
 
 def price_statistics(
