@@ -15,6 +15,8 @@ ROOMS = ("planning", "config", "results", "runs", "verbs", "reports", "cli")
 """Packages that know verbs; below them the words are columns, controls and functions."""
 
 OTHER_MEANINGS = {
+    "config/contract.py": {"influence"},
+    "config/io.py": {"measure"},  # the kind of a configuration
     "reports/panels/curves.py": {"noise"},  # of a training run
     "reports/read_run.py": {"influence"},
     "runs/study_table.py": {"influence"},

@@ -11,9 +11,8 @@ c bring by what happened to their probabilities.
     −δJ/δF is the reward for a nat.
 
 The threshold of "high entropy" is a quantile of E's own tokens: the class is the one of this batch,
-and errors hold it fixed. That of F_c is then several times too large, since a fifth of the tokens is
-above by construction; those of what the class spends hold from `LEAST_FOR_QUANTILE` prompts on, and
-below it has no interval.
+and errors hold it fixed. That of F_c is then several times too large, since a fifth of the tokens
+is above by construction. The class has intervals from `LEAST_FOR_QUANTILE` prompts on.
 
 All numbers have one jackknife over prompts, so shares and the reward for a nat have the interval of
 a ratio (Fieller).
@@ -163,12 +162,7 @@ def price_of_step(
         raise ValueError(
             "A price needs the derivative along the step, by the method 'prefix' or 'sequence'."
         )
-    masks = {"": sample.series[0].mask}  # all positions, then those of each class
-    for name, mask in classes.items():
-        if mask.shape != masks[""].shape:
-            shapes = tuple(mask.shape), tuple(masks[""].shape)
-            raise ValueError(f"The class {name!r} has shape {shapes[0]}, E's tokens {shapes[1]}.")
-        masks[name] = mask & masks[""]
+    masks = _masks(sample.series[0].mask, classes)
     unit, method, base = sample.functional.unit, sample.functional.method, sample.trust
     reward = None if rewards is None else RewardMean.of(sample, rewards)
     result = infinitesimal_jackknife(
@@ -222,6 +216,17 @@ def price_of_step(
     if after and reward:
         change = result.estimate(5, unit=REWARD, **options(5, ""))
     return Price(parts.pop(""), parts, change)
+
+
+def _masks(tokens: Tensor, classes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All positions under the name "", then those of each class."""
+    masks = {"": tokens}
+    for name, mask in classes.items():
+        if mask.shape != tokens.shape:
+            shapes = tuple(mask.shape), tuple(tokens.shape)
+            raise ValueError(f"The class {name!r} has shape {shapes[0]}, E's tokens {shapes[1]}.")
+        masks[name] = mask & tokens
+    return masks
 
 
 def price_statistics(

@@ -2,6 +2,9 @@
 
 import re
 import runpy
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,8 @@ def load_file_name(text: str, kind: str) -> Any:
     if not file.is_file():
         raise FileNotFoundError(f"There is no file {file} ({kind} {text}).")
     try:
-        defined = _definitions(file.resolve(), file.stat().st_mtime_ns, kind)
+        with importing_from(file.parent):
+            defined = _definitions(file.resolve(), file.stat().st_mtime_ns, kind)
     except Exception as error:  # any error of the user's file
         raise ValueError(f"{file} does not run: {type(error).__name__}: {error}") from error
     if match["name"] not in defined:
@@ -43,3 +47,24 @@ def load_file_name(text: str, kind: str) -> Any:
 def _definitions(file: Path, modified: int, kind: str) -> dict[str, Any]:
     """What a file defines; `modified` is when it was written, in ns."""
     return runpy.run_path(str(file), run_name=f"isentrope_{kind}_{file.stem}")
+
+
+@contextmanager
+def importing_from(folder: Path | None) -> Generator[None]:
+    """Run a block in which modules beside a file can be imported, as in a script.
+
+    Args:
+        folder: Of the file; None: no folder is added.
+
+    Yields:
+        Nothing.
+    """
+    if folder is None:
+        yield
+        return
+    path = str(folder.resolve())
+    sys.path.insert(0, path)
+    try:
+        yield
+    finally:
+        sys.path.remove(path)

@@ -12,7 +12,6 @@ of the user's own.
 
 import inspect
 import re
-import runpy
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
@@ -23,8 +22,9 @@ from isentrope.sampling.tasks.addition import Addition, ChatAddition
 from isentrope.sampling.tasks.custom import PromptFile
 from isentrope.sampling.tasks.gsm8k import GSM8K
 from isentrope.sampling.tasks.rewarded import RewardedPrompts
-from isentrope.sampling.tasks.rewards import RewardCall, importing_from
+from isentrope.sampling.tasks.rewards import RewardCall
 from isentrope.sampling.tasks.task import Task
+from isentrope.system.python_file import load_file_name
 
 TASKS: dict[str, Callable[..., Task]] = {
     "gsm8k": GSM8K,
@@ -143,14 +143,4 @@ def _of_file(text: str) -> Any:
                 f"{text} cannot be imported ({type(error).__name__}: {error}): install its "
                 "package, or name a file as file.py:name."
             ) from error
-    file = Path(match["file"]).expanduser()
-    if not file.is_file():
-        raise FileNotFoundError(f"There is no file {file} (task {text}).")
-    try:
-        with importing_from(file.parent):
-            defined = runpy.run_path(str(file), run_name=f"isentrope_task_{file.stem}")
-    except Exception as error:  # any error of the user's file
-        raise ValueError(f"{file} does not run: {type(error).__name__}: {error}") from error
-    if name not in defined:
-        raise ValueError(f"{file} defines no {name!r} (task {text}).")
-    return defined[name]
+    return load_file_name(text, "task")

@@ -21,15 +21,15 @@ response i; None says that one does not.
 import asyncio
 import inspect
 import math
-import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from isentrope.system.python_file import importing_from
 
 RESPONSES = ("response_text", "response", "text", "completion", "completion_text", "output")
 REFERENCES = ("reference", "answer", "solution", "ground_truth", "target", "label", "expected")
@@ -266,21 +266,3 @@ def _awaited(value: Any) -> Any:
 
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, result()).result()
-
-
-@contextmanager
-def importing_from(folder: Path | None) -> Generator[None]:
-    """Run a block in which modules beside a file can be imported, as in a script.
-
-    Args:
-        folder: Of the file; None: no folder is added.
-    """
-    if folder is None:
-        yield
-        return
-    path = str(folder.resolve())
-    sys.path.insert(0, path)
-    try:
-        yield
-    finally:
-        sys.path.remove(path)
