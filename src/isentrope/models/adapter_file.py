@@ -1,4 +1,4 @@
-"""The file of an adapter, held against its settings before PEFT reads either."""
+"""The file of an adapter, compared with its settings before PEFT reads either."""
 
 from pathlib import Path
 

@@ -136,7 +136,7 @@ def way_out(folder: Path) -> str:
     """What to do with a folder that no conversion helps.
 
     Args:
-        folder: A folder that is no checkpoint in the layout of Hugging Face.
+        folder: A folder that is not a checkpoint in the layout of Hugging Face.
 
     Returns:
         A sentence; empty where nothing is known of it.

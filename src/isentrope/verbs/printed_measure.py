@@ -80,17 +80,22 @@ def _rows(result: MeasureResult) -> Iterator[dict[str, str]]:
 
 WITHHELD = "δH₁ and δH₂ are not given"
 """How a sentence on missing derivatives begins."""
+OTHER_GROUPS = "THE PARAM GROUPS ARE NOT THOSE OF TRAINING"
+"""How a sentence on param groups that another file contradicts begins."""
+FEWER_STEPS = "The optimizer has counted"
+"""How a sentence on steps that a state lacks begins."""
 
 
-def _of_derivatives(result: MeasureResult) -> list[str]:
-    """Why columns of the table are empty, which is said first."""
-    return [sentence for sentence in result.warnings if sentence.startswith(WITHHELD)]
+def _said_first(result: MeasureResult) -> list[str]:
+    """Why columns of the table are empty, and what makes the step another one."""
+    beginnings = (WITHHELD, OTHER_GROUPS, FEWER_STEPS)
+    return [sentence for sentence in result.warnings if sentence.startswith(beginnings)]
 
 
 def summary_lines(result: MeasureResult) -> Iterator[str]:
     """What goes with a table: entropy, linear range, orders, reward, price, checks, warnings."""
     yield f"{result.policy.name}:"
-    for sentence in _of_derivatives(result):
+    for sentence in _said_first(result):
         yield f"  note         {sentence}"
     for group in result.step.param_groups:
         yield f"  param group  {describe_group(group)}"
@@ -134,7 +139,7 @@ def summary_lines(result: MeasureResult) -> Iterator[str]:
     floor = number(checks.rounding_floor.log_weight)
     yield f"  checks       {'; '.join(words)}; rounding {floor} nats per sequence"
     for sentence in result.warnings:
-        if sentence not in (*_of_rows(result), *_of_derivatives(result)):
+        if sentence not in (*_of_rows(result), *_said_first(result)):
             yield f"  note         {sentence}"
 
 

@@ -25,6 +25,7 @@ from isentrope.update.optimizer_rules import SHORT_MOMENTS, short_types
 from isentrope.update.optimizer_state import OptimizerState
 from isentrope.update.rounding import MAX_ROUNDING, RoundedStep, rounded_step
 from isentrope.update.step import Step, optimizer_step
+from isentrope.verbs.printed_measure import FEWER_STEPS, OTHER_GROUPS
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def real_step(optimizer: OptimizerOf, U: Rollouts, step: Step) -> RealStep:
     record, difference = disagreement(state, optimizer.subject.path)
     if difference:
         notes.append(
-            f"THE PARAM GROUPS ARE NOT THOSE OF TRAINING ({record}): {difference}. The step is "
+            f"{OTHER_GROUPS} ({record}): {difference}. The step is "
             "another one than training would take; run isentrope check."
         )
     notes += _note_missing_steps(state, optimizer.subject.path)
@@ -190,7 +191,7 @@ def _note_missing_steps(state: OptimizerState, checkpoint: Path) -> list[str]:
     if here is None or not counts or scaled or taken >= here:
         return []
     return [
-        f"The optimizer has counted {taken:g} steps, and {checkpoint.name} is of step {here}: it "
+        f"{FEWER_STEPS} {taken:g} steps, and {checkpoint.name} is of step {here}: it "
         "began anew in training, or steps were left out. The step that is measured is the one from "
         "its state."
     ]
