@@ -83,3 +83,12 @@ def test_two_lines_read_every_step_and_change_none(tmp_path, bf16, adapted, accu
     assert all(torch.equal(p, weights[n]) for n, p in following.trained(probed).items())
     for sample in probe.samples:  # drawn and scored in one precision
         torch.testing.assert_close(sample.sampler_logprobs, sample.series[0].logprobs)
+
+
+def test_an_adapter_of_parameters_is_named_and_the_run_goes_on(tmp_path, caplog):
+    experts = ["mlp.down_proj.weight"]
+    lora = LoraConfig(r=2, target_modules=[], target_parameters=experts)
+    made = trained(tmp_path, False, lora, 1, ise.EntropyProbe(following.PROMPTS, every=1, size=4))
+    assert made.state.global_step == 2
+    assert "off from step 1 on; training continues. Cause: The adapter changes" in caplog.text
+    assert f"target_parameters={experts}" in caplog.text
