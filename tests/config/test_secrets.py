@@ -28,6 +28,11 @@ VALUES = [
     "git+https://x:" + VALUE + "@host",
     "-----BEGIN RSA PRIVATE KEY-----",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0abc.sig",
+    "http://host/data?user=me&api_key=a1b2c3d4",
+    "http://host/data?access-token=a1b2c3d4#top",
+    "lr=1e-3,hub_token=a1b2c3d4",
+    "token=a1b2c3d4",
+    "password: letmein2",
 ]
 HARMLESS = {
     "eos_token": "<eos>",
@@ -71,6 +76,26 @@ def test_a_value_is_recognised_wherever_it_is(value):
     assert list(secrets_in({"a": [{"b": f"x {value}"}]})) == ["a[0].b"]
     assert list(secrets_in({"a": {value: 1}}))
     assert value not in without_secrets(f"got {value!r}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_tokens=512,pad_token=<pad>,betas=(0.9, 0.99)",
+        "eos_token=</s>|stop_token=####",
+        "http://host/data?key=problem&num_tokens=4&tokenizer=qwen2",
+        "Remember the password: it is the sum of all the numbers that you see.",
+    ],
+)
+def test_a_pair_that_is_no_secret_is_kept(text):
+    assert list(secrets_in({"a": text})) == []
+
+
+@pytest.mark.parametrize("text", ["a", "a=", 'a"', " ", ":", "a:"])
+def test_a_long_text_is_looked_through_once(text):
+    long = text * 200_000  # seconds where the time grows with the square of the length
+    assert list(secrets_in({"a": long})) == []
+    without_secrets(long)
 
 
 def test_tokens_of_a_tokenizer_are_no_secrets():

@@ -37,7 +37,7 @@ def test_a_run_whose_checkpoints_do_not_fit_is_refused(tmp_path, monkeypatch, ve
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     asked = {"model": {"path": "toy", "lora_rank": 0}, "data": {"dataset_name": "addition"}}
     asked["output"] = {"directory": str(tmp_path / "run")}
-    with pytest.raises(FileError, match=r"saved takes about .* MB, and 0.0 MB are free in .*run: "):
+    with pytest.raises(FileError, match=r"saved takes about .* MB, and 1.0 kB are free in .*run: "):
         verb(load_config(asked, root=root))
     assert not (tmp_path / "run").exists()
 

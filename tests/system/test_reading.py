@@ -247,3 +247,9 @@ def test_only_one_module_parses_files():
 def test_an_error_survives_a_process_boundary():
     error = pickle.loads(pickle.dumps(FileError("f is cut.")))
     assert str(error) == "f is cut."
+
+
+def test_a_full_disk_under_a_figure_is_not_the_figures_fault():
+    assert "cannot be drawn (x)" in reading.figure_left_out(ValueError("x"))
+    with pytest.raises(OSError, match="No space left"):
+        reading.figure_left_out(OSError(28, "No space left on device"))

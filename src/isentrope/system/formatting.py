@@ -123,6 +123,8 @@ def listed(words: Sequence[str]) -> str:
 
 def gigabytes(size: float) -> str:
     """A size in bytes, in words."""
+    if size < 1e5:
+        return f"{size / 1e3:.1f} kB"
     return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.errors import FileError
 from isentrope.system.files import MARKER
+from isentrope.system.formatting import gigabytes
 
 
 def require_apart(out: str | Path, inputs: Iterable[str | Path] = ()) -> None:
@@ -69,7 +70,13 @@ def require_writable(folder: str | Path, key: str) -> None:
         )
 
 
-def require_disk(folder: Path, model: Any, saved: Iterable[int], cure: str) -> None:
+_STEP_LINES = 10_000
+"""Bytes that the log of a step takes in a checkpoint, with the probe on."""
+
+
+def require_disk(
+    folder: Path, model: Any, saved: Iterable[int], cure: str, tokenizer: int = 0
+) -> None:
     """Refuse work whose checkpoints do not fit on the disk.
 
     Args:
@@ -77,6 +84,7 @@ def require_disk(folder: Path, model: Any, saved: Iterable[int], cure: str) -> N
         model: Its trained parameters are saved.
         saved: The steps of the checkpoints; step 0 has no moments.
         cure: What to do, the end of a sentence.
+        tokenizer: Bytes of the tokenizer's files, which are in every checkpoint.
 
     Raises:
         FileError: Naming both sizes.
@@ -84,12 +92,14 @@ def require_disk(folder: Path, model: Any, saved: Iterable[int], cure: str) -> N
     trained = [p for p in model.parameters() if p.requires_grad]
     weights = sum(p.numel() * p.element_size() for p in trained)
     moments = sum(p.numel() * _MOMENTS for p in trained)
-    needed = sum(weights + (moments if step else 0) for step in saved)
+    steps = list(saved)
+    sizes = (weights + tokenizer + (moments if step else 0) for step in steps)
+    needed = sum(sizes) + _STEP_LINES * max(steps, default=0)
     free = shutil.disk_usage(_nearest(folder)).free
     if needed > free:
         raise FileError(
-            f"What is to be saved takes about {needed / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are "
-            f"free in {folder}: {cure}.",
+            f"What is to be saved takes about {gigabytes(needed)}, and {gigabytes(free)} are free "
+            f"in {folder}: {cure}.",
         )
 
 

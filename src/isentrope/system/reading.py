@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isentrope.system.errors import FileError, IsentropeError
-from isentrope.system.failures import ENDINGS
+from isentrope.system.failures import ENDINGS, os_error_number
 from isentrope.system.file_contents import TableSchema
 from isentrope.system.files import require_regular
 from isentrope.system.manifest import verify_file
@@ -73,7 +73,19 @@ def reading(path: str | Path, cure: str = CURE) -> Iterator[Path]:
 
 
 def figure_left_out(error: BaseException) -> str:
-    """What stands in the place of a figure that cannot be drawn."""
+    """What stands in the place of a figure that cannot be drawn.
+
+    Args:
+        error: What matplotlib, or the writing of its file, raised.
+
+    Returns:
+        A sentence.
+
+    Raises:
+        BaseException: The error itself, where it is of the disk: that is not the figure's.
+    """
+    if os_error_number(error) is not None:
+        raise error
     return f"The figure is left out: its numbers cannot be drawn ({reason(error)})."
 
 

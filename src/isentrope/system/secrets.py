@@ -33,7 +33,15 @@ _VALUE = re.compile(
     r"|(?i:\b(?:bearer\s+(?=\S*\d)[\w.~+/=-]{12,}|basic\s+(?=\S*\d)[\w+/=]{12,}(?![\w.-])))"
     r"|\w://[^/\s:@]*:[^/\s@]+@"
 )
-_PAIR = re.compile(r"([\w.-]+)(['\"]?\s*[:=]\s*)(\S.*)")
+_ASSIGNED = re.compile(
+    r"(?<![\w.-])(?P<key>[A-Za-z][\w.-]*+)['\"]?+\s*+(?P<sign>[:=])\s*+['\"]?"
+    r"(?P<value>[^\s&,;?'\"]+)"
+)
+"""A pair in a text; of several in a query string each is one."""
+_CONSTANT = re.compile(r"(?i:null|none|true|false|[-+.\de]+[\]}]*)")
+_SHORT = 4
+"""Words of a text in which "key: value" is a setting, and not a sentence."""
+_PAIR = re.compile(r"(?<![\w.-])([\w.-]++)(['\"]?\s*[:=]\s*)(\S.*)")
 
 
 def secrets_in(content: Any, prefix: str = "") -> Iterator[str]:
@@ -41,7 +49,7 @@ def secrets_in(content: Any, prefix: str = "") -> Iterator[str]:
     if isinstance(content, Mapping):
         for key, value in content.items():
             name = f"{prefix}.{key}" if prefix else str(key)
-            if _VALUE.search(str(key)):
+            if _holds_secret(str(key)):
                 yield f"{prefix or 'the configuration'} (a key of it)"
             elif _is_secret(str(key), value):
                 yield name
@@ -50,8 +58,20 @@ def secrets_in(content: Any, prefix: str = "") -> Iterator[str]:
     elif isinstance(content, (list, tuple)):
         for i, value in enumerate(content):
             yield from secrets_in(value, f"{prefix}[{i}]")
-    elif isinstance(content, str) and _VALUE.search(content):
+    elif isinstance(content, str) and _holds_secret(content):
         yield prefix
+
+
+def _holds_secret(text: str) -> bool:
+    """Whether a text holds a secret, or assigns one: key=value, or a short key: value."""
+    if _VALUE.search(text):
+        return True
+    short = len(text.split()) <= _SHORT
+    return any(
+        _is_assigned_secret(pair)
+        for pair in _ASSIGNED.finditer(text)
+        if short or pair["sign"] == "="
+    )
 
 
 def without_secrets(text: str) -> str:
@@ -60,7 +80,16 @@ def without_secrets(text: str) -> str:
     def hidden(pair: re.Match[str]) -> str:
         return f"{pair[1]}{pair[2]}…" if _is_secret(pair[1].split(".")[-1], pair[3]) else pair[0]
 
-    return _VALUE.sub("…", _PAIR.sub(hidden, text))
+    def hidden_value(pair: re.Match[str]) -> str:
+        return f"{pair['key']}{pair['sign']}…" if _is_assigned_secret(pair) else pair[0]
+
+    return _VALUE.sub("…", _PAIR.sub(hidden, _ASSIGNED.sub(hidden_value, text)))
+
+
+def _is_assigned_secret(pair: re.Match[str]) -> bool:
+    """Whether a pair in a text is a secret; a number or a constant is none."""
+    plain = _CONSTANT.fullmatch(pair["value"]) is not None
+    return not plain and _is_secret(pair["key"].split(".")[-1], pair["value"])
 
 
 def _is_secret(key: str, value: Any) -> bool:

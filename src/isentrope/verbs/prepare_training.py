@@ -132,7 +132,10 @@ def begin_training(
     model, tokenizer = load_trainable(**where.model_dump(exclude={"shard_base"}), seed=seed)
     if not (where.shard_base or shards_weights(config.trainer)):
         require_room_to_train(model, training_device(config.trainer))
-    require_disk(files.folder, model, saved, cure)
+    tokenizer_size = 0
+    if getattr(tokenizer, "is_fast", False):
+        tokenizer_size = len(tokenizer.backend_tokenizer.to_str().encode())
+    require_disk(files.folder, model, saved, cure, tokenizer_size)
     return model, tokenizer
 
 
