@@ -16,7 +16,7 @@ SOURCES = ROOT / "src" / "isentrope"
 TREES = house.sources(SOURCES)
 TESTS = house.sources(ROOT / "tests")
 
-FUNCTIONS = 1105
+FUNCTIONS = 1115
 """Functions that `measure` enters; 800 are aimed at."""
 FILES = 122
 """Files that they are in; 90 are aimed at."""
