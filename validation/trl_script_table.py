@@ -68,6 +68,7 @@ class Script:
         noted: A word of the warning of a v that is not the step within the tolerance.
         probe: A word of the sentence that refuses the probe; empty where it has to read.
         tolerance: Largest relative error of v.
+        unseen: Whether no file of a checkpoint shows that v is another step.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Script:
     noted: str = ""
     probe: str = ""
     tolerance: float = 1e-4
+    unseen: bool = False
 
 
 def lora(**options: Any) -> peft.LoraConfig:
@@ -120,6 +122,7 @@ SCRIPTS = [
     Script(
         "accumulation 2, cosine, warm-up, decay .1",
         {**ACCUMULATION, "lr_scheduler_type": "cosine", "warmup_steps": 1, "weight_decay": 0.1},
+        probe="learning rate is 0",  # of the first step, which moves nothing
     ),
     Script("accumulation 2, bnpo", {**ACCUMULATION, "loss_type": "bnpo"}),
     Script("accumulation 2, sapo, no clipping", {"loss_type": "sapo", "max_grad_norm": 0.0}),
@@ -147,16 +150,17 @@ SCRIPTS = [
     Script(
         "AdamW with a step of its own",
         optimizer=lambda p: CautiousAdamW(p, lr=1e-3),
-        noted="own",
+        unseen=True,
         probe="CautiousAdamW",
     ),
     Script("LoRA, gradient checkpointing", {"gradient_checkpointing": True}, lora()),
     Script("LoRA on q and v, PEFT's defaults", adapter=peft.LoraConfig(task_type="CAUSAL_LM")),
     Script("rsLoRA", adapter=lora(use_rslora=True)),
-    Script("DoRA", adapter=lora(use_dora=True)),
+    Script("DoRA", adapter=lora(use_dora=True), probe="are wrong"),
     Script(
         "rsLoRA, DoRA, modules_to_save",
         adapter=lora(use_rslora=True, use_dora=True, modules_to_save=["lm_head"]),
+        probe="are wrong",
     ),
     Script("lora_dropout .05", adapter=lora(lora_dropout=0.05), refused="dropout"),
     Script("trainable_token_indices", adapter=lora(trainable_token_indices=[3, 4])),
@@ -167,12 +171,15 @@ SCRIPTS = [
         probe="adapter",
     ),
     Script("MiSS", adapter=peft.MissConfig(**ALL, r=4)),
-    Script("RandLoRA", adapter=peft.RandLoraConfig(**ATTENTION, r=4)),
-    Script("VeRA", adapter=peft.VeraConfig(**ATTENTION, r=4)),
+    Script("RandLoRA", adapter=peft.RandLoraConfig(**ATTENTION, r=4), probe="probe is off"),
+    Script("VeRA", adapter=peft.VeraConfig(**ATTENTION, r=4), probe="Linear.forward"),
     Script("OFT", adapter=peft.OFTConfig(**ATTENTION, oft_block_size=4)),
     Script("BOFT", adapter=peft.BOFTConfig(**ATTENTION, boft_block_size=4)),
     Script(
-        "SHiRA", adapter=peft.ShiraConfig(**ATTENTION, r=2), refused="SHiRA", probe="TensorWrapper"
+        "SHiRA",
+        adapter=peft.ShiraConfig(**ATTENTION, r=2),
+        refused="shira_indices",
+        probe="probe is off",
     ),
     Script(
         "IA3",
@@ -210,7 +217,7 @@ SCRIPTS = [
         adapter=peft.LoraConfig(**ATTENTION, r=4),
         model="gemma3",
     ),
-    Script("lower layer frozen", prepare=freeze_lower_layer, refused="frozen"),
+    Script("lower layer frozen", prepare=freeze_lower_layer, refused="froze"),
     Script(
         "two rewards with weights and None",
         {"reward_weights": [1.0, 0.5]},

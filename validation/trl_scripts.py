@@ -24,6 +24,7 @@ import argparse
 import logging
 import math
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
@@ -79,6 +80,8 @@ class Outcome:
             step = "refused" if expected else "WRONG refusal"
         elif self.error <= script.tolerance:
             step = "WRONG: not refused" if script.refused else "right"
+        elif script.unseen:
+            step = "no file shows it"
         else:
             said = bool(script.noted) and any(script.noted in line for line in self.warnings)
             step = "noted" if said else "WRONG"
@@ -89,7 +92,7 @@ class Outcome:
         if min(self.readings) == STEPS:
             return f"{step}; WRONG: the probe reads" if script.probe else step
         expected = bool(script.probe) and script.probe in self.probe
-        return f"{step}; the probe is refused" if expected else f"{step}; WRONG: the probe is off"
+        return f"{step}; the probe says why not" if expected else f"{step}; WRONG: the probe is off"
 
 
 def save_model(name: str, folder: Path) -> Path:
@@ -250,24 +253,36 @@ def run_script(script: Script, folder: Path) -> Outcome:
     return Outcome(script, error, sentence, warnings, (readings, defaults), words or more, equal)
 
 
-def run(scripts: Iterable[Script]) -> list[Outcome]:
-    """Run scripts one after another, each in a folder of its own.
+def run_by_name(name: str) -> dict[str, Any]:
+    """An outcome without its script, whose functions do not go from process to process."""
+    (script,) = (script for script in SCRIPTS if script.name == name)
+    logging.getLogger("isentrope").propagate = False
+    disable_progress_bar()
+    disable_progress_bars()
+    with TemporaryDirectory() as folder:
+        outcome = run_script(script, Path(folder))
+    print(table_row(outcome), flush=True)
+    return {key: value for key, value in vars(outcome).items() if key != "script"}
+
+
+def run(scripts: Iterable[Script], processes: int = 1) -> list[Outcome]:
+    """Run scripts, each in a folder of its own.
 
     Args:
-        scripts: What to run.
+        scripts: What to run, of `SCRIPTS`.
+        processes: How many at a time.
 
     Returns:
         An outcome per script.
     """
-    logging.getLogger("isentrope").propagate = False
-    disable_progress_bar()
-    disable_progress_bars()
-    outcomes = []
-    for script in scripts:
-        with TemporaryDirectory() as folder:
-            outcomes.append(run_script(script, Path(folder)))
-        print(table_row(outcomes[-1]), flush=True)
-    return outcomes
+    chosen = list(scripts)
+    names = [script.name for script in chosen]
+    if processes == 1:
+        results = [run_by_name(name) for name in names]
+    else:
+        with ProcessPoolExecutor(processes) as pool:
+            results = list(pool.map(run_by_name, names))
+    return [Outcome(script, **result) for script, result in zip(chosen, results, strict=True)]
 
 
 def table_row(outcome: Outcome) -> str:
@@ -314,9 +329,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/results/trl_scripts.md"))
     parser.add_argument("--only", default="", help="scripts whose name has one of these in it")
+    parser.add_argument("--processes", type=int, default=2, help="scripts at a time")
     arguments = parser.parse_args()
-    wanted = arguments.only.split(",")
-    outcomes = run(s for s in SCRIPTS if any(w in s.name for w in wanted))
+    names = arguments.only.split(",")
+    chosen = [script for script in SCRIPTS if any(name in script.name for name in names)]
+    outcomes = run(chosen, arguments.processes)
     if not arguments.only:
         arguments.out.write_text(page(outcomes), encoding="utf-8")
     raise SystemExit(any("WRONG" in outcome.verdict for outcome in outcomes))
