@@ -122,3 +122,16 @@ def test_a_run_whose_only_result_is_damaged_names_its_file(tmp_path):
     (made / "results.json").write_text("{")
     with pytest.raises(ValueError, match=r"nothing that can be reported: .*step_8/results\.json"):
         read_run(tmp_path)
+
+
+def test_a_page_may_go_elsewhere_and_leaves_the_run_as_it_was(tmp_path):
+    run = tmp_path / "run"
+    write(run, "measure", "step_8", measure("step_8"))
+    before = sorted(path for path in run.rglob("*"))
+    report = write_report(run, out=tmp_path / "pages")
+    assert report.page == tmp_path / "pages" / "report.html"
+    assert report.page.is_file()
+    assert sorted(path for path in run.rglob("*")) == before
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file, not a directory: choose another --out"):
+        write_report(run, out=tmp_path / "file")

@@ -129,6 +129,7 @@ REPORTED = (
         "--evaluation",
         "FOLDER",
     ),
+    _option("out", Text, "Where the page goes; the run folder.", metavar="FOLDER"),
     NO_VERIFY,
 )
 DEMONSTRATED = (

@@ -137,7 +137,8 @@ def _measured(estimate: Estimate | None) -> str:
     return f"{estimate.value:.3g}±{error}"
 
 
-ROUGH = "Times are right within a factor of about two; memory is of the longest responses."
+ROUGH = "Memory is of the longest responses."
+ROUGH_TIMES = "Times are right within a factor of about two; memory is of the longest responses."
 
 
 def print_plans(out: Results, err: Console, plans: Sequence[Plan], *, as_json: bool) -> None:
@@ -156,7 +157,8 @@ def print_plans(out: Results, err: Console, plans: Sequence[Plan], *, as_json: b
         out.conclude(json.dumps([_document(plan) for plan in plans], indent=1))
     else:
         show(out, _printed(plans))
-        out.conclude(ROUGH)
+        timed = any(plan.seconds is not None for plan in plans)
+        out.conclude(ROUGH_TIMES if timed else ROUGH)
     large = [plan for plan in plans if not plan.fits]
     for plan in large:
         say(

@@ -17,6 +17,7 @@ from isentrope.reports.verdict import verdict
 from isentrope.results.results import AuditResult, KernelResult
 from isentrope.runs.folder import one_writer
 from isentrope.system.files import write_bytes
+from isentrope.system.outputs import require_writable
 
 Draw = Callable[[Reading], Iterator[Panel]]
 """Draws what the results of a run allow; nothing where they are not there."""
@@ -112,6 +113,7 @@ def write_report(
     *,
     checkpoint: str | None = None,
     evaluations: Sequence[str | Path] = (),
+    out: str | Path | None = None,
 ) -> Report:
     """Write the report of a run, or of two side by side.
 
@@ -120,6 +122,7 @@ def write_report(
         other: Another run folder to stand beside it.
         checkpoint: The one to show in full; None for the last that was measured.
         evaluations: Folders of evaluations of the run, beside those that name it.
+        out: Folder of the page, such as for a run that cannot be written into; None for the run's.
 
     Returns:
         The files.
@@ -136,8 +139,11 @@ def write_report(
             for key, title, lead, draws in SECTIONS
         ]
         columns.append(Column(label, reading, verdict(reading), sections))
-    folder, page = readings[0].folder / name, readings[0].folder / f"{name}.html"
-    with one_writer(readings[0].folder):
+    place = readings[0].folder if out is None else Path(out)
+    folder = place / name
+    page = place / f"{name}.html"
+    require_writable(place, "--out")
+    with one_writer(place):
         write_bytes(page, write_page(columns, folder).encode())
     claims = [c.of(claim.text) for c in columns for claim in c.claims]
     missing = [c.of(sentence) for c in columns for sentence in c.reading.missing]
