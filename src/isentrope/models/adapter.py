@@ -10,6 +10,7 @@ one of two. "model.layers.*" is every layer, "*norm*" every norm.
 
 import fnmatch
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,9 @@ def with_adapter(model: Any, folder: Path) -> Any:
     read_adapter(folder)
     require_own_tensors(folder)
     _fit_vocabulary(model, folder)
-    with reading(folder):
+    with reading(folder), warnings.catch_warnings():
+        # of transformers to the developers of peft, at every load
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")
         adapted = PeftModel.from_pretrained(
             model, folder, is_trainable=True, torch_device=str(model.device)
         )
