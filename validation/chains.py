@@ -20,6 +20,7 @@ from torch import Tensor
 
 from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
+from validation.enumerated import eta_at
 
 PROMPTS, VOCABULARY, EOS = 24, 6, 0
 MIDDLING, ENTRY = 4, 5
@@ -84,13 +85,7 @@ class Chain:
 
     def eta_of(self, target: float) -> float:
         """η at which the exact ESS/n has a value, by bisection."""
-        low, high = 0.0, 0.01
-        while self.exact_ess(high) > target:
-            low, high = high, 1.6 * high
-        for _ in range(30):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.exact_ess(middle) > target else (low, middle)
-        return high
+        return eta_at(self.exact_ess, target, halvings=30)
 
     def draw(self, log_p: Tensor, prompts: Tensor, heights: Tensor) -> tuple[Tensor, Tensor]:
         """States and tokens of responses, (n, t), −1 after their end; one uniform a token."""

@@ -173,3 +173,14 @@ def sampler_log_p(scorer: Enumerated, sampler: Callable[[Tensor], Tensor] | Tens
 
 def _tokens(like: Tensor) -> Tensor:
     return TOKENS[None, :, :, None].expand(len(like), -1, -1, -1)
+
+
+def eta_at(ess: Callable[[float], float], target: float, halvings: int) -> float:
+    """η at which ESS/n, which falls with η, has a value: by bisection."""
+    low, high = 0.0, 0.01
+    while ess(high) > target:
+        low, high = high, 1.6 * high
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        low, high = (middle, high) if ess(middle) > target else (low, middle)
+    return high

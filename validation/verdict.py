@@ -40,6 +40,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along
 from isentrope.policy.token_statistics import Scores
 from validation import hard_policies
+from validation.enumerated import eta_at
 
 VOCABULARY, LONGEST, EOS = 5, 4, 0
 PROMPT_LENGTHS = (1, 2, 2, 3, 3, 4, 5, 5, 6, 7, 7, 8)
@@ -189,13 +190,7 @@ class Enumerated:
 
     def eta_of(self, target: float) -> float:
         """η at which the exact ESS/n has a value, by bisection."""
-        low, high = 0.0, 0.01
-        while self.exact_ess(high) > target:
-            low, high = high, 1.6 * high
-        for _ in range(12):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.exact_ess(middle) > target else (low, middle)
-        return high
+        return eta_at(self.exact_ess, target, halvings=12)
 
     # --- batches -----------------------------------------------------------------------------
 
