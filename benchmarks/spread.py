@@ -117,7 +117,7 @@ def run(folder: Path, spread: bool, verb: str) -> None:
     from isentrope.config.measure import CheckpointConfig
     from isentrope.config.stages import SamplingConfig
     from isentrope.results.verbs import MEASURE
-    from isentrope.runs.checkpoints import Checkpoint
+    from isentrope.run.checkpoints import Checkpoint
     from isentrope.system.processes import gather, join_processes, leave, rank
     from isentrope.verbs.loop import run_verb
 

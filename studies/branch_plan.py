@@ -16,10 +16,10 @@ from typing import Any
 from isentrope.config.io import ConfigError, key_of, load_config
 from isentrope.config.measure import PolicyConfig
 from isentrope.config.train import TrainConfig
-from isentrope.runs.branch import Branch, branch_settings, parent_of, settings_of
-from isentrope.runs.checkpoints import find_checkpoints
-from isentrope.runs.folder import folder_name
-from isentrope.runs.identity import (
+from isentrope.run.branch import Branch, branch_settings, parent_of, settings_of
+from isentrope.run.checkpoints import find_checkpoints
+from isentrope.run.folder import folder_name
+from isentrope.run.identity import (
     BY_CONTENT,
     CONFIG,
     flat_settings,

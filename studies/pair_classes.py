@@ -33,7 +33,7 @@ from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.policy.scoring import score
 from isentrope.results.attributions import is_it_all
-from isentrope.runs.checkpoints import find_subjects
+from isentrope.run.checkpoints import find_subjects
 from isentrope.system.formatting import TERMINAL
 from isentrope.system.progress import Clock
 from isentrope.verbs.batches import at_precision

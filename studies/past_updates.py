@@ -53,8 +53,8 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import read_next_update
 from isentrope.results.verbs import INFLUENCE
-from isentrope.runs.checkpoints import Checkpoint
-from isentrope.runs.study import plan_study
+from isentrope.run.checkpoints import Checkpoint
+from isentrope.run.study import plan_study
 from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.errors import IsentropeError
 from isentrope.system.formatting import listed

@@ -25,7 +25,7 @@ FLOORS = (
     ("checks",),
     ("config",),
     ("results",),
-    ("runs",),
+    ("run",),
     ("verbs",),
     ("reports",),
     ("cli",),

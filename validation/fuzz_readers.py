@@ -25,9 +25,9 @@ from isentrope.recording.next_update import read_next_update
 from isentrope.reports.evaluations import find_evaluations
 from isentrope.reports.read_run import read_run
 from isentrope.results.result import Result
-from isentrope.runs.evaluation_folder import StepFolder
-from isentrope.runs.identity import require_same_run, require_same_training
-from isentrope.runs.origin import training_origin
+from isentrope.run.evaluation_folder import StepFolder
+from isentrope.run.identity import require_same_run, require_same_training
+from isentrope.run.origin import training_origin
 from isentrope.sampling.tasks.custom import PromptFile
 from isentrope.system import errors, reading
 from isentrope.system.files import MANIFEST, MARKER, write_manifest

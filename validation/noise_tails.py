@@ -25,7 +25,7 @@ import torch
 
 from isentrope.attribution.noise.consequences import entropy_noise_scale
 from isentrope.attribution.noise.scale import ESTIMATES, noise_scale_of_gram
-from isentrope.runs.study_means import means_over_repeats
+from isentrope.run.study_means import means_over_repeats
 
 DIRECTIONS = 50
 SIZES = (16, 32, 64, 128, 256, 512)

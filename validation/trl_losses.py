@@ -44,7 +44,7 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy, norm
 from isentrope.policy.language_model import Policy
-from isentrope.runs.checkpoints import Subject
+from isentrope.run.checkpoints import Subject
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.progress import Clock
 from isentrope.trainers.as_trained import refuse

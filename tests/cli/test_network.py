@@ -24,7 +24,7 @@ from tests.training import runs
 from tests.verbs import evaluating
 
 __all__ = ["tiny"]
-PROGRAMS = ("isentrope/runs/folder.py",)
+PROGRAMS = ("isentrope/run/folder.py",)
 """Start git, to name the commit of the sources."""
 SHORT = {"training": {"steps": 2, "save_every": 1}}
 

@@ -9,7 +9,7 @@ from isentrope.checks import Finding
 from isentrope.cli.console import err, out
 from isentrope.cli.tables import print_findings, printed_evaluation
 from isentrope.nouns.estimate import Estimate
-from isentrope.runs.evaluation_folder import EvaluatedRow, EvaluationResult, RewardCounts
+from isentrope.run.evaluation_folder import EvaluatedRow, EvaluationResult, RewardCounts
 
 FINDINGS = [
     Finding("one", True, "seen"),

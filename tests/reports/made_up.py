@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.result import Result, encode
-from isentrope.runs.evaluation_folder import (
+from isentrope.run.evaluation_folder import (
     METRICS,
     TABLE,
     EvaluatedRow,

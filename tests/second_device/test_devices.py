@@ -17,8 +17,8 @@ from isentrope.config.train import TrainConfig
 from isentrope.models.sharding import shard_base
 from isentrope.planning.plan import CONTEXT, libraries_bytes, memory_of
 from isentrope.policy.scoring import tokens_in
-from isentrope.runs import checkpoints
-from isentrope.runs.checkpoints import Checkpoint
+from isentrope.run import checkpoints
+from isentrope.run.checkpoints import Checkpoint
 from isentrope.system.processes import Ranks
 from isentrope.training.models import build_toy_policy
 from isentrope.verbs.train import resume, train

@@ -68,7 +68,7 @@ MAY_NAME_FIELDS = {
         "epsilon_high fp16 fsdp importance_sampling_level use_adaptive_entropy"
     ),
     "probe": ("generation_kwargs max_completion_length num_iterations use_vllm"),
-    "runs": (
+    "run": (
         "adam_beta1 adam_beta2 adam_epsilon epsilon_high lr_scheduler_kwargs "
         "lr_scheduler_type max_steps num_iterations optim_args scale_rewards use_cache "
         "warmup_ratio"

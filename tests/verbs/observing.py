@@ -14,7 +14,7 @@ from isentrope.config import stages as config_stages
 from isentrope.config.io import load_config
 from isentrope.models.precision import Precision
 from isentrope.results.verbs import VERBS
-from isentrope.runs import checkpoints
+from isentrope.run import checkpoints
 from isentrope.sampling.batches import Groups
 from isentrope.verbs import batches, kernel_block
 from isentrope.verbs import prepare as preparation

@@ -7,7 +7,7 @@ import pytest
 
 from isentrope.config.io import all_keys, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.runs.identity import FIXED
+from isentrope.run.identity import FIXED
 from isentrope.system.reading import read_tensors
 from isentrope.trainers.passed import managed_fields
 from isentrope.verbs.train import branch, train

@@ -19,7 +19,7 @@ from isentrope.config.io import ConfigError, load_config
 from isentrope.evaluation.metrics import METRICS, metric_names
 from isentrope.reports.evaluations import find_evaluations
 from isentrope.results.result import ResultsError
-from isentrope.runs.evaluation_folder import HEAD, StepFolder, table_of
+from isentrope.run.evaluation_folder import HEAD, StepFolder, table_of
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from tests.tiny_checkpoint import copied
 from tests.torchrun import torchrun

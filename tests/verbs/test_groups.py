@@ -10,7 +10,7 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.reports.report import write_report
 from isentrope.results.verbs import VERBS
-from isentrope.runs.evaluation_folder import TABLE
+from isentrope.run.evaluation_folder import TABLE
 from isentrope.sampling.prompts import name_prompts
 from isentrope.sampling.tasks import load_task
 from isentrope.verbs.evaluate import evaluate_checkpoints

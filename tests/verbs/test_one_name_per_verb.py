@@ -11,7 +11,7 @@ from isentrope.results.verbs import VERBS
 
 SOURCES = Path(isentrope.__file__).parent
 
-ROOMS = ("planning", "config", "results", "runs", "verbs", "reports", "cli")
+ROOMS = ("planning", "config", "results", "run", "verbs", "reports", "cli")
 """Packages that know verbs; below them the words are columns, controls and functions."""
 
 OTHER_MEANINGS = {
@@ -19,7 +19,7 @@ OTHER_MEANINGS = {
     "config/io.py": {"measure"},  # the kind of a configuration
     "reports/panels/curves.py": {"noise"},  # of a training run
     "reports/read_run.py": {"influence"},
-    "runs/study_table.py": {"influence"},
+    "run/study_table.py": {"influence"},
     "verbs/detailed_log.py": {"entropies"},
     "verbs/measure.py": {"influence"},
     "verbs/trial_steps.py": {"influence"},

@@ -14,7 +14,7 @@ from isentrope.checks import Finding
 from isentrope.cli.console import Results, say, show
 from isentrope.nouns.estimate import Estimate
 from isentrope.planning.plan import Plan
-from isentrope.runs.evaluation_folder import EvaluationResult
+from isentrope.run.evaluation_folder import EvaluationResult
 from isentrope.system.formatting import MISSING, gigabytes, known, sizes_in_words
 from isentrope.verbs.printed import Column, Printed, Table
 

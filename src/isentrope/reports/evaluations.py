@@ -20,8 +20,8 @@ from isentrope.reports.panel import Source
 from isentrope.reports.words import Row
 from isentrope.results.header import Provenance
 from isentrope.results.verbs import RECORDS
-from isentrope.runs.evaluation_folder import TABLE, EvaluatedRow, EvaluationResult, finished
-from isentrope.runs.origin import require_of_run
+from isentrope.run.evaluation_folder import TABLE, EvaluatedRow, EvaluationResult, finished
+from isentrope.run.origin import require_of_run
 from isentrope.system.errors import IsentropeError
 from isentrope.system.manifest import NOT_VERIFIED
 from isentrope.system.reading import parse_json, read_table, reading

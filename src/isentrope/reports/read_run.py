@@ -33,8 +33,8 @@ from isentrope.reports.words import within_one_se
 from isentrope.results.result import Result
 from isentrope.results.results import MeasureResult
 from isentrope.results.verbs import VERBS
-from isentrope.runs.origin import require_of_run
-from isentrope.runs.study_table import numbers_in
+from isentrope.run.origin import require_of_run
+from isentrope.run.study_table import numbers_in
 from isentrope.system.checkpoint_folder import step_within
 from isentrope.system.errors import IsentropeError
 from isentrope.system.reading import reading

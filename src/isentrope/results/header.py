@@ -163,7 +163,7 @@ class Provenance:
         python: Its version.
         packages: Versions of packages that can move a number.
         seeds: By what was drawn with them.
-        made_from: Digests of checkpoint, base model, optimizer, data and settings (`runs.origin`).
+        made_from: Digests of checkpoint, base model, optimizer, data and settings (`run.origin`).
     """
 
     isentrope: str | None = None

@@ -32,9 +32,9 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.sampler_record import check_logprobs
 from isentrope.results.verbs import MEASURE
-from isentrope.runs.checkpoints import Subject
-from isentrope.runs.origin import checkpoint_digests
-from isentrope.runs.study import other_base, require_inputs
+from isentrope.run.checkpoints import Subject
+from isentrope.run.origin import checkpoint_digests
+from isentrope.run.study import other_base, require_inputs
 from isentrope.sampling.batches import with_advantages
 from isentrope.sampling.prompts import PromptLike
 from isentrope.system.checkpoint_folder import CONTRACT

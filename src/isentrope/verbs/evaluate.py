@@ -37,8 +37,8 @@ from isentrope.evaluation.responses import (
 )
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.policy.language_model import Policy
-from isentrope.runs.checkpoints import Checkpoint, find_checkpoints
-from isentrope.runs.evaluation_folder import (
+from isentrope.run.checkpoints import Checkpoint, find_checkpoints
+from isentrope.run.evaluation_folder import (
     TABLE,
     EvaluatedRow,
     EvaluationResult,
@@ -46,10 +46,10 @@ from isentrope.runs.evaluation_folder import (
     StepFolder,
     table_of,
 )
-from isentrope.runs.folder import folder_name, heed, one_writer, resolved_content
-from isentrope.runs.identity import CONFIG, require_same_evaluation
-from isentrope.runs.origin import evaluation_origin
-from isentrope.runs.study import other_base, require_one_model
+from isentrope.run.folder import folder_name, heed, one_writer, resolved_content
+from isentrope.run.identity import CONFIG, require_same_evaluation
+from isentrope.run.origin import evaluation_origin
+from isentrope.run.study import other_base, require_one_model
 from isentrope.sampling.prompts import Prompt, require_room
 from isentrope.sampling.tasks import Task
 from isentrope.system.file_contents import csv

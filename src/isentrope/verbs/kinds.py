@@ -9,7 +9,7 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig
 from isentrope.config.trl import grpo_options, sft_options
 from isentrope.results.verbs import MEASURE
-from isentrope.runs.study import require_inputs
+from isentrope.run.study import require_inputs
 from isentrope.system.manifest import verification
 from isentrope.training.models import find_model
 from isentrope.verbs.evaluate import require_evaluation_inputs

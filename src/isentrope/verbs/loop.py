@@ -24,9 +24,9 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.estimators.tail import too_few_for_modes
 from isentrope.results.result import Result
 from isentrope.results.verbs import MEASURE, Verb
-from isentrope.runs.folder import heed, resolved_content
-from isentrope.runs.study import Item, Run, writing_study
-from isentrope.runs.study_table import write_study
+from isentrope.run.folder import heed, resolved_content
+from isentrope.run.study import Item, Run, writing_study
+from isentrope.run.study_table import write_study
 from isentrope.system.files import whole_folder
 from isentrope.system.manifest import verification
 from isentrope.system.processes import all_ranks, join_processes, world_size

@@ -30,8 +30,8 @@ from isentrope.planning.plan import (
     meta_model,
 )
 from isentrope.results.verbs import INFLUENCE, MEASURE, VERBS
-from isentrope.runs.checkpoints import find_checkpoints
-from isentrope.runs.study import plan_study
+from isentrope.run.checkpoints import find_checkpoints
+from isentrope.run.study import plan_study
 from isentrope.system.formatting import gigabytes, sizes_in_words
 from isentrope.training.models import TOY, build_toy_policy, find_model, fresh_adapter
 from isentrope.verbs.dry_run import stages_of

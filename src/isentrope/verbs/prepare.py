@@ -26,8 +26,8 @@ from isentrope.results.header import (
     SettingsRecord,
     StepRecord,
 )
-from isentrope.runs.checkpoints import Subject
-from isentrope.runs.folder import versions
+from isentrope.run.checkpoints import Subject
+from isentrope.run.folder import versions
 from isentrope.sampling.batches import UpdateBatchReport
 from isentrope.system.manifest import verify
 from isentrope.system.processes import all_ranks

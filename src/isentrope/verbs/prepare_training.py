@@ -26,10 +26,10 @@ from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.online_noise_scale import NoiseScaleMonitor
 from isentrope.probe.requirements import ProbeOptions
 from isentrope.recording.contract import environment, frozen_hash, read_contract, trainable_shapes
-from isentrope.runs.branch import Branch
-from isentrope.runs.folder import kept_steps
-from isentrope.runs.identity import contract_config, require_same_run
-from isentrope.runs.origin import training_origin
+from isentrope.run.branch import Branch
+from isentrope.run.folder import kept_steps
+from isentrope.run.identity import contract_config, require_same_run
+from isentrope.run.origin import training_origin
 from isentrope.sampling.batches import Groups
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.sampling.tasks.task import Task

@@ -15,7 +15,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy, norm, require_same_names, sharded_like
 from isentrope.policy.language_model import Policy
 from isentrope.recording.next_update import NEXT_UPDATE, read_control
-from isentrope.runs.checkpoints import Subject
+from isentrope.run.checkpoints import Subject
 from isentrope.system.checkpoint_folder import CheckpointFolder
 from isentrope.trainers.arguments import TRAINING_ARGS
 from isentrope.trainers.settings import TRAINER_STATE

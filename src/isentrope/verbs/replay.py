@@ -25,8 +25,8 @@ from isentrope.recording.next_update import (
     read_next_update,
     replay_tolerance,
 )
-from isentrope.runs.checkpoints import Checkpoint, Subject
-from isentrope.runs.study import require_inputs
+from isentrope.run.checkpoints import Checkpoint, Subject
+from isentrope.run.study import require_inputs
 from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.manifest import verification
 from isentrope.system.processes import all_ranks, join_processes

@@ -29,9 +29,9 @@ from isentrope.evaluation.responses import (
 from isentrope.models.requirements import active_dropout
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.language_model import Policy
-from isentrope.runs.folder import heed, kept_steps, one_writer, resolved_content, run_directory
-from isentrope.runs.identity import CONFIG, flat_settings, require_same, require_same_origin
-from isentrope.runs.origin import training_origin
+from isentrope.run.folder import heed, kept_steps, one_writer, resolved_content, run_directory
+from isentrope.run.identity import CONFIG, flat_settings, require_same, require_same_origin
+from isentrope.run.origin import training_origin
 from isentrope.sampling.tasks.task import Demonstrator, FormattedTask
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify

@@ -12,27 +12,27 @@ from isentrope.config.trl import shards_weights
 from isentrope.config.values import inputs_of
 from isentrope.planning.plan import DoesNotFitError
 from isentrope.recording.contract import read_contract
-from isentrope.runs.branch import (
+from isentrope.run.branch import (
     Branch,
     begin_branch,
     branch_settings,
     parent_of,
 )
-from isentrope.runs.folder import (
+from isentrope.run.folder import (
     heed,
     noted_if_interrupted,
     one_writer,
     resolved_content,
     run_directory,
 )
-from isentrope.runs.identity import (
+from isentrope.run.identity import (
     BY_CONTENT,
     CONFIG,
     MAY_CHANGE,
     RESUMED,
     require_same_training,
 )
-from isentrope.runs.origin import training_origin
+from isentrope.run.origin import training_origin
 from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
@@ -116,7 +116,7 @@ def resume(
 
     Args:
         folder: The run folder.
-        overrides: Settings that may change (`runs.identity.MAY_CHANGE`), and paths whose
+        overrides: Settings that may change (`run.identity.MAY_CHANGE`), and paths whose
             content is the same.
         until: Step to stop at, with a checkpoint; None for the last one.
 

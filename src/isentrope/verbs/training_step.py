@@ -20,7 +20,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.sampler_record import check_logprobs
 from isentrope.recording.contract import contract_of
-from isentrope.runs.checkpoints import Subject
+from isentrope.run.checkpoints import Subject
 from isentrope.sampling.batches import rules_of_advantages
 from isentrope.system.manifest import NOT_VERIFIED, verifying
 from isentrope.trainers.as_trained import SAMPLER_RECORD, AsTrained, allowed, refuse

@@ -13,7 +13,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import shutdown_event_loop_in_daemon, start_event_loop_in_daemon
 
 from isentrope.config.measure import BatchConfig
-from isentrope.runs.origin import task_digest
+from isentrope.run.origin import task_digest
 from isentrope.sampling.batches import with_rewards
 from isentrope.sampling.generate import plain_texts, sample
 from isentrope.sampling.tasks import load_task

@@ -8,7 +8,7 @@ import pytest
 from isentrope.config.io import load_config
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.results.verbs import MEASURE, NOISE
-from isentrope.runs.folder import folder_name, kept_steps
+from isentrope.run.folder import folder_name, kept_steps
 from isentrope.system.errors import FileError
 from isentrope.system.outputs import require_writable
 from isentrope.verbs.check import check

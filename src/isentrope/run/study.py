@@ -25,21 +25,21 @@ from isentrope.config.values import inputs_of
 from isentrope.recording.contract import contract_of
 from isentrope.results.result import Result, item_name
 from isentrope.results.verbs import MEASURE
-from isentrope.runs.checkpoints import Checkpoint, Subject, find_subjects
-from isentrope.runs.folder import (
+from isentrope.run.checkpoints import Checkpoint, Subject, find_subjects
+from isentrope.run.folder import (
     noted_if_interrupted,
     one_writer,
     resolved_content,
     run_directory,
 )
-from isentrope.runs.identity import (
+from isentrope.run.identity import (
     OF_THE_STEP,
     Content,
     changed,
     flat_settings,
     require_same_measurement,
 )
-from isentrope.runs.origin import Digests, changed_parts, measurement_origin
+from isentrope.run.origin import Digests, changed_parts, measurement_origin
 from isentrope.system.checkpoint_folder import ADAPTER, CONTRACT, CheckpointFolder
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import file_digest

@@ -15,8 +15,8 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import TrainConfig
 from isentrope.config.values import relative_to_run
 from isentrope.results.result import Result
-from isentrope.runs.folder import content_differences
-from isentrope.runs.origin import (
+from isentrope.run.folder import content_differences
+from isentrope.run.origin import (
     PATHS,
     Digests,
     changed_parts,

@@ -19,7 +19,7 @@ from typing import Any
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.recording.next_update import NEXT_UPDATE
-from isentrope.runs.identity import (
+from isentrope.run.identity import (
     CONFIG,
     changed_settings,
     flat_settings,

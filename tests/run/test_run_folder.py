@@ -3,7 +3,7 @@ import subprocess
 
 import pytest
 
-from isentrope.runs.folder import (
+from isentrope.run.folder import (
     content_differences,
     git_commit,
     run_directory,

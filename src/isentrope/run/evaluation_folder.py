@@ -28,7 +28,7 @@ from isentrope.nouns.estimate import COLUMNS, Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.results.result import ResultsError, decode, encode
 from isentrope.results.verbs import RECORDS
-from isentrope.runs.identity import require_same_origin
+from isentrope.run.identity import require_same_origin
 from isentrope.system.checkpoint_folder import require_own_name
 from isentrope.system.errors import FileError
 from isentrope.system.file_contents import parquet
@@ -93,7 +93,7 @@ class EvaluationResult:
         temperature: Of sampling.
         max_new_tokens: Of a response.
         rows: One per decoding, each followed by one per group of prompts where they have groups.
-        made_from: Digests of what the numbers depend on (`runs.origin`).
+        made_from: Digests of what the numbers depend on (`run.origin`).
         verified: Whether what it was made from was compared with its manifests (`--no-verify`).
     """
 
@@ -127,7 +127,7 @@ class StepFolder:
 
     Attributes:
         path: The folder.
-        made_from: Digests of what the numbers depend on (`runs.origin`).
+        made_from: Digests of what the numbers depend on (`run.origin`).
     """
 
     path: Path

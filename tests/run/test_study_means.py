@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from isentrope.attribution.noise.scale import ESTIMATES, noise_scale_of_gram
-from isentrope.runs.study_means import means_over_repeats, parts_of_ratio
+from isentrope.run.study_means import means_over_repeats, parts_of_ratio
 
 P, D = 64, 40
 

@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from isentrope.config.io import load_config
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.runs.checkpoints import Checkpoint
-from isentrope.runs.study import require_one_contract, require_one_model
-from isentrope.runs.study_table import numbers_in
+from isentrope.run.checkpoints import Checkpoint
+from isentrope.run.study import require_one_contract, require_one_model
+from isentrope.run.study_table import numbers_in
 from isentrope.verbs import measure as measure_module
 from isentrope.verbs.measure import measure
 from tests.tiny_checkpoint import settings

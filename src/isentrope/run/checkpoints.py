@@ -96,7 +96,7 @@ class Subject(Checkpoint):
         name: What results call it.
         optimizer: The optimizer's saved state.
         as_trained: What the configuration has from training, and where it differs.
-        made_from: Digests of what its results depend on (`runs.origin`).
+        made_from: Digests of what its results depend on (`run.origin`).
     """
 
     optimizer: Path

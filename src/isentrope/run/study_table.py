@@ -17,8 +17,8 @@ from isentrope.results.attributions import EntropyRecord
 from isentrope.results.result import Result, Tables
 from isentrope.results.sweep import AtRate
 from isentrope.results.verbs import Verb
-from isentrope.runs.study import Item, Study
-from isentrope.runs.study_means import Row, means_over_repeats
+from isentrope.run.study import Item, Study
+from isentrope.run.study_means import Row, means_over_repeats
 from isentrope.system.file_contents import csv, parquet
 from isentrope.system.files import write_bytes
 

@@ -3,7 +3,7 @@
 import pytest
 
 from isentrope.config.measure import CheckpointConfig
-from isentrope.runs.checkpoints import find_checkpoints
+from isentrope.run.checkpoints import find_checkpoints
 
 
 def make(folder):
