@@ -51,8 +51,8 @@ LISTED = {
         *("pq.read_schema", "pq.read_table", "pq.read_metadata"),
     },
     "reports/panel.py": {"Environment"},
-    "runs/folder.py": {"subprocess.run"},
-    "runs/origin.py": {"try_to_load_from_cache"},
+    "run/folder.py": {"subprocess.run"},
+    "run/origin.py": {"try_to_load_from_cache"},
     "sampling/chat_template.py": {
         *("tokenizer.apply_chat_template", "context.Process", "json.loads"),
     },
