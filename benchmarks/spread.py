@@ -113,11 +113,11 @@ def run(folder: Path, spread: bool, verb: str) -> None:
     """Load the checkpoint, or measure it, in this process; the first prints the largest peak."""
     import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
+    from isentrope.checkpoint.checkpoint import Checkpoint
     from isentrope.config.io import load_config
     from isentrope.config.measure import CheckpointConfig
     from isentrope.config.stages import SamplingConfig
     from isentrope.results.verbs import MEASURE
-    from isentrope.run.checkpoints import Checkpoint
     from isentrope.system.processes import gather, join_processes, leave, rank
     from isentrope.verbs.loop import run_verb
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 
 from examples.checkpoints import require_new_run, save_checkpoint
+from isentrope.checkpoint.files import step_name
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.batches import Groups, update_batch
 from isentrope.sampling.tasks import Task
-from isentrope.system.checkpoint_folder import step_name
 from isentrope.training.update_batches import metrics
 from isentrope.update.objective import token_weights
 

@@ -13,11 +13,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from isentrope.checkpoint.checkpoint import find_checkpoints
+from isentrope.checkpoint.files import CONTRACT, step_of_folder
 from isentrope.config.io import ConfigError, key_of, load_config
 from isentrope.config.measure import PolicyConfig
 from isentrope.config.train import TrainConfig
 from isentrope.run.branch import Branch, branch_settings, parent_of, settings_of
-from isentrope.run.checkpoints import find_checkpoints
 from isentrope.run.folder import folder_name
 from isentrope.run.identity import (
     BY_CONTENT,
@@ -26,7 +27,6 @@ from isentrope.run.identity import (
     require_same,
     schedule_has_end,
 )
-from isentrope.system.checkpoint_folder import CONTRACT, step_of_folder
 from isentrope.system.files import sha256_of_file
 from isentrope.training.run_files import RunFiles
 

@@ -29,11 +29,11 @@ from isentrope.attribution.fisher.kernel import fisher_kernel
 from isentrope.attribution.fisher.pair_classes import own_pairs, pair_classes
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
 from isentrope.attribution.influence.classes import Classes
+from isentrope.checkpoint.checkpoint import find_subjects
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.policy.scoring import score
 from isentrope.results.attributions import is_it_all
-from isentrope.run.checkpoints import find_subjects
 from isentrope.system.formatting import TERMINAL
 from isentrope.system.progress import Clock
 from isentrope.verbs.batches import at_precision

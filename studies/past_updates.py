@@ -44,6 +44,9 @@ from isentrope.attribution.influence.contributions import (
     columns_of_responses,
 )
 from isentrope.attribution.influence.projection import on_sums
+from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.files import step_of_folder
+from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.nouns.estimate import Estimate, freedom_of_groups, t_quantile
@@ -51,11 +54,8 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, multiply, norm
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.recording.next_update import read_next_update
 from isentrope.results.verbs import INFLUENCE
-from isentrope.run.checkpoints import Checkpoint
 from isentrope.run.study import plan_study
-from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.errors import IsentropeError
 from isentrope.system.formatting import listed
 from isentrope.system.manifest import verification

@@ -27,11 +27,11 @@ import pandas as pd
 import torch
 
 import isentrope as ise
+from isentrope.checkpoint.checkpoint import find_subjects
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.results.header import Header
-from isentrope.run.checkpoints import find_subjects
 from isentrope.system.file_contents import finite
 from isentrope.system.progress import Clock
 from isentrope.verbs.audit import find_audit

@@ -33,10 +33,10 @@ OF = {
     "get": {"requests", "httpx"},
 }
 LISTED = {
-    "trainers/convert/gathered.py": {"AutoModelForCausalLM.from_config"},
+    "checkpoint/convert/gathered.py": {"AutoModelForCausalLM.from_config"},
     "evaluation/vllm_engine.py": {"LLM"},
     "system/file_contents.py": {"json.loads"},
-    "trainers/arguments.py": {"yaml.safe_load"},
+    "checkpoint/infer/arguments.py": {"yaml.safe_load"},
     "system/inert.py": {"_Unpickler", "zipfile.ZipFile"},
     "system/manifest.py": {"json.loads"},
     "planning/plan.py": {"AutoModelForCausalLM.from_config", "psutil.Process"},
@@ -52,7 +52,7 @@ LISTED = {
     },
     "reports/panel.py": {"Environment"},
     "run/folder.py": {"subprocess.run"},
-    "run/origin.py": {"try_to_load_from_cache"},
+    "checkpoint/digests.py": {"try_to_load_from_cache"},
     "sampling/chat_template.py": {
         *("tokenizer.apply_chat_template", "context.Process", "json.loads"),
     },

@@ -22,13 +22,13 @@ import pytest
 import torch
 from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
 
+from isentrope.checkpoint.convert.distributed import require_inert
+from isentrope.checkpoint.convert.write import convert
+from isentrope.checkpoint.infer.arguments import read_training_arguments
 from isentrope.policy.language_model import Policy
 from isentrope.system import reading
 from isentrope.system.errors import IsentropeError
 from isentrope.system.inert import Inert, load_pickle, load_torch
-from isentrope.trainers.arguments import read_training_arguments
-from isentrope.trainers.convert.distributed import require_inert
-from isentrope.trainers.convert.write import convert
 from isentrope.update.optimizer_state import _read  # pyright: ignore[reportPrivateUsage]
 from tests.tiny_checkpoint import copied, tiny
 

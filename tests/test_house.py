@@ -8,7 +8,7 @@ from pathlib import Path
 
 import isentrope as ise
 from tests import house
-from tests.test_layers import FLOOR_OF
+from tests.test_layers import FLOOR_OF, floor_name
 from tests.tiny_checkpoint import make_checkpoint, settings
 
 ROOT = Path(__file__).parents[1]
@@ -89,7 +89,7 @@ def test_texts_name_no_module_of_a_higher_floor():
         module
         for module, tree in TREES.items()
         for package in house.dotted_texts(tree, FLOOR_OF)
-        if FLOOR_OF[package] > FLOOR_OF.get(module.partition(".")[0], -1)
+        if FLOOR_OF[package] > FLOOR_OF.get(floor_name(module), -1)
     ]
     assert len(upward) <= UPWARD_TEXTS
 

@@ -14,14 +14,14 @@ import numpy as np
 import pandas as pd
 
 import isentrope
+from isentrope.checkpoint.record.contract import (
+    read_contract,
+)
+from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.recording.contract import (
-    read_contract,
-)
-from isentrope.recording.next_update import read_next_update
 from isentrope.reports.evaluations import find_evaluations
 from isentrope.reports.read_run import read_run
 from isentrope.results.result import Result

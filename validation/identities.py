@@ -24,11 +24,11 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
+from isentrope.checkpoint.checkpoint import find_subjects
 from isentrope.config.io import load_config
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
-from isentrope.run.checkpoints import find_subjects
 from isentrope.sampling import generate
 from isentrope.sampling.tasks import load_task
 from isentrope.system.progress import Clock

@@ -39,15 +39,15 @@ from trl import (
     SFTTrainer,
 )
 
+from isentrope.checkpoint.checkpoint import Subject
+from isentrope.checkpoint.infer.as_trained import refuse
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy, norm
 from isentrope.policy.language_model import Policy
-from isentrope.run.checkpoints import Subject
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.progress import Clock
-from isentrope.trainers.as_trained import refuse
 from isentrope.verbs.prepare import prepare_checkpoint
 
 STEPS, LENGTH, GROUP = 3, 8, 4

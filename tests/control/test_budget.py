@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import isentrope as ise
+from isentrope.checkpoint.record.next_update import CONTROL, read_control, read_next_update
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.control import budget
@@ -18,7 +19,6 @@ from isentrope.control.requirements import BudgetOptions
 from isentrope.estimators.paired import PairedSteps
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.recording.next_update import CONTROL, read_control, read_next_update
 from isentrope.results.verbs import TRY
 from isentrope.system.errors import IsentropeError
 from isentrope.update.step import optimizer_step

@@ -12,13 +12,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from typer.testing import CliRunner
 
+from isentrope.checkpoint.infer.arguments import VERL_SETTINGS
 from isentrope.cli.main import app
 from isentrope.config.io import load_config
 from isentrope.sampling.tasks.addition import character_tokenizer
-from isentrope.trainers.arguments import VERL_SETTINGS
+from tests.checkpoint.infer.test_verl_settings import settings
 from tests.docs.pages import ROOT, blocks
 from tests.tiny_checkpoint import PROMPTS, make_full_checkpoint
-from tests.trainers.test_verl_settings import settings
 
 PAGE = ROOT / "docs" / "from_verl.md"
 VERBS = ("check", "measure", "influence")

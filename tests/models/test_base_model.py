@@ -2,11 +2,11 @@ import json
 
 import pytest
 
+from isentrope.checkpoint.convert.gathered import described_model
 from isentrope.models.base_model import adapter_base, causal_lm
 from isentrope.models.checkpoint import load_tokenizer
 from isentrope.planning.plan import meta_model
 from isentrope.system.errors import FileError
-from isentrope.trainers.convert.gathered import described_model
 from tests import cases
 
 

@@ -7,8 +7,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+from isentrope.checkpoint.checkpoint import find_subjects
 from isentrope.config.io import load_config
-from isentrope.run.checkpoints import find_subjects
 from isentrope.update.optimizer_state import load_optimizer_state
 from tests import cases
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from isentrope.checkpoint.checkpoint import Checkpoint
 from isentrope.config.io import load_config
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.run.checkpoints import Checkpoint
 from isentrope.run.study import require_one_contract, require_one_model
 from isentrope.run.study_table import numbers_in
 from isentrope.verbs import measure as measure_module

@@ -10,6 +10,8 @@ from peft import LoraConfig, get_peft_model
 import isentrope as ise
 from isentrope.attribution.gradients.gram import gram_plan
 from isentrope.attribution.gradients.storage_plan import Storage
+from isentrope.checkpoint import checkpoint as checkpoints
+from isentrope.checkpoint.checkpoint import Checkpoint
 from isentrope.config.io import load_config
 from isentrope.config.measure import CheckpointConfig
 from isentrope.config.stages import SamplingConfig
@@ -17,8 +19,6 @@ from isentrope.config.train import TrainConfig
 from isentrope.models.sharding import shard_base
 from isentrope.planning.plan import CONTEXT, libraries_bytes, memory_of
 from isentrope.policy.scoring import tokens_in
-from isentrope.run import checkpoints
-from isentrope.run.checkpoints import Checkpoint
 from isentrope.system.processes import Ranks
 from isentrope.training.models import build_toy_policy
 from isentrope.verbs.train import resume, train

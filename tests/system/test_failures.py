@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from isentrope.checkpoint.infer.settings import first_row
 from isentrope.cli.options import SETTINGS, asked
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
@@ -14,7 +15,6 @@ from isentrope.system import files
 from isentrope.system.errors import FileError
 from isentrope.system.failures import ENDINGS, advice, naming, os_error_number
 from isentrope.system.file_contents import yaml_value
-from isentrope.trainers.settings import first_row
 from tests.adapters import save_base_model
 from tests.training.conftest import small_policy
 

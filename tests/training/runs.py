@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 from transformers import PrinterCallback
 
+from isentrope.checkpoint.record.contract import frozen_hash, trainable_shapes
 from isentrope.policy.language_model import Policy
 from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.requirements import ProbeOptions
-from isentrope.recording.contract import frozen_hash, trainable_shapes
 from isentrope.sampling.batches import Groups
 from isentrope.sampling.prompts import Prompt, as_prompts
 from isentrope.training.prompt_sampler import PromptSampler

@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 import torch
 
+from isentrope.checkpoint.record.contract import read_contract
+from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.models.precision import Precision
 from isentrope.policy.language_model import Policy
-from isentrope.recording.contract import read_contract
-from isentrope.recording.next_update import read_next_update
 from isentrope.training import trainer as trainer_module
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.batches import at_precision

@@ -8,11 +8,12 @@ import signal
 import sys
 from types import ModuleType, SimpleNamespace
 
+from isentrope.checkpoint import checkpoint as checkpoints
 from isentrope.config import stages as config_stages
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.evaluation import vllm_engine
-from isentrope.run import checkpoints, evaluation_folder
+from isentrope.run import evaluation_folder
 from isentrope.verbs import evaluate
 from tests.tiny_checkpoint import PROMPTS, write_chatty, write_prompts
 from tests.verbs.observing import Observed, ReachedError, kept_in, spy

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import torch
 
 from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage
+from isentrope.checkpoint import checkpoint as checkpoints
 from isentrope.config import stages as config_stages
 from isentrope.config.io import load_config
 from isentrope.models.precision import Precision
 from isentrope.results.verbs import VERBS
-from isentrope.run import checkpoints
 from isentrope.sampling.batches import Groups
 from isentrope.verbs import batches, kernel_block
 from isentrope.verbs import prepare as preparation

@@ -9,6 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from isentrope.checkpoint.infer.arguments import SavedArguments
+from isentrope.checkpoint.infer.as_trained import Origin, refuse
+from isentrope.checkpoint.infer.settings import TrainingSettings
+from isentrope.checkpoint.infer.step import Use
+from isentrope.checkpoint.infer.unshown import notes_on_base, notes_on_batch
 from isentrope.config.io import ConfigError, load_config
 from isentrope.models.adapter import base_type
 from isentrope.nouns.rollouts import Rollouts
@@ -16,11 +21,6 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.results.verbs import INFLUENCE
 from isentrope.sampling.generate import sample
-from isentrope.trainers.arguments import SavedArguments
-from isentrope.trainers.as_trained import Origin, refuse
-from isentrope.trainers.settings import TrainingSettings
-from isentrope.trainers.step import Use
-from isentrope.trainers.unshown import notes_on_base, notes_on_batch
 from isentrope.verbs.check import check
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.measure import EntropyMeasurements, measure

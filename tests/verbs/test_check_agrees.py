@@ -16,7 +16,7 @@ from isentrope.system.files import write_manifest
 from isentrope.verbs.check import check
 from isentrope.verbs.measure import measure
 from isentrope.verbs.train import train
-from tests.recording.test_contract_edits import VALUES
+from tests.checkpoint.record.test_contract_edits import VALUES
 from tests.test_hostile_files import PLACES
 from tests.tiny_checkpoint import as_made_elsewhere, copied, settings
 from tests.training import runs

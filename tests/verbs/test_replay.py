@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+from isentrope.checkpoint.files import step_name
 from isentrope.cli.main import app
 from isentrope.config.io import load_config
-from isentrope.system.checkpoint_folder import step_name
 from isentrope.verbs.replay import NORM, STEP, NoNextStepError, replay
 from tests.training import runs
 

@@ -6,11 +6,11 @@ import shutil
 import pytest
 import torch
 
+from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import TrainConfig
 from isentrope.models.checkpoint import require_checkpoint
-from isentrope.recording.next_update import read_next_update
 from isentrope.reports.read_run import read_run
 from isentrope.results.result import Result
 from isentrope.results.results import MeasureResult

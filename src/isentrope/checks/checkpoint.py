@@ -14,12 +14,12 @@ from typing import Any
 
 from torch import Tensor
 
+from isentrope.checkpoint.files import CONTRACT
+from isentrope.checkpoint.record.contract import read_contract
 from isentrope.checks.state_order import StateOrder, describe_misplaced, state_order
 from isentrope.models.adapter import adapter_mismatch
 from isentrope.nouns.vectors import Vector, read_numbers
 from isentrope.policy.language_model import Policy
-from isentrope.recording.contract import read_contract
-from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.errors import FileError
 from isentrope.system.reading import read_torch
 from isentrope.update.optimizer_state import (

@@ -117,7 +117,7 @@ def planning(
 
 def converting(verb: Command, **given: str) -> None:
     """Convert a checkpoint, and print what it holds and what to do next."""
-    made = load("isentrope.trainers.convert.write:convert")(**given)
+    made = load("isentrope.checkpoint.convert.write:convert")(**given)
     states = (
         "no optimizer state, so that no step can be computed"
         if made.parameters is None

@@ -9,6 +9,10 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from isentrope.checkpoint.infer.arguments import SavedArguments
+from isentrope.checkpoint.infer.passed import BESIDE_TOKEN_WEIGHTS, CONTROLS
+from isentrope.checkpoint.infer.settings import obstacles_of
+from isentrope.checkpoint.infer.step import Use
 from isentrope.config.io import ConfigError
 from isentrope.config.train import TrainConfig
 from isentrope.control.base import TokenRule
@@ -19,10 +23,6 @@ from isentrope.control.run_control import RunControl
 from isentrope.control.trainer_fields import TrainerFields
 from isentrope.sampling.prompts import Prompt
 from isentrope.system.processes import world_size
-from isentrope.trainers.arguments import SavedArguments
-from isentrope.trainers.passed import BESIDE_TOKEN_WEIGHTS, CONTROLS
-from isentrope.trainers.settings import obstacles_of
-from isentrope.trainers.step import Use
 from isentrope.update.objective import RECORDED, sequence_weights
 
 log = logging.getLogger("isentrope")

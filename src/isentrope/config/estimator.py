@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from isentrope.checkpoint.infer.fields import require_known_settings
 from isentrope.config.stages import Refusals, Section
 from isentrope.config.values import Count, Name, NonEmpty, Order, Positive, Rate, Share
 from isentrope.estimators.functional import EstimatorOptions, Method
 from isentrope.nouns.estimate import Functional
-from isentrope.trainers.fields import require_known_settings
 from isentrope.update.objective import ADVANTAGES_OF, Objective
 
 AnyObjective = Literal[Objective, "sft", "recorded"]

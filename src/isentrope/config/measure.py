@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from isentrope.checkpoint.infer.as_trained import ROUNDING, AsTrained, settle
+from isentrope.checkpoint.infer.settings import GivenBatch
 from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig, TrialConfig
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.stages import (
@@ -39,8 +41,6 @@ from isentrope.config.values import (
     too_many,
 )
 from isentrope.sampling.tasks import Task
-from isentrope.trainers.as_trained import ROUNDING, AsTrained, settle
-from isentrope.trainers.settings import GivenBatch
 
 BACKBONES = {
     "phi2": "microsoft/phi-2",

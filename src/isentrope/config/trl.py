@@ -16,12 +16,12 @@ from typing import Any, Literal
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from isentrope.checkpoint.infer.passed import RANGES, SHARDING, managed_fields
 from isentrope.config.contract import trainer_fields
 from isentrope.config.io import ConfigError
 from isentrope.config.strict_yaml import brief
 from isentrope.config.train import ModelConfig, SftConfig, TrainConfig
 from isentrope.system.processes import on_one_gpu, world_size
-from isentrope.trainers.passed import RANGES, SHARDING, managed_fields
 
 
 def shards_weights(fields: Mapping[str, Any]) -> bool:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
-from isentrope.system.checkpoint_folder import CheckpointFolder
+from isentrope.checkpoint.files import CheckpointFolder
 from isentrope.system.manifest import verification
 
 PATHS = {

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from isentrope.checkpoint.record.observing import add_to_log, evaluating
 from isentrope.control.correction import (
     Asked,
     Correction,
@@ -44,7 +45,6 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep, coming_step
 from isentrope.probe.requirements import require_unfiltered, setting
-from isentrope.recording.observing import add_to_log, evaluating
 from isentrope.sampling.streams import generator_of
 from isentrope.system.errors import IsentropeError
 from isentrope.system.memory import kept_blocks

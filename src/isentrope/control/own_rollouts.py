@@ -24,13 +24,13 @@ from safetensors.torch import save
 from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from isentrope.checkpoint.infer.fields import EVERY_RESPONSE
+from isentrope.checkpoint.record.token_record import TokenRecorder
 from isentrope.nouns.rollout_columns import numbered
 from isentrope.nouns.rollouts import Rollouts, concatenate
-from isentrope.recording.token_record import TokenRecorder
 from isentrope.system.files import write_bytes
 from isentrope.system.processes import all_ranks, rank
 from isentrope.system.reading import read_json, read_tensors, reading
-from isentrope.trainers.fields import EVERY_RESPONSE
 
 log = logging.getLogger("isentrope")
 

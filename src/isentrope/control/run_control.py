@@ -18,13 +18,13 @@ from typing import Any
 from torch import Tensor
 from torch.nn.functional import pad
 
+from isentrope.checkpoint.record.observing import evaluating
 from isentrope.control.base import Rewritten, TokenRule, Tokens, touched
 from isentrope.control.covariance import KlCov
 from isentrope.control.feedback import Feedback
 from isentrope.control.measured import kept_mass, token_influence
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.recording.observing import evaluating
 from isentrope.system.processes import all_ranks, world_size
 from isentrope.system.saved_fields import SavedFields
 from isentrope.update.objective import RECORDED, sequence_weights

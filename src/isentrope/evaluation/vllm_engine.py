@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from packaging.version import Version
 
+from isentrope.checkpoint.files import CheckpointFolder
 from isentrope.evaluation.responses import Decoding
 from isentrope.models.base_model import adapter_base
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import Prompt
-from isentrope.system.checkpoint_folder import CheckpointFolder
 
 OLDEST, TOO_NEW = "0.22", "0.32"
 """Supported versions: those that TRL 1.16 accepts."""

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isentrope.checkpoint.files import ADAPTER, ADAPTER_CONFIG, CURE, CheckpointFolder
 from isentrope.models.adapter_file import WEIGHT_TYPES, require_own_tensors
 from isentrope.models.base_model import adapter_base
 from isentrope.nouns.vectors import first_false
-from isentrope.system.checkpoint_folder import ADAPTER, ADAPTER_CONFIG, CURE, CheckpointFolder
 from isentrope.system.reading import read_tensors, reading
 
 

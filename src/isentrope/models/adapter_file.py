@@ -4,8 +4,8 @@ from pathlib import Path
 
 import torch
 
+from isentrope.checkpoint.files import ADAPTER, ADAPTER_CONFIG, CheckpointFolder
 from isentrope.models.base_model import NOT_GATHERED
-from isentrope.system.checkpoint_folder import ADAPTER, ADAPTER_CONFIG, CheckpointFolder
 from isentrope.system.errors import FileError
 
 WEIGHT_TYPES = {

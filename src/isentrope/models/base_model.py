@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from isentrope.system.checkpoint_folder import CheckpointFolder
+from isentrope.checkpoint.files import CheckpointFolder
 from isentrope.system.errors import FileError
 from isentrope.system.manifest import verify
 from isentrope.system.reading import reading

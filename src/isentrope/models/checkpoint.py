@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from isentrope.checkpoint.files import CheckpointFolder
 from isentrope.models.adapter import mapped_type, train_only, with_adapter
 from isentrope.models.base_model import adapter_base, causal_lm, loading
 from isentrope.system import manifest
-from isentrope.system.checkpoint_folder import CheckpointFolder
 from isentrope.system.errors import FileError
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
+from isentrope.checkpoint.files import CheckpointFolder
 from isentrope.models.adapter import read_adapter, train_only
 from isentrope.models.base_model import adapter_base, has_weights, loading, model_config
 from isentrope.models.precision import Precision
-from isentrope.system.checkpoint_folder import CheckpointFolder
 from isentrope.system.errors import IsentropeError
 
 

@@ -25,6 +25,9 @@ from typing import Any
 from torch import Tensor
 from transformers import TrainerCallback
 
+from isentrope.checkpoint.infer.unshown import template_of
+from isentrope.checkpoint.record.observing import add_to_log, bare_model, evaluating
+from isentrope.checkpoint.record.step_record import StepRecorder
 from isentrope.models.sharding import is_spread
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
@@ -48,14 +51,11 @@ from isentrope.probe.scoring import (
     look_ahead,
     look_back,
 )
-from isentrope.recording.observing import add_to_log, bare_model, evaluating
-from isentrope.recording.step_record import StepRecorder
 from isentrope.sampling.batches import with_rewards
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts, with_template
 from isentrope.sampling.streams import generator_of
 from isentrope.system.processes import all_ranks, rank, together
 from isentrope.system.saved_fields import SavedFields
-from isentrope.trainers.unshown import template_of
 
 log = logging.getLogger("isentrope")
 

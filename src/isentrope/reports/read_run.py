@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import pandas as pd
 
+from isentrope.checkpoint.files import step_within
 from isentrope.nouns.estimate import COLUMNS, Estimate
 from isentrope.reports.evaluations import (
     Evaluation,
@@ -35,7 +36,6 @@ from isentrope.results.results import MeasureResult
 from isentrope.results.verbs import VERBS
 from isentrope.run.origin import require_of_run
 from isentrope.run.study_table import numbers_in
-from isentrope.system.checkpoint_folder import step_within
 from isentrope.system.errors import IsentropeError
 from isentrope.system.reading import reading
 from isentrope.training.rollout_digests import rollout_faults

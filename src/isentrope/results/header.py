@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 
 from pydantic import FiniteFloat
 
+from isentrope.checkpoint.infer.as_trained import Origin
+from isentrope.checkpoint.infer.settings import Obstacle
 from isentrope.models.precision import Precision
 from isentrope.nouns.saved import Absent
-from isentrope.trainers.as_trained import Origin
-from isentrope.trainers.settings import Obstacle
 from isentrope.update.rounding import Rounded
 
 

@@ -34,10 +34,10 @@ from pydantic import (
     WrapSerializer,
 )
 
+from isentrope.checkpoint.files import require_own_name
 from isentrope.config.measure import repeat_of
 from isentrope.results.header import Header
 from isentrope.results.verbs import SCHEMAS, VERBS
-from isentrope.system.checkpoint_folder import require_own_name
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.file_contents import finite
 from isentrope.system.files import write_json

@@ -16,15 +16,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from isentrope.checkpoint.files import CONTRACT, step_of_folder
+from isentrope.checkpoint.record.next_update import NEXT_UPDATE
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.recording.next_update import NEXT_UPDATE
 from isentrope.run.identity import (
     CONFIG,
     changed_settings,
     flat_settings,
 )
-from isentrope.system.checkpoint_folder import CONTRACT, step_of_folder
 from isentrope.system.files import (
     files_below,
     fresh_folder,

@@ -24,12 +24,12 @@ from typing import Annotated, Any, ClassVar
 import pandas as pd
 from pydantic import ConfigDict, Field
 
+from isentrope.checkpoint.files import require_own_name
 from isentrope.nouns.estimate import COLUMNS, Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.results.result import ResultsError, decode, encode
 from isentrope.results.verbs import RECORDS
 from isentrope.run.identity import require_same_origin
-from isentrope.system.checkpoint_folder import require_own_name
 from isentrope.system.errors import FileError
 from isentrope.system.file_contents import parquet
 from isentrope.system.files import (

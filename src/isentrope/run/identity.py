@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from isentrope.checkpoint.files import CONTRACT
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import ConfigError, load_config, read_yaml
 from isentrope.config.measure import MeasureConfig
@@ -24,7 +25,6 @@ from isentrope.run.origin import (
     of_evaluation,
     of_measurement,
 )
-from isentrope.system.checkpoint_folder import CONTRACT
 
 log = logging.getLogger("isentrope")
 

@@ -5,34 +5,33 @@ optimizer. Parts of the data: one per path. Two results belong together if the p
 are equal; file times and paths are not looked at.
 """
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
+from isentrope.checkpoint.digests import (
+    NOTHING,
+    TOKENIZER_FILES,
+    UNKNOWN,
+    Digests,
+    base_digests,
+    checkpoint_digests,
+    digest_of,
+    digest_of_files,
+    digest_of_names,
+    local_folder,
+)
+from isentrope.checkpoint.files import CONTRACT, CheckpointFolder
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.values import PATHS as OF_SECTIONS
-from isentrope.models.base_model import adapter_base
 from isentrope.sampling.tasks import NAME
-from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder
 from isentrope.system.errors import FileError
-from isentrope.system.files import sha256
-from isentrope.system.manifest import file_digest
 from isentrope.training.models import TOY, find_model
 from isentrope.update.parameter_names import SIDECAR
-
-Digests = dict[str, str]
-"""Digest of each part."""
-
-UNKNOWN = "unknown"
-"""Begins the digest of files that are not on this machine; a name on the hub may follow."""
-
-NOTHING = "none"
-"""Digest of what is not there."""
 
 DATA_OF_MEASURE = {
     "data": "batch_config.dataset_path",
@@ -49,41 +48,6 @@ _NO_NUMBER = (
 )
 """Settings of an evaluation that decide speed and memory alone."""
 
-_TOKENIZER = (
-    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt"),
-    *("merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
-    "spiece.model",
-)
-_MODEL = ("config.json", "generation_config.json")
-
-
-def checkpoint_digests(
-    folder: Path, base_model: str | None = None, *, allow_hub: bool = False
-) -> Digests:
-    """Digests of the policy in a checkpoint folder.
-
-    Args:
-        folder: An adapter or a full model.
-        base_model: Base of the adapter, where the one that it names is not to be used.
-        allow_hub: Whether a base that the adapter names may be one on the model hub.
-
-    Returns:
-        Digest by part.
-    """
-    parts = {"weights": _of_files(sorted(folder.glob("*.safetensors")))}
-    base: Path | None = folder
-    if settings := CheckpointFolder(folder).adapter:
-        settings.pop("base_model_name_or_path", None)
-        parts["adapter settings"] = digest_of(settings)
-        source = adapter_base(folder, base_model, allow_hub=allow_hub)
-        base = local_folder(source)
-        parts |= base_digests(base, source)
-    else:
-        parts["model settings"] = _of_names(folder, _MODEL)
-    speaks = folder if (folder / "tokenizer_config.json").is_file() else base
-    parts["tokenizer"] = _of_names(speaks, _TOKENIZER)
-    return parts | {"contract": _of_names(folder, [CONTRACT])}
-
 
 def require_of_run(run: Path, what: Path, checkpoint: str, made_from: Digests) -> None:
     """Refuse results in a run's folder that are of a checkpoint of another run.
@@ -98,27 +62,11 @@ def require_of_run(run: Path, what: Path, checkpoint: str, made_from: Digests) -
         FileError: If the contract of the run's own checkpoint is another.
     """
     contract = run / "training_state" / checkpoint / CONTRACT
-    if contract.is_file() and made_from.get("contract") not in (None, _of_files([contract])):
+    if contract.is_file() and made_from.get("contract") not in (None, digest_of_files([contract])):
         raise FileError(
             f"{what} is of another checkpoint than {contract.parent}, whose {CONTRACT} differs: "
             "move it to its own run.",
         )
-
-
-def base_digests(folder: Path | None, name: str) -> Digests:
-    """Digests of a base model: its weights, and its settings.
-
-    Args:
-        folder: Its folder; None for one that is not on this machine.
-        name: Its name on the hub, which stands for one that is not here.
-
-    Returns:
-        Digest by part.
-    """
-    if folder is None:
-        return dict.fromkeys(("base weights", "base settings"), f"{UNKNOWN} ({name})")
-    weights = sorted(folder.glob("*.safetensors"))
-    return {"base weights": _of_files(weights), "base settings": _of_names(folder, _MODEL)}
 
 
 def known_parts(before: Digests, now: Digests) -> list[str]:
@@ -138,7 +86,7 @@ def data_digest(path: str | Path | None) -> str:
         return NOTHING
     where = _present(path)
     inside = (p for p in where.rglob("*") if p.is_file() and not p.name.startswith("."))
-    return _of_files([where] if where.is_file() else sorted(inside))
+    return digest_of_files([where] if where.is_file() else sorted(inside))
 
 
 def task_digest(*names: str | None) -> str:
@@ -146,7 +94,7 @@ def task_digest(*names: str | None) -> str:
     parts = [part for name in names if name is not None for part in name.split(", ")]
     matches = [NAME.fullmatch(part) for part in parts]  # a module of a package has no file here
     files = [_present(match["file"]) for match in matches if match and match["file"]]
-    return _of_files(files) if files else NOTHING
+    return digest_of_files(files) if files else NOTHING
 
 
 def _present(path: str | Path) -> Path:
@@ -160,38 +108,12 @@ def _present(path: str | Path) -> Path:
     return where
 
 
-def digest_of(content: Mapping[str, Any]) -> str:
-    """Digest of settings, whatever their order."""
-    return sha256([json.dumps(content, sort_keys=True, default=str).encode()])
-
-
-def local_folder(source: str) -> Path | None:
-    """The files of a model: its folder, or those of the hub's cache; None if not here."""
-    if Path(source).expanduser().is_dir():
-        return Path(source).expanduser()
-    from huggingface_hub import try_to_load_from_cache
-
-    file = try_to_load_from_cache(source, "config.json")
-    return Path(file).parent if isinstance(file, str) else None
-
-
-def _of_names(folder: Path | None, names: Iterable[str]) -> str:
-    if folder is None:
-        return UNKNOWN
-    files = [folder / name for name in names if (folder / name).is_file()]
-    return _of_files(files) if files else NOTHING
-
-
-def _of_files(files: Iterable[Path]) -> str:
-    return sha256(bytes.fromhex(file_digest(file)) for file in files)
-
-
 def measurement_origin(config: MeasureConfig, checkpoint: Path, optimizer: Path) -> Digests:
     """Digests, by part, of what the results of one item of a study are made from."""
     settings, batch, where = of_measurement(config), config.batch_config, config.checkpoint
     return {
         **checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub),
-        "optimizer": _of_names(optimizer.parent, [optimizer.name, SIDECAR]),
+        "optimizer": digest_of_names(optimizer.parent, [optimizer.name, SIDECAR]),
         **{part: data_digest(settings[key]) for part, key in DATA_OF_MEASURE.items()},
         "task": task_digest(batch.dataset_name, batch.U_dataset_name),
         "settings": _settings_digest(config, settings),
@@ -219,7 +141,7 @@ def training_origin(config: TrainConfig | SftConfig) -> Digests:
         adapter = checkpoint_digests(folder, allow_hub=config.model.allow_hub)
         del adapter["contract"]
         return parts | adapter
-    tokenizer = {"tokenizer": _of_names(folder, _TOKENIZER)}
+    tokenizer = {"tokenizer": digest_of_names(folder, TOKENIZER_FILES)}
     return parts | base_digests(folder, config.model.path) | tokenizer
 
 

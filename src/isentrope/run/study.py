@@ -20,18 +20,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from isentrope.checkpoint.checkpoint import Checkpoint, Subject, find_subjects
+from isentrope.checkpoint.digests import Digests
+from isentrope.checkpoint.files import ADAPTER, CONTRACT, CheckpointFolder
+from isentrope.checkpoint.infer.as_trained import refuse
+from isentrope.checkpoint.infer.fields import FIELDS
+from isentrope.checkpoint.infer.settings import Obstacle
+from isentrope.checkpoint.record.contract import contract_of
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.values import inputs_of
-from isentrope.recording.contract import contract_of
 from isentrope.results.result import Result, item_name
 from isentrope.results.verbs import MEASURE
-from isentrope.run.checkpoints import Checkpoint, Subject, find_subjects
-from isentrope.run.folder import (
-    noted_if_interrupted,
-    one_writer,
-    resolved_content,
-    run_directory,
-)
+from isentrope.run.folder import noted_if_interrupted, one_writer, resolved_content, run_directory
 from isentrope.run.identity import (
     OF_THE_STEP,
     Content,
@@ -39,15 +39,11 @@ from isentrope.run.identity import (
     flat_settings,
     require_same_measurement,
 )
-from isentrope.run.origin import Digests, changed_parts, measurement_origin
-from isentrope.system.checkpoint_folder import ADAPTER, CONTRACT, CheckpointFolder
+from isentrope.run.origin import changed_parts, measurement_origin
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import file_digest
 from isentrope.system.outputs import require_apart, require_writable
 from isentrope.system.reading import read_json
-from isentrope.trainers.as_trained import refuse
-from isentrope.trainers.fields import FIELDS
-from isentrope.trainers.settings import Obstacle
 
 log = logging.getLogger("isentrope")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from isentrope.system.checkpoint_folder import step_of_folder
+from isentrope.checkpoint.files import step_of_folder
 from isentrope.system.errors import FileError
 from isentrope.system.files import MARKER
 from isentrope.system.formatting import gigabytes

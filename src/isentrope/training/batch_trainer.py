@@ -20,11 +20,11 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
+from isentrope.checkpoint.record.observing import evaluating
 from isentrope.control.run_control import RunControl
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.recording.observing import evaluating
 from isentrope.sampling.generate import DrawnResponses, sample_responses
 from isentrope.training.models import SpreadBase
 from isentrope.training.update_batches import UpdateBatch, UpdateBatches

@@ -22,12 +22,12 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import TrainerCallback
 
-from isentrope.system.checkpoint_folder import CONTRACT, CheckpointFolder, step_name
+from isentrope.checkpoint.convert.distributed import METADATA, require_inert
+from isentrope.checkpoint.files import CONTRACT, CheckpointFolder, step_name
 from isentrope.system.failures import ENDINGS, advice, os_error_number, words_of
 from isentrope.system.files import fresh_folder, publish_folder
 from isentrope.system.processes import barrier, rank
 from isentrope.system.reading import read_json, read_tensors, reading, reason
-from isentrope.trainers.convert.distributed import METADATA, require_inert
 from isentrope.training.divergence import require_finite_state
 from isentrope.training.run_files import WRITING, RunFiles
 

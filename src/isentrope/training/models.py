@@ -17,13 +17,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from isentrope.checkpoint.files import CheckpointFolder
 from isentrope.models.adapter import with_adapter
 from isentrope.models.base_model import HUB_NAME, adapter_base, causal_lm
 from isentrope.models.checkpoint import load_tokenizer, require_checkpoint
 from isentrope.models.sharding import is_spread
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import EOS_ID, PAD_ID, character_tokenizer, longest_response
-from isentrope.system.checkpoint_folder import CheckpointFolder
 
 MAX_NEW_TOKENS = longest_response(2)
 """Longest response of the toy task, and the constant length L of its Dr. GRPO loss."""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from isentrope.system.checkpoint_folder import step_name, written_step
+from isentrope.checkpoint.files import step_name, written_step
 from isentrope.system.files import append_line, sha256_of_file, write_file
 from isentrope.system.reading import parse_json
 from isentrope.training.run_files import RunFiles, readable_lines

@@ -22,6 +22,10 @@ from datasets import Dataset
 from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 
+from isentrope.checkpoint.files import require_own_states
+from isentrope.checkpoint.record.contract import hyper_parameters, optimizer_names, write_contract
+from isentrope.checkpoint.record.next_update import pass_types, write_next_update
+from isentrope.checkpoint.record.token_record import TokenRecorder, off_policy_warning
 from isentrope.control.budget import EntropyBudget
 from isentrope.control.requirements import (
     require_controllable,
@@ -29,10 +33,6 @@ from isentrope.control.requirements import (
 )
 from isentrope.models.precision import rounding_bounds
 from isentrope.policy.language_model import Policy
-from isentrope.recording.contract import hyper_parameters, optimizer_names, write_contract
-from isentrope.recording.next_update import pass_types, write_next_update
-from isentrope.recording.token_record import TokenRecorder, off_policy_warning
-from isentrope.system.checkpoint_folder import require_own_states
 from isentrope.system.processes import rank
 from isentrope.training.batch_trainer import BatchTrainer, RunOptions
 from isentrope.training.checkpoints import (

@@ -14,9 +14,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from isentrope.checkpoint.record.token_record import TokenRecord, policy_ratio
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.policy.language_model import Policy
-from isentrope.recording.token_record import TokenRecord, policy_ratio
 from isentrope.sampling.batches import (
     Groups,
     RewardFunction,

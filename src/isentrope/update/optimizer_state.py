@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isentrope.checkpoint.files import require_own_states
 from isentrope.models.checkpoint import CONVERTED
 from isentrope.nouns.vectors import first_false, read_numbers
 from isentrope.policy.language_model import Policy
-from isentrope.system.checkpoint_folder import require_own_states
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.manifest import verify
 from isentrope.system.memory import mapped_blocks

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 
+from isentrope.checkpoint.infer.logged_texts import OF_TEXTS, are_logged_texts, read_logged_texts
 from isentrope.config.measure import BatchConfig, MeasureConfig
 from isentrope.models.precision import Precision
 from isentrope.models.sharding import exchange_as_stored, put_back
@@ -29,7 +30,6 @@ from isentrope.sampling.tasks.custom import read_responses
 from isentrope.sampling.tasks.rewarded import rewarding
 from isentrope.system.progress import progress
 from isentrope.system.reading import reading
-from isentrope.trainers.logged_texts import OF_TEXTS, are_logged_texts, read_logged_texts
 from isentrope.training.prompt_sampler import difficulty_weights
 from isentrope.update.objective import RECORDED, SFT
 

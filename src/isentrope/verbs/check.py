@@ -14,6 +14,10 @@ from dataclasses import replace
 
 import torch
 
+from isentrope.checkpoint.checkpoint import Subject
+from isentrope.checkpoint.digests import checkpoint_digests
+from isentrope.checkpoint.files import CONTRACT
+from isentrope.checkpoint.infer.arguments import TRAINING_ARGS
 from isentrope.checks import (
     Finding,
     check_adapter,
@@ -32,16 +36,12 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.sampler_record import check_logprobs
 from isentrope.results.verbs import MEASURE
-from isentrope.run.checkpoints import Subject
-from isentrope.run.origin import checkpoint_digests
 from isentrope.run.study import other_base, require_inputs
 from isentrope.sampling.batches import with_advantages
 from isentrope.sampling.prompts import PromptLike
-from isentrope.system.checkpoint_folder import CONTRACT
 from isentrope.system.manifest import verification
 from isentrope.system.outputs import require_writable
 from isentrope.system.processes import all_ranks, join_processes
-from isentrope.trainers.arguments import TRAINING_ARGS
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import MAX_ROUNDING

@@ -14,6 +14,7 @@ from pkgutil import resolve_name as load
 
 import torch
 
+from isentrope.checkpoint.checkpoint import Subject
 from isentrope.config.measure import MeasureConfig
 from isentrope.models.batching import share_of_limits
 from isentrope.nouns.rollouts import Rollouts
@@ -21,7 +22,6 @@ from isentrope.planning.memory import Alive, Meter, cache_bytes
 from isentrope.planning.plan import Plan, Stage
 from isentrope.policy.language_model import Policy
 from isentrope.results.verbs import VERBS
-from isentrope.run.checkpoints import Subject
 from isentrope.sampling.generate import sample_responses
 from isentrope.sampling.prompts import as_prompts, name_prompts
 from isentrope.sampling.tasks import Task

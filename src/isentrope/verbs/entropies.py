@@ -21,6 +21,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from isentrope.checkpoint.files import step_of_folder
 from isentrope.estimators.entropy import (
     EXACT,
     definitions,
@@ -36,7 +37,6 @@ from isentrope.policy.own_logits import truncated_entropies
 from isentrope.policy.scoring import score
 from isentrope.results.attributions import EntropyRecord
 from isentrope.results.results import EntropiesResult
-from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.reading import read_json
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.prepare import Prepared

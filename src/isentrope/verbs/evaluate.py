@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from isentrope.checkpoint.checkpoint import Checkpoint, find_checkpoints
 from isentrope.config.evaluate import (
     EvaluateConfig,
     EvaluationData,
@@ -37,7 +38,6 @@ from isentrope.evaluation.responses import (
 )
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
 from isentrope.policy.language_model import Policy
-from isentrope.run.checkpoints import Checkpoint, find_checkpoints
 from isentrope.run.evaluation_folder import (
     TABLE,
     EvaluatedRow,

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from isentrope.checkpoint.checkpoint import find_checkpoints
 from isentrope.config.io import load_config
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.train import ModelConfig, SftConfig, TrainConfig
@@ -30,7 +31,6 @@ from isentrope.planning.plan import (
     meta_model,
 )
 from isentrope.results.verbs import INFLUENCE, MEASURE, VERBS
-from isentrope.run.checkpoints import find_checkpoints
 from isentrope.run.study import plan_study
 from isentrope.system.formatting import gigabytes, sizes_in_words
 from isentrope.training.models import TOY, build_toy_policy, find_model, fresh_adapter

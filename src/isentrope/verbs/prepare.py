@@ -10,6 +10,8 @@ from pathlib import Path
 
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.influence.contributions import Influence
+from isentrope.checkpoint.checkpoint import Subject
+from isentrope.checkpoint.infer.as_trained import refuse
 from isentrope.config.analysis import AnalysisConfig
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import MeasureConfig
@@ -26,13 +28,11 @@ from isentrope.results.header import (
     SettingsRecord,
     StepRecord,
 )
-from isentrope.run.checkpoints import Subject
 from isentrope.run.folder import versions
 from isentrope.sampling.batches import UpdateBatchReport
 from isentrope.system.manifest import verify
 from isentrope.system.processes import all_ranks
 from isentrope.system.progress import Clock
-from isentrope.trainers.as_trained import refuse
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import RoundedStep
 from isentrope.update.step import Step

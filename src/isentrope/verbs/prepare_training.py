@@ -12,6 +12,13 @@ from typing import Any
 
 from transformers import PrinterCallback
 
+from isentrope.checkpoint.files import step_of_folder
+from isentrope.checkpoint.record.contract import (
+    environment,
+    frozen_hash,
+    read_contract,
+    trainable_shapes,
+)
 from isentrope.config.contract import advantages_of, measures, run_contract, run_control
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import grpo_options, shards_weights, training_device
@@ -25,7 +32,6 @@ from isentrope.probe.alarm import Alarm
 from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.online_noise_scale import NoiseScaleMonitor
 from isentrope.probe.requirements import ProbeOptions
-from isentrope.recording.contract import environment, frozen_hash, read_contract, trainable_shapes
 from isentrope.run.branch import Branch
 from isentrope.run.folder import kept_steps
 from isentrope.run.identity import contract_config, require_same_run
@@ -33,7 +39,6 @@ from isentrope.run.origin import training_origin
 from isentrope.sampling.batches import Groups
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.sampling.tasks.task import Task
-from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.files import sha256
 from isentrope.system.outputs import require_disk
 from isentrope.system.processes import all_ranks, world_size

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
+from isentrope.checkpoint.infer.as_trained import ASSUMED, OURS
 from isentrope.checks.checkpoint import describe_group
 from isentrope.estimators.identities import in_words, p_value
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.results import MeasureResult
 from isentrope.system.formatting import MISSING, known
-from isentrope.trainers.as_trained import ASSUMED, OURS
 from isentrope.update.step import COMPONENTS
 from isentrope.verbs.printed import (
     Column,

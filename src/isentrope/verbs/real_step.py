@@ -6,6 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from isentrope.checkpoint.checkpoint import Subject
+from isentrope.checkpoint.files import CheckpointFolder
+from isentrope.checkpoint.infer.arguments import TRAINING_ARGS
+from isentrope.checkpoint.infer.settings import TRAINER_STATE
+from isentrope.checkpoint.record.next_update import NEXT_UPDATE, read_control
 from isentrope.checks.checkpoint import describe_groups, disagreement, fit_of_order
 from isentrope.checks.state_order import describe_misplaced
 from isentrope.config.estimator import EstimatorConfig
@@ -14,11 +19,6 @@ from isentrope.models.adapter import stored_types
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy, norm, require_same_names, sharded_like
 from isentrope.policy.language_model import Policy
-from isentrope.recording.next_update import NEXT_UPDATE, read_control
-from isentrope.run.checkpoints import Subject
-from isentrope.system.checkpoint_folder import CheckpointFolder
-from isentrope.trainers.arguments import TRAINING_ARGS
-from isentrope.trainers.settings import TRAINER_STATE
 from isentrope.update.objective import RECORDED
 from isentrope.update.off_policy import importance_ratios
 from isentrope.update.optimizer_rules import SHORT_MOMENTS, short_types

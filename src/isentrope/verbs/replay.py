@@ -13,21 +13,21 @@ from types import SimpleNamespace
 
 import torch
 
+from isentrope.checkpoint.checkpoint import Checkpoint, Subject
+from isentrope.checkpoint.files import step_of_folder
+from isentrope.checkpoint.record.next_update import (
+    NEXT_UPDATE,
+    precision_of,
+    read_next_update,
+    replay_tolerance,
+)
 from isentrope.checks import Finding
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.stages import SamplingConfig
 from isentrope.models.adapter import stored_types
 from isentrope.models.precision import Precision
 from isentrope.nouns.vectors import Vector, axpy, norm
-from isentrope.recording.next_update import (
-    NEXT_UPDATE,
-    precision_of,
-    read_next_update,
-    replay_tolerance,
-)
-from isentrope.run.checkpoints import Checkpoint, Subject
 from isentrope.run.study import require_inputs
-from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.manifest import verification
 from isentrope.system.processes import all_ranks, join_processes
 from isentrope.system.progress import progress

@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from isentrope.checkpoint.files import step_of_folder
+from isentrope.checkpoint.record.contract import read_contract
 from isentrope.config.io import ConfigError, key_of, load_config
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import shards_weights
 from isentrope.config.values import inputs_of
 from isentrope.planning.plan import DoesNotFitError
-from isentrope.recording.contract import read_contract
 from isentrope.run.branch import (
     Branch,
     begin_branch,
@@ -33,7 +34,6 @@ from isentrope.run.identity import (
     require_same_training,
 )
 from isentrope.run.origin import training_origin
-from isentrope.system.checkpoint_folder import step_of_folder
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
 from isentrope.system.memory import is_lack_of_memory

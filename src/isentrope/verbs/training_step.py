@@ -1,7 +1,7 @@
 """The step that training takes from a checkpoint: one way for the command line and for Python.
 
-Settings that are left out are those of the checkpoint's files (`trainers.as_trained`). What differs
-from them, or is in training's step and not in the computed one, is refused.
+Settings that are left out are those of the checkpoint's files (`checkpoint.infer.as_trained`). What
+differs from them, or is in training's step and not in the computed one, is refused.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,6 +11,11 @@ from typing import Any, Literal
 
 from torch import nn
 
+from isentrope.checkpoint.checkpoint import Subject
+from isentrope.checkpoint.infer.as_trained import SAMPLER_RECORD, AsTrained, allowed, refuse
+from isentrope.checkpoint.infer.settings import GivenBatch, Obstacle
+from isentrope.checkpoint.infer.unshown import notes_on_base, notes_on_batch
+from isentrope.checkpoint.record.contract import contract_of
 from isentrope.config.estimator import AnyObjective, EstimatorConfig
 from isentrope.config.io import load_config
 from isentrope.models.adapter import base_type
@@ -19,13 +24,8 @@ from isentrope.models.requirements import dropout_rates
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.sampler_record import check_logprobs
-from isentrope.recording.contract import contract_of
-from isentrope.run.checkpoints import Subject
 from isentrope.sampling.batches import rules_of_advantages
 from isentrope.system.manifest import NOT_VERIFIED, verifying
-from isentrope.trainers.as_trained import SAMPLER_RECORD, AsTrained, allowed, refuse
-from isentrope.trainers.settings import GivenBatch, Obstacle
-from isentrope.trainers.unshown import notes_on_base, notes_on_batch
 from isentrope.update.objective import RECORDED, SFT
 from isentrope.update.optimizer_state import OptimizerLike, file_of, load_optimizer_state
 from isentrope.update.parameter_names import Names

@@ -1,0 +1,262 @@
+"""A checkpoint folder: the only object that opens its files, each of them once, and its step.
+
+    contract.json                  settings of the run that wrote it (`checkpoint.record.contract`)
+    adapter_config.json            settings of an adapter, of PEFT
+    *.safetensors                  weights, of which the headers are read here
+    trainer_state.json, isentrope_state.json    state of the trainer
+
+What was read is kept by the process, like digests (`manifest`): by what the file system says of the
+file. A file that changes is read again, and every one is verified whenever it is asked for.
+
+A folder is what its name and its content say; one under another's name is refused. A name without
+a step says nothing. The names are
+
+    step_N, checkpoint-N, global_step_N     a checkpoint of ours, of transformers and TRL, of verl
+    next_update     in the checkpoint: step N + 1, and the checkpoint's manifest, by update.json
+    <verb>_<name>   results, by results.json
+    <name>          an evaluation, by metrics.json
+"""
+
+import copy
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt
+
+from isentrope.system.errors import FileError
+from isentrope.system.files import MANIFEST
+from isentrope.system.manifest import file_digest, read_once, verifying
+from isentrope.system.reading import read_json, read_tensor_headers, reading, require_types
+
+CONTRACT = "contract.json"
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER = "adapter_model.safetensors"
+CURE = "Restore the checkpoint, or choose another."
+_STEP_IN = {"trainer_state.json": "global_step", CONTRACT: "step", "isentrope_state.json": "step"}
+"""Files of a checkpoint and their keys that state its step."""
+CHECKPOINT = "checkpoint_manifest_sha256"
+"""Key of update.json: SHA-256 of the manifest of the checkpoint that the step was taken from."""
+
+_STEP = re.compile(r"(?:step|checkpoint|global_step)[-_]?(\d+)")
+T = TypeVar("T")
+Header = dict[str, tuple[str, list[int]]]
+"""Type and shape of each tensor."""
+
+
+class _AdapterSettings(BaseModel):
+    """Types of the settings of an adapter that are used here; PEFT reads more."""
+
+    peft_type: str
+    base_model_name_or_path: str | None = None
+    r: NonNegativeInt = 0
+    lora_alpha: NonNegativeFloat = 0.0
+    use_rslora: bool = False
+    use_dora: bool = False
+    lora_dropout: float = 0.0
+
+
+def step_name(step: int) -> str:
+    """The name of a checkpoint.
+
+    Returns:
+        For example "step_40".
+    """
+    return f"step_{step}"
+
+
+def step_of_folder(name: str) -> int | None:
+    """The training step in the name of a checkpoint folder.
+
+    Args:
+        name: For example "step_40" or "checkpoint-40".
+
+    Returns:
+        The step; None for any other name.
+    """
+    match = _STEP.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def written_step(name: str) -> int | None:
+    """The training step of a checkpoint that isentrope wrote.
+
+    Args:
+        name: Of a folder.
+
+    Returns:
+        The step; None for any name that `step_name` does not give, such as "step_04".
+    """
+    step = step_of_folder(name)
+    return step if name == f"step_{step}" else None
+
+
+def step_within(name: str) -> int | None:
+    """The training step in a longer name.
+
+    Args:
+        name: For example "step_40_repeat_2" or "second_run_step_40".
+
+    Returns:
+        The last step in it, 40; None if there is none.
+    """
+    steps = _STEP.findall(name)
+    return int(steps[-1]) if steps else None
+
+
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """The files of a checkpoint, or of a base model.
+
+    Attributes:
+        path: The folder.
+    """
+
+    path: Path
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether it holds an adapter."""
+        return (self.path / ADAPTER_CONFIG).exists()
+
+    @property
+    def adapter(self) -> dict[str, Any]:
+        """The content of adapter_config.json; empty where the folder holds no adapter.
+
+        Raises:
+            FileError: If the file cannot be read, or a setting has another type.
+        """
+        file = self.path / ADAPTER_CONFIG
+        if not file.exists():
+            return {}
+        settings = _json(file)
+        require_types(file, settings, _AdapterSettings, CURE)
+        return settings
+
+    @property
+    def contract(self) -> dict[str, Any] | None:
+        """The content of contract.json as it stands there; None where there is none."""
+        file = self.path / CONTRACT
+        return _json(file) if file.is_file() else None
+
+    @property
+    def weights(self) -> list[Path]:
+        """Its safetensors files by name."""
+        return sorted(self.path.glob("*.safetensors"))
+
+    @property
+    def headers(self) -> dict[Path, Header]:
+        """Types and shapes of the tensors in each of its safetensors files."""
+        return {file: self.header(file.name) for file in self.weights}
+
+    def header(self, name: str) -> Header:
+        """Types and shapes of the tensors in one safetensors file."""
+        return _once(self.path / name, read_tensor_headers)
+
+    @property
+    def step(self) -> int | None:
+        """Its training step, on which its name, that of what it links to, and its files must agree.
+
+        None where neither name nor files say it.
+
+        Raises:
+            FileError: Naming two steps.
+        """
+        names = (self.path.name, self.path.resolve().name)
+        stated = [(f"its name, {x}", s) for x in names if (s := step_of_folder(x)) is not None]
+        for name, key in _STEP_IN.items():
+            file = self.path / name
+            if file.is_file() and (step := _json(file).get(key)) is not None:
+                stated.append((f"{name} ({key})", step))
+        for where, step in stated:
+            if type(step) is not int or step != stated[0][1]:
+                raise FileError(
+                    f"{self.path} is of step {stated[0][1]} by {stated[0][0]}, and of step "
+                    f"{step!r} by {where}: it was renamed, or has a file of another checkpoint. "
+                    "Restore it.",
+                )
+        return stated[0][1] if stated else None
+
+
+def _json(file: Path) -> dict[str, Any]:
+    """A copy of the content of a JSON file, which the caller may change."""
+    return copy.deepcopy(_once(file, _content))
+
+
+def _content(file: Path) -> Any:
+    # the states of trainers may hold NaN
+    return read_json(file, CURE, finite=file.name in (CONTRACT, ADAPTER_CONFIG))
+
+
+def _once(file: Path, read: Callable[[Path], T]) -> T:
+    with reading(file, CURE):  # verifies it, which an earlier reader may not have asked for
+        return read_once(file, read)
+
+
+def require_own_states(checkpoint: Path, taken: float, scheduled: int | None) -> None:
+    """Refuse states of an optimizer or a schedule that are of another step than their checkpoint.
+
+    An optimizer that began anew in a resumed run of another trainer has taken fewer steps, and so
+    has its schedule; under float16 steps with overflowing gradients are left out.
+
+    Args:
+        checkpoint: Its folder; nothing is compared without trainer_state.json.
+        taken: Steps that the optimizer counts.
+        scheduled: Steps that the learning rate's schedule counts; None if it is not known.
+
+    Raises:
+        FileError: Naming both numbers.
+    """
+    here = CheckpointFolder(checkpoint).step
+    if here is None or not (checkpoint / "trainer_state.json").is_file():
+        return
+    skips, ours = (checkpoint / "scaler.pt").is_file(), (checkpoint / CONTRACT).is_file()
+    for what, steps in (("optimizer", taken), ("schedule (scheduler.pt)", scheduled)):
+        fewer_is_wrong = not skips and (ours or (what == "optimizer" and scheduled == here))
+        if steps is not None and (steps > here or (steps < here and fewer_is_wrong)):
+            raise FileError(
+                f"{checkpoint} is of step {here}, and its {what} has counted {steps:g} steps: the "
+                "state is of another checkpoint. Restore it.",
+            )
+
+
+def require_own_update(folder: Path, update: Mapping[str, Any]) -> None:
+    """Refuse the record of a step from another checkpoint than the one that it lies in.
+
+    Args:
+        folder: `next_update` of a checkpoint.
+        update: Content of its update.json.
+
+    Raises:
+        FileError: If its step is not the one after the checkpoint's, or was taken from another.
+    """
+    checkpoint = folder.parent
+    here, step = CheckpointFolder(checkpoint).step, update.get("step")
+    recorded, manifest = update.get(CHECKPOINT), checkpoint / MANIFEST
+    if here is not None and step is not None and step != here + 1:
+        other = f"records step {step}, and the step from that checkpoint is {here + 1}"
+    elif verifying() and recorded and manifest.is_file() and recorded != file_digest(manifest):
+        other = "was recorded at a checkpoint of this step with other files"
+    else:
+        return
+    raise FileError(
+        f"{folder} {other}: it is of another run or checkpoint. Restore the folder, or remove it."
+    )
+
+
+def require_own_name(folder: Path, stated: str) -> None:
+    """Refuse results that lie under another name than they state.
+
+    Args:
+        folder: The folder of the results.
+        stated: The name that the results give to it.
+
+    Raises:
+        FileError: Naming both.
+    """
+    if folder.name != stated:
+        raise FileError(
+            f"{folder} holds {stated} according to its content: give it that name back."
+        )

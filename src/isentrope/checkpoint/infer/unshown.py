@@ -1,0 +1,75 @@
+"""What a result says of training where its files and its batch do not show everything."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from isentrope.checkpoint.infer.arguments import TRAINING_ARGS
+from isentrope.checkpoint.infer.logged_texts import OF_TEXTS, are_logged_texts
+from isentrope.nouns.rollouts import Rollouts
+
+_SHORT = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float16": "float16", "fp16": "float16"}
+
+
+def template_of(args: Any) -> Mapping[str, Any]:
+    """The arguments of the chat template in a live trainer's arguments; empty for none."""
+    return getattr(args, "chat_template_kwargs", None) or {}
+
+
+def notes_on_batch(arguments: Mapping[str, Any], U: Rollouts, file: str | None) -> Iterator[str]:
+    """What a batch does not show of training's.
+
+    Args:
+        arguments: The trainer's; empty where they are not known.
+        U: The update batch.
+        file: The file it is from; None for none.
+
+    Yields:
+        A sentence on a log of texts, and on demonstrations that are longer than training's.
+    """
+    if file is not None and are_logged_texts(file):
+        yield f"{file}: {OF_TEXTS}"
+    longest = arguments.get("max_length") if "completion_only_loss" in arguments else None
+    lengths = [len(p) + len(r) for p, r in zip(U.prompt_ids, U.response_ids, strict=True)]
+    if longest and (longer := sum(length > longest for length in lengths)):
+        yield (
+            f"{longer} of {len(lengths)} demonstrations of U have more than the {longest} tokens "
+            f"at which training cut them (max_length of {TRAINING_ARGS}): cut them likewise."
+        )
+
+
+def notes_on_base(
+    arguments: Mapping[str, Any], stored: torch.dtype | None, rounding: str | None
+) -> Iterator[str]:
+    """Whether a base of 16 bits under an adapter rounded training's passes, without autocast.
+
+    Args:
+        arguments: The trainer's; empty where they are not known.
+        stored: Type of the base's files; None where there is no adapter or no base here.
+        rounding: Type that the step's products are rounded to; None for none.
+
+    Yields:
+        A sentence where it did, or may have; none where a note on autocast is there.
+    """
+    if not arguments or stored is None or arguments.get("bf16") or arguments.get("fp16"):
+        return
+    options = arguments.get("model_init_kwargs") or {}
+    given = str(options.get("dtype", options.get("torch_dtype"))).removeprefix("torch.")
+    of_files = _SHORT.get(str(stored).removeprefix("torch."))
+    if given in _SHORT or given == "auto":
+        kind = _SHORT.get(given, of_files)
+        said = f"Training loaded the base under the adapter in {kind} (model_init_kwargs): its"
+    elif given == "None":
+        kind = of_files
+        said = (
+            f"The files of the base under the adapter are in {kind}. Where training loaded it so "
+            "(transformers does, and TRL loads a model that is named in float32), its"
+        )
+    else:
+        return
+    if kind is not None and rounding != kind:
+        yield (
+            f"{said} passes were rounded, and the step measured here is not. In tests v differed "
+            "by 11 % at the first step of Adam and by 2 % at the second."
+        )

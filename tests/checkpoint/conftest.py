@@ -1,0 +1,5 @@
+"""The tiny checkpoint."""
+
+from tests.tiny_checkpoint import tiny
+
+__all__ = ["tiny"]

@@ -1,0 +1,93 @@
+"""The files of a checkpoint are opened in one module, and each once."""
+
+import ast
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import isentrope
+from isentrope.checkpoint import files as checkpoint_files
+from isentrope.checkpoint.files import CheckpointFolder
+from isentrope.config.io import load_config
+from isentrope.system import manifest
+from isentrope.system.errors import FileError
+from isentrope.verbs.measure import measure
+from tests.tiny_checkpoint import copied, settings
+
+SOURCES = Path(isentrope.__file__).parent
+
+OWNER = "checkpoint/files.py"
+READS_HEADERS_OF_ITS_OWN = {"attribution/fisher/kernel.py", "system/reading.py"}
+READERS = {"read_json", "read_text", "load", "loads", "open", "read_bytes"}
+
+
+def calls(path):
+    """Names of the functions that a module calls, with the text of the call."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func
+            yield called if isinstance(called, str) else ast.unparse(called), ast.unparse(node)
+
+
+@pytest.mark.parametrize("names", [("contract.json", "CONTRACT"), ("adapter_config", "ADAPTER_C")])
+def test_a_file_of_a_checkpoint_is_opened_in_one_module(names):
+    opened = {
+        path.relative_to(SOURCES).as_posix()
+        for path in SOURCES.rglob("*.py")
+        for called, text in calls(path)
+        if called in READERS and any(name in text for name in names)
+    }
+    assert opened <= {OWNER}
+
+
+def test_headers_of_weights_are_read_in_one_module():
+    reading = {
+        path.relative_to(SOURCES).as_posix()
+        for path in SOURCES.rglob("*.py")
+        if any(word in path.read_text() for word in ("read_tensor_headers", "safe_open"))
+    }
+    assert reading == {OWNER} | READS_HEADERS_OF_ITS_OWN
+
+
+def test_a_measurement_reads_and_digests_each_file_once(tiny, tmp_path, monkeypatch):
+    read, digested = Counter(), Counter()
+    monkeypatch.setattr(manifest, "_known", {})
+
+    def counting(plain):
+        def counted(file, *args, **options):
+            read[Path(file).name, Path(file).parent.name] += 1
+            return plain(file, *args, **options)
+
+        return counted
+
+    for name in ("read_json", "read_tensor_headers"):
+        monkeypatch.setattr(checkpoint_files, name, counting(getattr(checkpoint_files, name)))
+    plain = hashlib.file_digest
+
+    def digest(file, kind):
+        digested[str(Path(file.name).resolve())] += 1
+        return plain(file, kind)
+
+    monkeypatch.setattr(hashlib, "file_digest", digest)
+    made = copied(tiny, tmp_path / "made")
+    (made / "step_4" / "contract.json").write_text("{}")
+    measure(load_config(settings(made), [f"output.directory={tmp_path / 'out'}"]))
+    assert {"contract.json", "adapter_config.json"} <= {name for name, _ in read}
+    assert set(read.values()) == {1}
+    assert set(digested.values()) == {1}
+
+
+def test_a_file_that_was_changed_is_read_again(tmp_path):
+    folder, file = CheckpointFolder(tmp_path), tmp_path / "contract.json"
+    assert folder.contract is None
+    file.write_text(json.dumps({"step": 3}))
+    folder.contract["step"] = 5  # of a copy
+    assert folder.step == 3
+    file.write_text(json.dumps({"step": 40}))
+    assert folder.step == 40
+    file.write_text("[]")
+    with pytest.raises(FileError, match="should hold an object"):
+        _ = folder.contract
