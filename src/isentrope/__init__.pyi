@@ -27,6 +27,8 @@ from isentrope.estimators.entropy import entropy, surprisal_entropy, entropy_gra
 from isentrope.estimators.functional import EstimatorOptions
 
 # What the change is made of
+from isentrope.attribution.frontier.batches import frontier
+from isentrope.attribution.frontier.frontier import Frontier
 from isentrope.attribution.influence.contributions import Influence
 from isentrope.attribution.influence.contributions import InfluenceOptions
 from isentrope.attribution.influence.influence import influence

@@ -1,0 +1,1 @@
+"""What every step of one length could do to reward and entropy."""

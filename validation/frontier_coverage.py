@@ -1,0 +1,245 @@
+"""Do the intervals of a step's frontier cover, also where a rule decides whether they are shown?
+
+    python -m validation.frontier_coverage
+
+The policies are three chains (`chains`): a rare long mode, prompts of very unequal entropy, and a
+rare short mode of high entropy. A response earns the sum of random numbers of its tokens. Gradients
+of a batch are sums of the softmax's own derivatives over its tokens, and the truth is visits of
+states times advantages, by recursion. The free part of the step is P (g_J + x) with x random and
+`NOISE` times as long as g_J; momentum is random. What is printed must cover .92, less two
+Monte-Carlo errors, in every cell that has an interval in a twentieth of its batches or more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from isentrope.attribution.frontier.frontier import Frontier, frontier_of_gradients
+from isentrope.attribution.gradients.gradient_store import HeldVectors
+from isentrope.attribution.gradients.groups import GradientGroups, of_reward, ratio_terms
+from isentrope.estimators.entropy import cotangents
+from isentrope.estimators.functional import Functionals
+from isentrope.estimators.sample import ScoredBatch
+from isentrope.nouns.estimate import Estimate
+from isentrope.update.step import Step
+from validation.chains import CHAINS, Chain
+from validation.switches import FUNCTIONALS, SYMBOL, Prices, Tally
+
+SIZES = (32, 64, 128, 256, 512, 1024)
+NOISE = (0.0, 1.0, 3.0)
+"""Of the free part, in lengths of g_J."""
+GROUPS = 16
+
+Cell = tuple[str, int, float, str]
+"""Policy, responses, noise, quantity."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """A chain with a reward, a functional and a step.
+
+    Attributes:
+        chain: The policy.
+        functional: ℋ or h.
+        noise: Of the free part.
+    """
+
+    chain: Chain
+    functional: str
+    noise: float
+
+    @cached_property
+    def reward(self) -> Tensor:
+        """(S, A) what a token earns in a state."""
+        return Prices(self.chain, self.functional).reward
+
+    @cached_property
+    def gradients(self) -> Tensor:
+        """(2, S·A) of J and of entropy: visits times advantages, as in a table of values."""
+        log_p = self.chain.log_p()
+        p = log_p.exp()
+        visits = self.chain.visits(log_p)
+        entropy = -(p * log_p).sum(1)
+        by_state = {
+            "reward": visits[:, None] * self.advantages(self.reward),
+            "entropy": visits[:, None]
+            * (self.advantages(entropy[:, None]) - p * (log_p + entropy[:, None])),
+            "length": visits[:, None] * self.advantages(torch.ones(1, 1).double()),
+        }
+        total = by_state["entropy"]
+        if self.functional == "per_token":
+            mean = float(visits @ entropy / visits.sum())
+            total = (total - mean * by_state["length"]) / visits.sum()
+        return torch.stack((by_state["reward"].flatten(), total.flatten()))
+
+    def advantages(self, earned: Tensor) -> Tensor:
+        """(S, A) π (Q − V) where every token of a state earns so much."""
+        p = self.chain.log_p().exp()
+        ahead = torch.zeros(len(p) + 1, dtype=torch.float64)  # the last is the end
+        for _ in range(self.chain.longest):
+            ahead[:-1] = (p * (earned + ahead[self.chain.follow])).sum(1)
+        return p * (earned + ahead[self.chain.follow] - ahead[:-1, None])
+
+    @cached_property
+    def step(self) -> Step:
+        """P, momentum and the free part."""
+        generator = torch.Generator().manual_seed(9)
+        size = self.gradients.shape[1]
+        P = 0.1 + torch.rand(size, generator=generator, dtype=torch.float64)
+        random = torch.randn(2, size, generator=generator, dtype=torch.float64)
+        random /= (P * random.square()).sum(1, keepdim=True).sqrt()
+        length = float((P * self.gradients[0].square()).sum().sqrt())
+        free = P * (self.gradients[0] + self.noise * length * random[0])
+        momentum = 0.3 * length * P * random[1]
+        parts = {"momentum": momentum, "decay": torch.zeros(size), "gradient": free}
+        vectors = {name: {"logits": part.double()} for name, part in parts.items()}
+        return Step(
+            direction={"logits": momentum + free},
+            preconditioner={"logits": P},
+            components=vectors,
+            token_weights=torch.zeros(1, 1),
+            batch="",
+            learning_rate=1.0,
+            gradient_norm=1.0,
+            clip_factor=1.0,
+            matched_by="",
+        )
+
+    @cached_property
+    def truth(self) -> dict[str, float]:
+        """The numbers of the frontier, by the angle of the edge."""
+        P = self.step.preconditioner["logits"]
+        free = self.step.components["gradient"]["logits"]
+        fixed = self.gradients @ self.step.components["momentum"]["logits"]
+        reward, entropy = (self.gradients @ free).tolist()
+        radius = float((free.square() / P).sum())
+        (a, s), (_, b) = (self.gradients @ (P[:, None] * self.gradients.T)).tolist()
+        reach = [math.sqrt(x * radius) for x in (a, b)]
+        angle = math.acos(s / math.sqrt(a * b))
+
+        def best(change: float) -> float:
+            turn = math.acos(change / reach[1])
+            return reach[0] * (1.0 if turn > angle else math.cos(angle - turn))
+
+        turn = math.acos(entropy / reach[1])
+        price = math.sin(angle - turn) / math.sin(turn) * reach[0] / reach[1]
+        square = (b * reward**2 - 2 * s * reward * entropy + a * entropy**2) / (a * b - s * s)
+        possible = abs(float(fixed[1])) < reach[1]
+        return {
+            "reward_reach": reach[0],
+            "entropy_reach": reach[1],
+            "cosine": math.cos(angle),
+            "centre_reward": float(fixed[0]),
+            "centre_entropy": float(fixed[1]),
+            "reward": reward + float(fixed[0]),
+            "entropy": entropy + float(fixed[1]),
+            "best": best(-float(fixed[1])) + float(fixed[0]) if possible else math.nan,
+            "best_at_step": best(entropy) + float(fixed[0]),
+            "lost": best(entropy) - reward,
+            "reward_for_a_nat": 0.0 if turn > angle else price,
+            "reached": math.sqrt(square / radius),
+        }
+
+    def found(self, size: int, seed: int) -> Frontier:
+        """The frontier from one batch of responses."""
+        chain = self.chain
+        generator = torch.Generator().manual_seed(1000 * size + seed)
+        prompts = torch.randint(len(chain.start), (size,), generator=generator)
+        heights = torch.rand(size, chain.longest, generator=generator, dtype=torch.float64)
+        states, tokens = chain.draw(chain.log_p(), prompts, heights)
+        mask = states >= 0
+        earned = self.reward[states.clamp_min(0), tokens.clamp_min(0)]
+        rewards = torch.where(mask, earned, 0.0).sum(1)
+        series = chain.scores(states, tokens)[:1]
+        f = Functionals(self.functional, "prefix", mask.double())  # pyright: ignore
+        sample = ScoredBatch(f, series[0].logprobs, series, torch.arange(size))
+        of_entropy = self.by_groups(sample, states, tokens)
+        reward = self.by_groups(of_reward(sample, rewards), states, tokens)
+        return frontier_of_gradients(reward, of_entropy, self.step)
+
+    def by_groups(self, sample: ScoredBatch, states: Tensor, tokens: Tensor) -> GradientGroups:
+        """A gradient in parts, from ∂s = e − π and ∂H = −π (log π + H) at every token."""
+        size = len(states)
+        group = torch.arange(size) * GROUPS // size
+        of_scores, of_entropies = cotangents(sample)
+        parts = self.sums(of_scores, of_entropies, states, tokens, group)
+        terms = ratio_terms(sample, group) if hasattr(sample.functional, "functional") else None
+        if terms is not None:
+            (of_h, of_n), of_length = terms
+            length = self.sums(of_length, torch.zeros_like(of_length), states, tokens, group).sum(0)
+            parts = parts - of_h[:, None] * length - of_n[:, None] * parts.sum(0)
+        held = HeldVectors({"logits": torch.zeros(parts.shape[1], dtype=torch.float64)}, GROUPS)
+        for g, part in enumerate(parts):
+            held.add(g, {"logits": part})
+        return GradientGroups(held, group, sample)
+
+    def sums(
+        self,
+        of_scores: Tensor,
+        of_entropies: Tensor,
+        states: Tensor,
+        tokens: Tensor,
+        group: Tensor,
+    ) -> Tensor:
+        """(G, S·A) Σ (a ∂s + b ∂H) over the tokens of each group."""
+        log_p = self.chain.log_p()
+        p = log_p.exp()
+        bend = -p * (log_p - (p * log_p).sum(1, keepdim=True))
+        mask = states >= 0
+        where = (group[:, None].expand_as(states)[mask], states[mask])
+        shape = (GROUPS, *p.shape)
+        chosen = torch.zeros(shape, dtype=torch.float64)
+        chosen.index_put_((*where, tokens[mask]), of_scores[mask], accumulate=True)
+        visits = torch.zeros(shape[:2], dtype=torch.float64)
+        visits.index_put_(where, of_scores[mask], accumulate=True)
+        entropies = torch.zeros(shape[:2], dtype=torch.float64)
+        entropies.index_put_(where, of_entropies[mask], accumulate=True)
+        return (chosen - visits[..., None] * p + entropies[..., None] * bend).flatten(1)
+
+
+def coverage(batches: int, sizes: tuple[int, ...]) -> dict[Cell, Tally]:
+    """Intervals of every policy, size, noise and number."""
+    cells: dict[Cell, Tally] = {}
+    for name, make in CHAINS.items():
+        for functional in FUNCTIONALS:
+            for noise in NOISE:
+                exact = Exact(make(), functional, noise)
+                for size in sizes:
+                    for seed in range(batches):
+                        edge = exact.found(size, seed)
+                        for number, truth in exact.truth.items():
+                            key = (name, size, noise, f"{number} {SYMBOL[functional]}")
+                            cells.setdefault(key, Tally()).add(getattr(edge, number), truth)
+    return cells
+
+
+def main() -> None:
+    """Print the cells that fail, and the lowest coverage of each number."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batches", type=int, default=200)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
+    options = parser.parse_args()
+    cells = coverage(options.batches, tuple(options.sizes))
+    judged = {key: tally for key, tally in cells.items() if tally.judged}
+    numbers = [field.name for field in fields(Frontier) if field.type in (Estimate, "Estimate")]
+    for number in numbers:
+        here = {key: t for key, t in judged.items() if key[3].split()[0] == number}
+        if here:
+            key = min(here, key=lambda k: here[k].coverage)
+            print(f"{number:18} lowest {here[key].coverage:.3f} of {here[key].printed} in {key}")
+    failing = {key: tally for key, tally in judged.items() if tally.fails}
+    for key, tally in failing.items():
+        print("FAILS", key, f"{tally.coverage:.3f} of {tally.printed} ({tally.share:.2f} shown)")
+    print(f"{len(failing)} of {len(judged)} judged cells fail")
+    sys.exit(bool(failing))
+
+
+if __name__ == "__main__":
+    main()
