@@ -144,7 +144,7 @@ class Exact:
             "best_at_step": best(entropy) + float(fixed[0]),
             "lost": best(entropy) - reward,
             "reward_for_a_nat": 0.0 if turn > angle else price,
-            "reached": math.sqrt(square / radius),
+            "reached": min(1.0, math.sqrt(square / radius)),  # rounding
         }
 
     def found(self, size: int, seed: int) -> Frontier:
