@@ -1,7 +1,7 @@
 """The frontier of a step, from the batch it is measured on and the batch it is made of."""
 
 from isentrope.attribution.frontier.batch_noise import mean_square_length
-from isentrope.attribution.frontier.frontier import LEAST_GROUPS, Frontier, frontier_of_gradients
+from isentrope.attribution.frontier.frontier import FEWEST_GROUPS, Frontier, frontier_of_gradients
 from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
 from isentrope.attribution.gradients.storage_plan import Where
 from isentrope.estimators.functional import EstimatorOptions
@@ -47,6 +47,6 @@ def frontier(
     )
     of_batch = min(groups, U.n_prompts)
     square = None
-    if of_batch >= LEAST_GROUPS and "control" not in step.components:
+    if of_batch >= FEWEST_GROUPS and "control" not in step.components:
         square = mean_square_length(policy, U, step, of_batch, where)
     return frontier_of_gradients(reward, of_entropy, step, square, options.confidence)

@@ -26,7 +26,7 @@ from isentrope.nouns.saved import Absent
 from isentrope.nouns.vectors import Vector, axpy
 from isentrope.update.step import Step
 
-LEAST_GROUPS = 8
+FEWEST_GROUPS = 8
 """Groups of prompts from which the jackknife of the map is used."""
 
 ERRORS_FROM_ZERO = 4.0
@@ -108,9 +108,9 @@ def frontier_of_gradients(
         ValueError: If the groups differ or there are fewer than eight, or P is of another step.
     """
     shares = of_entropy.shares
-    if len(shares) < LEAST_GROUPS or shares.tolist() != of_reward.shares.tolist():
+    if len(shares) < FEWEST_GROUPS or shares.tolist() != of_reward.shares.tolist():
         raise ValueError(
-            f"The frontier needs both gradients by the same groups of prompts, {LEAST_GROUPS} or "
+            f"The frontier needs both gradients by the same groups of prompts, {FEWEST_GROUPS} or "
             "more."
         )
     free = free_part(step)
