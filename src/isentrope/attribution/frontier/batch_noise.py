@@ -57,7 +57,7 @@ def mean_square_length(
     return DeletedGroups.of(lambda k: pairs_of_groups(products[k][:, k], shares[k]), groups)
 
 
-class Split(NamedTuple):
+class OfTwoBatches(NamedTuple):
     """A number that depends on two batches: as E's groups are left out, and as U's are.
 
     Attributes:
@@ -86,7 +86,7 @@ class Split(NamedTuple):
         return self.variance**2 / lost
 
 
-def reached_by_mean(reached: DeletedGroups, length: float, square: DeletedGroups) -> Split:
+def reached_by_mean(reached: DeletedGroups, length: float, square: DeletedGroups) -> OfTwoBatches:
     """The share of the radius that the mean direction reaches: r ρ/|ḡ|_P.
 
     Args:
@@ -98,12 +98,12 @@ def reached_by_mean(reached: DeletedGroups, length: float, square: DeletedGroups
         It, as the groups of both batches are left out.
     """
     ratios = length / square.values.sqrt()
-    return Split(
+    return OfTwoBatches(
         DeletedGroups(reached.values * ratios[0]), DeletedGroups(reached.values[0] * ratios)
     )
 
 
-def share_of_noise(reached: DeletedGroups, length: float, square: DeletedGroups) -> Split:
+def share_of_noise(reached: DeletedGroups, length: float, square: DeletedGroups) -> OfTwoBatches:
     """The share of 1 − r that is noise of the batch: (r_mean − r)/(1 − r).
 
     Args:
@@ -116,4 +116,4 @@ def share_of_noise(reached: DeletedGroups, length: float, square: DeletedGroups)
     """
     excess = length / square.values.sqrt() - 1
     odds = reached.values / (1 - reached.values)
-    return Split(DeletedGroups(odds * excess[0]), DeletedGroups(odds[0] * excess))
+    return OfTwoBatches(DeletedGroups(odds * excess[0]), DeletedGroups(odds[0] * excess))

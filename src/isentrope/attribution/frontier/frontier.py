@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from isentrope.attribution.frontier.batch_noise import Split, reached_by_mean, share_of_noise
+from isentrope.attribution.frontier.batch_noise import OfTwoBatches, reached_by_mean, share_of_noise
 from isentrope.attribution.frontier.deleted_groups import DeletedGroups
 from isentrope.attribution.frontier.ellipse import Ellipse
 from isentrope.attribution.frontier.gradient_products import GradientProducts, gradient_products
@@ -219,7 +219,7 @@ def _unit(name: str, of_entropy: GradientGroups) -> str:
 
 
 def _estimate(
-    number: DeletedGroups | Split,
+    number: DeletedGroups | OfTwoBatches,
     gradient: GradientGroups,
     unit: str,
     confidence: float,
