@@ -114,9 +114,14 @@ BOUNDS = {
     "fraction of |K|²": (0.0, 1.0),
     "cosine": (-1.0, 1.0),
     "rms cosine": (0.0, 1.0),
+    "difference of cosines": (-2.0, 2.0),
+    "difference of rms cosines": (-1.0, 1.0),
     "correlation": (-1.0, 1.0),
     "rank correlation": (-1.0, 1.0),
     "adjusted Rand index": (-1.0, 1.0),
+    "sequences": (1.0, math.inf),
+    "responses": (1.0, math.inf),
+    "dimensions": (1.0, math.inf),
 }
 """By unit, the values that a quantity can have; no interval reaches beyond them."""
 

@@ -36,7 +36,12 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.fisher.pair_classes import UNIT
-from isentrope.attribution.fisher.prompt_pairs import PromptPairs, above_rounding, fitted_dimension
+from isentrope.attribution.fisher.prompt_pairs import (
+    PromptPairs,
+    above_rounding,
+    at_most,
+    fitted_dimension,
+)
 from isentrope.attribution.fisher.spectrum import DRAWS, TOP, Null, simulated_null
 from isentrope.attribution.fisher.square import oversample
 from isentrope.attribution.fisher.truncation import RANKS, Prediction, predictions
@@ -159,7 +164,7 @@ def singular_spectrum(
         null = simulated_null(diagonals, values, fitted.value, DRAWS, rng)
     return SingularValues(
         above_rounding(values, max(matrix.shape)),
-        over_deletions(rank, removed, "responses"),
+        at_most(min(matrix.shape), over_deletions(rank, removed, "responses")),
         {k: over_deletions(x, removed, "share") for k, x in zip(top, shares, strict=True)},
         fitted,
         null,

@@ -8,6 +8,7 @@ Deleting a prompt removes its rows and its columns together, which needs row and
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -175,6 +176,19 @@ def fitted_dimension(
     mask = ~pairs.same & squares.isfinite()
     squares = pairs.means(squares, mask)
     return pairs.estimate(1 / squares, mask, "dimensions")
+
+
+def at_most(largest: int, rank: Estimate) -> Estimate:
+    """An effective rank whose interval ends where a rank can be.
+
+    Args:
+        largest: The smaller side of the matrix.
+        rank: Of the matrix.
+
+    Returns:
+        The same value and error.
+    """
+    return replace(rank, ci_high=min(rank.ci_high, float(largest)))
 
 
 def require_finite_kernel(matrix: Tensor) -> None:

@@ -35,7 +35,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.prompt_pairs import above_rounding, delete_one, fitted_dimension
+from isentrope.attribution.fisher.prompt_pairs import (
+    above_rounding,
+    at_most,
+    delete_one,
+    fitted_dimension,
+)
 from isentrope.attribution.fisher.square import SquareKernel, oversample, ritz_pairs
 from isentrope.attribution.ranks import TIED, tied
 from isentrope.nouns.estimate import Estimate
@@ -243,7 +248,9 @@ def kernel_spectrum(
     spread = 1 / vectors[:, :largest].pow(4).sum(0)
     return Spectrum(
         eigenvalues=eigenvalues,
-        effective_rank=pairs.estimate(trace.square() / square, everything, "sequences"),
+        effective_rank=at_most(
+            len(kernel), pairs.estimate(trace.square() / square, everything, "sequences")
+        ),
         shares=shares,
         fitted_dimension=fitted,
         participation=torch.where(eigenvalues[:largest] > 0, spread, math.nan),

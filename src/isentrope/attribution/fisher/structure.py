@@ -46,7 +46,7 @@ _UNITS = {
 _OF_DIFFERENCES = {
     "mean": KERNEL_UNIT,
     "mean_cosine": "difference of cosines",
-    "rms_cosine": "difference of cosines",
+    "rms_cosine": "difference of rms cosines",
 }
 """By quantity of a difference."""
 
