@@ -47,6 +47,9 @@ from isentrope.verbs.prepare_training import prepare_training
 
 C = TypeVar("C", TrainConfig, SftConfig)
 
+MISMATCH = "do not match the ones in the `trainer_state.json`"
+"""In the warning of transformers where a setting is not that of the checkpoint."""
+
 
 def train(config: TrainConfig) -> Path:
     """Start a run.
@@ -268,6 +271,24 @@ def _run(trainer: Any, files: RunFiles, checkpoint: Path | None) -> Path:
         f"training.micro_batch (now {trainer.contract['micro_batch']} prompt groups per backward "
         "pass) or sampling.batch_size"
     )
-    with under_way(files, "train", smaller):
+    with under_way(files, "train", smaller), _without_comparison():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     return files.folder
+
+
+@contextmanager
+def _without_comparison() -> Iterator[None]:
+    """Leave out transformers' comparison with the checkpoint: what differs was asked for, and acts.
+
+    Settings that may not differ were refused before.
+    """
+    log = logging.getLogger("transformers.trainer_utils")
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return MISMATCH not in record.getMessage()
+
+    log.addFilter(is_other)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_other)
