@@ -155,7 +155,7 @@ def figure(tasks: Mapping[str, Sequence[Row]], path: Path) -> None:
     drawing, axes = plt.subplots(len(tasks), 2, **shape)
     names = sorted({row.control for rows in tasks.values() for row in rows})
     colors = {name: f"C{i % 10}" for i, name in enumerate(names)}
-    marks = {name: "os^Dvx"[i // 10 % 6] for i, name in enumerate(names)}
+    marks = {name: "osD^v<>PX*hd8p"[i % 14] for i, name in enumerate(names)}
     for (task, rows), (left, right) in zip(tasks.items(), axes, strict=True):
         kept = "coverage" if "coverage" in METRICS[task] else "pass_64"
         for name in names:

@@ -303,7 +303,7 @@ def figure(tables: dict[str, pd.DataFrame], path: Path) -> None:
                 rows["gained_delta_h"],
                 xerr=rows["gained_delta_j_half"],
                 yerr=rows["gained_delta_h_half"],
-                marker="osD^v<>PX*"[k % 10],
+                marker="osD^v<>PX*hd8p"[k % 14],
                 color=colors[k % 20],
                 ms=4,
                 lw=1,

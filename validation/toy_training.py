@@ -118,9 +118,10 @@ def figure(lines: list[dict], path: Path) -> None:
         "change": "Σ ΔH, seen after it, same E",
         "change_fresh": "Σ ΔH, on an E of its own",
     }
-    for (name, label), color in zip(names.items(), ("C1", "C0", "C2"), strict=True):
+    styles = (("C1", "-"), ("C0", "--"), ("C2", "-."))
+    for (name, label), (color, dashes) in zip(names.items(), styles, strict=True):
         line, error = walk(name)
-        axes.plot(step, line, color=color, label=label)
+        axes.plot(step, line, dashes, color=color, label=label)
         axes.fill_between(step, line - 2 * error, line + 2 * error, color=color, alpha=0.15, lw=0)
     axes.set(xlabel="step", ylabel="entropy h, nats per token")
     axes.legend(frameon=False)

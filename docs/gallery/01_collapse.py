@@ -39,10 +39,11 @@ def ascend(start: list[float], steps: int = 150, rate: float = 0.5):
 
 starts = {"uniform": [0, 0, 0], "likes the second arm": [0, 2, 0], "likes the wrong arm": [0, 0, 3]}
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
-for (label, start), colour in zip(starts.items(), (BLUE, GREEN, ORANGE), strict=True):
+styles = ((BLUE, "-"), (GREEN, "--"), (ORANGE, "-."))
+for (label, start), (colour, dashes) in zip(starts.items(), styles, strict=True):
     reward, entropy = ascend(start)
-    left.plot(entropy, color=colour, label=label)
-    right.plot(reward, entropy, color=colour)
+    left.plot(entropy, dashes, color=colour, label=label)
+    right.plot(reward, entropy, dashes, color=colour)
 left.set(xlabel="step", ylabel="entropy, nats", ylim=0)
 right.set(xlabel="expected reward", ylabel="entropy, nats", ylim=0)
 left.legend(frameon=False, title="start")

@@ -37,11 +37,11 @@ left.legend(frameon=False)
 
 right.loglog(rates, abs(change - first * rates), "o", color=ORANGE, label="after first order")
 both = abs(change - first * rates - second * rates**2)
-right.loglog(rates, both, "o", color=GREEN, label="after second order")
+right.loglog(rates, both, "s", color=GREEN, label="after second order")
 residuals = [abs(p.residual.value) for p in sampled.points]
 right.loglog(rates, residuals, "x", color=GREY, label="the same on 64 responses")
 for power, start in ((2, abs(change - first * rates)[0]), (3, both[0])):
     right.loglog(rates, start * (rates / rates[0]) ** power, ":", color="black", lw=0.8)
-right.set(xlabel="η", ylabel="|remainder|")
+right.set(xlabel="η", ylabel="|remainder|, nats per token")
 right.legend(frameon=False)
 plt.show()

@@ -38,11 +38,11 @@ plain = square_errors("sequence")
 figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
 axes.axhline(1, color=ORANGE, label="sequence")
 draws = np.random.default_rng(0).integers(60, size=(500, 60))  # batches, with replacement
-for method, colour in {"prefix": BLUE, "doubly-robust": GREEN}.items():
+for method, colour, shape in (("prefix", BLUE, "o"), ("doubly-robust", GREEN, "s")):
     errors = square_errors(method)
     ratio = errors.mean(0) / plain.mean(0)
     spread = (errors[draws].mean(1) / plain[draws].mean(1)).std(0)
-    axes.errorbar(rates, ratio, spread, fmt="o-", color=colour, capsize=3, label=method)
+    axes.errorbar(rates, ratio, spread, fmt=f"{shape}-", color=colour, capsize=3, label=method)
 axes.set(xscale="log", ylim=(0, 1.2), xlabel="η", ylabel="mean square error ÷ that of sequence")
 axes.legend(frameon=False)
 plt.show()

@@ -31,15 +31,16 @@ figure, (top, middle, bottom) = plt.subplots(
     3, 1, figsize=(6, 6), sharex=True, height_ratios=(3, 1, 1), layout="constrained"
 )
 top.plot(rates, truth, color=GREY, lw=1, label="exact")
-for verdict, colour in (("trust", BLUE), ("smooth", "#E69F00"), ("resample", ORANGE)):
+styles = (("trust", BLUE, "o"), ("smooth", "#E69F00", "s"), ("resample", ORANGE, "v"))
+for verdict, colour, shape in styles:
     points = [p for p in sweep.points if p.verdict == verdict]
     where = [p.eta for p in points]
-    top.plot(where, [p.change.value for p in points], "o", color=colour, label=verdict)
+    top.plot(where, [p.change.value for p in points], shape, color=colour, label=verdict)
     if verdict == "trust":
         top.vlines(where, [p.change.ci_low for p in points], [p.change.ci_high for p in points])
-    middle.plot(where, [p.ess_integrated / 512 for p in points], "o", color=colour)
+    middle.plot(where, [p.ess_integrated / 512 for p in points], shape, color=colour)
     middle.plot(where, [p.ess / 512 for p in points], "x", color=colour)
-    bottom.plot(where, [p.khat for p in points], "o", color=colour)
+    bottom.plot(where, [p.khat for p in points], shape, color=colour)
 bottom.axhline(min(1 - 1 / np.log10(512), 0.7), color=GREY, ls=":", lw=1)
 top.set(xscale="log", ylabel="ΔH, nats per token")
 middle.set(ylabel="ESS / n", ylim=(0, 1.05))

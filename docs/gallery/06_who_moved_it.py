@@ -20,9 +20,10 @@ tokens = table.to_frame("tokens")
 
 # %%
 figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
-for sign, colour, label in ((1, BLUE, "rewarded, A > 0"), (-1, ORANGE, "punished, A < 0")):
+signs = ((1, BLUE, "o", "rewarded, A > 0"), (-1, ORANGE, "v", "punished, A < 0"))
+for sign, colour, shape, label in signs:
     part = tokens[sign * tokens.advantage > 0]
-    bars = {"fmt": ".", "ms": 4, "lw": 0.5, "color": colour, "alpha": 0.6, "label": label}
+    bars = {"fmt": shape, "ms": 2.5, "lw": 0.5, "color": colour, "alpha": 0.6, "label": label}
     axes.errorbar(part.s, part.delta_h, part.delta_h_se, **bars)
 axes.axhline(0, color="black", lw=0.8)
 axes.set(xlabel="log-probability of the token, nats", ylabel="δH, nats per token per η")

@@ -27,6 +27,6 @@ for null, colour in zip(spectrum.nulls, (GREY, GREEN, "#CC79A7"), strict=False):
     axes.axhspan(low, null.upper, color=colour, alpha=0.2, label=label, lw=0)
 rank = spectrum.effective_rank
 axes.set_title(f"effective rank {rank.value:.1f} ± {rank.se:.1f} of {len(values)}", loc="left")
-axes.set(xlabel="rank", ylabel="eigenvalue")
+axes.set(xlabel="rank of the eigenvalue", ylabel="eigenvalue, nats per unit of η·w·A")
 axes.legend(frameon=False)
 plt.show()

@@ -23,12 +23,16 @@ proxies = token_proxies(scores, U.advantages)
 found = audit(measured, scores.mask, U.prompt_index, proxies, options=AuditOptions(seed=0))
 
 # %%
-titles = {"token_covariance": "token covariance", "discriminator": "S*", "advantage": "A alone"}
+titles = {
+    "token_covariance": ("token covariance", "−(s − s̄)(A − Ā), nats × reward"),
+    "discriminator": ("S*", "S*, nats"),
+    "advantage": ("A alone", "A, reward"),
+}
 figure, panels = plt.subplots(1, 3, figsize=(9, 3.2), sharey=True, layout="constrained")
-for axes, (name, title) in zip(panels, titles.items(), strict=True):
+for axes, (name, (title, label)) in zip(panels, titles.items(), strict=True):
     axes.plot(proxies[name][scores.mask], measured[scores.mask], ".", color=BLUE, ms=3, alpha=0.5)
     rank = found[name]["spearman"]
     axes.set_title(f"{title}: ρ = {rank.value:.2f} ± {rank.se:.2f}", loc="left", fontsize=10)
-    axes.set_xlabel("proxy")
-panels[0].set_ylabel("measured δH per η")
+    axes.set_xlabel(label)
+panels[0].set_ylabel("measured δH, nats per token per η")
 plt.show()

@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 import isentrope
+from tests.axis_labels import lacks_unit, told_by_hue, written_labels
 from tests.calls import refused
 from tests.docs.pages import PAGES, ROOT, blocks
 
@@ -66,7 +67,19 @@ def test_a_script_of_the_gallery_makes_one_figure(script, monkeypatch):
         (number,) = plt.get_fignums()
         figure = plt.figure(number)
         assert all(axes.has_data() for axes in figure.axes)
+        assert list(told_by_hue(figure)) == []
         plt.close("all")
+
+
+@pytest.mark.parametrize("folder", ["docs/gallery", "studies", "validation", "benchmarks"])
+def test_an_axis_that_a_script_labels_has_its_unit(folder):
+    labels = {
+        label
+        for script in sorted((ROOT / folder).glob("*.py"))
+        for label in written_labels(script.read_text(encoding="utf-8"))
+    }
+    assert labels or folder == "benchmarks"
+    assert list(filter(lacks_unit, labels)) == []
 
 
 def test_the_gallery_lists_every_script_and_no_other():

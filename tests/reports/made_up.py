@@ -228,6 +228,24 @@ def kernel(name="step_8"):
     return head("kernel", name) | {"preconditioned": True, "blocks": {"UU": block}}
 
 
+def moved(name="step_8", columns=8):
+    """The kernel of E's responses with U's, in two clusters."""
+    parts = [
+        {"members": columns // 2, "reward": reward, "weight": 0.0}
+        | {"delta_h": estimate(change, unit="nats per sequence per η")}
+        for reward, change in ((0.2, -0.1), (0.8, 0.1))
+    ]
+    block = {
+        "rows": 6,
+        "columns": columns,
+        "singular": {"values": [2.0, 1.0], "effective_rank": estimate(1.8)}
+        | {"shares": {}, "fitted_dimension": None, "null": None},
+        "clusters": {"labels": [0] * columns, "order": list(range(columns)), "count": 2}
+        | {"cophenetic_correlation": 0.9, "prompt_agreement": estimate(0.1), "parts": parts},
+    }
+    return head("kernel", name) | {"preconditioned": True, "blocks": {"EU": block}}
+
+
 def noise(name="step_8"):
     scale = {"b_simple": estimate(12.0, interval=False, unit="prompts")}
     kinds = dict.fromkeys(("gradient", "preconditioned", "entropy"), scale)
@@ -280,10 +298,10 @@ def make_run(folder, prompts=4, group=2, texts=("7", "+", "5", "<eos>"), steps=(
     return folder
 
 
-def write_evaluation(folder, run, steps=(8, 16)):
+def write_evaluation(folder, run, steps=(8, 16), groups=()):
     """The folder that `isentrope evaluate` writes for checkpoints of a run."""
     folder.mkdir(parents=True)
-    done = [evaluated(step) for step in steps]
+    done = [evaluated(step, groups) for step in steps]
     for result in done:
         (folder / result.checkpoint).mkdir()
         write_json(folder / result.checkpoint / METRICS, encode(result))
@@ -293,15 +311,16 @@ def write_evaluation(folder, run, steps=(8, 16)):
     return folder
 
 
-def evaluated(step):
+def evaluated(step, groups=()):
     numbers = {"pass_at_1": 0.5 + step / 100, "pass_at_8": 0.9, "reward": 0.5 + step / 100}
     numbers["entropy_per_token"] = 0.2 - step / 100
     metrics = {
         name: Estimate(x, 0.02, x - 0.04, x + 0.04, 64, "", "") for name, x in numbers.items()
     }
     rows = tuple(
-        EvaluatedRow(decoding, 64, 8, metrics, RewardCounts((0.0, 1.0), (1,)))
+        EvaluatedRow(decoding, 64, 8, metrics, RewardCounts((0.0, 1.0), (1,)), group)
         for decoding in ("sampled", "greedy")
+        for group in (None, *groups)
     )
     task = {"dataset": "addition", "split": "test", "temperature": 1.0, "max_new_tokens": 4}
     name = f"step_{step}"

@@ -66,11 +66,12 @@ def test_positions_are_compared_whatever_their_shares_are(tmp_path):
 
 def test_every_bar_of_the_waterfall_is_compared_once(tmp_path):
     runs = [measured(tmp_path / name) for name in "ab"]
-    parts, beyond = ["momentum", "decay", "gradient", "total"], ("second order", "the rest", "ΔH")
-    every = parts + [f"{name} at η = 0.001 ({UNIT})" for name in beyond]
+    parts, beyond = ("momentum", "decay", "gradient", "total"), ("second order", "the rest", "ΔH")
+    every = [f"{name} per unit η" for name in parts]
+    every += [f"{name} at η = 0.001 ({UNIT})" for name in beyond]
     assert sorted(names(waterfall, *runs)) == sorted(every)
     (panel,) = waterfall(read_run(runs[0]))
-    assert panel.compared["momentum"].value == -1.2
+    assert panel.compared["momentum per unit η"].value == -1.2
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_every_bar_of_the_waterfall_is_compared_once(tmp_path):
     [
         (delta_h, f"ΔH at η = {{}} ({UNIT})", "first order δH₁"),
         (trade_off, "ΔJ at η = {} (reward)", "first order δJ₁"),
-        (waterfall, f"ΔH at η = {{}} ({UNIT})", "momentum"),
+        (waterfall, f"ΔH at η = {{}} ({UNIT})", "momentum per unit η"),
         (step_price, f"change of entropy at η = {{}} ({UNIT})", "fork"),
     ],
 )
@@ -89,3 +90,18 @@ def test_changes_at_unlike_rates_are_not_compared(tmp_path, draw, at_rate, other
     assert at_rate.format("0.001") in panel.compared
     assert others in names(draw, *runs)
     assert not [name for name in names(draw, *runs) if " at η" in name]
+
+
+def test_the_waterfall_is_of_one_step_in_bars_words_and_table(tmp_path):
+    (panel,) = waterfall(read_run(measured(tmp_path / "run")))
+    assert list(panel.data["value"])[:4] == pytest.approx([-1.2e-3, 0.0, -0.8e-3, -2.0e-3])
+    assert panel.drawn.label == f"ΔH ({UNIT})"
+    (axes,) = panel.drawn.figure().axes
+    written = [float(label.get_text().split()[-1].replace("−", "-")) for label in ticks(axes)]
+    widths = [bar.get_width() for bar in axes.patches]
+    assert written == pytest.approx(widths, rel=0.01)
+    assert "Measured" not in panel.caption  # numbers per unit η stand elsewhere
+
+
+def ticks(axes):
+    return [label for label in axes.get_yticklabels() if label.get_text()]

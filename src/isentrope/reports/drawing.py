@@ -6,11 +6,13 @@ which is a column of the page on a desktop; on a phone it shrinks by a fifth and
 A meaning has one colour in every figure, in a light and a dark shade. Figures are drawn in the
 light shades; in the page each is replaced by its CSS variable, so that a reader who prefers a dark
 screen gets the dark ones. The hues (Okabe and Ito's for what is measured and predicted; violet
-against ochre for fall and rise) can be distinguished by colour-blind readers.
+against ochre for fall and rise) can be distinguished by colour-blind readers, and what a legend
+names also differs in marker, dashes or filling.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import matplotlib as mpl
@@ -72,6 +74,9 @@ STEP = "training step"
 FEW = 16
 """Points up to which a curve has bars, and no band."""
 
+MARKERS = "os^Dv*PX"
+"""Markers of the curves of one row, so that none is known by its hue alone."""
+
 STYLE: dict[Any, Any] = {
     "font.size": 11,
     "axes.labelsize": 11.5,
@@ -106,7 +111,7 @@ class Series:
         x: Places, a sequence of numbers or of estimates.
         y: Values, likewise.
         fmt: Marker and line, as matplotlib has them. A line of many points has its errors as a
-            band.
+            band, and its marker at a few of them.
         style: More of matplotlib's style.
     """
 
@@ -124,7 +129,10 @@ class Series:
         if "-" in fmt and len(y) > FEW and yerr is not None:
             band: Any = {"color": self.colour, "alpha": 0.16, "linewidth": 0}
             axes.fill_between(x, y - yerr[0], y + yerr[1], **band)
-            yerr, fmt = None, "-"
+            yerr = None
+            distance = -(-len(y) // 8)
+            place = max(MARKERS.find(fmt[-1]), 0) * distance // len(MARKERS)
+            style["markevery"] = (place, distance)
         axes.errorbar(x, y, yerr, xerr, fmt, color=self.colour, label=self.label, **style)
 
     def table(self, x: str, y: str) -> pd.DataFrame:
@@ -134,6 +142,12 @@ class Series:
             for at, value in zip(self.x, self.y, strict=True)
         ]
         return pd.DataFrame(columns)
+
+
+def with_shapes(curves: Sequence[Series]) -> list[Series]:
+    """Curves of one row, each with a marker of its own."""
+    shapes = itertools.cycle(MARKERS)
+    return [replace(curve, fmt=f"-{shape}") for curve, shape in zip(curves, shapes, strict=False)]
 
 
 def _columns(name: str, value: Any) -> dict[str, float]:
@@ -240,6 +254,8 @@ class Bars:
             begin with a name that has a colour of its own; other bars are coloured by sign.
         changes: Whether numbers are changes, whose signs have colours. Shares and correlations are
             not: a positive share of a fall is no rise.
+        compared: What two runs are compared by, where bars depend on a setting that may differ;
+            None for the bars.
     """
 
     label: str
@@ -247,6 +263,7 @@ class Bars:
     starts: Sequence[float] | float = 0.0
     written: Mapping[str, str] = field(default_factory=dict)
     changes: bool = True
+    compared: Mapping[str, Estimate] | None = None
 
     @property
     def named(self) -> dict[str, Estimate]:

@@ -14,6 +14,8 @@ import pandas as pd
 import torch
 
 from isentrope.config.io import ConfigError, read_yaml
+from isentrope.control.requirements import BudgetOptions
+from isentrope.estimators.functional import UNITS
 from isentrope.evaluation.metrics import prompt_scores
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports.panel import Source
@@ -48,6 +50,26 @@ def provenance_of(config: Sections) -> Provenance:
     known = {field.name for field in fields(Provenance)}
     content = config.get("provenance", {})
     return Provenance(**{key: value for key, value in content.items() if key in known and value})
+
+
+def unit_of_log(config: Sections, column: str) -> str:
+    """The unit of entropy in a column of a training log, and of its changes.
+
+    Args:
+        config: Of the run.
+        column: Its name.
+
+    Returns:
+        That of the probe's functional, or the control's, where the column is theirs.
+    """
+    functional = "per_token"
+    if column.startswith(("probe/", "price/")):
+        functional = config.get("entropy_probe", {}).get("functional", functional)
+    control = config.get("control", {})
+    if column.startswith("control/") and control.get("name") == "budget":
+        options = control.get("options") or {}
+        functional = options.get("functional", BudgetOptions.functional)
+    return UNITS.get(str(functional), "nats")
 
 
 def again(verb: str, folder: Path) -> str:

@@ -23,7 +23,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.drawing import FEW, STEP, Bars, Chart, Mark, Series
+from isentrope.reports.drawing import FEW, STEP, Bars, Chart, Mark, Series, with_shapes
 from isentrope.reports.words import from_to, has_interval, number, with_interval
 from isentrope.results.header import Provenance
 from isentrope.system.formatting import known
@@ -103,7 +103,9 @@ class Panel:
     @property
     def compared(self) -> Mapping[str, Estimate]:
         """Estimates that another run's may be compared with: numbers, and bars of other names."""
-        drawn = self.drawn.estimates if isinstance(self.drawn, Bars) else {}
+        if not isinstance(self.drawn, Bars):
+            return self.numbers
+        drawn = self.drawn.estimates if self.drawn.compared is None else self.drawn.compared
         return {**self.numbers, **drawn, **self.numbers}
 
 
@@ -198,7 +200,8 @@ def curve_panel(
         steps = [step for curve in curves for step in curve.x]
         words = "; ".join(f"{curve.label} {_went(curve.y, summed)}" for curve in curves)
         caption = f"From step {min(steps):.0f} to {max(steps):.0f}: {words}{caption}."
-        yield Panel(source, key, title, caption, Chart(STEP, {label: [*curves, *marks]}, 260))
+        drawn = [*with_shapes(curves), *marks]
+        yield Panel(source, key, title, caption, Chart(STEP, {label: drawn}, 260))
 
 
 def _went(estimates: Sequence[Estimate], summed: bool) -> str:

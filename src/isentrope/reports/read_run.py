@@ -76,6 +76,11 @@ class Measurement(Generic[R]):
         """The training step in the checkpoint's name."""
         return step_within(self.name)
 
+    @property
+    def unit(self) -> str:
+        """Of entropy and its changes; empty where the result has none of its own."""
+        return self.result.unit if isinstance(self.result, MeasureResult) else ""
+
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
         """Every number that has an error, by its dotted path in results.json."""

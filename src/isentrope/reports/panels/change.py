@@ -95,16 +95,21 @@ def waterfall(reading: Reading) -> Iterator[Panel]:
     parts, influences = measured.at(paths)
     if not parts:
         return
-    rate, row, change = result.rate or 1.0, result.at_rate(), change_at_rate(result)
+    rate = result.rate or 1.0
+    row = result.at_rate()
+    change = change_at_rate(result)
     steps = {name: scaled(part, rate) for name, part in parts.items()}
+    per_rate = {name: f"{name} per unit η" for name in parts}
     if row is not None and change is not None and result.second_order is not None:
-        at, second = at_rate(result, result.unit), scaled(result.second_order, rate**2)
+        at = at_rate(result, result.unit)
+        second = scaled(result.second_order, rate**2)
         rest = Estimate.of_columns("residual", vars(row), change.n, result.unit, "residual")
         if row.resampled is not None or math.isnan(rest.value):
             value = change.value - steps["total"].value - second.value
             rest = within_one_se(value, math.nan)
         steps |= {f"second order {at}": second, f"the rest {at}": rest, f"ΔH {at}": change}
         influences |= measured.at({f"second order {at}": "second_order", **_change_path(result)})[1]
+    compared = {per_rate.get(name, name): parts.get(name, step) for name, step in steps.items()}
     words = [name for name in parts if name != "total"]
     words += ["first order", "second order", "the rest", "measured"]
     starts, end, written = list[float](), 0.0, dict[str, str]()
@@ -116,10 +121,9 @@ def waterfall(reading: Reading) -> Iterator[Panel]:
         measured.source,
         "budget",
         f"From momentum to what is measured, at η = {number(rate)}",
-        "A bar starts where the last one ended, and a sum from zero. Numbers are per unit η.",
-        Bars(f"ΔH ({result.unit})", steps, starts, written),
-        parts,
-        influences,
+        "A bar starts where the last one ended, and a sum from zero. All are changes of one step.",
+        Bars(f"ΔH ({result.unit})", steps, starts, written, compared=compared),
+        influences={per_rate.get(name, name): rows for name, rows in influences.items()},
     )
 
 

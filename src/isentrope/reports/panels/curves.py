@@ -24,6 +24,7 @@ from isentrope.reports.drawing import (
     Series,
     dashed,
 )
+from isentrope.reports.evaluations import unit_of_log
 from isentrope.reports.panel import Panel, curve_panel
 from isentrope.reports.panels.kernel import COSINES, RANKS
 from isentrope.reports.read_run import Reading
@@ -32,8 +33,8 @@ from isentrope.results.result import Result
 from isentrope.results.results import AuditResult, KernelResult, MeasureResult
 from isentrope.system.formatting import percent
 
-PER_TOKEN = "entropy (nats per token)"
-OF_STEP = "ΔH of the step (nats)"
+ENTROPY = "entropy ({unit})"
+OF_STEP = "ΔH of the step ({unit})"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Logged:
     Attributes:
         key: Of the panel.
         title: Of the panel.
-        label: Of the vertical axis.
+        label: Of the vertical axis, with the unit of the first column in place of {unit}.
         drawn: Label and colour by column; there is no panel without the first of them.
         evaluated: The metric of evaluations that is drawn beside them.
         level: The setting of training that is a line across them; the axis is logarithmic then.
@@ -62,7 +63,7 @@ TRAINING = (
     Logged(
         "entropy",
         "Entropy",
-        PER_TOKEN,
+        ENTROPY,
         {
             "entropy": ("training batch", MUTED),
             "probe/entropy_per_token": ("probe, held out", INK),
@@ -81,7 +82,7 @@ TRAINING = (
     Logged(
         "noise",
         "Noise scale",
-        "prompts",
+        "noise scale (prompts)",
         {"noise_scale/b_simple": ("noise scale", MEASURED)},
         level="prompts_per_step",
     ),
@@ -90,7 +91,7 @@ CONTROL = (
     Logged(
         "control_entropy",
         "Entropy wanted and attained",
-        PER_TOKEN,
+        ENTROPY,
         {"control/entropy": ("attained", MEASURED), "control/target": ("target", INK)},
     ),
     Logged(
@@ -105,7 +106,7 @@ CONTROL = (
     Logged(
         "control_tokens",
         "What was changed",
-        "share",
+        "share of tokens, or of their weight",
         {
             "control/touched": ("of tokens touched", MEASURED),
             "control/changed": ("of their weight changed", FALL),
@@ -114,7 +115,7 @@ CONTROL = (
     Logged(
         "control_time",
         "What it took",
-        "seconds of the step",
+        "time (seconds)",
         {"control/seconds": ("the control", MEASURED), "seconds": ("the whole step", MUTED)},
     ),
 )
@@ -151,7 +152,8 @@ def _logged(reading: Reading, logged: Logged) -> Iterator[Panel]:
         gap = (both["control/entropy"] / both["control/target"] - 1).abs().mean()
         caption = f"; on average the two are {percent(gap)} apart"
     summed = logged.label == OF_STEP
-    head = (logged.key, logged.title, logged.label)
+    label = logged.label.format(unit=unit_of_log(reading.config, next(iter(logged.drawn))))
+    head = (logged.key, logged.title, label)
     yield from curve_panel(reading.source, *head, curves, *marks, summed=summed, caption=caption)
 
 
@@ -181,7 +183,7 @@ def passes(reading: Reading) -> Iterator[Panel]:
                 f"pass_by_group_{place}",
                 f"pass@{ks[0]} by group of prompts, {evaluation.folder.name}",
                 f"At step {last:.0f}. A bar without an interval is of one prompt.",
-                Bars("share", groups, changes=False),
+                Bars("share of prompts", groups, changes=False),
             )
 
 
@@ -190,7 +192,7 @@ STUDIES: tuple[tuple[str, str, type[Result], str, dict[str, str], tuple[str, ...
         "study_change",
         "The step along training",
         MeasureResult,
-        "ΔH (nats)",
+        "ΔH ({unit})",
         {"measured": "sweep[{rate}].delta_h", "first order": "sweep[{rate}].first_order"},
         (MEASURED, FIRST),
     ),
@@ -198,7 +200,7 @@ STUDIES: tuple[tuple[str, str, type[Result], str, dict[str, str], tuple[str, ...
         "study_budget",
         "Who decided the step",
         MeasureResult,
-        "δH₁ (nats per η)",
+        "δH₁ ({unit} per η)",
         {"momentum": "budget.momentum", "gradient": "budget.gradient", "total": "budget.total"},
         (MUTED, INK, FIRST),
     ),
@@ -239,13 +241,16 @@ STUDIES: tuple[tuple[str, str, type[Result], str, dict[str, str], tuple[str, ...
         (MEASURED, INK, LOSS),
     ),
 )
-"""Key, title, results, vertical axis, paths of numbers by label, and colours of a panel."""
+"""Key, title, results, vertical axis with a place for the unit, paths of numbers by label, and
+colours of a panel."""
 
 
 def study_panels(reading: Reading) -> Iterator[Panel]:
     """One panel per question that two checkpoints answer, from the change to the proxies."""
     for key, title, kind, label, paths, colours in STUDIES:
         measured = [m for m in reading.of(kind) if m.step is not None]
+        unit = measured[-1].unit if measured else ""
+        measured = [m for m in measured if m.unit == unit]
         found = [(m.step, m.at(paths)[0]) for m in measured]
         curves = list[Series]()
         for name, colour in zip(paths, colours, strict=True):
@@ -256,4 +261,4 @@ def study_panels(reading: Reading) -> Iterator[Panel]:
             source, every = measured[0].source, f"{measured[0].folder.parent / kind.verb}_*"
             command = source.command.replace(source.path, every)
             source = replace(source, command=command, path=every)
-            yield from curve_panel(source, key, title, label, curves)
+            yield from curve_panel(source, key, title, label.format(unit=unit), curves)

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 
 from isentrope.attribution.fisher.kernel import DIAGONALS, SIDE
+from isentrope.attribution.fisher.prompt_pairs import KERNEL_UNIT
 from isentrope.reports.drawing import (
     APART,
     MEASURED,
@@ -158,7 +159,7 @@ def own_panels(reading: Reading) -> Iterator[Panel]:
         "spectrum",
         "In how many directions the batch pushes",
         caption,
-        Chart("rank", {"eigenvalue of K": marks}),
+        Chart("rank of the eigenvalue", {f"eigenvalue of K ({KERNEL_UNIT})": marks}),
         *kernel.at(RANKS),
     )
 

@@ -24,6 +24,7 @@ from isentrope.reports.drawing import (
     Series,
     dashed,
 )
+from isentrope.reports.evaluations import unit_of_log
 from isentrope.reports.panel import Panel
 from isentrope.reports.panels.change import at_rate, change_at_rate
 from isentrope.reports.read_run import Reading
@@ -186,6 +187,6 @@ def run_price(reading: Reading) -> Iterator[Panel]:
         "price_of_run",
         "Where the run spent entropy",
         f"By {len(rows)} readings, each standing for the steps up to the next, to first order.",
-        Bars("change of entropy (nats)", spent),
+        Bars(f"change of entropy ({unit_of_log(reading.config, 'price/first_order')})", spent),
         numbers,
     )

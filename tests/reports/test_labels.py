@@ -1,0 +1,118 @@
+"""Every axis of the page has a unit, and no class of points or lines is known by its hue alone."""
+
+import ast
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from isentrope.reports import panels
+from isentrope.reports.evaluations import unit_of_log
+from isentrope.reports.panels.curves import CONTROL, STUDIES, TRAINING
+from isentrope.reports.read_run import read_run
+from isentrope.reports.report import SECTIONS
+from tests.axis_labels import lacks_unit, told_by_hue, unlabelled
+from tests.reports import made_up
+from tests.reports.test_compare import classes, positions
+from tests.reports.test_trade_off import rewarded
+
+ENDS = ("", "_se")
+TABLES = {"tokens", "checks", "provenance"}
+"""Panels without a figure."""
+
+
+def keys():
+    """The keys of panels: those that stand in their calls, and those of tables of panels."""
+    trees = [ast.parse(path.read_text()) for path in Path(*panels.__path__).glob("*.py")]
+    calls = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Panel"]
+    texts = {call.args[1].value for call in made if isinstance(call.args[1], ast.Constant)}
+    tables = {logged.key for logged in (*TRAINING, *CONTROL)} | {study[0] for study in STUDIES}
+    return texts | tables | {"classes", "groups", "kernel", "audit", "audit_overlap", "pass_at_k"}
+
+
+def write_step(run, name):
+    """Results of every verb that draw every panel of a checkpoint."""
+    sequences, tokens = made_up.tables(4, 2, ["7", "<eos>"])
+    of = classes((3, 997)) | {"sequences_by_group": classes((1, 1))["tokens"]}
+    measured = made_up.measure(name, reward=rewarded(), price=positions(0.12))
+    made_up.write(run, "measure", name, measured)
+    influence = made_up.influence(name, classes=of)
+    made_up.write(run, "influence", name, influence, sequences=sequences, tokens=tokens)
+    made_up.write(run, "audit", name, made_up.audit(name))
+    both = made_up.kernel(name)
+    both["blocks"] |= made_up.moved(name)["blocks"]
+    folder = made_up.write(run, "kernel", name, both)
+    draw = np.random.default_rng(0)
+    for block, shape in (("UU", (8, 8)), ("EU", (6, 8))):
+        (folder / block).mkdir()
+        sequences[["prompt", "key", "length", "reward", "advantage"]].assign(
+            identity="1 2"
+        ).to_parquet(folder / block / "rows.parquet")
+        sides = {"row_diagonal": np.ones(shape[0]), "column_diagonal": np.ones(shape[1])}
+        matrix = np.eye(*shape) + draw.normal(size=shape) / 9
+        save_file({"matrix": matrix, **sides}, folder / block / "kernel.safetensors")
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory):
+    """Every panel that has a figure, by key."""
+    folder = tmp_path_factory.mktemp("work")
+    run = folder / "run"
+    (run / "logs").mkdir(parents=True)
+    for name in ("step_8", "step_16"):
+        write_step(run, name)
+    columns = [column for logged in (*TRAINING, *CONTROL) for column in logged.drawn]
+    columns += ["price/first_order", "price/at_first_token/first_order", "price/reward"]
+    lines = [
+        {"step": step} | {f"{column}{end}": 0.1 + step / 99 for column in columns for end in ENDS}
+        for step in range(1, 40)
+    ]
+    (run / "logs" / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    evaluation = made_up.write_evaluation(folder / "evaluation", run, groups=("easy", "hard"))
+    reading = read_run(run, evaluations=[evaluation])
+    drawn = [panel for *_, draws in SECTIONS for draw in draws for panel in draw(reading)]
+    return {panel.key: panel.drawn.figure() for panel in drawn if panel.drawn is not None}
+
+
+def test_every_panel_is_looked_at(figures):
+    assert {key.rstrip("_1") for key in figures} >= keys() - TABLES
+
+
+def test_every_axis_of_every_panel_has_its_unit(figures):
+    assert {key: list(unlabelled(figure)) for key, figure in figures.items()} == {
+        key: [] for key in figures
+    }
+
+
+def test_what_a_legend_names_differs_by_more_than_its_hue(figures):
+    assert {key: list(told_by_hue(figure)) for key, figure in figures.items()} == {
+        key: [] for key in figures
+    }
+
+
+@pytest.mark.parametrize("label", ["ΔH", "change of entropy", "δH₁ per η", "eigenvalue of K"])
+def test_a_quantity_alone_is_no_unit(label):
+    assert lacks_unit(label)
+    assert not lacks_unit(f"{label} (nats per token)")
+
+
+@pytest.mark.parametrize(
+    ("config", "column", "unit"),
+    [
+        ({}, "probe/change", "nats per token"),
+        ({"entropy_probe": {"functional": "per_sequence"}}, "probe/change", "nats per sequence"),
+        ({"entropy_probe": {"functional": "per_sequence"}}, "entropy", "nats per token"),
+        ({"control": {"name": "budget"}}, "control/entropy", "nats per sequence"),
+        (
+            {"control": {"name": "budget", "options": {"functional": "per_token"}}},
+            "control/asked",
+            "nats per token",
+        ),
+        ({"control": {"name": "repo_r"}}, "control/entropy", "nats per token"),
+    ],
+)
+def test_a_column_of_the_log_is_in_the_unit_of_the_run(config, column, unit):
+    assert unit_of_log(config, column) == unit
