@@ -5,6 +5,7 @@ import re
 from itertools import combinations
 
 from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
 
 from isentrope.reports.drawing import PAPER
 
@@ -63,7 +64,8 @@ def told_by_hue(figure):
     for axes in figure.axes:
         handles, names = axes.get_legend_handles_labels()
         lines = [handle[0] if isinstance(handle, tuple) else handle for handle in handles]
-        for (one, first), (two, second) in combinations(zip(lines, names, strict=True), 2):
+        drawn = [pair for pair in zip(lines, names, strict=True) if isinstance(pair[0], Line2D)]
+        for (one, first), (two, second) in combinations(drawn, 2):
             if shape(one) == shape(two) and one.get_color() != two.get_color():
                 yield first, second
 

@@ -255,24 +255,60 @@ def fresh(
 
 
 FEW = (3, 6, 8, 10, 12, 15, 20, 40)
-"""Responses of a batch whose reward is expected to differ."""
+"""Responses of a batch whose reward is expected to differ, where so many can."""
+
+
+@dataclass(frozen=True)
+class FewRewards:
+    """A reward of 1 for a share of the responses that begin with token 1, and 0 for all others.
+
+    Attributes:
+        exact: A chain.
+        eta: Of its step.
+        rate: The share.
+    """
+
+    exact: Chain
+    eta: float
+    rate: float
+
+    @staticmethod
+    def beginning(exact: Chain, eta: float) -> float:
+        """The probability of token 1 at the start, over the prompts."""
+        return float(exact.log_p(eta)[exact.start, 1].exp().mean())
+
+    @classmethod
+    def expecting(cls, share: float, exact: Chain, eta: float) -> FewRewards | None:
+        """With this expected reward; None where not so many responses begin with token 1."""
+        rate = share / cls.beginning(exact, 0.0)
+        return None if rate > 1 else cls(exact, eta, rate)
+
+    def rewards(self, tokens: Tensor, heights: Tensor) -> Tensor:
+        """(n,) rewards of responses; a fraction of their uniforms decides who is in the share."""
+        return ((tokens[:, 0] == 1) & (heights.sum(1).frac() < self.rate)).double()
+
+    @property
+    def truth(self) -> dict[str, float]:
+        """J, its derivative and its change."""
+        start, end = (self.beginning(self.exact, e) for e in (0.0, self.eta))
+        slope = derivatives(lambda e: self.beginning(self.exact, e), 4e-3)[0]
+        named = {"J": start, "δJ₁": slope, "ΔJ": end - start}
+        return {name: self.rate * x for name, x in named.items()}
 
 
 def few_rewards(name: str, n: int, batches: int) -> dict[Cell, Tally]:
     """J and its changes where about ten responses have another reward than the rest."""
     of, cells = OfChain(name, (0.95,)), {}
     exact, (eta,) = of.exact, of.etas
-    at_start = [exact.log_p(e)[exact.start, 1].exp().mean() for e in (0.0, eta)]
-    first = derivatives(lambda e: float(exact.log_p(e)[exact.start, 1].exp().mean()), 4e-3)[0]
     for few in FEW:
-        rate = few / n / float(at_start[0])
-        truth = {"J": few / n, "δJ₁": rate * first}
-        truth["ΔJ"] = rate * float(at_start[1] - at_start[0])
+        rewarded = FewRewards.expecting(few / n, exact, eta)
+        if rewarded is None:
+            continue
+        truth = rewarded.truth
         for seed in range(batches):
             (states, tokens), _, heights = of.rows(n, 1, seed)
             series, moved = exact.scores(states, tokens), exact.moved(eta, states, tokens)
-            luck = heights.sum(1).frac() < rate  # of whole responses
-            rewards = ((tokens[:, 0] == 1) & luck).double()
+            rewards = rewarded.rewards(tokens, heights)
             f = Functionals("per_token", "prefix", series[0].mask.double())
             sample = ScoredBatch(f, series[0].logprobs, series[:2], torch.arange(n))
             found = reward_change(change_of_sample(sample, [eta], [moved]), rewards)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from validation.chains import CHAINS
+from validation.switches import FewRewards
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -38,3 +39,24 @@ def test_derivatives_of_a_chain_are_those_of_differences(name):
         assert torch.allclose((up[k] - down[k]) / (2 * h), chain.series[1][k], atol=1e-6)
         second = (up[k] - 2 * here[k] + down[k]) / h**2
         assert torch.allclose(second, chain.series[2][k], atol=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5])
+def test_truth_of_few_rewards_is_their_mean(share):
+    chain, n = CHAINS["modes"](), 40_000
+    eta = chain.eta_of(0.9)
+    generator = torch.Generator().manual_seed(0)
+    prompts = torch.randint(len(chain.start), (n,), generator=generator)
+    heights = torch.rand(n, chain.longest, generator=generator, dtype=torch.float64)
+    states, tokens = chain.draw(chain.log_p(), prompts, heights)
+    few = FewRewards.expecting(share, chain, eta)
+    rewards = few.rewards(tokens, heights)
+    assert abs(float(rewards.mean()) - few.truth["J"]) < 4 * float(rewards.std()) / n**0.5
+    there, here = chain.moved(eta, states, tokens)[0], chain.scores(states, tokens)[0]
+    change = ((there.logprobs - here.logprobs).sum(1).exp() - 1) * rewards
+    assert abs(float(change.mean()) - few.truth["ΔJ"]) < 4 * float(change.std()) / n**0.5
+
+
+def test_more_rewards_than_responses_that_can_earn_them_are_no_case():
+    chain = CHAINS["modes"]()
+    assert FewRewards.expecting(0.625, chain, chain.eta_of(0.9)) is None
