@@ -49,6 +49,8 @@ def test_a_failure_is_said_once_and_the_run_goes_on_as_it_would_have(tmp_path, c
         ({"generation_kwargs": {"typical_p": 0.5}}, r"generation_kwargs\.typical_p=0\.5"),
         ({"generation_kwargs": {"eos_token_id": 5}}, r"generation_kwargs\.eos_token_id=5"),
         ({"optim": "adafactor"}, "optimizer Adafactor"),
+        ({"optim": "lomo"}, r"optimizer lomo: the trainer cannot make it .*lomo-optim"),
+        ({"optim": "grokadamw"}, r"optimizer grokadamw: the trainer cannot make it .*install"),
     ],
 )
 def test_what_cannot_be_followed_is_refused_before_training(tmp_path, options, said):
@@ -71,6 +73,15 @@ def test_a_trainer_without_temperature_or_length_is_asked_for_them(tmp_path):
         probe().attach(made)
     with pytest.raises(ValueError, match=r"max_completion_length.*max_new"):
         probe(temperature=1.0).attach(made)
+
+
+def test_an_optimizer_given_as_a_class_comes_before_the_one_that_is_named(tmp_path):
+    made = following.grpo(tmp_path, optim="lomo")
+    made.optimizer_cls_and_kwargs = torch.optim.AdamW, {"lr": 1e-3}
+    probe().attach(made)
+    made.optimizer_cls_and_kwargs = torch.optim.NAdam, {"lr": 1e-3}
+    with pytest.raises(ValueError, match="optimizer NAdam"):
+        probe().attach(made)
 
 
 def test_an_optimizer_given_as_an_object_is_looked_at_too(tmp_path):

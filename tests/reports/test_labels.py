@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from isentrope.reports import panels
 from isentrope.reports.evaluations import unit_of_log
-from isentrope.reports.panels.curves import CONTROL, STUDIES, TRAINING
+from isentrope.reports.panels import curves
 from isentrope.reports.read_run import read_run
 from isentrope.reports.report import SECTIONS
 from tests.axis_labels import lacks_unit, told_by_hue, unlabelled
@@ -19,17 +18,18 @@ from tests.reports.test_compare import classes, positions
 from tests.reports.test_trade_off import rewarded
 
 ENDS = ("", "_se")
+LOGGED = (*curves.TRAINING, *curves.CONTROL)
 TABLES = {"tokens", "checks", "provenance"}
 """Panels without a figure."""
 
 
 def keys():
     """The keys of panels: those that stand in their calls, and those of tables of panels."""
-    trees = [ast.parse(path.read_text()) for path in Path(*panels.__path__).glob("*.py")]
+    trees = [ast.parse(path.read_text()) for path in Path(curves.__file__).parent.glob("*.py")]
     calls = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Call)]
     made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Panel"]
     texts = {call.args[1].value for call in made if isinstance(call.args[1], ast.Constant)}
-    tables = {logged.key for logged in (*TRAINING, *CONTROL)} | {study[0] for study in STUDIES}
+    tables = {logged.key for logged in LOGGED} | {study[0] for study in curves.STUDIES}
     return texts | tables | {"classes", "groups", "kernel", "audit", "audit_overlap", "pass_at_k"}
 
 
@@ -64,7 +64,7 @@ def figures(tmp_path_factory):
     (run / "logs").mkdir(parents=True)
     for name in ("step_8", "step_16"):
         write_step(run, name)
-    columns = [column for logged in (*TRAINING, *CONTROL) for column in logged.drawn]
+    columns = [column for logged in LOGGED for column in logged.drawn]
     columns += ["price/first_order", "price/at_first_token/first_order", "price/reward"]
     lines = [
         {"step": step} | {f"{column}{end}": 0.1 + step / 99 for column in columns for end in ENDS}

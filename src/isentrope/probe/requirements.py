@@ -91,13 +91,13 @@ def require_known_optimizer(trainer: Any, follower: str = "The entropy probe") -
         ValueError: Naming the optimizer.
     """
     optimizer = getattr(trainer, "optimizer", None)
-    name = ""
+    optim = getattr(trainer.args, "optim", "")
+    name = getattr(optim, "value", optim)
     try:
         if optimizer is None:
-            try:
-                kind, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
-            except Exception:  # it cannot be found here: the first step checks it
+            if (planned := _planned_optimizer(trainer)) is None:
                 return
+            kind, options = planned
             name = kind.__name__
             require_torch_step(kind)
             try:
@@ -110,6 +110,27 @@ def require_known_optimizer(trainer: Any, follower: str = "The entropy probe") -
         require_torch_step(inner)
     except ValueError as error:
         raise ValueError(f"{follower} cannot follow the optimizer {name}: {error}") from error
+
+
+def _planned_optimizer(trainer: Any) -> tuple[type, dict[str, Any]] | None:
+    """Class and options of the optimizer that a trainer will make; None where that is its secret.
+
+    Raises:
+        ValueError: If it cannot make it, such as for a package that is not installed.
+    """
+    if (chosen := getattr(trainer, "optimizer_cls_and_kwargs", None)) is not None:
+        return chosen
+    try:
+        return trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
+    except Exception as error:
+        makes = getattr(type(trainer).create_optimizer, "__module__", "")
+        if makes != "transformers.trainer":
+            return None  # it makes another one itself, which the first step checks
+        reason = str(error).strip().rstrip(".")
+        raise ValueError(
+            f"the trainer cannot make it ({reason}). Install what it needs, or set optim to one of "
+            "torch's, such as adamw_torch."
+        ) from error
 
 
 def require_recordable(trainer: Any) -> None:
