@@ -269,6 +269,21 @@ def test_what_the_step_lacks_is_refused_by_name_until_it_is_acknowledged(trained
     assert bool(refused(trained, *recorded)) == (name in STILL)
 
 
+def test_weights_of_rewards_are_refused_until_the_task_sums_by_the_same(trained):
+    with_arguments(trained, per_device_train_batch_size=8, reward_weights=[1.0, 1.0])
+    assert refused(trained) == ""
+    with_arguments(trained, per_device_train_batch_size=8, reward_weights=[1.0, 0.5])
+    assert "set batch_config.dataset_options.weights to [1.0, 0.5]" in refused(trained)
+    assert refused(trained, "batch_config.dataset_options={weights: [1, 0.5]}") == ""
+    others = (
+        "batch_config.dataset_options={weights: [0.5, 1]}",
+        "batch_config.dataset_options={weights: [1]}",
+        "batch_config.U_dataset_name=gsm8k",
+    )
+    for other in others:
+        assert "reward_weights" in refused(trained, other)
+
+
 def test_an_entropy_term_is_held_by_a_batch_that_recorded_it(trained, tmp_path):
     with_arguments(trained, per_device_train_batch_size=8, entropy_coef=0.01)
     ids = [torch.tensor([1, 2]), torch.tensor([3])]

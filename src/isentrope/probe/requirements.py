@@ -113,7 +113,10 @@ def require_known_optimizer(trainer: Any, follower: str = "The entropy probe") -
 
 
 def _planned_optimizer(trainer: Any) -> tuple[type, dict[str, Any]] | None:
-    """Class and options of the optimizer that a trainer will make; None where that is its secret.
+    """The optimizer that a trainer will make.
+
+    Returns:
+        Its class and options; None where the trainer makes one of its own.
 
     Raises:
         ValueError: If it cannot make it, such as for a package that is not installed.

@@ -125,6 +125,7 @@ def settle(
         batch.advantages,
         batch.entropy_weights,
         values[ROUNDING],
+        () if batch.rewards else _reward_weights(values),
     )
     sampled = batch.drawn or values["batch_config.E_file"] is None
     acting, assumed = _acting_keys(training, use, batch, given, sampled=sampled)
@@ -153,6 +154,15 @@ def settle(
         arguments=training.arguments.fields if training.arguments else {},
         advantages=training.keys.get("estimator.advantages"),
     )
+
+
+def _reward_weights(values: Mapping[str, Any]) -> tuple[float, ...]:
+    """Weights of the reward functions of U's task; empty where none are set."""
+    task = values["batch_config.dataset_name"]
+    if values["batch_config.U_dataset_name"] not in (None, task):
+        return ()  # the options are those of E's task
+    weights = values["batch_config.dataset_options"].get("weights")
+    return tuple(weights) if isinstance(weights, list) else ()
 
 
 def refuse(obstacles: Iterable[Obstacle], ignored: Iterable[str], what: str) -> None:

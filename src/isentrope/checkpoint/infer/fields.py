@@ -134,7 +134,7 @@ REFUSALS: tuple[Refusal, ...] = (
         step.RATIOS_OR_VLLM,
     ),
     Refusal("mask_truncated_completions", "responses that were cut do not count", (False,)),
-    Refusal("reward_weights", "rewards are weighted", ([1.0],), step.ADVANTAGES),
+    Refusal("reward_weights", "rewards are weighted", (), step.WEIGHTED),
     Refusal(
         "multi_objective_aggregation",
         "advantages are sums over several rewards",

@@ -228,6 +228,7 @@ class GivenBatch:
         max_new_tokens: Where its sampler cut responses; None where it does not say.
         step: Training's step on it, from 1; None where it does not say.
         drawn: Whether there is none: U is drawn here.
+        rewards: Whether it has rewards.
     """
 
     advantages: bool = False
@@ -235,12 +236,13 @@ class GivenBatch:
     max_new_tokens: int | None = None
     step: int | None = None
     drawn: bool = False
+    rewards: bool = True
 
 
 def batch_in_file(file: str | None, *, computed: bool) -> GivenBatch:
     """What U's file brings; `computed`: its advantages are computed anew."""
     if file is None:
-        return GivenBatch(drawn=True)
+        return GivenBatch(drawn=True, rewards=False)
     path = Path(file)
     columns = first_row(path)
     step = str(columns.get("step"))
@@ -249,6 +251,7 @@ def batch_in_file(file: str | None, *, computed: bool) -> GivenBatch:
         entropy_weights="entropy_weights" in columns,
         max_new_tokens=saved_length(path) if path.suffix == ".parquet" and columns else None,
         step=int(step) if step.isdecimal() else None,
+        rewards=not columns.keys().isdisjoint({"reward", "rewards"}),
     )
 
 

@@ -29,6 +29,8 @@ class Use:
         own_advantages: Whether the batch contains its advantages.
         entropy_weights: Whether the batch contains recorded entropy weights.
         rounding: Type that its products are rounded to; None for none.
+        reward_weights: Weights by which rewards of several functions are summed here; empty where
+            each counts once, or the batch contains its rewards.
     """
 
     objective: str
@@ -36,6 +38,7 @@ class Use:
     own_advantages: bool = False
     entropy_weights: bool = False
     rounding: str | None = None
+    reward_weights: tuple[float, ...] = ()
 
 
 class TrainerStep:
@@ -48,6 +51,7 @@ class TrainerStep:
         processes: Its processes.
         sampled: Whether it samples responses.
         computes_advantages: Whether advantages are computed from rewards.
+        weighted_otherwise: Whether rewards are summed by other weights than training's.
         parts: Micro-batches per step.
         per_generation: Micro-batches per generation of responses.
         uses: Passes over each generation.
@@ -62,6 +66,9 @@ class TrainerStep:
         self.kind, self.processes = arguments.trainer, arguments.processes
         self.sampled = self.kind in ("grpo", "rloo")
         self.computes_advantages = self.sampled and not use.own_advantages
+        weights = list(self.get("reward_weights") or ())
+        ones = [1.0] * len(weights)
+        self.weighted_otherwise = weights != (list(use.reward_weights) or ones)
         self.parts = self.get("gradient_accumulation_steps") or 1
         self.per_generation = self.get("steps_per_generation") or self.parts
         self.uses = self.get("num_iterations") or 1
@@ -116,6 +123,15 @@ RLOO = Where(
 )
 ADVANTAGES = Where(
     "where advantages are computed here", lambda step: step.computes_advantages, _own_advantages
+)
+WEIGHTED = Where(
+    "where advantages are computed here, unless each is 1 or dataset_options.weights are the same",
+    lambda step: step.computes_advantages and step.weighted_otherwise,
+    lambda step: (
+        f": set batch_config.dataset_options.weights to {step.get('reward_weights')}, for the "
+        "reward functions of batch_config.dataset_name in the trainer's order, or give "
+        "batch_config.U_file with its own advantages"
+    ),
 )
 UNHELD = Where(
     "where no recorded weights hold it", lambda step: step.sampled and not step.holds_entropy_term
