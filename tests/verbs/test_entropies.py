@@ -1,5 +1,8 @@
 """Definitions of entropy against float64 written out, and against what TRL logs."""
 
+import json
+import shutil
+
 import pandas as pd
 import pytest
 import torch
@@ -192,6 +195,23 @@ def test_the_entropy_that_trl_logs_is_the_row_that_claims_to_be_it(tried, trl_ru
     for other in ("response_means", "surprisal", "finished", "temperature_1", "truncated"):
         assert rows["U", other].agrees is False
     assert rows["E", "per_token"].agrees is None  # of other responses than the logged ones
+
+
+@pytest.mark.parametrize(
+    ("steps", "source"),
+    [((4, 5), "step 5, which was taken"), ((4,), "step 4, before which"), ((), None)],
+)
+def test_a_run_says_its_entropies_by_its_log_where_later_checkpoints_were_removed(
+    tiny, tmp_path, steps, source
+):
+    run = tmp_path / "run"
+    shutil.copytree(tiny, run / "training_state", ignore=shutil.ignore_patterns("checkpoint-*"))
+    (run / "logs").mkdir()
+    lines = [json.dumps({"step": step, "entropy": step / 10}) + "\n" for step in steps]
+    (run / "logs" / "metrics.jsonl").write_text("".join(lines))
+    _, result, _ = found(settings(run / "training_state"), f"output.directory={tmp_path / 'out'}")
+    assert result.logged == (max(steps) / 10 if steps else None)
+    assert (result.logged_from or "").startswith(f"metrics.jsonl, {source}" if source else "")
 
 
 def test_repeats_make_a_table_with_every_definition(tiny, tmp_path):

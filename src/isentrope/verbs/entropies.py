@@ -12,10 +12,11 @@ entropies.parquet  the same, one row per batch and definition
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -37,7 +38,8 @@ from isentrope.policy.own_logits import truncated_entropies
 from isentrope.policy.scoring import score
 from isentrope.results.attributions import EntropyRecord
 from isentrope.results.results import EntropiesResult
-from isentrope.system.reading import read_json
+from isentrope.system.reading import parse_json, read_json
+from isentrope.training.run_files import RunFiles, readable_lines
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import Column, Printed, Table, ends, interval_title
@@ -180,20 +182,30 @@ def _logged(ready: Prepared) -> tuple[float | None, str | None, bool]:
         return given, "entropies.logged", recorded
     if step is None:
         return None, None, False
+    after = step + 1, "which was taken from here", recorded
+    before = step, "before which the policy was another", False
+    run = RunFiles(here.path.parent.parent)
+    if run.checkpoints == here.path.parent:  # a log of all steps, whichever checkpoints are kept
+        lines = [parse_json(text) for _, text in readable_lines(run.metrics)[0]]
+        for at, words, of_U in (after, before):
+            if (value := _entropy_at(lines, at)) is not None:
+                return value, f"{run.metrics.name}, step {at}, {words}", of_U
     beside = ((step_of_folder(folder.name) or 0, folder) for folder in here.path.parent.iterdir())
-    places = [
-        (folder, step + 1, "which was taken from here", recorded)
-        for number, folder in sorted(beside)
-        if number > step
-    ]
-    places.append((here.path, step, "before which the policy was another", False))
+    places = [(folder, *after) for number, folder in sorted(beside) if number > step]
+    places.append((here.path, *before))
     for folder, at, words, of_U in places:
         path = folder / "trainer_state.json"
-        log = read_json(path, finite=False).get("log_history", []) if path.is_file() else []
-        values = [float(x["entropy"]) for x in log if x.get("step") == at and "entropy" in x]
-        if found := [value for value in values if math.isfinite(value)]:
-            return found[-1], f"{folder.name}, step {at}, {words}", of_U
+        lines = read_json(path, finite=False).get("log_history", []) if path.is_file() else []
+        if (value := _entropy_at(lines, at)) is not None:
+            return value, f"{folder.name}, step {at}, {words}", of_U
     return None, None, False
+
+
+def _entropy_at(lines: Sequence[Mapping[str, Any]], step: int) -> float | None:
+    """The last finite entropy that the lines of a log have at a step."""
+    at_step = (line["entropy"] for line in lines if line.get("step") == step and "entropy" in line)
+    values = [float(value) for value in at_step if isinstance(value, (int, float))]
+    return next((value for value in reversed(values) if math.isfinite(value)), None)
 
 
 WORDS = {
