@@ -191,9 +191,8 @@ def _logged(ready: Prepared) -> tuple[float | None, str | None, bool]:
             if (value := _entropy_at(lines, at)) is not None:
                 return value, f"{run.metrics.name}, step {at}, {words}", of_U
     beside = ((step_of_folder(folder.name) or 0, folder) for folder in here.path.parent.iterdir())
-    places = [(folder, *after) for number, folder in sorted(beside) if number > step]
-    places.append((here.path, *before))
-    for folder, at, words, of_U in places:
+    later = [(folder, after) for number, folder in sorted(beside) if number > step]
+    for folder, (at, words, of_U) in [*later, (here.path, before)]:
         path = folder / "trainer_state.json"
         lines = read_json(path, finite=False).get("log_history", []) if path.is_file() else []
         if (value := _entropy_at(lines, at)) is not None:
