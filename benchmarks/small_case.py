@@ -72,7 +72,7 @@ def counted(arguments: list[str]) -> None:
     from isentrope.cli.main import app
     from isentrope.policy import own_logits
     from isentrope.policy.language_model import Policy
-    from isentrope.sampling import generate
+    from isentrope.sampling import draw
 
     spent, depth = [0.0], [0]
 
@@ -94,7 +94,7 @@ def counted(arguments: list[str]) -> None:
     timed(Policy, "_at")
     timed(Policy, "packed_hidden")
     timed(own_logits, "own_logits")
-    timed(generate, "_generate")
+    timed(draw, "_generate")
     timed(Qwen2Model, "forward")  # of trainers, which call the model themselves
     timed(torch.autograd, "grad")
     timed(torch.autograd, "backward")

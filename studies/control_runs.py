@@ -21,7 +21,7 @@ from examples.tasks.shortcut import style_of
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.evaluation.metrics import prompt_scores
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.batches import with_rewards
+from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, as_prompts
 from isentrope.sampling.tasks import load_task

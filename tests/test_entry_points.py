@@ -46,10 +46,11 @@ LISTED = {
     },
     "models/checkpoint.py": {"get_tokenizer_config", "kind.from_pretrained"},
     "system/processes.py": {"dist.all_gather_object"},
-    "system/reading.py": {
-        *("load_file", "safe_open", "torch.load", "json.loads"),
+    "system/data_files.py": {
+        *("load_file", "safe_open", "torch.load"),
         *("pq.read_schema", "pq.read_table", "pq.read_metadata"),
     },
+    "system/reading.py": {"json.loads"},
     "reports/panel.py": {"Environment"},
     "run/folder.py": {"subprocess.run"},
     "checkpoint/digests.py": {"try_to_load_from_cache"},

@@ -26,10 +26,10 @@ from isentrope.checkpoint.convert.distributed import require_inert
 from isentrope.checkpoint.convert.write import convert
 from isentrope.checkpoint.infer.arguments import read_training_arguments
 from isentrope.policy.language_model import Policy
-from isentrope.system import reading
+from isentrope.system import data_files, reading
 from isentrope.system.errors import IsentropeError
 from isentrope.system.inert import Inert, load_pickle, load_torch
-from isentrope.update.optimizer_state import _read  # pyright: ignore[reportPrivateUsage]
+from isentrope.update.optimizer_state import _read_state  # pyright: ignore[reportPrivateUsage]
 from tests.tiny_checkpoint import copied, tiny
 
 __all__ = ["tiny"]
@@ -102,7 +102,7 @@ def test_a_pickle_changes_nothing_of_the_library(ran):
         load_pickle(io.BytesIO(b"\x80\x02c" + name + b"\nN" + state + b"\x86b."))
     loaded = load_pickle(io.BytesIO(b"\x80\x04\x8c\x05torch\x8c\x0bnn.Module.x\x93."))
     assert loaded.classes == {"torch.nn.Module.x"}
-    assert not hasattr(load_torch.__globals__["_tensor"], "evil")
+    assert not hasattr(load_torch.__globals__["_rebuild"], "evil")
 
 
 def packed(path, pickled, **members):
@@ -150,9 +150,9 @@ def torch_files(folder, ran):
 
 REFUSALS = (IsentropeError, ValueError, FileNotFoundError)
 READERS = {
-    "read_torch": reading.read_torch,
-    "read_torch_as_data": reading.read_torch_as_data,
-    "optimizer": _read,
+    "read_torch": data_files.read_torch,
+    "read_torch_as_data": data_files.read_torch_as_data,
+    "optimizer": _read_state,
     "arguments": read_training_arguments,
 }
 
@@ -292,15 +292,19 @@ def test_a_table_of_repeated_values_is_refused(tmp_path, monkeypatch, ran):
     values = pa.DictionaryArray.from_arrays(pa.array([0] * 10**6), ["x"])
     pq.write_table(pa.table({"a": values}), tmp_path / "t.parquet")
     assert (tmp_path / "t.parquet").stat().st_size < 10**4
-    reading.read_arrow(tmp_path / "t.parquet")
-    monkeypatch.setattr(reading, "_MOST_VALUES", 10**6 - 1)
+    data_files.read_arrow(tmp_path / "t.parquet")
+    monkeypatch.setattr(data_files, "_MOST_VALUES", 10**6 - 1)
     with pytest.raises(IsentropeError, match="1000000 values"):
-        reading.read_arrow(tmp_path / "t.parquet")
+        data_files.read_arrow(tmp_path / "t.parquet")
 
 
 def test_a_header_of_safetensors_that_is_too_long_is_refused(tmp_path, ran):
     (tmp_path / "m.safetensors").write_bytes(struct.pack("<Q", 2**60) + b"{}")
-    for read in (reading.read_tensors, reading.read_tensor_headers, reading.read_tensor_notes):
+    for read in (
+        data_files.read_tensors,
+        data_files.read_tensor_headers,
+        data_files.read_tensor_notes,
+    ):
         with pytest.raises(IsentropeError, match="cannot be read"):
             read(tmp_path / "m.safetensors")
 
@@ -323,8 +327,8 @@ def test_a_special_file_in_a_checkpoint_is_refused_and_named(place, kind, tiny, 
         Policy.from_checkpoint(tmp_path / "step_4")
 
 
-@pytest.mark.parametrize("reader", ["read_text", "read_json", "read_tensors"])
-def test_a_special_file_is_refused_by_every_reader(reader, tmp_path, ran):
+@pytest.mark.parametrize("read", [reading.read_text, reading.read_json, data_files.read_tensors])
+def test_a_special_file_is_refused_by_every_reader(read, tmp_path, ran):
     os.mkfifo(tmp_path / "f")
     with pytest.raises(IsentropeError, match="a device, a pipe or a socket"):
-        getattr(reading, reader)(tmp_path / "f")
+        read(tmp_path / "f")

@@ -15,7 +15,6 @@ SHARED_NAMES = {
     "Column": "of a table that is printed; of a page, one per run",
     "Evaluation": "of a policy on a task; what a run folder holds of one",
     "Measurement": "of a checkpoint; what a run folder holds of one",
-    "Report": "how far work is; the page of a run",
     "Section": "of a configuration; of a page",
     "optimizer_step": "with the settings of training, for users; of a gradient and a state",
     "resume": "of train and of sft: the command line calls either by this name",
@@ -24,8 +23,6 @@ SHARED_NAMES = {
 
 LONG_FILES = {
     "nouns/estimate.py",
-    "sampling/generate.py",
-    "system/reading.py",
 }
 """Files of more than `MAX_LINES` lines."""
 

@@ -35,7 +35,7 @@ from isentrope.system.manifest import verify
 from isentrope.training.checkpoints import require_resumable
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
-from isentrope.update.optimizer_state import SETTINGS, load_optimizer_state
+from isentrope.update.optimizer_state import GROUP_SETTINGS, load_optimizer_state
 from isentrope.verbs.batches import read_rollouts
 from tests.golden.checkpoint import frozen_checkpoint
 from tests.golden.scenes import COMMANDS, call, responses
@@ -184,7 +184,7 @@ def _of_checkpoints(checkpoint: Path, base: Path, policy: Any) -> list[Reader]:
 
 def _acting(group: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a param group that a step depends on."""
-    return {key: group[key] for key in SETTINGS if key in group}
+    return {key: group[key] for key in GROUP_SETTINGS if key in group}
 
 
 def _of_result(folder: Path) -> Reader:

@@ -4,7 +4,7 @@ import pytest
 
 from examples.reference_loop import reference_loop
 from isentrope.policy.scoring import score
-from isentrope.sampling.batches import with_rewards
+from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition, longest_response
 from isentrope.training.models import build_toy_policy

@@ -12,7 +12,7 @@ from isentrope.sampling.generate import sample
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.task import Task
 from isentrope.sampling.tasks import load_task
-from isentrope.sampling.batches import with_rewards, with_advantages
+from isentrope.sampling.advantages import with_rewards, with_advantages
 
 # The step of an optimizer
 from isentrope.update.step import Step

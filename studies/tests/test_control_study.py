@@ -11,7 +11,7 @@ import yaml
 from isentrope.config.analysis import ControlConfig
 from isentrope.config.train import TrainConfig
 from isentrope.control.controls import EXAMPLES
-from isentrope.sampling.batches import with_rewards
+from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import as_prompts
 from studies import control_runs, control_study, control_study_page

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from isentrope.cli import demo
 from isentrope.cli.main import app
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.batches import with_advantages
+from isentrope.sampling.advantages import with_advantages
 from isentrope.sampling.generate import sample
 from isentrope.training.models import MAX_NEW_TOKENS
 from tests.tiny_checkpoint import PROMPTS, copied, settings

@@ -11,7 +11,7 @@ from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.config.contract import advantages_of, objective_of
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.sampling.batches import with_advantages
+from isentrope.sampling.advantages import with_advantages
 from isentrope.update.objective import token_weights
 from tests.training import runs
 

@@ -9,7 +9,7 @@ from isentrope.control.measured import draw_held_out, kept_mass, token_influence
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.probe import scoring
-from isentrope.sampling.generate import sample_responses
+from isentrope.sampling.draw import sample_responses
 from isentrope.sampling.prompts import as_prompts
 from isentrope.update.step import optimizer_step
 from tests import cases

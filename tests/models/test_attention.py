@@ -63,7 +63,7 @@ def test_at_most_so_many_weights_are_held_at_once(blocks, monkeypatch, direction
 
     monkeypatch.setattr(attention, "scaled_dot_product_attention", watched)
     q, k, v = torch.randn(3, 1, 2, 9, 4, dtype=torch.float64)
-    found = attention._attention(q, k, v, is_causal=True, directions=directions)
+    found = attention._attend_in_blocks(q, k, v, is_causal=True, directions=directions)
     whole = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(found, whole, rtol=1e-12, atol=1e-13)
     assert len(held) == calls
@@ -74,13 +74,13 @@ def test_at_most_so_many_weights_are_held_at_once(blocks, monkeypatch, direction
 def test_directions_of_a_pass_share_the_weights_that_are_held(make, blocks, monkeypatch):
     policy, E = make("qwen2"), cases.ragged(6, seed=3)
     asked = []
-    queries = attention._queries
+    queries = attention._queries_at_once
 
     def watched(query, keys, directions):
         asked.append(directions)
         return queries(query, keys, directions)
 
-    monkeypatch.setattr(attention, "_queries", watched)
+    monkeypatch.setattr(attention, "_queries_at_once", watched)
     blocks()
     score_jvp(policy, E, [direction(policy)] * 3)
     assert set(asked) == {3}

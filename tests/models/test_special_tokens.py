@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.checks.sampler import _eos
+from isentrope.checks.sampler import _check_eos
 from isentrope.evaluation.responses import make_records
 from isentrope.oracle.enumerate import enumerate_policy
 from isentrope.sampling.tasks.custom import _response_ids
@@ -75,11 +75,11 @@ def test_sampling_stops_at_each_end_and_keeps_it(base):
         assert not torch.isin(response[:-1], torch.tensor([1, 5, 7])).any()
         kept = response[:-1] if int(response[-1]) in (1, 5, 7) else response
         assert text == policy.tokenizer.decode(kept.tolist())
-    assert _eos(policy, rollouts).passed
+    assert _check_eos(policy, rollouts).passed
     cut = make_records(policy, rollouts, Short()).truncated
     assert cut.tolist() == [int(r[-1]) not in (1, 5, 7) for r in rollouts.response_ids]
     policy.eos_token_id = 1
-    assert not _eos(policy, rollouts).passed
+    assert not _check_eos(policy, rollouts).passed
 
 
 def test_every_response_is_counted_once_with_several_ends():

@@ -71,7 +71,7 @@ def close(a, b, relative=1e-10):
 def compare(one, spread):
     """Scores, derivatives, gradients and vectors."""
     assert sum(is_sharded(p) for p in spread.theta.values()) > 10
-    assert any(len(x) == 0 for x in spread.parts.values()) == (spread.ranks.own == 2)
+    assert any(len(x) == 0 for x in spread.parts.values()) == (spread.ranks.rank == 2)
     E = batch()
     u, v = direction(one, 1), direction(one, 2)
     su, sv = direction(spread, 1), direction(spread, 2)

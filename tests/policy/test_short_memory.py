@@ -94,7 +94,7 @@ def test_a_single_sequence_that_does_not_fit_is_an_error(short):
 
 def test_in_several_processes_there_is_no_second_try(short, monkeypatch):
     policy, given = short(30, ERRORS[0])
-    monkeypatch.setattr(policy, "ranks", Ranks(own=0, size=2))
+    monkeypatch.setattr(policy, "ranks", Ranks(rank=0, size=2))
     with pytest.raises(torch.OutOfMemoryError):
         score(policy, cases.ragged(40, seed=2))
     assert len(given) == 1

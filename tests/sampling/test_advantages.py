@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.sampling.batches import with_advantages, with_rewards
+from isentrope.sampling.advantages import with_advantages, with_rewards
 
 
 def rollouts(rewards=None, groups=(0, 0, 0, 1, 1, 1)):

@@ -97,7 +97,7 @@ def test_a_child_that_nobody_waits_for_ends(monkeypatch):
 
 
 def test_texts_of_any_script_may_be_as_long():
-    long = "\U0001f600" * (chat_template.LONGEST // 4)
+    long = "\U0001f600" * (chat_template.LARGEST_RENDERING // 4)
     conversation = [{"role": "user", "content": long}]
     assert render_chat(with_template("{{ messages[0].content }}"), conversation) == long
 

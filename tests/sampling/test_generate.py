@@ -5,7 +5,8 @@ from transformers import GenerationConfig
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.scoring import score
-from isentrope.sampling.generate import sample, sample_responses
+from isentrope.sampling.draw import sample_responses
+from isentrope.sampling.generate import sample
 from tests.sampling.conftest import PROMPTS, tiny_policy
 
 

@@ -3,7 +3,7 @@ import torch
 
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.batches import Groups
-from isentrope.sampling.generate import sample_responses
+from isentrope.sampling.draw import sample_responses
 from isentrope.sampling.prompts import Prompt, as_prompts
 from isentrope.training import update_batches
 from isentrope.training.prompt_sampler import PromptSampler

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.sampling.batches import with_advantages
+from isentrope.sampling.advantages import with_advantages
 from isentrope.update import objective as module
 from isentrope.update.objective import ADVANTAGES_OF, OBJECTIVES, RECORDED, SFT, sequence_weights
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import SftConfig
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.batches import with_rewards
+from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition, longest_response
 from isentrope.sampling.tasks.custom import PromptFile

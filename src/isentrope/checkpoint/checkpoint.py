@@ -14,7 +14,7 @@ from isentrope.checkpoint.files import step_name, step_of_folder
 from isentrope.checkpoint.infer.as_trained import AsTrained
 from isentrope.config.measure import CheckpointConfig, PolicyConfig
 from isentrope.config.stages import SamplingConfig
-from isentrope.models.checkpoint import CONVERTED, require_checkpoint
+from isentrope.models.checkpoint import HOW_TO_CONVERT, require_checkpoint
 from isentrope.models.sharding import shard_base
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import tokens_in
@@ -169,7 +169,7 @@ def _optimizer(checkpoint: Path, given: str | None) -> Path:
         raise FileNotFoundError(
             f"There is no optimizer state at {file}, so the step is not known: save optimizer.pt "
             "with the checkpoint, or set checkpoint.optimizer_path, such as to an optimizer.bin of "
-            f"accelerate. {CONVERTED}"
+            f"accelerate. {HOW_TO_CONVERT}"
         )
     return file
 

@@ -26,23 +26,25 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt
 
+from isentrope.system.data_files import read_tensor_headers
 from isentrope.system.errors import FileError
 from isentrope.system.files import MANIFEST
 from isentrope.system.manifest import file_digest, read_once, verifying
-from isentrope.system.reading import read_json, read_tensor_headers, reading, require_types
+from isentrope.system.reading import read_json, reading, require_types
 
 CONTRACT = "contract.json"
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER = "adapter_model.safetensors"
-CURE = "Restore the checkpoint, or choose another."
+RESTORE_CHECKPOINT = "Restore the checkpoint, or choose another."
+"""What to do where a file of a checkpoint is wrong."""
 _STEP_IN = {"trainer_state.json": "global_step", CONTRACT: "step", "isentrope_state.json": "step"}
 """Files of a checkpoint and their keys that state its step."""
 CHECKPOINT = "checkpoint_manifest_sha256"
 """Key of update.json: SHA-256 of the manifest of the checkpoint that the step was taken from."""
 
 _STEP = re.compile(r"(?:step|checkpoint|global_step)[-_]?(\d+)")
-T = TypeVar("T")
-Header = dict[str, tuple[str, list[int]]]
+_T = TypeVar("_T")
+TensorHeaders = dict[str, tuple[str, list[int]]]
 """Type and shape of each tensor."""
 
 
@@ -131,15 +133,15 @@ class CheckpointFolder:
         file = self.path / ADAPTER_CONFIG
         if not file.exists():
             return {}
-        settings = _json(file)
-        require_types(file, settings, _AdapterSettings, CURE)
+        settings = _read_json(file)
+        require_types(file, settings, _AdapterSettings, RESTORE_CHECKPOINT)
         return settings
 
     @property
     def contract(self) -> dict[str, Any] | None:
         """The content of contract.json as it stands there; None where there is none."""
         file = self.path / CONTRACT
-        return _json(file) if file.is_file() else None
+        return _read_json(file) if file.is_file() else None
 
     @property
     def weights(self) -> list[Path]:
@@ -147,13 +149,13 @@ class CheckpointFolder:
         return sorted(self.path.glob("*.safetensors"))
 
     @property
-    def headers(self) -> dict[Path, Header]:
+    def headers(self) -> dict[Path, TensorHeaders]:
         """Types and shapes of the tensors in each of its safetensors files."""
         return {file: self.header(file.name) for file in self.weights}
 
-    def header(self, name: str) -> Header:
+    def header(self, name: str) -> TensorHeaders:
         """Types and shapes of the tensors in one safetensors file."""
-        return _once(self.path / name, read_tensor_headers)
+        return _read_once(self.path / name, read_tensor_headers)
 
     @property
     def step(self) -> int | None:
@@ -168,7 +170,7 @@ class CheckpointFolder:
         stated = [(f"its name, {x}", s) for x in names if (s := step_of_folder(x)) is not None]
         for name, key in _STEP_IN.items():
             file = self.path / name
-            if file.is_file() and (step := _json(file).get(key)) is not None:
+            if file.is_file() and (step := _read_json(file).get(key)) is not None:
                 stated.append((f"{name} ({key})", step))
         for where, step in stated:
             if type(step) is not int or step != stated[0][1]:
@@ -180,18 +182,20 @@ class CheckpointFolder:
         return stated[0][1] if stated else None
 
 
-def _json(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> dict[str, Any]:
     """A copy of the content of a JSON file, which the caller may change."""
-    return copy.deepcopy(_once(file, _content))
+    return copy.deepcopy(_read_once(file, _parse_json))
 
 
-def _content(file: Path) -> Any:
+def _parse_json(file: Path) -> Any:
     # the states of trainers may hold NaN
-    return read_json(file, CURE, finite=file.name in (CONTRACT, ADAPTER_CONFIG))
+    return read_json(file, RESTORE_CHECKPOINT, finite=file.name in (CONTRACT, ADAPTER_CONFIG))
 
 
-def _once(file: Path, read: Callable[[Path], T]) -> T:
-    with reading(file, CURE):  # verifies it, which an earlier reader may not have asked for
+def _read_once(file: Path, read: Callable[[Path], _T]) -> _T:
+    with reading(
+        file, RESTORE_CHECKPOINT
+    ):  # verifies it, which an earlier reader may not have asked for
         return read_once(file, read)
 
 
@@ -209,15 +213,16 @@ def require_own_states(checkpoint: Path, taken: float, scheduled: int | None) ->
     Raises:
         FileError: Naming both numbers.
     """
-    here = CheckpointFolder(checkpoint).step
-    if here is None or not (checkpoint / "trainer_state.json").is_file():
+    step = CheckpointFolder(checkpoint).step
+    if step is None or not (checkpoint / "trainer_state.json").is_file():
         return
-    skips, ours = (checkpoint / "scaler.pt").is_file(), (checkpoint / CONTRACT).is_file()
+    skips = (checkpoint / "scaler.pt").is_file()
+    ours = (checkpoint / CONTRACT).is_file()
     for what, steps in (("optimizer", taken), ("schedule (scheduler.pt)", scheduled)):
-        fewer_is_wrong = not skips and (ours or (what == "optimizer" and scheduled == here))
-        if steps is not None and (steps > here or (steps < here and fewer_is_wrong)):
+        fewer_is_wrong = not skips and (ours or (what == "optimizer" and scheduled == step))
+        if steps is not None and (steps > step or (steps < step and fewer_is_wrong)):
             raise FileError(
-                f"{checkpoint} is of step {here}, and its {what} has counted {steps:g} steps: the "
+                f"{checkpoint} is of step {step}, and its {what} has counted {steps:g} steps: the "
                 "state is of another checkpoint. Restore it.",
             )
 
@@ -233,10 +238,12 @@ def require_own_update(folder: Path, update: Mapping[str, Any]) -> None:
         FileError: If its step is not the one after the checkpoint's, or was taken from another.
     """
     checkpoint = folder.parent
-    here, step = CheckpointFolder(checkpoint).step, update.get("step")
-    recorded, manifest = update.get(CHECKPOINT), checkpoint / MANIFEST
-    if here is not None and step is not None and step != here + 1:
-        other = f"records step {step}, and the step from that checkpoint is {here + 1}"
+    checkpoint_step = CheckpointFolder(checkpoint).step
+    step = update.get("step")
+    recorded = update.get(CHECKPOINT)
+    manifest = checkpoint / MANIFEST
+    if checkpoint_step is not None and step is not None and step != checkpoint_step + 1:
+        other = f"records step {step}, and the step from that checkpoint is {checkpoint_step + 1}"
     elif verifying() and recorded and manifest.is_file() and recorded != file_digest(manifest):
         other = "was recorded at a checkpoint of this step with other files"
     else:

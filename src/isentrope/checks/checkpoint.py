@@ -1,8 +1,7 @@
 """Checks of the checkpoint: its adapter is in the model, its optimizer state is of θ.
 
-The settings of the param groups are compared with other records of the checkpoint. Records, in this
-order; the first that exists is used: `contract.json` (settings by parameter name) and
-`scheduler.pt` (the last rate of each group).
+The settings of the param groups are compared with the first other record that the checkpoint has:
+`contract.json` (settings by parameter name), else `scheduler.pt` (the last rate of each group).
 """
 
 from __future__ import annotations
@@ -20,16 +19,17 @@ from isentrope.checks.state_order import StateOrder, describe_misplaced, state_o
 from isentrope.models.adapter import adapter_mismatch
 from isentrope.nouns.vectors import Vector, read_numbers
 from isentrope.policy.language_model import Policy
+from isentrope.system.data_files import read_torch
 from isentrope.system.errors import FileError
-from isentrope.system.reading import read_torch
 from isentrope.update.optimizer_state import (
-    SETTINGS,
+    GROUP_SETTINGS,
     OptimizerLike,
     OptimizerState,
+    before_first_step,
     load_optimizer_state,
 )
 from isentrope.update.parameter_names import SIDECAR, read_names
-from isentrope.update.saved_state import SQUARES, before_first_step
+from isentrope.update.saved_state import SQUARES
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def check_adapter(
         fresh = before_first_step(Path(checkpoint) / "adapter_config.json")
         fault = None if fresh else idle
         return Finding.judged(name, fault, advice, f"{idle}, as before the first step")
-    untouched = optimizer is not None and _untouched(policy, optimizer, zero)
+    untouched = optimizer is not None and _are_untouched(policy, optimizer, zero)
     return Finding.judged(
         name,
         None if untouched else idle,
@@ -110,7 +110,7 @@ def check_adapter(
     )
 
 
-def _untouched(policy: Policy, optimizer: OptimizerLike, names: list[str]) -> bool:
+def _are_untouched(policy: Policy, optimizer: OptimizerLike, names: list[str]) -> bool:
     """Whether the optimizer's moments of these parameters are zero too, or it has none of them."""
     try:
         state = load_optimizer_state(policy, optimizer)
@@ -183,7 +183,12 @@ def fit_of_order(state: OptimizerState, gradient: Vector) -> StateOrder | None:
     Returns:
         As `state_order`; None for an optimizer without second moments, or a fresh one.
     """
-    squares = {n: of[key] for n, of in state.moments.items() for key in SQUARES if key in of}
+    squares = {
+        name: moments[key]
+        for name, moments in state.moments.items()
+        for key in SQUARES
+        if key in moments
+    }
     trained = len(state.moments) - len(state.untrained)
     return state_order(gradient, squares) if squares and len(squares) == trained else None
 
@@ -221,14 +226,15 @@ def describe_groups(state: OptimizerState) -> str:
 
 def disagreement(state: OptimizerState, checkpoint: Path) -> tuple[str | None, str]:
     """Name of a record of training, or None, and its first difference in words, if there is one."""
-    for record, read in {CONTRACT: _of_contract, SCHEDULER: _of_scheduler}.items():
+    for record, read in {CONTRACT: _read_contract_groups, SCHEDULER: _read_last_rates}.items():
         recorded = read(state, checkpoint) if (checkpoint / record).is_file() else {}
-        for name, there in recorded.items():
-            here = state.groups.get(name, {})
-            for key in SETTINGS:
-                values = [_plain(group.get(key)) for group in (here, there)]
-                if all(values) and values[0] != values[1]:
-                    return record, f"{key} of {name} is {values[0]}, and {record} has {values[1]}"
+        for name, recorded_group in recorded.items():
+            group = state.groups.get(name, {})
+            for key in GROUP_SETTINGS:
+                value = _write_numbers(group.get(key))
+                recorded_value = _write_numbers(recorded_group.get(key))
+                if value and recorded_value and value != recorded_value:
+                    return record, f"{key} of {name} is {value}, and {record} has {recorded_value}"
         if recorded:
             return record, ""
     return None, ""
@@ -237,21 +243,22 @@ def disagreement(state: OptimizerState, checkpoint: Path) -> tuple[str | None, s
 def describe_group(group: Mapping[str, Any]) -> str:
     """The settings of a param group that matter to its step: "η 0.001 (28 tensors)"."""
     labels = {"lr": "η", "weight_decay": "weight decay", "betas": "betas", "momentum": "momentum"}
-    known = {words: group[key] for key, words in labels.items() if group.get(key) is not None}
-    parts = [f"{words} {_plain(value)}" for words, value in known.items()]
+    values = {words: group[key] for key, words in labels.items() if group.get(key) is not None}
+    parts = [f"{words} {_write_numbers(value)}" for words, value in values.items()]
     return f"{'; '.join(parts)} ({group['tensors']} tensors)"
 
 
-def _plain(value: Any) -> str:
+def _write_numbers(value: Any) -> str:
     """Numbers as text; empty for None."""
     values = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
     return ", ".join(f"{float(x):g}" for x in values)
 
 
-def _of_contract(_: OptimizerState, folder: Path) -> Mapping[str, Mapping[str, Any]]:
+def _read_contract_groups(_: OptimizerState, folder: Path) -> Mapping[str, Mapping[str, Any]]:
     """Recorded settings by parameter name; none where the record does not name parameters."""
-    groups, names = read_contract(folder).get("param_groups"), folder / SIDECAR
-    lists: Any = read_names(names) if groups and names.is_file() else []
+    groups = read_contract(folder).get("param_groups")
+    sidecar = folder / SIDECAR
+    lists: Any = read_names(sidecar) if groups and sidecar.is_file() else []
     if lists and isinstance(lists[0], str):
         lists = [lists]
     if not groups or len(lists) != len(groups):
@@ -259,7 +266,7 @@ def _of_contract(_: OptimizerState, folder: Path) -> Mapping[str, Mapping[str, A
     return {name: group for part, group in zip(lists, groups, strict=True) for name in part}
 
 
-def _of_scheduler(state: OptimizerState, folder: Path) -> Mapping[str, Mapping[str, Any]]:
+def _read_last_rates(state: OptimizerState, folder: Path) -> Mapping[str, Mapping[str, Any]]:
     """The last rate by parameter name."""
     try:
         saved = read_torch(folder / SCHEDULER)

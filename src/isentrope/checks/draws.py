@@ -96,12 +96,12 @@ def count_draws(policy: Policy, rollouts: Rollouts) -> Draws:
                 with policy.precision.active():
                     logits = policy.head(hidden[rows]).to(policy.precision.entropy)
                 if batch.counted:
-                    totals.append(_of_tokens(policy, packed, rows, logits / policy.temperature))
+                    totals.append(_count_tokens(policy, packed, rows, logits / policy.temperature))
     # (parts, events + settings + furthest)
     joined = torch.stack(policy.ranks.all_of(totals))
     sizes = [8, *map(len, SETTINGS.values())]
     events, *masses = joined[:, :-3].sum(0).split(sizes)
-    eos, repetitions = (Event(*of) for of in events.view(2, 4).tolist())
+    eos, repetitions = (Event(*sums) for sums in events.view(2, 4).tolist())
     furthest = joined[:, -3:].amax(0).long().tolist()
     filters = [
         Filter(name, float(settings[k]), math.exp(float(mass[k])))
@@ -110,11 +110,13 @@ def count_draws(policy: Policy, rollouts: Rollouts) -> Draws:
     return Draws(None if policy.eos_token_id is None else eos, repetitions, filters)
 
 
-def _of_tokens(policy: Policy, batch: MicroBatch, rows: Tensor, logits: Tensor) -> Tensor:
+def _count_tokens(policy: Policy, batch: MicroBatch, rows: Tensor, logits: Tensor) -> Tensor:
     """Sums over some tokens, and last the three largest indices of settings."""
-    targets, p = batch.targets[rows], logits.softmax(-1)
+    targets = batch.targets[rows]
+    p = logits.softmax(-1)
     eos = -1 if policy.eos_token_id is None else policy.eos_token_id  # without one: not read
-    ids, never = batch.input_ids, batch.input_ids.shape[1]
+    ids = batch.input_ids
+    never = ids.shape[1]
     places = torch.arange(never, device=ids.device).expand_as(ids)
     first = torch.full((len(ids), p.shape[1]), never, device=ids.device)
     first = first.scatter_reduce(1, ids, places, "amin")  # column at which it has each token first

@@ -20,10 +20,10 @@ from isentrope.policy.own_logits import rounding_operations
 from isentrope.policy.scoring import score
 from isentrope.policy.token_statistics import Scores, nondeterminism
 
-OWN_LOGITS = "scores by the model's own logits"
+SAME_LOGITS = "scores by the model's own logits"
 DETERMINISTIC = "deterministic model"
 BATCH = "scores independent of the batch"
-FLOOR = "rounding floor"
+ROUNDING_FLOOR = "rounding floor"
 
 
 def check_instrument(
@@ -46,10 +46,11 @@ def check_instrument(
         One finding per check. Where dropout acts, the rest cannot be checked.
     """
     rates = dropout_rates(policy.model) if training_rates is None else training_rates
-    findings = [_switches(policy), _dropout(policy, rates)]
+    findings = [_check_switches(policy), _check_dropout(policy, rates)]
     if active_dropout(policy.model):
         return findings
-    first, second = score(policy, rollouts), score(policy, rollouts)
+    first = score(policy, rollouts)
+    second = score(policy, rollouts)
     same = Finding.judged(
         DETERMINISTIC,
         nondeterminism(first, second),
@@ -57,7 +58,11 @@ def check_instrument(
         "torch.use_deterministic_algorithms(True) names the kernel.",
         "two evaluations are bit-identical",
     )
-    findings += [same, _batch_independence(policy, rollouts, first), _own_logits(policy, rollouts)]
+    findings += [
+        same,
+        _check_batch_independence(policy, rollouts, first),
+        _check_own_logits(policy, rollouts),
+    ]
     if policy.precision.runtime_dtype == "float64":
         rounds = rounding_operations(policy.scorer, policy.precision)
         whole = Finding.judged(
@@ -70,13 +75,13 @@ def check_instrument(
     sound = {f.name: f.passed for f in findings}
     if direction is not None and norm(direction) == 0:
         words = "not measured: no trained parameter moves along the direction that was given"
-        findings.append(Finding(FLOOR, None, words))
-    elif direction is not None and sound[DETERMINISTIC] and sound[OWN_LOGITS]:
-        findings.append(_floor(policy, rollouts, direction))
+        findings.append(Finding(ROUNDING_FLOOR, None, words))
+    elif direction is not None and sound[DETERMINISTIC] and sound[SAME_LOGITS]:
+        findings.append(_check_floor(policy, rollouts, direction))
     return findings
 
 
-def _switches(policy: Policy) -> Finding:
+def _check_switches(policy: Policy) -> Finding:
     on = [
         f"torch.backends.{name}.fp32_precision={value}"
         for name, value in matmul_switches().items()
@@ -93,8 +98,9 @@ def _switches(policy: Policy) -> Finding:
     )
 
 
-def _dropout(policy: Policy, rates: Mapping[str, float]) -> Finding:
-    fault, advice = None, "The policy is random while dropout acts: call model.eval()."
+def _check_dropout(policy: Policy, rates: Mapping[str, float]) -> Finding:
+    fault = None
+    advice = "The policy is random while dropout acts: call model.eval()."
     if active := active_dropout(policy.model):
         fault = f"active in {len(active)} modules, the first is {active[0]}"
     elif rates:
@@ -110,11 +116,11 @@ def _dropout(policy: Policy, rates: Mapping[str, float]) -> Finding:
     return Finding.judged("no dropout", fault, advice, "no module has dropout")
 
 
-def _batch_independence(policy: Policy, rollouts: Rollouts, scores: Scores) -> Finding:
+def _check_batch_independence(policy: Policy, rollouts: Rollouts, scores: Scores) -> Finding:
     together = scores.logprobs
     alone = [score(policy, rollouts.select([i])).logprobs[0] for i in range(min(8, len(rollouts)))]
     gap = max(float((x - together[i, : len(x)]).abs().max()) for i, x in enumerate(alone))
-    limit = _bounds(policy).logprob
+    limit = _look_up_bounds(policy).logprob
     fault = f"a sequence scored alone and beside longer ones differs by {gap:.2g} nats"
     return Finding.judged(
         BATCH,
@@ -125,24 +131,25 @@ def _batch_independence(policy: Policy, rollouts: Rollouts, scores: Scores) -> F
     )
 
 
-def _bounds(policy: Policy) -> RoundingBounds:
+def _look_up_bounds(policy: Policy) -> RoundingBounds:
     return ROUNDING_BOUNDS[DTYPES[policy.precision.runtime_dtype]]
 
 
-def _own_logits(policy: Policy, rollouts: Rollouts) -> Finding:
+def _check_own_logits(policy: Policy, rollouts: Rollouts) -> Finding:
     fault = None
     try:
         policy.require_own_logits(rollouts)
     except UnsupportedModelError as error:
         fault = str(error).rstrip(".")
     advice = "The model cannot be measured as it is loaded."
-    return Finding.judged(OWN_LOGITS, fault, advice, "scores are those of the model's own logits")
+    return Finding.judged(SAME_LOGITS, fault, advice, "scores are those of the model's own logits")
 
 
-def _floor(policy: Policy, rollouts: Rollouts, direction: Vector) -> Finding:
+def _check_floor(policy: Policy, rollouts: Rollouts, direction: Vector) -> Finding:
     sample = score_batch(policy, rollouts)
     floor = rounding_floor(policy, rollouts, direction, sample).log_weight
-    dtype, bound = policy.precision.runtime_dtype, _bounds(policy).log_weight
+    dtype = policy.precision.runtime_dtype
+    bound = _look_up_bounds(policy).log_weight
     detail = f"{floor:.1g} nats per sequence in {dtype} (bound {bound:.0e})"
     advice = "Measure in float64: rounding exceeds differences at training rates otherwise."
     if dtype == "float64":
@@ -150,4 +157,4 @@ def _floor(policy: Policy, rollouts: Rollouts, direction: Vector) -> Finding:
             "An operation of the model rounds to a shorter type than float64: the finding 'float64 "
             "throughout' names it where it can be seen; else look for code that leaves torch."
         )
-    return Finding.judged(FLOOR, detail if floor > bound else None, advice, detail)
+    return Finding.judged(ROUNDING_FLOOR, detail if floor > bound else None, advice, detail)

@@ -1,10 +1,8 @@
 """Checks of the sampler: responses are draws of the scored policy, EOS included.
 
-Tests that responses are draws of the policy, without log-probabilities of the sampler.
-
-Seven tests, two of identities and five of counts (`draws`). A test fails beyond |z| = 4, or a
-p-value of 6.3e-5 where it has no z. At least one fails in fewer than 1 of 2,200 sound batches.
-Printed p-values are Bonferroni's, for all tests together.
+Seven tests need no log-probabilities of the sampler: two of identities and five of counts
+(`draws`). A test fails beyond |z| = 4, or a p-value of 6.3e-5 where it has no z. At least one fails
+in fewer than 1 of 2,200 sound batches. Printed p-values are Bonferroni's, for all tests together.
 """
 
 import math
@@ -32,8 +30,11 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.ratio_test import ratio_test
 from isentrope.policy.record_causes import Record, cause_of, root_mean_square
 
-SURPRISAL, SCORE, EOS = "E[surprisal] = E[H]", "E[Σ ∂s] = 0", "EOS as often as the policy's"
-REPETITIONS, FILTERS = "repetitions as often as the policy's", "no filter on the tail"
+SURPRISAL = "E[surprisal] = E[H]"
+SCORE = "E[Σ ∂s] = 0"
+EOS = "EOS as often as the policy's"
+REPETITIONS = "repetitions as often as the policy's"
+FILTERS = "no filter on the tail"
 NOT_DRAWS = "The responses are not draws of the policy that is scored. "
 _COMPARE = "Compare EOS, prompt template and weights."
 HINTS = {
@@ -77,10 +78,10 @@ def identity_findings(martingale: float, score: float, draws: Draws) -> list[Fin
             continue
         advice = "" if identities_verdict(p) == "sound" else NOT_DRAWS + HINTS[name][z > 0]
         findings.append(Finding(name, not advice, f"z = {z:+.1f}: {in_words(p, tests)}", advice))
-    return [*findings, _filters(draws.filters, tests)]
+    return [*findings, _check_filters(draws.filters, tests)]
 
 
-def _filters(filters: list[Filter], tests: int) -> Finding:
+def _check_filters(filters: list[Filter], tests: int) -> Finding:
     within = [f"{f.name} {f.setting:.4g} (p = {adjusted(f.p_value, tests):.2g})" for f in filters]
     detail = f"no token drawn lies beyond {', '.join(within)}"
     likeliest = min(filters, key=lambda f: f.p_value)
@@ -125,7 +126,8 @@ def check_sampler(policy: Policy, rollouts: Rollouts, direction: Vector) -> list
     except DerivativeError as error:  # ΔH(η) at finite η needs none
         sample = score_batch(policy, rollouts)
         withheld.append(Finding("derivatives", None, f"δH₁ and δH₂ are not given: {error}"))
-    eos, agreement = _eos(policy, rollouts), _agreement(policy, rollouts, sample)
+    eos = _check_eos(policy, rollouts)
+    agreement = _check_agreement(policy, rollouts, sample)
     draws = count_draws(policy, rollouts)
     findings = identity_findings(martingale_z(sample), score_z, draws)
     if agreement.passed:
@@ -136,8 +138,9 @@ def check_sampler(policy: Policy, rollouts: Rollouts, direction: Vector) -> list
     return [*withheld, eos, agreement, *findings]
 
 
-def _eos(policy: Policy, rollouts: Rollouts) -> Finding:
-    name, eos = "EOS is part of the response", policy.eos_token_ids
+def _check_eos(policy: Policy, rollouts: Rollouts) -> Finding:
+    name = "EOS is part of the response"
+    eos = policy.eos_token_ids
     if not eos:
         return Finding(name, None, "the policy has no EOS token")
     longest = rollouts.max_new_tokens or int(rollouts.lengths.max())
@@ -158,7 +161,7 @@ def _eos(policy: Policy, rollouts: Rollouts) -> Finding:
     )
 
 
-def _agreement(policy: Policy, rollouts: Rollouts, sample: ScoredBatch) -> Finding:
+def _check_agreement(policy: Policy, rollouts: Rollouts, sample: ScoredBatch) -> Finding:
     match = sample.match
     if match is None or match.difference is None:
         unknown = "the batch has no sampler log-probabilities"
@@ -166,12 +169,13 @@ def _agreement(policy: Policy, rollouts: Rollouts, sample: ScoredBatch) -> Findi
     detail = f"log-probabilities differ by {match.difference:.1g} nats per token (root mean square)"
     if match.agrees:
         return Finding(AGREEMENT, True, detail)
-    return Finding(AGREEMENT, False, detail, _diagnosis(policy, rollouts, sample, match))
+    return Finding(AGREEMENT, False, detail, _diagnose(policy, rollouts, sample, match))
 
 
-def _diagnosis(policy: Policy, rollouts: Rollouts, sample: ScoredBatch, match: SamplerMatch) -> str:
+def _diagnose(policy: Policy, rollouts: Rollouts, sample: ScoredBatch, match: SamplerMatch) -> str:
     """The usual cause that explains the difference of sampler and scorer."""
-    gap, mask = -sample.log_ratios, sample.series[0].mask
+    gap = -sample.log_ratios
+    mask = sample.series[0].mask
     if match.sampler is not None and any(match.sampler.noise):
         return (
             "They differ a little around 0, as where the sampler has a shorter type, runs on "

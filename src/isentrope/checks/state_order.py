@@ -25,11 +25,12 @@ from torch import Tensor
 
 from isentrope.nouns.vectors import Vector, whole
 
-SIDE = 128
+ENTRIES_PER_AXIS = 128
 """Rows and columns of a tensor that are compared, at most; at even distances."""
-BLOCKS = 32
+BLOCKS_PER_AXIS = 32
+"""Blocks of rows, and of columns, at most."""
 FEWEST = 16
-"""Blocks of rows and of columns; with fewer of them there is no standard error."""
+"""With fewer blocks there is no standard error."""
 MARGIN = 0.05
 """Share by which another order must fit better before the stored one is called wrong."""
 BETTER = 1e-3
@@ -73,14 +74,14 @@ def state_order(gradient: Vector, moments: Vector) -> StateOrder:
     undecided: tuple[str, str] | None = None
     stored = best = 0.0
     for names in several:
-        v = _logs([moments[n] for n in names])
-        g = _logs([gradient[n].square() for n in names])
+        v = _thin_to_logs([moments[n] for n in names])
+        g = _thin_to_logs([gradient[n].square() for n in names])
         costs = torch.stack([(x - g).square().mean((1, 2)) for x in v]).numpy()
         rows, columns = linear_sum_assignment(costs)
         stored += float(costs.trace())
         best += float(costs[rows, columns].sum())
         better |= {names[r]: names[c] for r, c in zip(rows, columns, strict=True) if r != c}
-        chance = _chance(v, g)
+        chance = _compute_chance(v, g)
         for i, j in torch.triu_indices(len(names), len(names), 1).T.tolist():
             if float(chance[i, j]) > 1 - EXCHANGED / pairs:
                 wrong |= {names[i]: names[j], names[j]: names[i]}
@@ -98,12 +99,12 @@ def describe_misplaced(wrong: Mapping[str, str]) -> str:
     )
 
 
-def _logs(tensors: list[Tensor]) -> Tensor:
+def _thin_to_logs(tensors: list[Tensor]) -> Tensor:
     """(n, rows, columns) logarithms of entries at even distances; zeros count as the smallest."""
     some: list[Tensor] = []
     for x in map(whole, tensors):
         x = x.flatten(1) if x.ndim > 1 else x.reshape(-1, 1)
-        rows, columns = (-(-size // SIDE) for size in x.shape)
+        rows, columns = (-(-size // ENTRIES_PER_AXIS) for size in x.shape)
         some.append(x[::rows, ::columns])
     logs: list[Tensor] = []
     for x in torch.stack(some).cpu().double():  # one transfer for all
@@ -112,7 +113,7 @@ def _logs(tensors: list[Tensor]) -> Tensor:
     return torch.stack(logs)
 
 
-def _chance(v: Tensor, g: Tensor) -> Tensor:
+def _compute_chance(v: Tensor, g: Tensor) -> Tensor:
     """(n, n) probability that Δ_ij is as large by chance, of (n, rows, columns) logarithms."""
     half = torch.full((len(v), len(v)), 0.5, dtype=torch.float64)
     axes = [axis for axis in (1, 2) if v.shape[axis] > 1]
@@ -122,12 +123,12 @@ def _chance(v: Tensor, g: Tensor) -> Tensor:
     chances: list[Tensor] = []
     for axis in axes:
         parts: list[Tensor] = []
-        blocks = min(BLOCKS, v.shape[axis])
+        blocks = min(BLOCKS_PER_AXIS, v.shape[axis])
         for both in zip(*(x.tensor_split(blocks, axis) for x in (v, g)), strict=True):
             of_v, of_g = (x.flatten(1) for x in both)
             product = of_v @ of_g.T / of_v.shape[1]
-            own = product.diagonal()
-            parts.append(own[:, None] + own[None, :] - product - product.T)
+            matched = product.diagonal()
+            parts.append(matched[:, None] + matched[None, :] - product - product.T)
         delta = torch.stack(parts)
         error = delta.std(0) / len(parts) ** 0.5
         ratio = (delta.mean(0) / error).where(error > 0, 0.0)

@@ -37,7 +37,7 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
-from isentrope.system.progress import Report, silent
+from isentrope.system.progress import ProgressCallback, silent
 
 Moved = tuple[Scores, Divergence | None] | None
 """Scores at θ + ηv, and how far each distribution has moved from the sampler's, where that is
@@ -153,7 +153,7 @@ def entropy_change(
     estimator: EstimatorOptions = EstimatorOptions(),
     *,
     order: int = 2,
-    progress: Report = silent,
+    progress: ProgressCallback = silent,
 ) -> EntropyChange:
     """Measure ΔH(η) on an E-batch and predict it to first and second order.
 

@@ -39,8 +39,8 @@ from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.policy.token_statistics import Scores
-from isentrope.sampling.generate import sample_responses
-from isentrope.system.progress import Report, silent
+from isentrope.sampling.draw import sample_responses
+from isentrope.system.progress import ProgressCallback, silent
 
 ENOUGH = 50
 """Pairs that must differ, or half of all where that is less, for their spread to represent all."""
@@ -55,7 +55,7 @@ def resampled_entropy_change(
     max_new_tokens: int,
     seed: int,
     estimator: EstimatorOptions = EstimatorOptions(),
-    progress: Report = silent,
+    progress: ProgressCallback = silent,
 ) -> list[Estimate]:
     """Measure ΔH(η) without weights, on the prompts of an E-batch.
 

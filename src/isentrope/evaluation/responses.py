@@ -18,7 +18,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.at_temperature import at_temperature
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
-from isentrope.sampling.batches import with_rewards
+from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks.task import FormattedTask, ReadsAnswers, Task

@@ -1,28 +1,40 @@
-"""The parameters of a checkpoint that training changed: by name, by type, and as they are on disk.
+"""Adapters: loaded into their base, compared with their file, and the types of weights on disk.
 
-The tensors of an adapter in a model are compared with those on disk by name, so that none is missed
-without a word. Of a model that was trained in part, patterns choose the parameters: those of
-fnmatch, on the names of `model.named_parameters()`, where * is any text, ? one character and [ab]
-one of two. "model.layers.*" is every layer, "*norm*" every norm.
+The file of an adapter is compared with its settings before PEFT reads either. The tensors in the
+model are then compared with those on disk by name, so that none is missed without a word.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
-import fnmatch
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from isentrope.checkpoint.files import ADAPTER, ADAPTER_CONFIG, CURE, CheckpointFolder
-from isentrope.models.adapter_file import WEIGHT_TYPES, require_own_tensors
-from isentrope.models.base_model import adapter_base
+from isentrope.checkpoint.files import (
+    ADAPTER,
+    ADAPTER_CONFIG,
+    RESTORE_CHECKPOINT,
+    CheckpointFolder,
+)
+from isentrope.models.base_model import NOT_GATHERED, adapter_base
 from isentrope.nouns.vectors import first_false
-from isentrope.system.reading import read_tensors, reading
+from isentrope.system.data_files import read_tensors
+from isentrope.system.errors import FileError
+from isentrope.system.reading import reading
+
+WEIGHT_TYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+"""Types of weights, by their names in a header of safetensors."""
+_SHORT = ("F8_E4M3", "F8_E5M2")
 
 
 def read_adapter(folder: Path) -> Any:
@@ -81,6 +93,37 @@ def with_adapter(model: Any, folder: Path) -> Any:
     return adapted
 
 
+def require_own_tensors(folder: Path) -> None:
+    """Refuse tensors that are not weights of the adapter which the settings beside them describe.
+
+    Args:
+        folder: The adapter's folder.
+
+    Raises:
+        FileError: Naming the first that is of a type without weights, empty, or of another rank.
+    """
+    file = folder / ADAPTER
+    settings = CheckpointFolder(folder).adapter
+    rank = settings.get("r") if settings.get("peft_type") == "LORA" else None
+    if settings.get("rank_pattern") or settings.get("target_parameters"):
+        rank = None  # others than one for all
+    for key, (kind, shape) in CheckpointFolder(folder).header(ADAPTER).items():
+        if kind not in WEIGHT_TYPES and kind not in _SHORT:
+            raise FileError(
+                f"{file}: {key!r} is of type {kind}, which holds no weights: an adapter that keeps "
+                f"indices beside them (peft_type {settings.get('peft_type')}) cannot be measured. "
+                "If it should hold weights alone, restore the checkpoint."
+            )
+        if 0 in shape:
+            raise FileError(f"{file}: {key!r} is {NOT_GATHERED}.")
+        if isinstance(rank, int) and key.endswith("lora_A.weight") and shape[0] != rank:
+            raise FileError(
+                f"{folder / ADAPTER_CONFIG} says rank {rank}, and {key!r} of {ADAPTER} has shape "
+                f"{list(shape)}, which is of rank {shape[0]}: restore the file that is not of this "
+                "training."
+            )
+
+
 def _fit_vocabulary(model: Any, folder: Path) -> None:
     """Give the base as many rows as the embeddings that are saved with its adapter have.
 
@@ -95,15 +138,15 @@ def _fit_vocabulary(model: Any, folder: Path) -> None:
     saved = {_plain_tensor(key): shape[0] for key, (_, shape) in headers.items() if shape}
     rows = [saved.get(f"{name_of.get(end)}.weight") for end in ends]
     sizes = {size for size in rows if size is not None}
-    here = ends[0].weight.shape[0]
-    if sizes <= {here}:
+    base_rows = ends[0].weight.shape[0]
+    if sizes <= {base_rows}:
         return
     tied = ends[1] is None or ends[0].weight is ends[1].weight
     if len(sizes) > 1 or (None in rows and not tied):
         raise ValueError(
-            f"The adapter in {folder} was trained with {max(sizes)} embeddings on a base of {here},"
-            " and not all rows of both embeddings are saved with it: save the resized base model, "
-            "and set checkpoint.base_model to it."
+            f"The adapter in {folder} was trained with {max(sizes)} embeddings on a base of "
+            f"{base_rows}, and not all rows of both embeddings are saved with it: save the resized "
+            "base model, and set checkpoint.base_model to it."
         )
     model.resize_token_embeddings(sizes.pop(), mean_resizing=False)
 
@@ -129,7 +172,7 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
     """
     from peft import get_peft_model_state_dict
 
-    stored = read_tensors(Path(folder) / ADAPTER, CURE)
+    stored = read_tensors(Path(folder) / ADAPTER, RESTORE_CHECKPOINT)
     adapters: Any = getattr(model, "peft_config", {})
     if not adapters:
         return (
@@ -138,12 +181,12 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
         )
     name = "default" if "default" in adapters else next(iter(adapters))
     loaded = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
-    own = model.state_dict()
+    model_tensors = model.state_dict()
     for key in stored.keys() - loaded.keys():  # of the base, wherever PEFT has wrapped them
         module, _, tensor = key.rpartition(".")
         for place in (key, f"{module}.base_layer.{tensor}", f"{module}.original_module.{tensor}"):
-            if place in own:
-                loaded[key] = own[place]
+            if place in model_tensors:
+                loaded[key] = model_tensors[place]
     if other := sorted(stored.keys() ^ loaded.keys()):
         return (
             f"{len(other)} tensors are on disk or in the model's adapter alone, the first is "
@@ -152,10 +195,10 @@ def adapter_mismatch(model: nn.Module, folder: str | Path) -> str | None:
         )
     same: dict[str, Tensor] = {}
     for key, tensor in stored.items():  # in the type of the file, where the model is
-        here = loaded[key].to(tensor.dtype)
-        there = tensor.to(here.device)
-        alike = here.shape == there.shape
-        same[key] = here.isclose(there, 0, 0, True).all() if alike else torch.zeros(())
+        in_model = loaded[key].to(tensor.dtype)
+        on_disk = tensor.to(in_model.device)
+        alike = in_model.shape == on_disk.shape
+        same[key] = in_model.isclose(on_disk, 0, 0, True).all() if alike else torch.zeros(())
     if key := first_false(same):
         return f"Tensor {key!r} differs from the one on disk: reload the checkpoint."
     return None
@@ -235,29 +278,3 @@ def mapped_type(path: str | Path, source: str | Path) -> torch.dtype:
     headers = CheckpointFolder(Path(source)).headers.values()
     kinds = {kind for header in headers for kind, _ in header.values()}
     return torch.bfloat16 if kinds == {"BF16"} else torch.float32
-
-
-def train_only(model: nn.Module, patterns: Sequence[str]) -> None:
-    """Make θ the parameters whose names fit a pattern, and freeze the rest.
-
-    Args:
-        model: A model whose parameters that could have been trained require a gradient: all of a
-            full model, those of the adapter of a PEFT model.
-        patterns: At least one, each of which has to fit a parameter.
-
-    Raises:
-        ValueError: Naming the first pattern that fits nothing.
-    """
-    opened = [name for name, p in model.named_parameters() if p.requires_grad]
-    chosen: set[str] = set()
-    for pattern in patterns:
-        fitting = fnmatch.filter(opened, pattern)
-        if not fitting:
-            raise ValueError(
-                f"The pattern {pattern!r} of checkpoint.trainable fits no parameter (under an "
-                f"adapter, none of its own): the parameters have names such as {opened[0]!r} and "
-                f"{opened[-1]!r} (* stands for any text)."
-            )
-        chosen.update(fitting)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name in chosen)

@@ -50,7 +50,8 @@ MULTIPLYING = ("hyperclovax",)
 """Model types that multiply by what others divide by."""
 
 EAGER = "eager"
-_TORCH, _ISENTROPE = Path(torch.__file__).parent, Path(__file__).parents[1]
+_TORCH = Path(torch.__file__).parent
+_ISENTROPE = Path(__file__).parents[1]
 
 
 class UnsupportedModelError(ValueError):
@@ -195,7 +196,9 @@ class ScaledHead(nn.Module):
 
     def __init__(self, embedding: nn.Module, factor: float, cap: float | None) -> None:
         super().__init__()
-        self.embedding, self.factor, self.cap = embedding, factor, cap
+        self.embedding = embedding
+        self.factor = factor
+        self.cap = cap
 
     @property
     def vocabulary(self) -> int:
@@ -218,7 +221,8 @@ def head_of(lm: Any) -> nn.Module:
     Returns:
         The output embedding itself where the configuration declares neither.
     """
-    embedding, config = lm.get_output_embeddings(), text_config(lm)
+    embedding = lm.get_output_embeddings()
+    config = text_config(lm)
     factor = 1.0
     for name in (*FACTORS, DIVISOR):
         if value := getattr(config, name, None):

@@ -69,7 +69,7 @@ def attention_in_blocks(model: Any, input_ids: Tensor, directions: int = 1) -> G
         yield
 
 
-def _queries(query: Tensor, keys: int, directions: int) -> int:
+def _queries_at_once(query: Tensor, keys: int, directions: int) -> int:
     """Queries of a block."""
     each = query.shape[:-2].numel() * keys * directions
     most = max(1, at_once(WEIGHTS_HELD) // each)
@@ -85,11 +85,11 @@ class _InBlocks(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is scaled_dot_product_attention:
-            return _attention(*args, **(kwargs or {}), directions=self._directions)
+            return _attend_in_blocks(*args, **(kwargs or {}), directions=self._directions)
         return func(*args, **(kwargs or {}))
 
 
-def _attention(
+def _attend_in_blocks(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -100,8 +100,9 @@ def _attention(
     **options: Any,
 ) -> Tensor:
     """`scaled_dot_product_attention` of (b, h, l, d), block by block of queries."""
-    queries, keys = query.shape[-2], key.shape[-2]
-    rows = _queries(query, keys, directions)
+    queries = query.shape[-2]
+    keys = key.shape[-2]
+    rows = _queries_at_once(query, keys, directions)
     if rows >= queries:
         return scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, **options
@@ -109,7 +110,8 @@ def _attention(
 
     def block(start: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         end = start + q.shape[-2]
-        seen, mask = keys, None
+        seen = keys
+        mask = None
         if is_causal:
             seen = min(end, keys)
             place = torch.arange(start, end, device=q.device)[:, None]
@@ -185,14 +187,14 @@ def hidden_after_prompt(decoder: Any, batch: MicroBatch) -> Tensor:
         RuntimeError: If the model left the cache empty.
     """
     shared: Any = DynamicCache()
-    found: list[Tensor] = []
+    states: list[Tensor] = []
     decoder(input_ids=batch.input_ids[:1, : batch.prompt], past_key_values=shared, use_cache=True)
     if shared.get_seq_length() != batch.prompt:
         raise RuntimeError("The model leaves no keys and values of a prompt in the cache.")
     for part in batch.parts:
-        rows = part.stop - part.start
+        size = part.stop - part.start
         kept = [
-            (layer.keys.expand(rows, -1, -1, -1), layer.values.expand(rows, -1, -1, -1))
+            (layer.keys.expand(size, -1, -1, -1), layer.values.expand(size, -1, -1, -1))
             for layer in shared.layers
         ]
         hidden = decoder(
@@ -200,6 +202,7 @@ def hidden_after_prompt(decoder: Any, batch: MicroBatch) -> Tensor:
             past_key_values=DynamicCache(kept),
             use_cache=True,
         )[0]
-        here = (batch.rows >= part.start) & (batch.rows < part.stop)
-        found.append(hidden[batch.rows[here] - part.start, batch.columns[here] - batch.prompt])
-    return torch.cat(found)
+        inside = (batch.rows >= part.start) & (batch.rows < part.stop)
+        rows = batch.rows[inside] - part.start
+        states.append(hidden[rows, batch.columns[inside] - batch.prompt])
+    return torch.cat(states)

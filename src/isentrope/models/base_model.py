@@ -40,8 +40,8 @@ def adapter_base(folder: Path, chosen: str | Path | None = None, *, allow_hub: b
         FileNotFoundError: If it is a path that does not exist, no base is named, or it is a name on
             the hub that only the adapter gives.
     """
-    if chosen is None and (own := _of_run(folder)) is not None:
-        return str(own)
+    if chosen is None and (base := _find_base_of_run(folder)) is not None:
+        return str(base)
     named = CheckpointFolder(folder).adapter.get("base_model_name_or_path")
     source = str(chosen if chosen is not None else named or "")
     if source and (path := Path(source).expanduser()).exists():
@@ -56,7 +56,7 @@ def adapter_base(folder: Path, chosen: str | Path | None = None, *, allow_hub: b
     )
 
 
-def _of_run(folder: Path) -> Path | None:
+def _find_base_of_run(folder: Path) -> Path | None:
     """The base model in the folder of the run that a checkpoint belongs to; None if not there."""
     if folder.resolve().parent.name != "training_state":
         return None
@@ -122,8 +122,9 @@ def causal_lm(source: str | Path, **options: Any) -> Any:
             "local cache, and the model hub does not give it: give the path of its folder "
             "(checkpoint.base_model for the base of an adapter, model.path in training)."
         ) from error
-    if unlike := sorted((name, *map(tuple, of)) for name, *of in loaded["mismatched_keys"]):
-        raise FileError(_other_shape(model, source, *unlike[0]))
+    mismatched = [(name, *map(tuple, shapes)) for name, *shapes in loaded["mismatched_keys"]]
+    if mismatched:
+        raise FileError(_describe_other_shape(model, source, *min(mismatched)))
     if absent := sorted(loaded["missing_keys"]):
         named = getattr(model_config(source), "architectures", None) or []
         other = [name for name in named if not name.endswith(("CausalLM", "LMHeadModel"))]
@@ -145,7 +146,7 @@ NOT_GATHERED = (
 """What an empty tensor among weights is, and what to do."""
 
 
-def _other_shape(
+def _describe_other_shape(
     model: Any, source: str | Path, name: str, stored: Sequence[int], described: Sequence[int]
 ) -> str:
     """Why a tensor of a file does not fit its model, and what to do."""

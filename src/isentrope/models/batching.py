@@ -1,19 +1,13 @@
 """Micro-batches: sequences sorted by length, filled to a token budget, padded on the right.
 
 A micro-batch ends too where its padding would cost more than one more micro-batch does. Counted in
-tokens, that is few on a CPU, and many on an accelerator.
+tokens, that is few on a CPU, and many on an accelerator. A causal model never looks right, so right
+padding needs no attention mask and changes nothing. Only response tokens that the policy drew are
+predicted: `rows`, `columns` say where, packed to one axis. A pass that is rounded to 16 bits
+depends on what is read together and where: `as_trained` pads as TRL does.
 
-A causal model never looks right, so right padding needs no attention mask and changes nothing.
-Only response tokens that the policy drew are predicted: `rows`, `columns` say where, packed to one
-axis.
-
-A pass that is rounded to 16 bits depends on what is read together and where: `as_trained` pads as
-TRL does.
-
-Limits on what a pass holds at once beside its micro-batch, in one place for dry runs.
-
-A dry run reads a small share of a micro-batch. Its limits are the same share of what they are, so
-that what it holds is in proportion to what the whole micro-batch would.
+A dry run reads a small share of a micro-batch. What a pass holds beside its micro-batch is then
+limited to the same share (`at_once`), so that what it holds is in proportion to the whole.
 """
 
 from __future__ import annotations
@@ -56,12 +50,13 @@ def share_of_limits(share: float) -> Generator[None]:
         _SHARE.reset(token)
 
 
-PADDING, PADDING_ON_ACCELERATOR = 64, 1024
-"""Padded tokens that cost as much as one more micro-batch, on a CPU (`benchmarks.kernel`) and
-elsewhere."""
+PADDING = 64
+"""Padded tokens that cost as much as one more micro-batch on a CPU (`benchmarks.kernel`)."""
+PADDING_ON_ACCELERATOR = 1024
+"""The same elsewhere."""
 
 
-class Part(NamedTuple):
+class RowRange(NamedTuple):
     """Sequences of a micro-batch that the model reads at once.
 
     Attributes:
@@ -102,7 +97,7 @@ class MicroBatch:
     positions: Tensor
     counted: bool = True
     prompt: int = 0
-    parts: tuple[Part, ...] = ()
+    parts: tuple[RowRange, ...] = ()
     attention_mask: Tensor | None = None
 
     def to(self, device: torch.device) -> MicroBatch:
@@ -149,9 +144,10 @@ def micro_batches(
         cut_by_length([i for i in order if owner[i] == k], totals, max_tokens, padding)
         for k in range(ranks.size)
     ]
-    own, most = parts[ranks.own], max(map(len, parts))
+    share = parts[ranks.rank]
     idle = replace(padded(rollouts, order[-1:]), counted=False)
-    return [padded(rollouts, part) for part in own] + [idle] * (most - len(own))
+    missing = max(map(len, parts)) - len(share)
+    return [padded(rollouts, part) for part in share] + [idle] * missing
 
 
 def tokens_read(rollouts: Rollouts) -> list[int]:
@@ -180,7 +176,8 @@ def cut_by_length(
         padded += longest - totals[i]
         if not parts or padded > padding or (len(parts[-1]) + 1) * longest > max_tokens:
             parts.append([])
-            longest, padded = max(1, totals[i]), 0
+            longest = max(1, totals[i])
+            padded = 0
         parts[-1].append(i)
     return parts
 
@@ -223,8 +220,10 @@ def padded(rollouts: Rollouts, indices: list[int]) -> MicroBatch:
     positions = torch.cat([torch.arange(len(r)) for r in responses])
     targets = torch.cat(responses)
     if rollouts.response_mask is not None:
-        own = torch.cat([rollouts.response_mask[i] for i in indices])
-        rows, positions, targets = rows[own], positions[own], targets[own]
+        drawn = torch.cat([rollouts.response_mask[i] for i in indices])
+        rows = rows[drawn]
+        positions = positions[drawn]
+        targets = targets[drawn]
     return MicroBatch(
         sequences=torch.tensor(indices),
         input_ids=pad_sequence(whole, batch_first=True),
@@ -247,7 +246,7 @@ def as_trained(
         Micro-batches; equally many on every process, some of which may not be counted.
     """
     tokens = rollouts.prompt_ids, rollouts.response_ids
-    ones = tuple([torch.ones_like(x) for x in of] for of in tokens)
+    ones = tuple([torch.ones_like(x) for x in ids] for ids in tokens)
     ids, seen = (
         torch.cat((pad_sequence(p, True, padding_side="left"), pad_sequence(r, True)), 1)
         for p, r in (tokens, ones)
@@ -261,6 +260,6 @@ def as_trained(
             batches.append(
                 replace(plain, input_ids=ids[part], columns=columns, attention_mask=seen[part])
             )
-    own = batches[ranks.own :: ranks.size]
+    share = batches[ranks.rank :: ranks.size]
     idle = replace(batches[0], counted=False)
-    return own + [idle] * (-(-len(batches) // ranks.size) - len(own))
+    return share + [idle] * (-(-len(batches) // ranks.size) - len(share))

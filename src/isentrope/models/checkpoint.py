@@ -1,20 +1,25 @@
 """Checkpoint folders of Hugging Face and TRL: an adapter or a full model, safetensors only.
 
-Pickled weights are refused: they can run code. Optimizer states are read by `update`.
+Pickled weights are refused: they can run code. Optimizer states are read by `update`. Folders of
+other trainers are not read: the refusal says how they are converted.
 
-Folders of other trainers are not read: the refusal says how they are converted.
+Of a model that was trained in part, patterns choose the parameters: those of fnmatch, on the names
+of `model.named_parameters()`, where * is any text, ? one character and [ab] one of two.
+"model.layers.*" is every layer, "*norm*" every norm.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
+import fnmatch
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from isentrope.checkpoint.files import CheckpointFolder
-from isentrope.models.adapter import mapped_type, train_only, with_adapter
+from isentrope.models.adapter import mapped_type, with_adapter
 from isentrope.models.base_model import adapter_base, causal_lm, loading
 from isentrope.system import manifest
 from isentrope.system.errors import FileError
@@ -78,6 +83,32 @@ def load_checkpoint(
         return model.eval()
 
 
+def train_only(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Make θ the parameters whose names fit a pattern, and freeze the rest.
+
+    Args:
+        model: A model whose parameters that could have been trained require a gradient: all of a
+            full model, those of the adapter of a PEFT model.
+        patterns: At least one, each of which has to fit a parameter.
+
+    Raises:
+        ValueError: Naming the first pattern that fits nothing.
+    """
+    opened = [name for name, p in model.named_parameters() if p.requires_grad]
+    chosen: set[str] = set()
+    for pattern in patterns:
+        fitting = fnmatch.filter(opened, pattern)
+        if not fitting:
+            raise ValueError(
+                f"The pattern {pattern!r} of checkpoint.trainable fits no parameter (under an "
+                f"adapter, none of its own): the parameters have names such as {opened[0]!r} and "
+                f"{opened[-1]!r} (* stands for any text)."
+            )
+        chosen.update(fitting)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in chosen)
+
+
 def tokenizer_beside(path: str | Path, model: Any) -> Any:
     """The tokenizer of a checkpoint, or of the base of its model; None where there is none."""
     for place in (Path(path), Path(model.config.name_or_path or path)):
@@ -86,7 +117,7 @@ def tokenizer_beside(path: str | Path, model: Any) -> Any:
     return None
 
 
-CONVERTED = (
+HOW_TO_CONVERT = (
     "What verl, OpenRLHF, DeepSpeed, FSDP or torch.distributed.checkpoint wrote is converted: "
     "run isentrope convert FOLDER --out OUT (--model BASE, where the trained model lies elsewhere)."
 )
@@ -125,7 +156,7 @@ def require_checkpoint(path: str | Path) -> Path:
         raise FileNotFoundError(
             f"{folder} is not a checkpoint: it needs adapter_config.json or config.json, and "
             "weights in *.safetensors (pickled weights are refused, because loading them can run "
-            f"code).{hint} {way_out(folder) or f'{CONVERTED} From a plain loop, {_BY_HAND}.'}"
+            f"code).{hint} {way_out(folder) or f'{HOW_TO_CONVERT} From a plain loop, {_BY_HAND}.'}"
         )
     manifest.verify(folder)
     _ = CheckpointFolder(folder).step  # refused where name and files differ
@@ -191,7 +222,5 @@ def load_tokenizer(source: str | Path, **options: Any) -> Any:
         kind = PreTrainedTokenizerFast if plain else AutoTokenizer
         tokenizer = kind.from_pretrained(source, trust_remote_code=False, **options)
         if not isinstance(tokenizer.model_max_length, (int, float)):
-            raise FileError(
-                f"The tokenizer in {source} has a model_max_length that is not a number."
-            )
+            raise FileError(f"The tokenizer in {source}: its model_max_length is not a number.")
         return tokenizer

@@ -9,6 +9,7 @@ pass, whether or not it succeeds, and in training the values of buffers too.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
+import operator
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FunctionType, MethodType, ModuleType
@@ -43,7 +44,7 @@ def attributes_kept(model: nn.Module) -> Generator[None]:
     Yields:
         Nothing.
     """
-    saved = _contents(model)
+    saved = _copy_contents(model)
     try:
         yield
     finally:
@@ -71,7 +72,7 @@ def buffers_kept(model: nn.Module) -> Generator[None]:
                     buffer.copy_(values)
 
 
-def _contents(model: nn.Module) -> Saved:
+def _copy_contents(model: nn.Module) -> Saved:
     """Every container that modules hold, each once, with a shallow copy."""
     packages = {type(module).__module__.partition(".")[0] for module in model.modules()}
     packages = packages - {"torch"} | {"types"}
@@ -89,7 +90,7 @@ def _contents(model: nn.Module) -> Saved:
         container = unread.pop()
         if id(container) in seen or isinstance(container, _NO_STATE):
             continue
-        content = _content(container, packages)
+        content = _copy_content(container, packages)
         if content is None:
             continue
         seen.add(id(container))
@@ -99,14 +100,14 @@ def _contents(model: nn.Module) -> Saved:
     return saved
 
 
-def _content(container: Any, packages: set[str]) -> Any:
+def _copy_content(container: Any, packages: set[str]) -> Any:
     """A shallow copy of what a container holds; None of what is no container."""
     if isinstance(container, dict):
         return dict(container)
     if isinstance(container, (list, set, tuple)):
         return list(container)
-    own = type(container).__module__.partition(".")[0] in packages
-    return dict(vars(container)) if own and hasattr(container, "__dict__") else None
+    of_model = type(container).__module__.partition(".")[0] in packages
+    return dict(vars(container)) if of_model and hasattr(container, "__dict__") else None
 
 
 def _put_back(container: Any, content: Any) -> None:
@@ -122,9 +123,5 @@ def _put_back(container: Any, content: Any) -> None:
         if container != set(content):
             container.clear()
             container.update(content)
-    elif len(container) != len(content) or any(map(_other, container, content)):
+    elif len(container) != len(content) or any(map(operator.is_not, container, content)):
         container[:] = content
-
-
-def _other(one: Any, other: Any) -> bool:
-    return one is not other

@@ -229,21 +229,22 @@ def _set_switches(allow_tf32: bool, matmul_precision: str, stack: ExitStack) -> 
 
     def put(switches: Iterable[Any], value: str) -> None:
         for switch in switches:
-            if (own := switch.fp32_precision) != value:
-                stack.callback(setattr, switch, "fp32_precision", own)
+            if (before := switch.fp32_precision) != value:
+                stack.callback(setattr, switch, "fp32_precision", before)
                 switch.fp32_precision = value
 
-    cuda, onednn = ("tf32" if allow_tf32 else "ieee"), _ONEDNN_PRECISION[matmul_precision]
+    cuda = "tf32" if allow_tf32 else "ieee"
+    onednn = _ONEDNN_PRECISION[matmul_precision]
     put((_ROOT, *_CUDA, *_ONEDNN), "ieee")
     put((_ROOT, *_CUDA), cuda)
     if allow_tf32:
         for switch in _ONEDNN:
-            own = "none" if switch.fp32_precision == "tf32" else "ieee"  # where it follows the root
-            stack.callback(setattr, switch, "fp32_precision", own)
+            follows_root = switch.fp32_precision == "tf32"
+            stack.callback(setattr, switch, "fp32_precision", "none" if follows_root else "ieee")
             switch.fp32_precision = onednn
     now = [switch.fp32_precision for switch in (*_CUDA, *_ONEDNN)]
     if now != [cuda] * len(_CUDA) + [onednn] * len(_ONEDNN):
-        raise RuntimeError(f"fp32_precision switches do not stay where they were set: {now}.")
+        raise RuntimeError(f"Switches of fp32_precision do not stay where they were set: {now}.")
 
 
 class _KeepFloat64(TorchFunctionMode):
@@ -267,11 +268,11 @@ class RoundingOperations(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.rounded: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         for tensor in out if isinstance(out, (tuple, list)) else (out,):
             if isinstance(tensor, Tensor) and tensor.dtype in _SHORTER_THAN_FLOAT64:
-                self.found.append(f"{func} → {tensor.dtype}")
+                self.rounded.append(f"{func} → {tensor.dtype}")
         return out

@@ -1,4 +1,6 @@
-"""Conversion to the type that a model runs in; 4-bit weights as products with both derivatives.
+"""Conversion to the type that a model runs in, with derivatives in both modes.
+
+Layers of 4-bit weights then compute by plain products:
 
     y = x Wᵀ + c,     W = the 4-bit weights, dequantised
 
@@ -46,7 +48,7 @@ def convert_model(model: nn.Module, lm: Any, precision: Precision) -> None:
         model.to(precision.runtime)
         exchange_as_stored(model)
     use_eager_experts(lm)
-    if layers := _layers(lm, "Linear8bitLt"):
+    if layers := _find_layers(lm, "Linear8bitLt"):
         raise UnsupportedModelError(
             f"isentrope does not support {name_of(lm)} with {layers[0][0]!r} in 8 bits: "
             "Linear8bitLt of bitsandbytes rounds its inputs too, so scores jump and have no "
@@ -64,13 +66,13 @@ def write_out_products(lm: nn.Module) -> list[nn.Module]:
     Returns:
         The layers that were changed.
     """
-    layers = [x for _, x in _layers(lm, "Linear4bit") if "forward" not in vars(x)]
+    layers = [x for _, x in _find_layers(lm, "Linear4bit") if "forward" not in vars(x)]
     for layer in layers:
-        layer.forward = partial(_product, layer)
+        layer.forward = partial(_multiply, layer)
     return layers
 
 
-def _layers(lm: nn.Module, kind: str) -> list[tuple[str, nn.Module]]:
+def _find_layers(lm: nn.Module, kind: str) -> list[tuple[str, nn.Module]]:
     """Layers of bitsandbytes by name, where it has been imported at all."""
     library: Any = sys.modules.get("bitsandbytes")
     if library is None:
@@ -88,7 +90,8 @@ def plain_products(lm: Any) -> Generator[None]:
     Yields:
         Nothing.
     """
-    experts, changed = use_eager_experts(lm), write_out_products(lm)
+    experts = use_eager_experts(lm)
+    changed = write_out_products(lm)
     try:
         yield
     finally:
@@ -98,7 +101,7 @@ def plain_products(lm: Any) -> Generator[None]:
             lm.set_experts_implementation(experts)
 
 
-def _product(layer: Any, x: Tensor) -> Tensor:
+def _multiply(layer: Any, x: Tensor) -> Tensor:
     y = _Product.apply(x, layer, False)
     return y if layer.bias is None else y + layer.bias.to(y.dtype)
 
@@ -110,7 +113,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, layer: Any, transposed: bool) -> Tensor:
-        w = _dequantised(layer).to(x.dtype)
+        w = _dequantise(layer).to(x.dtype)
         return x @ (w if transposed else w.mT)
 
     @staticmethod
@@ -126,10 +129,11 @@ class _Product(torch.autograd.Function):
         return _Product.apply(tangent, ctx.layer, ctx.transposed)
 
 
-def _dequantised(layer: Any) -> Tensor:
+def _dequantise(layer: Any) -> Tensor:
     """(out, in) weights."""
     functional: Any = sys.modules["bitsandbytes"].functional
-    packed, state = layer.weight.data, layer.weight.quant_state
+    packed = layer.weight.data
+    state = layer.weight.quant_state
     if getattr(state, "packing_format_for_cpu", False):  # as its own kernel leaves it on some CPUs
         packed, state = functional._convert_weight_packed_for_cpu_inverse(packed, state)
     with torch._C.DisableTorchFunction():  # Precision asks for float64; kernels on a GPU have none

@@ -6,15 +6,11 @@ are those of the whole model. Every process must run equally many forward passes
 `models.batching` and `sampling.generate` see to where `Policy.ranks` are all processes. In
 training each process has equally many sequences of its own.
 
-Where there is no adapter, trained layers are spread too.
-
-θ that is spread over processes: layers evaluated at θ + ηv, and gradients of layers.
-
-torch has no forward mode through sharded weights. So a layer's parameters are replaced when they
-have been gathered for its forward pass: by θ + ηv, of which v is gathered with them. η may be a
-dual number, and derivatives along v are then those of the whole model, exactly. A gradient of θ is
-added up over the processes parameter by parameter, as backward passes find it, in float64; each
-process keeps its part.
+Where there is no adapter, trained layers are spread too, and so is θ. torch has no forward mode
+through sharded weights. So a layer's parameters are replaced when they have been gathered for its
+forward pass: by θ + ηv, of which v is gathered with them. η may be a dual number, and derivatives
+along v are then those of the whole model, exactly. A gradient of θ is added up over the processes
+parameter by parameter, as backward passes find it, in float64; each process keeps its part.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
@@ -118,7 +114,7 @@ def is_spread(model: nn.Module) -> bool:
 
 
 @dataclass(frozen=True)
-class Moved:
+class SpreadPoint:
     """θ + ηv of one spread parameter, added up when its layer is gathered.
 
     Attributes:
@@ -129,36 +125,36 @@ class Moved:
     direction: Tensor
     eta: Tensor | float
 
-    def at(self, here: Tensor) -> Tensor:
+    def at(self, theta: Tensor) -> Tensor:
         """The whole of θ + ηv, from the whole of θ."""
-        return moved_along(here.detach(), whole(self.direction), self.eta)
+        return moved_along(theta.detach(), whole(self.direction), self.eta)
 
 
-def moved_along(here: Tensor, direction: Tensor, eta: Tensor | float) -> Tensor:
+def moved_along(theta: Tensor, direction: Tensor, eta: Tensor | float) -> Tensor:
     """θ + ηv of one parameter, added in float64 and rounded to the parameter's type."""
-    return (here.double() + eta * direction.to(here.device, torch.float64)).to(here.dtype)
+    return (theta.double() + eta * direction.to(theta.device, torch.float64)).to(theta.dtype)
 
 
-Point = Mapping[str, Tensor | Moved]
+Parameters = Mapping[str, Tensor | SpreadPoint]
 """Parameters to use in place of θ, by name; a sharded tensor stands for the model's own."""
 
 
 @contextmanager
-def layers_at(model: nn.Module, point: Point) -> Generator[None]:
+def layers_at(model: nn.Module, point: Parameters) -> Generator[None]:
     """A block in which the layers that are spread have other parameters.
 
     Args:
         model: Whose layers they are.
-        point: The parameters; those that are not `Moved` are left to the caller.
+        point: The parameters; those that are not a `SpreadPoint` are left to the caller.
 
     Yields:
         Nothing.
     """
-    moved = {n: x for n, x in point.items() if isinstance(x, Moved)}
+    moved = {n: x for n, x in point.items() if isinstance(x, SpreadPoint)}
 
-    def replace(name: str, owner: nn.Module, leaf: str, here: Tensor) -> None:
+    def replace(name: str, owner: nn.Module, leaf: str, gathered: Tensor) -> None:
         if name in moved:
-            owner._parameters[leaf] = moved[name].at(here)  # type: ignore[assignment]
+            owner._parameters[leaf] = moved[name].at(gathered)  # type: ignore[assignment]
 
     with _when_gathered(model, replace) if moved else ExitStack():
         yield
@@ -175,23 +171,23 @@ def layer_gradients(theta: Vector, model: nn.Module) -> Generator[Vector]:
     Yields:
         The gradients by name, filled by the backward pass: sums over processes, float64.
     """
-    found: Vector = {}
+    gradients: Vector = {}
     handles: list[Any] = []
 
-    def watch(name: str, owner: nn.Module, leaf: str, here: Tensor) -> None:
+    def watch(name: str, owner: nn.Module, leaf: str, gathered: Tensor) -> None:
         def add_up(parameter: Tensor) -> None:
             if parameter.grad is None:  # a layer that ran twice calls this twice
                 return
             sums = summed_in_parts(parameter.grad.double(), theta[name])
-            found[name] = found[name] + sums if name in found else sums
+            gradients[name] = gradients[name] + sums if name in gradients else sums
             parameter.grad = None  # FSDP2 then has nothing to reduce
 
-        if here.requires_grad:
-            handles.append(here.register_post_accumulate_grad_hook(add_up))
+        if gathered.requires_grad:
+            handles.append(gathered.register_post_accumulate_grad_hook(add_up))
 
     try:
         with _when_gathered(model, watch):
-            yield found
+            yield gradients
     finally:
         for handle in handles:
             handle.remove()

@@ -13,8 +13,9 @@ from pyarrow import compute
 from torch import Tensor
 
 from isentrope.nouns.vectors import tensor_bytes
+from isentrope.system.data_files import read_arrow
 from isentrope.system.errors import FileError
-from isentrope.system.reading import read_arrow, reading
+from isentrope.system.reading import reading
 
 _FLATTEN: Any = vars(compute)["list_flatten"]  # made when the module is imported
 _IDS, _NUMBERS = pa.list_(pa.int64()), pa.list_(pa.float64())

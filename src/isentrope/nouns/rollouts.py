@@ -30,8 +30,9 @@ from isentrope.nouns.rollout_columns import (
     token_ids,
 )
 from isentrope.nouns.vectors import tensor_bytes
+from isentrope.system.data_files import read_schema
 from isentrope.system.files import sha256, write_file
-from isentrope.system.reading import read_schema, reading
+from isentrope.system.reading import reading
 
 _OPTIONAL = tuple(TYPES)[3:]
 _LENGTH = b"max_new_tokens"

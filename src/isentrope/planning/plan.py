@@ -15,8 +15,9 @@ import torch
 
 from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
 from isentrope.checkpoint.files import CheckpointFolder
-from isentrope.models.adapter import read_adapter, train_only
+from isentrope.models.adapter import read_adapter
 from isentrope.models.base_model import adapter_base, has_weights, loading, model_config
+from isentrope.models.checkpoint import train_only
 from isentrope.models.precision import Precision
 from isentrope.system.errors import IsentropeError
 

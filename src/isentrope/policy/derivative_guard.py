@@ -19,7 +19,7 @@ from torch.func import functional_call
 from isentrope.models.architecture import derivative_of_scores, name_of
 from isentrope.models.batching import MicroBatch, micro_batches
 from isentrope.models.precision import Precision
-from isentrope.models.sharding import Moved, Point, layers_at, moved_along
+from isentrope.models.sharding import Parameters, SpreadPoint, layers_at, moved_along
 from isentrope.nouns.differences import Function, Mode, derivative_gap
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import is_sharded, local_part, sharded_like, total
@@ -133,8 +133,8 @@ def _scores_along(policy: Policy, batch: MicroBatch, dtype: torch.dtype) -> Func
         along[n] = sharded_like((sizes[k] or max(sizes)) * noise, x)
 
     def scores(e: Tensor) -> Tensor:
-        point: Point = {
-            n: Moved(v, e) if is_sharded(theta[n]) else moved_along(tensors[names[n]], v, e)
+        point: Parameters = {
+            n: SpreadPoint(v, e) if is_sharded(theta[n]) else moved_along(tensors[names[n]], v, e)
             for n, v in along.items()
         }
         moved = {names[n]: x for n, x in point.items() if isinstance(x, Tensor)}

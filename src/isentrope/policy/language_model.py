@@ -26,7 +26,7 @@ from isentrope.models.requirements import (
     require_no_dropout,
     require_plain_weights,
 )
-from isentrope.models.sharding import Point, layers_at
+from isentrope.models.sharding import Parameters, layers_at
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import is_sharded
 from isentrope.policy.head import Scorer
@@ -186,7 +186,7 @@ class Policy(Theta):
     def packed_scores(
         self,
         batch: MicroBatch,
-        params: Point | None = None,
+        params: Parameters | None = None,
         directions: int = 1,
         *,
         features: int = 0,
@@ -208,7 +208,7 @@ class Policy(Theta):
         return self.at(params or self.theta, Scorer.scores, *arguments, directions=directions)
 
     def packed_hidden(
-        self, batch: MicroBatch, params: Point | None = None, directions: int = 1
+        self, batch: MicroBatch, params: Parameters | None = None, directions: int = 1
     ) -> Tensor:
         """The hidden states that predict a micro-batch's tokens.
 
@@ -230,7 +230,7 @@ class Policy(Theta):
 
     def at(
         self,
-        params: Point,
+        params: Parameters,
         function: Callable[..., Any],
         batch: MicroBatch,
         *arguments: Any,

@@ -91,7 +91,7 @@ def rounding_operations(scorer: Scorer, precision: Precision) -> list[str]:
     recorder, batch = RoundingOperations(), micro_batches(random_sequences(scorer), 8192)[0]
     with torch.no_grad(), precision.active(), recorder, refusal_by_name(scorer.lm):
         scorer.scores(batch.to(scorer.device), Softmax(1.0, 8192, torch.float64))
-    return recorder.found
+    return recorder.rounded
 
 
 POSITIONS = 256

@@ -256,4 +256,4 @@ def _rounds(scorer: Scorer, one: Rollouts, precision: Precision) -> bool:
     recorder = RoundingOperations()
     with recorder:
         own_logits(scorer, one, precision)
-    return any(operation.endswith(("bfloat16", "float16")) for operation in recorder.found)
+    return any(operation.endswith(("bfloat16", "float16")) for operation in recorder.rounded)

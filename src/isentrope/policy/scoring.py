@@ -23,14 +23,14 @@ from torch import Tensor, nn
 from isentrope.models.attention import keeps_plain_cache
 from isentrope.models.batching import (
     MicroBatch,
-    Part,
+    RowRange,
     cut_by_length,
     micro_batches,
     owners,
     padded,
     tokens_read,
 )
-from isentrope.models.sharding import Point
+from isentrope.models.sharding import Parameters
 from isentrope.nouns.rollout_columns import numbered
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -140,7 +140,7 @@ def scoring_batches(
     totals = tokens_read(rollouts)
     together = prompts >= GROUPS_OF_A_PROCESS * ranks.size
     owner = owners(totals, ranks, torch.tensor(prompt_of) if together else None)
-    own = [i for i in range(len(totals)) if int(owner[i]) == ranks.own]
+    own = [i for i in range(len(totals)) if int(owner[i]) == ranks.rank]
     own.sort(key=lambda i: -totals[i])
     groups: dict[int, list[int]] = {}
     for i in own:
@@ -150,10 +150,10 @@ def scoring_batches(
     for rows in groups.values():
         prompt = len(rollouts.prompt_ids[rows[0]]) - 1
         for chosen in cut_by_length(rows, totals, max_tokens, max_tokens):
-            parts: list[Part] = []
+            parts: list[RowRange] = []
             for part in cut_by_length(chosen, totals, max_tokens, padding):
                 start = parts[-1].stop if parts else 0
-                parts.append(Part(start, start + len(part), totals[part[0]]))
+                parts.append(RowRange(start, start + len(part), totals[part[0]]))
             if prompt * (len(chosen) - 1) > padding * (1 + len(parts)):
                 batch = padded(rollouts, chosen)
                 shared.append(replace(batch, prompt=prompt, parts=tuple(parts)))
@@ -174,7 +174,7 @@ PackedScores = Callable[[MicroBatch], Sequence[Tensor]]
 def score(
     policy: Policy,
     rollouts: Rollouts,
-    params: Point | None = None,
+    params: Parameters | None = None,
     *,
     features: int = 0,
     variances: bool = False,
@@ -223,7 +223,7 @@ def score_along(
     require_derivatives(policy, rollouts, "forward" if order == 1 else "forward over forward")
 
     def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
-        def at(point: Point) -> tuple[Tensor, ...]:
+        def at(point: Parameters) -> tuple[Tensor, ...]:
             return policy.packed_scores(batch, point, variances=variances)
 
         # order + 1 tuples, the values and each derivative: s and H, each (m,), then V and F if any

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.models.sharding import Moved, Point, is_spread, moved_along
+from isentrope.models.sharding import Parameters, SpreadPoint, is_spread, moved_along
 from isentrope.nouns.differences import derivatives_along, derivatives_at_zero
 from isentrope.nouns.vectors import Vector, is_sharded, local_part, require_same_names, total
 
@@ -46,7 +46,7 @@ class Theta:
         """Whether trained parameters are spread over processes (`models.sharding`)."""
         return any(map(is_sharded, self.theta.values()))
 
-    def parameters_along(self, direction: Vector, eta: Tensor | float) -> Point:
+    def parameters_along(self, direction: Vector, eta: Tensor | float) -> Parameters:
         """θ + ηv, added in float64 and then rounded to the runtime dtype.
 
         Args:
@@ -59,14 +59,14 @@ class Theta:
         # inside a derivative what is detached is another tensor, which no longer says it is sharded
         trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         return {
-            n: Moved(direction[n], eta)
+            n: SpreadPoint(direction[n], eta)
             if is_sharded(p)
             else moved_along(p.detach(), direction[n], eta)
             for n, p in trained.items()
         }
 
     def derivatives(
-        self, function: Callable[[Point], Any], direction: Vector, order: int
+        self, function: Callable[[Parameters], Any], direction: Vector, order: int
     ) -> tuple[Any, ...]:
         """Value and derivatives of f(θ + ev) at e = 0, by forward mode.
 

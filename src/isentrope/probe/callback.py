@@ -51,7 +51,7 @@ from isentrope.probe.scoring import (
     look_ahead,
     look_back,
 )
-from isentrope.sampling.batches import with_rewards
+from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts, with_template
 from isentrope.sampling.streams import generator_of
 from isentrope.system.processes import all_ranks, rank, together

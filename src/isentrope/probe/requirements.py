@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from isentrope.checkpoint.infer.fields import SAMPLER_OFF, filters
 from isentrope.estimators.functional import Functional, Method
 from isentrope.models.requirements import active_dropout
-from isentrope.sampling.batches import RewardFunction
+from isentrope.sampling.advantages import RewardFunction
 from isentrope.sampling.tasks.task import Task
 from isentrope.update.live_optimizer import bare_optimizer, require_torch_step
 from isentrope.update.optimizer_rules import Preconditioning, choose_rule

@@ -31,7 +31,8 @@ from isentrope.policy.scoring import score, score_along
 from isentrope.policy.token_statistics import Scores
 from isentrope.probe.guard import on_every_process
 from isentrope.probe.requirements import ProbeOptions
-from isentrope.sampling.generate import rollouts_of, sample_responses
+from isentrope.sampling.draw import sample_responses
+from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import PromptLike, as_prompts, require_room
 from isentrope.system.processes import all_ranks, gather, rank, world_size
 

@@ -38,11 +38,12 @@ from isentrope.checkpoint.files import require_own_name
 from isentrope.config.measure import repeat_of
 from isentrope.results.header import Header
 from isentrope.results.verbs import SCHEMAS, VERBS
+from isentrope.system.data_files import read_table
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.file_contents import finite
 from isentrope.system.files import write_json
 from isentrope.system.manifest import verify
-from isentrope.system.reading import read_json, read_table, reading
+from isentrope.system.reading import read_json, reading
 
 T = TypeVar("T")
 

@@ -30,6 +30,7 @@ from isentrope.nouns.saved import Absent
 from isentrope.results.result import ResultsError, decode, encode
 from isentrope.results.verbs import RECORDS
 from isentrope.run.identity import require_same_origin
+from isentrope.system.data_files import read_table
 from isentrope.system.errors import FileError
 from isentrope.system.file_contents import parquet
 from isentrope.system.files import (
@@ -42,7 +43,7 @@ from isentrope.system.files import (
 )
 from isentrope.system.formatting import known
 from isentrope.system.manifest import verify
-from isentrope.system.reading import read_json, read_table
+from isentrope.system.reading import read_json
 
 
 @dataclass(frozen=True)

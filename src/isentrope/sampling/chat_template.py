@@ -23,7 +23,7 @@ SECONDS = 10
 """For one conversation."""
 MEMORY = 2**29
 """Bytes beyond those of the process."""
-LONGEST = 2**24
+LARGEST_RENDERING = 2**24
 """Bytes of a rendered conversation."""
 
 Conversation = tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]
@@ -73,7 +73,7 @@ def _answer(tokenizer: Any, conversation: Conversation) -> dict[str, str]:
         text.encode()  # refuses half of a surrogate pair, which no tokenizer takes
     except Exception as error:  # whatever a program of somebody else may raise
         return {"refusal": reason(error) or type(error).__name__}
-    if len(text) > LONGEST // 4:
+    if len(text) > LARGEST_RENDERING // 4:
         return {"refusal": f"it makes a text of {len(text)} characters"}
     return {"text": text}
 
@@ -94,7 +94,9 @@ def _in_child(tokenizer: Any, conversations: Sequence[Conversation]) -> list[dic
         for _ in conversations:
             if not ours.poll(SECONDS):
                 return [*replies, {"refusal": f"it takes more than {SECONDS} seconds"}]
-            replies.append(json.loads(ours.recv_bytes(4 * LONGEST)))  # as it is escaped in JSON
+            replies.append(
+                json.loads(ours.recv_bytes(4 * LARGEST_RENDERING))
+            )  # as it is escaped in JSON
             if "refusal" in replies[-1]:
                 break
     except (EOFError, OSError):

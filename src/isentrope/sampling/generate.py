@@ -1,35 +1,19 @@
-"""Responses drawn from a policy: t ~ π_θ(. | p) at the policy's temperature, nothing filtered.
+"""Rollouts of a policy: responses to prompts that are drawn or given, and their texts.
 
-`generate` of transformers runs the model and its cache. The draw itself is done here: one uniform
-per (sequence, position), fixed before anything runs, read through the inverse CDF of the float64
-softmax of the raw logits. So a seed gives the same sequences at any batch size and padding, two
-policies read through the same uniforms are coupled (common random numbers), and the log-probability
-kept beside a token is the one it was drawn with.
+How one response is drawn is in `draw`.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
-
-import logging
 from collections.abc import Sequence
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from isentrope.models.architecture import refusal_by_name
-from isentrope.models.attention import attention_in_blocks
-from isentrope.models.module_state import attributes_kept
-from isentrope.models.precision import own_forward
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from isentrope.sampling.draw import sample_responses
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, require_room
-from isentrope.system.memory import give_back, is_lack_of_memory, mapped_blocks
-from isentrope.system.progress import Report, silent
-
-log = logging.getLogger("isentrope")
+from isentrope.system.progress import ProgressCallback
 
 
 def sample(
@@ -41,7 +25,7 @@ def sample(
     max_new_tokens: int = 150,
     seed: int = 0,
     batch_size: int = 64,
-    progress: Report | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Rollouts:
     """Draw n prompts uniformly with replacement, and `group_size` responses to each draw.
 
@@ -91,7 +75,7 @@ def respond(
     *,
     max_new_tokens: int,
     batch_size: int = 64,
-    progress: Report | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Rollouts:
     """Draw `group_size` responses to each of these prompts, in order.
 
@@ -169,7 +153,7 @@ def texts_of(policy: Policy, responses: Sequence[Tensor]) -> list[str] | None:
     if policy.tokenizer is None:
         return None
     bodies = [r[:-1] if int(r[-1]) in policy.eos_token_ids else r for r in responses]
-    return [policy.tokenizer.decode(body.tolist()) for body in bodies]
+    return [policy.tokenizer.decode([int(i) for i in body]) for body in bodies]
 
 
 def plain_texts(rollouts: Rollouts, policy: Policy | None) -> list[str]:
@@ -185,177 +169,3 @@ def plain_texts(rollouts: Rollouts, policy: Policy | None) -> list[str]:
     if policy is None or policy.tokenizer is None:
         return list(rollouts.response_texts or ())
     return policy.tokenizer.batch_decode(rollouts.response_ids, skip_special_tokens=True)
-
-
-class DrawnResponses(NamedTuple):
-    """n responses as they were drawn, one 1-D tensor per response.
-
-    Attributes:
-        response_ids: Token ids, EOS included.
-        sampler_logprobs: The log-probability each token was drawn with, float64, nats.
-        sampler_entropies: The entropy of the distribution it was drawn from, float64, nats; None
-            where the sampler does not give it.
-    """
-
-    response_ids: list[Tensor]
-    sampler_logprobs: list[Tensor]
-    sampler_entropies: list[Tensor] | None
-
-
-def sample_responses(
-    policy: Policy,
-    prompt_ids: Sequence[Tensor],
-    uniforms: Tensor,
-    max_new_tokens: int,
-    batch_size: int = 64,
-    progress: Report | None = None,
-) -> DrawnResponses:
-    """Map uniforms to responses by the inverse CDF of the policy.
-
-    Inside `policy.shifted(v, η)` the same uniforms give the coupled responses of θ + ηv.
-
-    Args:
-        policy: The policy, in evaluation mode.
-        prompt_ids: n prompts, 1-D int64 each.
-        uniforms: (n, >= max_new_tokens) float64 in [0, 1), one per sequence and position.
-        max_new_tokens: Longest response in tokens.
-        batch_size: Sequences at a time.
-        progress: Called after each batch.
-
-    Returns:
-        The responses, on the CPU.
-
-    Raises:
-        ValueError: If `batch_size` is < 1, dropout is active, or the logits are not finite.
-        MemoryError: Where one sequence does not fit; of a device it is torch's own error.
-        RuntimeError: What else torch raises.
-    """
-    policy.require_no_dropout()
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
-    n = len(prompt_ids)
-    sequences: list[tuple[Tensor, ...]] = [()] * n
-    order = sorted(range(n), key=lambda i: -len(prompt_ids[i]))  # similar lengths share a batch
-    ranks = policy.ranks
-    size = at_once = min(batch_size, -(-n // ranks.size))
-    for start in range(0, n, size * ranks.size):  # one batch per process
-        first = start + size * ranks.own
-        chosen = order[first : first + size] or order[-1:]  # all run equally many batches
-        drawn: list[tuple[Tensor, ...]] = []
-        while len(drawn) < len(chosen):  # in smaller pieces where memory is short
-            here = chosen[len(drawn) : len(drawn) + at_once]
-            prompts = [prompt_ids[i] for i in here]
-            try:
-                drawn += _generate(policy, prompts, uniforms[here], max_new_tokens)
-                continue
-            except (RuntimeError, MemoryError) as error:
-                at_once = min(at_once, len(chosen)) // 2
-                if not at_once or policy.sharded or not is_lack_of_memory(error):
-                    raise
-                log.warning(
-                    "Memory is short: %d responses at a time from here on (sampling.batch_size).",
-                    at_once,
-                )
-            give_back()
-        for i, sequence in ranks.all_of(list(zip(chosen, drawn, strict=True))):
-            sequences[i] = sequence
-        (progress or silent)(min(start + size * ranks.size, n), n)
-    return DrawnResponses(*(list(column) for column in zip(*sequences, strict=True)))
-
-
-def _generate(
-    policy: Policy, prompts: list[Tensor], uniforms: Tensor, max_new_tokens: int
-) -> list[tuple[Tensor, ...]]:
-    """Draw one batch.
-
-    `generate` fills what a given config leaves open from the model's own (repetition penalty,
-    top-k 50, ...), so the model's own is replaced by one without any filter meanwhile.
-
-    Returns:
-        Tokens, log-probabilities and entropies of each sequence, (t,) on the CPU.
-
-    Raises:
-        RuntimeError: If the model's own `generate` drew other tokens.
-    """
-    device, model = policy.device, policy.causal_lm
-    pad = policy.pad_token_id or 0
-    input_ids = pad_sequence(prompts, True, pad, padding_side="left").to(device)
-    ones = [torch.ones_like(p) for p in prompts]
-    mask = pad_sequence(ones, True, padding_side="left").to(device)
-    draw = _InverseCdf(uniforms.to(device), policy.temperature)
-    own = model.generation_config
-    with (
-        mapped_blocks(),
-        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
-        policy.precision.active(),
-        torch.no_grad(),
-        own_forward(model),
-        refusal_by_name(model),
-        attributes_kept(model),
-        draw.after_prompts,  # later each query is alone
-    ):
-        draw.after_prompts.enter_context(attention_in_blocks(model, input_ids))
-        try:
-            model.generation_config = GenerationConfig(
-                do_sample=True,
-                temperature=1.0,
-                top_k=0,
-                top_p=1.0,
-                max_new_tokens=max_new_tokens,
-                eos_token_id=list(policy.eos_token_ids) or None,
-                pad_token_id=policy.pad_token_id,
-                use_cache=True,
-                disable_compile=True,
-            )
-            out = model.generate(
-                input_ids,
-                attention_mask=mask,
-                logits_processor=LogitsProcessorList([draw]),
-                synced_gpus=policy.sharded,  # none ends before all have ended
-            )
-        finally:
-            model.generation_config = own
-    columns = [torch.stack(x, 1).cpu() for x in zip(*draw.drawn, strict=True)]
-    ends = torch.tensor(policy.eos_token_ids, dtype=out.dtype)
-    sequences: list[tuple[Tensor, ...]] = []
-    for row, tokens in enumerate(out[:, input_ids.shape[1] :].cpu()):
-        # Up to and with the first EOS, even where padding is EOS too.
-        ended = torch.isin(tokens, ends).nonzero()
-        length = int(ended[0]) + 1 if len(ended) else len(tokens)
-        sequences.append(tuple(x[row, :length].clone() for x in columns))
-        if not torch.equal(tokens[:length], sequences[row][0]):
-            raise RuntimeError(
-                "generate returned other tokens than were drawn: the model's own generate method "
-                "or another logits processor interfered."
-            )
-    return sequences
-
-
-class _InverseCdf(LogitsProcessor):
-    """Draw token a where CDF(a-1) <= u < CDF(a), and mask every other token for `generate`.
-
-    `after_prompts` is closed once the model has read the prompts.
-    """
-
-    def __init__(self, uniforms: Tensor, temperature: float) -> None:
-        self.uniforms, self.temperature = uniforms, temperature
-        self.drawn: list[tuple[Tensor, Tensor, Tensor]] = []  # s and H beside each token
-        self.after_prompts = ExitStack()
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        self.after_prompts.close()
-        step = len(self.drawn)
-        logprobs = (scores.double() / self.temperature).log_softmax(-1)  # (b, v)
-        if bool(logprobs.isnan().any()):
-            row = int(logprobs.isnan().any(-1).nonzero()[0])
-            raise ValueError(
-                f"The logits hold NaN or infinity at response position {step + 1} (row {row} of "
-                "the batch): check the checkpoint's weights, or use a longer precision."
-            )
-        probabilities = logprobs.exp()
-        cdf = probabilities.cumsum(-1)
-        height = self.uniforms[:, step, None] * cdf[:, -1:]
-        token = torch.searchsorted(cdf, height, right=True).clamp_(max=cdf.shape[1] - 1)
-        own = logprobs.gather(1, token)[:, 0]
-        self.drawn.append((token[:, 0], own, torch.special.entr(probabilities).sum(-1)))
-        return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)

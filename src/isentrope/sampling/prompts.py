@@ -135,17 +135,18 @@ def _warn_once(sentence: str) -> None:
 
 def _warn_of_unknown(tokenizer: Any, prompts: Sequence[Prompt]) -> None:
     """Warn of texts with parts that the tokenizer does not know."""
-    unknown, name = getattr(tokenizer, "unk_token_id", None), getattr(tokenizer, "unk_token", "")
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    name = getattr(tokenizer, "unk_token", "")
     if unknown is None:
         return
-    found = [p for p in prompts if unknown in (p.token_ids or ()) and name not in p.content]
-    if found:
+    misread = [p for p in prompts if unknown in (p.token_ids or ()) and name not in p.content]
+    if misread:
         _LOG.warning(
             "The tokenizer does not know all of %d prompt(s): what it does not know is read as %s. "
             "The first is %s.",
-            len(found),
+            len(misread),
             name,
-            reprlib.repr(found[0].content),
+            reprlib.repr(misread[0].content),
         )
 
 
@@ -164,7 +165,7 @@ def name_prompts(prompts: Iterable[PromptLike]) -> list[Prompt]:
     """
     if isinstance(prompts, str):
         raise ValueError("prompts is one text; give a list of prompts, such as [text].")
-    named = [_named(p) for p in prompts]
+    named = [_name_prompt(p) for p in prompts]
     if not named:
         raise ValueError("The dataset is empty: there is no prompt to draw from.")
     without = [p.key for p in named if p.group is None]
@@ -197,7 +198,7 @@ def runs_of(prompts: Sequence[Prompt]) -> Tensor:
     Returns:
         (n,) integers from 0.
     """
-    new = [before.key != here.key for before, here in pairwise(prompts)]
+    new = [before.key != prompt.key for before, prompt in pairwise(prompts)]
     return torch.tensor([0, *accumulate(new)])
 
 
@@ -225,7 +226,7 @@ def require_room(policy: Policy, prompts: Iterable[Prompt], max_new_tokens: int)
             )
 
 
-def _named(prompt: PromptLike) -> Prompt:
+def _name_prompt(prompt: PromptLike) -> Prompt:
     if isinstance(prompt, Prompt):
         return prompt
     if isinstance(prompt, str):
@@ -233,8 +234,8 @@ def _named(prompt: PromptLike) -> Prompt:
     if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], Mapping):
         messages: list[Any] = list(prompt)
         for i, message in enumerate(messages):
-            known = isinstance(message, Mapping) and "role" in message and "content" in message
-            if not known or not isinstance(message["content"], str):
+            complete = isinstance(message, Mapping) and "role" in message and "content" in message
+            if not complete or not isinstance(message["content"], str):
                 raise ValueError(
                     f"Message {i} of a conversation needs 'role' and a text in 'content', got "
                     f"{message!r}."

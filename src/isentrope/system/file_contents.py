@@ -96,21 +96,24 @@ class TableSchema:
         Returns:
             A clause that names the first column; None where nothing is wrong.
         """
-        found: list[str] = table.column_names
+        names: list[str] = table.column_names
         if not table.num_rows:
             return "it has no rows"
         for name in self.columns:
-            if name not in (*found, *self.optional):
+            if name not in (*names, *self.optional):
                 return f"it has no column {name!r}"
-        for name in found:
-            if found.count(name) > 1:
+        for name in names:
+            if names.count(name) > 1:
                 return f"it has two columns {name!r}"
-            if (wanted := self.columns.get(name, "int64" if name == _INDEX else None)) is None:
+            declared = self.columns.get(name, "int64" if name == _INDEX else None)
+            if declared is None:
                 return f"it has a column {name!r}, which is none of such a table"
-            column, plain = table.column(name), wanted.removesuffix("?")
-            optional = wanted in (f"{plain}?", "double")
+            column = table.column(name)
+            plain = declared.removesuffix("?")
+            optional = declared in (f"{plain}?", "double")
+            accepted = {plain, *_ALSO.get(declared, ())} | ({"null"} if optional else set())
             kind = re.sub(r"element: |item: |large_(?=string)", "", str(column.type))
-            if kind not in (plain, *_ALSO.get(wanted, ()), *["null"] * optional):
+            if kind not in accepted:
                 return f"its column {name!r} holds {column.type}, not {plain}"
             if column.null_count and not optional:
                 return f"its column {name!r} has empty entries"

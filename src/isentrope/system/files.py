@@ -207,20 +207,20 @@ def files_below(folder: Path) -> list[Path]:
     Raises:
         FileError: If one is a link to a directory, which may lead back.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or path.name == MANIFEST:
             continue
         if not path.is_dir():
-            found.append(path)
+            files.append(path)
         elif path.is_symlink():
             raise FileError(
                 f"{path} is a link to a directory, which no folder of isentrope holds: put the "
                 "directory itself there, or remove the link.",
             )
         elif not (path / MANIFEST).exists():
-            found += files_below(path)
-    return found
+            files += files_below(path)
+    return files
 
 
 def remove_folder(folder: Path, renamed: str) -> None:

@@ -64,7 +64,8 @@ class Format:
         Returns:
             For example "[0.0017, ∞)"; a dash if there are no ends.
         """
-        low, high = known(low), known(high)
+        low = known(low)
+        high = known(high)
         if low is None and high is None:
             return MISSING
         minus, gap = ("−", "\u00a0") if self.typeset else ("-", " ")

@@ -36,7 +36,8 @@ _CONTAINERS = {
     **{f"builtins.{kind.__name__}": kind for kind in (set, frozenset, list, dict, tuple)},
 }
 
-Storage = Callable[[str], Tensor]
+ReadStorage = Callable[[str], Tensor]
+"""Key of a storage → its bytes."""
 
 
 class Inert:
@@ -55,7 +56,8 @@ class Inert:
 
     def __new__(cls, *arguments: Any, **_: Any) -> Inert:  # noqa: D102
         instance = super().__new__(cls)
-        instance.arguments, instance.state = arguments, None
+        instance.arguments = arguments
+        instance.state = None
         return instance
 
     def attributes(self) -> Mapping[str, Any]:
@@ -86,7 +88,7 @@ class Loaded:
     calls: set[str] = field(default_factory=set)
 
 
-def load_pickle(file: BinaryIO, storage: Storage | None = None) -> Loaded:
+def load_pickle(file: BinaryIO, storage: ReadStorage | None = None) -> Loaded:
     """The content of a pickle.
 
     Args:
@@ -117,13 +119,15 @@ def load_torch(file: str | Path | BinaryIO) -> Loaded:
     Raises:
         ValueError: If it is no such file, a number of it was changed, or they are big-endian.
     """
-    with _archive(file) as archive:
+    with _open_archive(file) as archive:
         (name,) = [n for n in archive.namelist() if n.endswith("/data.pkl")] or ("data.pkl",)
         top = name.removesuffix("data.pkl")
         if f"{top}byteorder" in archive.namelist() and archive.read(f"{top}byteorder") != b"little":
             raise ValueError("its numbers are big-endian")
         with archive.open(name) as pickled:
-            return load_pickle(cast(BinaryIO, pickled), lambda key: _numbers(archive, top, key))
+            return load_pickle(
+                cast(BinaryIO, pickled), lambda key: _read_storage(archive, top, key)
+            )
 
 
 def require_intact(file: str | Path) -> None:
@@ -132,7 +136,7 @@ def require_intact(file: str | Path) -> None:
     Raises:
         ValueError: If it does, or it is no such file.
     """
-    with _archive(file) as archive:
+    with _open_archive(file) as archive:
         if part := archive.testzip():
             raise ValueError(f"{part!r} in it was changed: its CRC is another one")
 
@@ -154,11 +158,11 @@ def require_bounded(content: Any) -> None:
             return 1
         if not isinstance(value, (dict, list, tuple, set, frozenset)):
             return 1
-        if (known := counted.get(id(value))) is None:
+        if id(value) not in counted:
             counted[id(value)] = math.inf  # met again before its parts are counted: a cycle
             parts = value.values() if isinstance(value, dict) else value
-            known = counted[id(value)] = 1 + sum(map(count, parts))
-        return known
+            counted[id(value)] = 1 + sum(map(count, parts))
+        return counted[id(value)]
 
     if count(content) > _LARGEST_CONTENT:
         raise ValueError("its content is much larger than the file, or contains itself")
@@ -174,7 +178,7 @@ def without_stand_ins(content: Any) -> Any:
 
 
 @contextmanager
-def _archive(file: str | Path | BinaryIO) -> Iterator[zipfile.ZipFile]:
+def _open_archive(file: str | Path | BinaryIO) -> Iterator[zipfile.ZipFile]:
     """A file of torch.save as a zip archive, whose parts take no more room than the file."""
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
@@ -190,16 +194,19 @@ class _Unpickler(pickle._Unpickler):  # in C, a number in the file decides how m
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
     stack: list[Any]
 
-    def __init__(self, file: BinaryIO, storage: Storage | None, loaded: Loaded) -> None:
+    def __init__(self, file: BinaryIO, storage: ReadStorage | None, loaded: Loaded) -> None:
         super().__init__(file)
-        self.storage, self.loaded = storage and cache(storage), loaded
+        self.storage = storage and cache(storage)
+        self.loaded = loaded
 
     def find_class(self, module, name):
         """A container, a way of rebuilding tensors, a type of numbers, or a stand-in."""
         module = "builtins" if module == "__builtin__" else module
         dotted = f"{module}.{name}"
-        if known := _CONTAINERS.get(dotted) or _REBUILDS.get(dotted):
-            return known
+        if dotted in _CONTAINERS:
+            return _CONTAINERS[dotted]
+        if dotted in _REBUILDS:
+            return _REBUILDS[dotted]
         if module == "torch" and isinstance(kind := vars(torch).get(name), torch.dtype):
             return kind
         if module in ("torch", "torch.storage") and name.endswith("Storage"):
@@ -208,7 +215,7 @@ class _Unpickler(pickle._Unpickler):  # in C, a number in the file decides how m
             return torch.storage._storage_type_to_dtype_map()[name]
         if dotted in _TENSORS:
             return None
-        return _stand_in(module, name, self.loaded)
+        return _make_stand_in(module, name, self.loaded)
 
     def persistent_load(self, pid: Any) -> Tensor:
         """The numbers of a tensor, as a vector."""
@@ -236,7 +243,7 @@ class _Unpickler(pickle._Unpickler):  # in C, a number in the file decides how m
         dispatch[_code[0]] = refuse
 
 
-def _stand_in(module: str, name: str, loaded: Loaded) -> type[Inert]:
+def _make_stand_in(module: str, name: str, loaded: Loaded) -> type[Inert]:
     dotted = f"{module}.{name}"
     loaded.classes.add(dotted)
 
@@ -246,29 +253,29 @@ def _stand_in(module: str, name: str, loaded: Loaded) -> type[Inert]:
     return type("Inert", (Inert,), {"module": module, "name": name, "__init__": called})
 
 
-def _numbers(archive: zipfile.ZipFile, top: str, key: str) -> Tensor:
+def _read_storage(archive: zipfile.ZipFile, top: str, key: str) -> Tensor:
     """The bytes of one storage."""
     name = f"{top}data/{key}"
-    found = torch.empty(archive.getinfo(name).file_size, dtype=torch.uint8)
+    content = torch.empty(archive.getinfo(name).file_size, dtype=torch.uint8)
     with archive.open(name) as file:
-        for part in found.split(_CHUNK):  # what is read is held twice
+        for part in content.split(_CHUNK):  # what is read is held twice
             cast(io.BufferedIOBase, file).readinto(part.numpy().data)
-    return found
+    return content
 
 
-def _tensor(storage: Tensor, offset: int, size: Any, stride: Any, *_: Any) -> Tensor:
+def _rebuild(storage: Tensor, offset: int, size: Any, stride: Any, *_: Any) -> Tensor:
     return storage.as_strided(tuple(size), tuple(stride), offset)
 
 
-def _tensor_of_type(storage: Tensor, *rest: Any) -> Tensor:
-    return _tensor(storage.view(rest[5]), *rest)
+def _rebuild_of_type(storage: Tensor, *rest: Any) -> Tensor:
+    return _rebuild(storage.view(rest[5]), *rest)
 
 
-def _alone(data: Any, *_: Any) -> Any:
+def _keep_data(data: Any, *_: Any) -> Any:
     return data
 
 
-def _of_class(rebuild: Any, kind: Any, arguments: Any, state: Any) -> Any:
+def _rebuild_without_class(rebuild: Any, kind: Any, arguments: Any, state: Any) -> Any:
     """The tensor alone, without what its class adds; a stand-in of a class that is no tensor."""
     del kind
     built = rebuild(*arguments)
@@ -278,11 +285,11 @@ def _of_class(rebuild: Any, kind: Any, arguments: Any, state: Any) -> Any:
 
 
 _REBUILDS = {
-    "torch._utils._rebuild_tensor": _tensor,
-    "torch._utils._rebuild_tensor_v2": _tensor,
-    "torch._utils._rebuild_tensor_v3": _tensor_of_type,
-    "torch._utils._rebuild_parameter": _alone,
-    "torch._utils._rebuild_parameter_with_state": _alone,
-    "torch._tensor._rebuild_from_type_v2": _of_class,
+    "torch._utils._rebuild_tensor": _rebuild,
+    "torch._utils._rebuild_tensor_v2": _rebuild,
+    "torch._utils._rebuild_tensor_v3": _rebuild_of_type,
+    "torch._utils._rebuild_parameter": _keep_data,
+    "torch._utils._rebuild_parameter_with_state": _keep_data,
+    "torch._tensor._rebuild_from_type_v2": _rebuild_without_class,
 }
 _TENSORS = {"torch.Tensor", "torch.nn.parameter.Parameter", "torch.Parameter"}

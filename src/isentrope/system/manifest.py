@@ -51,7 +51,7 @@ _VERIFYING: ContextVar[bool] = ContextVar("verifying", default=True)
 _noted: set[Path] = set()
 _known: dict[tuple[Path, object], tuple[object, Any]] = {}
 """What was read of a file by a function, with what its entry in the file system was then."""
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def verify(folder: str | Path) -> str | None:
         whole = any((inner / name).exists() for name in (MANIFEST, MARKER))
         if whole and not inner.name.startswith(".") and not inner.is_symlink():
             verify(inner)
-    if (listed := _listed(folder)) is None:
+    if (listed := _list_files(folder)) is None:
         _say_unverified(folder)
         return None
     for name, entry in listed.items():
@@ -127,7 +127,7 @@ def verify_file(path: str | Path) -> None:
         name = path.relative_to(folder)
         if any(part.startswith(".") for part in name.parts):  # such files are not listed
             return
-        if (listed := _listed(folder)) is not None:
+        if (listed := _list_files(folder)) is not None:
             if entry := listed.get(name.as_posix()):
                 _require_unchanged(path, entry)
             return
@@ -137,11 +137,11 @@ def _require_unchanged(path: Path, entry: Mapping[str, Any]) -> None:
     if not path.is_file():
         raise FileError(f"{path} is missing, which {MANIFEST} lists: {_CURE}.")
     if path.stat().st_size != entry["size"] or file_digest(path) != entry["sha256"]:
-        how = _line_ends(path, entry["sha256"])
+        how = _explain_line_ends(path, entry["sha256"])
         raise FileError(f"{path} was changed after it was written{how}: {_CURE}.")
 
 
-def _line_ends(path: Path, written: str | None = None) -> str:
+def _explain_line_ends(path: Path, written: str | None = None) -> str:
     """Words that git changed the line ends of a file, and nothing else of what was written."""
     content = path.read_bytes() if path.is_file() and path.stat().st_size <= _LARGEST else b""
     plain = content.replace(b"\r\n", b"\n")
@@ -150,9 +150,10 @@ def _line_ends(path: Path, written: str | None = None) -> str:
     return " (its line ends alone: git does so where core.autocrlf is not false)"
 
 
-def read_once(path: Path, read: Callable[[Path], T]) -> T:
+def read_once(path: Path, read: Callable[[Path], _T]) -> _T:
     """What a function reads of a file; it is called once per process and content."""
-    key, entry = (path.resolve(), read), path.stat()
+    key = (path.resolve(), read)
+    entry = path.stat()
     stamp = entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns, entry.st_ino
     if _known.get(key, (None,))[0] != stamp:
         _known[key] = stamp, read(path)
@@ -164,7 +165,7 @@ def file_digest(path: Path) -> str:
     return read_once(path, sha256_of_file)
 
 
-def _listed(folder: Path) -> dict[str, dict[str, Any]] | None:
+def _list_files(folder: Path) -> dict[str, dict[str, Any]] | None:
     """What the manifest of a folder lists; None where the folder was made elsewhere."""
     path = folder / MANIFEST
     require_regular(path)
@@ -174,11 +175,11 @@ def _listed(folder: Path) -> dict[str, dict[str, Any]] | None:
     elif not path.is_file() or not _is_ours(path):
         return None
     try:
-        return read_once(path, _parsed)
+        return read_once(path, _parse_manifest)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(
-            f"{path} is damaged{_line_ends(path)}, or is not a manifest of isentrope, so the "
-            f"folder cannot be verified: {_CURE}.",
+            f"{path} is damaged{_explain_line_ends(path)}, or is not a manifest of isentrope, so "
+            f"the folder cannot be verified: {_CURE}.",
         ) from error
 
 
@@ -188,7 +189,7 @@ def _is_ours(path: Path) -> bool:
         return MANIFEST_SCHEMA.encode() in file.read(200)
 
 
-def _parsed(path: Path) -> dict[str, dict[str, Any]]:
+def _parse_manifest(path: Path) -> dict[str, dict[str, Any]]:
     """The files of a manifest; whatever differs from the text that `files` writes is an error."""
     if path.stat().st_size > _LARGEST:
         raise ValueError("the manifest is too large")

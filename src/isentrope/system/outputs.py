@@ -29,11 +29,11 @@ def require_apart(out: str | Path, inputs: Iterable[str | Path] = ()) -> None:
     Raises:
         FileError: Naming both.
     """
-    here = _real(out)
-    places = (here, *here.parents)
+    target = _resolve(out)
+    places = (target, *target.parents)
     refused = [p for p in places if (p / MARKER).is_file() or p.name == "training_state"]
-    for folder in filter(Path.is_dir, map(_real, inputs)):
-        above = here == folder.parent and step_of_folder(folder.name) is not None
+    for folder in filter(Path.is_dir, map(_resolve, inputs)):
+        above = target == folder.parent and step_of_folder(folder.name) is not None
         refused += [folder] if folder in places or above else []
     if refused:
         raise FileError(
@@ -42,7 +42,7 @@ def require_apart(out: str | Path, inputs: Iterable[str | Path] = ()) -> None:
         )
 
 
-def _real(path: str | Path) -> Path:
+def _resolve(path: str | Path) -> Path:
     return Path(os.path.realpath(Path(path).expanduser()))  # which does not fail on circular links
 
 
@@ -60,12 +60,12 @@ def require_writable(folder: str | Path, key: str) -> None:
     Raises:
         FileError: Naming the folder and the setting.
     """
-    there = _nearest(Path(folder))
-    if not there.is_dir():
-        raise FileError(f"{there} is a file, not a directory: choose another {key}.")
-    if not os.access(there, os.W_OK | os.X_OK):
+    parent = _find_nearest(Path(folder))
+    if not parent.is_dir():
+        raise FileError(f"{parent} is a file, not a directory: choose another {key}.")
+    if not os.access(parent, os.W_OK | os.X_OK):
         raise FileError(
-            f"Nothing can be written into {there}: choose another {key}, or change the "
+            f"Nothing can be written into {parent}: choose another {key}, or change the "
             "permissions.",
         )
 
@@ -95,7 +95,7 @@ def require_disk(
     steps = list(saved)
     sizes = (weights + tokenizer + (moments if step else 0) for step in steps)
     needed = sum(sizes) + _STEP_LINES * max(steps, default=0)
-    free = shutil.disk_usage(_nearest(folder)).free
+    free = shutil.disk_usage(_find_nearest(folder)).free
     if needed > free:
         raise FileError(
             f"What is to be saved takes about {gigabytes(needed)}, and {gigabytes(free)} are free "
@@ -103,7 +103,7 @@ def require_disk(
         )
 
 
-def _nearest(folder: Path) -> Path:
+def _find_nearest(folder: Path) -> Path:
     """The folder, or the nearest of its parents that is there."""
     folder = folder.expanduser().absolute()
     return next(p for p in (folder, *folder.parents) if p.exists())

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-log = logging.getLogger("isentrope")
+_log = logging.getLogger("isentrope")
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class OtherProcessError(RuntimeError):
@@ -26,11 +26,11 @@ class Ranks:
     """Processes that share the work on a batch: each does its part, and all get the sum.
 
     Attributes:
-        own: Number of this process.
+        rank: Number of this process.
         size: Number of processes.
     """
 
-    own: int = 0
+    rank: int = 0
     size: int = 1
 
     def deal(self, sizes: Sequence[int]) -> list[list[int]]:
@@ -58,9 +58,9 @@ class Ranks:
         """
         if self.size > 1:
             for tensor in tensors:
-                _sum(tensor)
+                _add_up(tensor)
 
-    def from_first(self, work: Callable[[], T]) -> T:
+    def from_first(self, work: Callable[[], _T]) -> _T:
         """What a function returns on the first of them, on all of them; it runs on no other.
 
         Args:
@@ -75,9 +75,9 @@ class Ranks:
         """
         if self.size == 1:
             return work()
-        return cast(T, gather(together(lambda: None if self.own else work()))[0])
+        return cast(_T, gather(together(lambda: None if self.rank else work()))[0])
 
-    def all_of(self, content: list[T]) -> list[T]:
+    def all_of(self, content: list[_T]) -> list[_T]:
         """The lists of all processes, one after the other."""
         return content if self.size == 1 else [x for part in gather(content) for x in part]
 
@@ -94,13 +94,13 @@ ALONE = Ranks()
 """One process, whatever others there are."""
 
 
-def _sum(tensor: Tensor) -> None:
+def _add_up(tensor: Tensor) -> None:
     if dist.get_backend() != "nccl" or tensor.is_cuda:
         dist.all_reduce(tensor)
         return
-    there = tensor.cuda()
-    dist.all_reduce(there)
-    tensor.copy_(there)
+    on_device = tensor.cuda()
+    dist.all_reduce(on_device)
+    tensor.copy_(on_device)
 
 
 def all_ranks() -> Ranks:
@@ -165,7 +165,7 @@ def on_one_gpu(args: Any) -> Any:
         The same object.
     """
     if args.n_gpu > 1:
-        log.warning("This process trains on one of %d GPUs: torchrun uses them all.", args.n_gpu)
+        _log.warning("This process trains on one of %d GPUs: torchrun uses them all.", args.n_gpu)
         args._n_gpu = 1
     return args
 
@@ -192,12 +192,12 @@ def forget_frames(error: BaseException) -> None:
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
-        one = left.pop()
-        if one is None or id(one) in seen:
+        current = left.pop()
+        if current is None or id(current) in seen:
             continue
-        seen.add(id(one))
-        traceback.clear_frames(one.__traceback__)
-        left += [one.__cause__, one.__context__]
+        seen.add(id(current))
+        traceback.clear_frames(current.__traceback__)
+        left += [current.__cause__, current.__context__]
 
 
 def leave() -> None:
@@ -210,7 +210,7 @@ def leave() -> None:
         gc.collect()
 
 
-def gather(content: T) -> list[T]:
+def gather(content: _T) -> list[_T]:
     """Gather one object from every process; the list is the same on each.
 
     Args:
@@ -221,12 +221,12 @@ def gather(content: T) -> list[T]:
     """
     if world_size() == 1:
         return [content]
-    everyone: list[T] = [content] * world_size()
+    everyone: list[_T] = [content] * world_size()
     dist.all_gather_object(everyone, content)
     return everyone
 
 
-def together(work: Callable[[], T]) -> T:
+def together(work: Callable[[], _T]) -> _T:
     """Run a function on each process; if it fails on one of them, it fails on all.
 
     So no process waits for one that has stopped.

@@ -19,7 +19,7 @@ NUMBERS = 36
 """Columns for a bar, the count and the time that is left."""
 
 
-class Report(Protocol):
+class ProgressCallback(Protocol):
     """The callback through which long functions report their progress."""
 
     def __call__(self, done: int, total: int, stage: str = "", /) -> object:
@@ -33,7 +33,7 @@ class Report(Protocol):
 
 
 def silent(done: int, total: int, stage: str = "", /) -> None:
-    """A `Report` without output."""
+    """A `ProgressCallback` without output."""
 
 
 class Progress:
@@ -60,14 +60,14 @@ class Progress:
         self._lines.close()
 
     @contextmanager
-    def bar(self, what: str) -> Iterator[Report]:
+    def bar(self, what: str) -> Iterator[ProgressCallback]:
         """A bar for the duration of a block.
 
         Args:
             what: A few words on the work; the stage's name is added to them.
 
         Yields:
-            The `Report` of the bar.
+            The `ProgressCallback` of the bar.
         """
         if self.console is None:
             yield silent
@@ -123,11 +123,12 @@ class Progress:
         self, steps: int, words: Callable[[dict[str, float]], list[str]]
     ) -> Callable[[dict[str, float]], None]:
         """A bar that closes itself after the last step; without a console, a line to the log."""
-        report: Report | None = None
+        report: ProgressCallback | None = None
 
         def observe(metrics: dict[str, float]) -> None:
             nonlocal report
-            step, parts = int(metrics["step"]), words(metrics)
+            step = int(metrics["step"])
+            parts = words(metrics)
             if self.console is None:
                 line = " · ".join(parts)
                 logging.getLogger("isentrope").info("step %d/%d · %s", step, steps, line)

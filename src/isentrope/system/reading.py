@@ -1,39 +1,31 @@
-"""The only place where files are parsed: whatever is wrong with one is a sentence that names it.
+"""Reading of files: whatever is wrong with one is a sentence that names it.
 
-Every other module reads through these functions, or inside a `reading` block where a library opens
-the files itself (`tests/system/test_reading.py` sees to it). A file of a folder with a manifest is
-verified before it is opened.
+Every other module reads through these functions and those of `data_files`, or inside a `reading`
+block where a library opens the files itself (`tests/system/test_reading.py` sees to it). A file of
+a folder with a manifest is verified before it is opened.
 """
-
-from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.failures import ENDINGS, os_error_number
-from isentrope.system.file_contents import TableSchema
 from isentrope.system.files import require_regular
 from isentrope.system.manifest import verify_file
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from torch import Tensor
-
-CURE = "Restore the file, or make it again."
+RESTORE_FILE = "Restore the file, or make it again."
+"""What to do where a file cannot be read."""
 LARGEST_TEXT = 256 * 2**20
 """Bytes of a text file that is read as a whole."""
-_MOST_VALUES = 2 * 10**8
-"""Of a column."""
 _LONGEST_REASON = 300
 
 
 @contextmanager
-def reading(path: str | Path, cure: str = CURE) -> Iterator[Path]:
+def reading(path: str | Path, cure: str = RESTORE_FILE) -> Iterator[Path]:
     """Turn whatever goes wrong in the block into a sentence on the file, or on the folder.
 
     Errors of isentrope, of missing packages and of a full GPU are left as they are.
@@ -95,7 +87,7 @@ def reason(error: BaseException) -> str:
     if len(text) > _LONGEST_REASON:
         text = f"{text[:_LONGEST_REASON]} …"
     kind = type(error).__name__
-    known: dict[str, str] = {
+    words: dict[str, str] = {
         "UnicodeDecodeError": "it is not UTF-8 text",
         "JSONDecodeError": f"it is not JSON ({text})",
         "RecursionError": "its content is nested too deeply",
@@ -104,8 +96,8 @@ def reason(error: BaseException) -> str:
         "KeyError": f"it has no {text}",
         "PanicException": f"what reads it gave up ({text})",
     }
-    if kind in known:
-        return known[kind]
+    if kind in words:
+        return words[kind]
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if not text or kind in ("TypeError", "AttributeError"):
@@ -113,7 +105,7 @@ def reason(error: BaseException) -> str:
     return text
 
 
-def read_text(path: str | Path, cure: str = CURE) -> str:
+def read_text(path: str | Path, cure: str = RESTORE_FILE) -> str:
     """The content of a UTF-8 file of at most LARGEST_TEXT bytes.
 
     Returns:
@@ -128,7 +120,9 @@ def read_text(path: str | Path, cure: str = CURE) -> str:
         return file.read_bytes().decode()
 
 
-def read_json(path: str | Path, cure: str = CURE, *, kind: type = dict, finite: bool = True) -> Any:
+def read_json(
+    path: str | Path, cure: str = RESTORE_FILE, *, kind: type = dict, finite: bool = True
+) -> Any:
     """The content of a JSON file.
 
     Args:
@@ -152,7 +146,7 @@ def read_json(path: str | Path, cure: str = CURE, *, kind: type = dict, finite: 
         return content
 
 
-def read_json_lines(path: str | Path, cure: str = CURE) -> list[tuple[int, Any]]:
+def read_json_lines(path: str | Path, cure: str = RESTORE_FILE) -> list[tuple[int, Any]]:
     """The content of a file with one JSON value per line; blank lines are skipped.
 
     Returns:
@@ -173,7 +167,7 @@ def read_json_lines(path: str | Path, cure: str = CURE) -> list[tuple[int, Any]]
     return rows
 
 
-def require_types(path: str | Path, content: Any, types: Any, cure: str = CURE) -> None:
+def require_types(path: str | Path, content: Any, types: Any, cure: str = RESTORE_FILE) -> None:
     """Refuse content of a file whose keys have values of other types.
 
     Args:
@@ -195,132 +189,6 @@ def require_types(path: str | Path, content: Any, types: Any, cure: str = CURE) 
         raise FileError(f"{path}: {key} is wrong ({first['msg']}). {cure}") from error
 
 
-def read_tensors(
-    path: str | Path,
-    cure: str = CURE,
-    *,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-) -> dict[str, Tensor]:
-    """The tensors of a safetensors file.
-
-    Args:
-        path: The file.
-        cure: What to do if it cannot be read, a sentence.
-        shapes: The names and shapes that it must have; None for any.
-
-    Returns:
-        Tensor by name.
-
-    Raises:
-        ValueError: If it is damaged, or has others.
-    """
-    from safetensors.torch import load_file
-
-    with reading(path, cure) as file:
-        tensors = load_file(file)
-        for name, shape in (shapes or {}).items():
-            found = tuple(tensors[name].shape) if name in tensors else None
-            if found != tuple(shape):
-                raise ValueError(f"its tensor {name!r} has shape {found}, not {shape}")
-        return tensors
-
-
-def read_tensor_headers(path: str | Path, cure: str = CURE) -> dict[str, tuple[str, list[int]]]:
-    """Types and shapes of the tensors in a safetensors file, without their values."""
-    from safetensors import safe_open
-
-    with reading(path, cure) as file, safe_open(file, "pt") as content:
-        slices = {key: content.get_slice(key) for key in content.keys()}  # noqa: SIM118
-        return {key: (part.get_dtype(), list(part.get_shape())) for key, part in slices.items()}
-
-
-def read_tensor_notes(path: str | Path) -> dict[str, str]:
-    """The metadata of a safetensors file."""
-    from safetensors import safe_open
-
-    with reading(path) as file, safe_open(file, "pt") as content:
-        return dict(content.metadata() or {})
-
-
-def read_torch(path: str | Path, cure: str = CURE) -> Any:
-    """What torch.save wrote: tensors and plain values alone, on the CPU."""
-    import torch
-
-    from isentrope.system.inert import require_bounded, require_intact
-
-    with reading(path, cure) as file:
-        require_intact(file)
-        content = torch.load(file, map_location="cpu", weights_only=True)
-        require_bounded(content)
-        return content
-
-
-def read_torch_as_data(path: str | Path) -> Any:
-    """What torch.save wrote; objects of other classes are `inert.Inert`."""
-    from isentrope.system.inert import load_torch
-
-    with reading(path) as file:
-        return load_torch(file).value
-
-
-def read_schema(path: str | Path) -> Any:
-    """Names of the columns of a parquet file, and its metadata."""
-    import pyarrow.parquet as pq
-
-    with reading(path) as file:
-        return pq.read_schema(file)
-
-
-def read_arrow(path: str | Path, cure: str = CURE) -> Any:
-    """A parquet file as an arrow table.
-
-    Returns:
-        The table.
-
-    Raises:
-        ValueError: If a column takes much more memory than the file: repeated values are packed.
-    """
-    import pyarrow.parquet as pq
-
-    with reading(path, cure) as file:
-        metadata = pq.read_metadata(file)
-        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-        for k in range(metadata.num_columns):
-            if (values := sum(group.column(k).num_values for group in groups)) > _MOST_VALUES:
-                raise ValueError(f"a column has {values} values, more than any table of its kind")
-        table = pq.read_table(file)
-        table.validate(full=True)
-        return table
-
-
-def read_table(
-    path: str | Path,
-    cure: str = CURE,
-    *,
-    schema: TableSchema,
-    today: Callable[[str], str] = str,
-) -> pd.DataFrame:
-    """A parquet file as a table.
-
-    Args:
-        path: The file.
-        cure: What to do if it cannot be read, a sentence.
-        schema: The columns that it must have.
-        today: Turns the name that a column had in an earlier version into that of today.
-
-    Returns:
-        The table.
-
-    Raises:
-        ValueError: If it is damaged, or a column is missing, unknown or of another type.
-    """
-    with reading(path, cure) as file:
-        table = read_arrow(file, cure)
-        if fault := schema.fault(table.rename_columns([*map(today, table.column_names)])):
-            raise ValueError(fault)
-        return table.to_pandas().rename(columns=today)
-
-
 def parse_json(text: str, *, finite: bool = True) -> Any:
     """Parse JSON in which no key is given twice.
 
@@ -334,14 +202,16 @@ def parse_json(text: str, *, finite: bool = True) -> Any:
     Raises:
         ValueError: If it is not that.
     """
-    number = _finite if finite else float
-    content = json.loads(text, object_pairs_hook=_once, parse_constant=number, parse_float=number)
+    number = _parse_finite if finite else float
+    content = json.loads(
+        text, object_pairs_hook=_refuse_duplicates, parse_constant=number, parse_float=number
+    )
     if "\\u" in text:
         json.dumps(content, ensure_ascii=False).encode()  # refuses half of a surrogate pair
     return content
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
@@ -350,7 +220,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text} is not a finite number")

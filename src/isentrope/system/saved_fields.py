@@ -33,7 +33,8 @@ class SavedFields:
             ValueError: If a field has a value of another type.
         """
         for name in self.SAVED:
-            key, value = name.removeprefix("_"), getattr(self, name)
+            key = name.removeprefix("_")
+            value = getattr(self, name)
             if isinstance(value, SavedFields):
                 value.load_state_dict(state[key])
             elif value is None or isinstance(state[key], type(value)):

@@ -25,7 +25,7 @@ from isentrope.control.run_control import RunControl
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.sampling.generate import DrawnResponses, sample_responses
+from isentrope.sampling.draw import DrawnResponses, sample_responses
 from isentrope.training.models import SpreadBase
 from isentrope.training.update_batches import UpdateBatch, UpdateBatches
 

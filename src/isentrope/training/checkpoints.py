@@ -24,10 +24,11 @@ from transformers import TrainerCallback
 
 from isentrope.checkpoint.convert.distributed import METADATA, require_inert
 from isentrope.checkpoint.files import CONTRACT, CheckpointFolder, step_name
+from isentrope.system.data_files import read_tensors
 from isentrope.system.failures import ENDINGS, advice, os_error_number, words_of
 from isentrope.system.files import fresh_folder, publish_folder
 from isentrope.system.processes import barrier, rank
-from isentrope.system.reading import read_json, read_tensors, reading, reason
+from isentrope.system.reading import read_json, reading, reason
 from isentrope.training.divergence import require_finite_state
 from isentrope.training.run_files import WRITING, RunFiles
 

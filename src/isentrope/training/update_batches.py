@@ -17,14 +17,10 @@ from torch import Tensor
 from isentrope.checkpoint.record.token_record import TokenRecord, policy_ratio
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.batches import (
-    Groups,
-    RewardFunction,
-    UpdateBatchReport,
-    draw_until_full,
-    with_rewards,
-)
-from isentrope.sampling.generate import DrawnResponses, rollouts_of
+from isentrope.sampling.advantages import RewardFunction, with_rewards
+from isentrope.sampling.batches import Groups, UpdateBatchReport, draw_until_full
+from isentrope.sampling.draw import DrawnResponses
+from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks import Task

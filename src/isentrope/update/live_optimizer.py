@@ -25,10 +25,10 @@ def require_torch_step(optimizer: torch.optim.Optimizer | type[torch.optim.Optim
         ValueError: Naming the class, and the code that its step is of.
     """
     kind = optimizer if isinstance(optimizer, type) else type(optimizer)
-    own = cast(Any, None if isinstance(optimizer, type) else vars(optimizer).get("step"))
-    chains = ((cast(Any, kind).step, _STEPS), (own, _WRAPPERS))
+    replaced = cast(Any, None if isinstance(optimizer, type) else vars(optimizer).get("step"))
+    chains = ((cast(Any, kind).step, _STEPS), (replaced, _WRAPPERS))
     for step, trusted in chains:
-        for module in _modules(step):
+        for module in _find_modules(step):
             if module.partition(".")[0] not in trusted:
                 raise ValueError(
                     f"The step of the optimizer {kind.__name__} is one of {module} and not of "
@@ -52,7 +52,7 @@ def bare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _modules(step: Callable[..., Any] | None) -> Iterator[str]:
+def _find_modules(step: Callable[..., Any] | None) -> Iterator[str]:
     """The modules that a function and those that it wraps are defined in."""
     while step is not None:
         function = getattr(step, "__func__", step)

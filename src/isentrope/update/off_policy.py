@@ -119,15 +119,17 @@ def importance_ratios(
     mask = scores.mask
     ratios = (scores.logprobs - rollouts.padded("sampler_logprobs")).exp()
     lo, hi = clip or (math.inf, math.inf)
-    gains, losses = rollouts.advantages[:, None] > 0, rollouts.advantages[:, None] < 0
+    gains = rollouts.advantages[:, None] > 0
+    losses = rollouts.advantages[:, None] < 0
     clipped = ((gains & (ratios > 1 + hi)) | (losses & (ratios < 1 - lo))) & mask
-    here, dropped = ratios[mask], int(clipped.sum())
+    of_tokens = ratios[mask]
+    dropped = int(clipped.sum())
     warnings: list[str] = []
     if dropped:
-        warnings.append(f"The clip drops the gradient of {dropped} of {len(here)} tokens.")
-    if (most := float(here.max())) > 10:
+        warnings.append(f"The clip drops the gradient of {dropped} of {len(of_tokens)} tokens.")
+    if (largest := float(of_tokens.max())) > 10:
         warnings.append(
-            f"{int((here > 10).sum())} of {len(here)} tokens have become more than ten times "
-            f"likelier (ratio up to {most:.3g}): few tokens determine the step."
+            f"{int((of_tokens > 10).sum())} of {len(of_tokens)} tokens have become more than ten "
+            f"times likelier (ratio up to {largest:.3g}): few tokens determine the step."
         )
     return ImportanceRatios(ratios, clipped, None if clip is None else clip[1], tuple(warnings))

@@ -30,9 +30,9 @@ from torch import Tensor
 from isentrope.nouns.vectors import total
 from isentrope.policy.language_model import Policy
 
-State = Mapping[str, Any]
+ParameterState = Mapping[str, Any]
 """What an optimizer remembers of one parameter."""
-Group = Mapping[str, Any]
+ParamGroup = Mapping[str, Any]
 """A param group: its hyper-parameters."""
 Preconditioning = Literal["this_step", "previous_step"]
 """Which second moments P has: those that the step itself updates, or those known before it."""
@@ -62,8 +62,8 @@ class RuleStep:
 def adam(
     theta: Tensor,
     gradient: Tensor,
-    state: State,
-    group: Group,
+    state: ParameterState,
+    group: ParamGroup,
     preconditioning: Preconditioning = "this_step",
     *,
     decoupled: bool = False,
@@ -85,12 +85,15 @@ def adam(
     total = gradient if decoupled else gradient + penalty
     beta1, beta2 = (float(beta) for beta in group["betas"])
     tau = float(state.get("step", 0)) + 1
-    second, averaged = _moment(state, "exp_avg_sq", total), tau - 1
+    second = _read_moment(state, "exp_avg_sq", total)
+    averaged = tau - 1
     if preconditioning == "this_step":
-        second, averaged = beta2 * second + (1 - beta2) * total**2, tau
+        second = beta2 * second + (1 - beta2) * total**2
+        averaged = tau
     root = (second / (1 - beta2**averaged)).sqrt() + float(group["eps"])
     scale = 1 / ((1 - beta1**tau) * root)
-    momentum, P = -beta1 * scale * _moment(state, "exp_avg", total), (1 - beta1) * scale
+    momentum = -beta1 * scale * _read_moment(state, "exp_avg", total)
+    P = (1 - beta1) * scale
     return RuleStep(momentum, -penalty if decoupled else -P * penalty, P)
 
 
@@ -100,8 +103,8 @@ adamw = partial(adam, decoupled=True)
 def sgd(
     theta: Tensor,
     gradient: Tensor,
-    state: State,
-    group: Group,
+    state: ParameterState,
+    group: ParamGroup,
     preconditioning: Preconditioning = "this_step",
 ) -> RuleStep:
     """Stochastic gradient descent, with or without (Nesterov) momentum, as torch defines it.
@@ -120,13 +123,16 @@ def sgd(
     first = state.get("momentum_buffer") is None
     fresh = 1.0 if first else 1 - float(group["dampening"])  # a: share of g in the new buffer
     if mu == 0:
-        past, factor = 0.0, 1.0
+        past = 0.0
+        factor = 1.0
     elif group["nesterov"]:
-        past, factor = mu**2, 1 + mu * fresh
+        past = mu**2
+        factor = 1 + mu * fresh
     else:
-        past, factor = mu, fresh
+        past = mu
+        factor = fresh
     return RuleStep(
-        momentum=-past * _moment(state, "momentum_buffer", gradient),
+        momentum=-past * _read_moment(state, "momentum_buffer", gradient),
         decay=-factor * float(group["weight_decay"]) * theta,
         preconditioner=torch.full_like(gradient, factor),
     )
@@ -135,8 +141,8 @@ def sgd(
 def rmsprop(
     theta: Tensor,
     gradient: Tensor,
-    state: State,
-    group: Group,
+    state: ParameterState,
+    group: ParamGroup,
     preconditioning: Preconditioning = "this_step",
 ) -> RuleStep:
     """RMSprop, plain or centred, with or without momentum, as torch defines it.
@@ -151,9 +157,10 @@ def rmsprop(
     Returns:
         The pieces of v.
     """
-    alpha, penalty = float(group["alpha"]), float(group["weight_decay"]) * theta
+    alpha = float(group["alpha"])
+    penalty = float(group["weight_decay"]) * theta
     total = gradient + penalty
-    second, mean = (_moment(state, key, gradient) for key in ("square_avg", "grad_avg"))
+    second, mean = (_read_moment(state, key, gradient) for key in ("square_avg", "grad_avg"))
     if preconditioning == "this_step":
         second = alpha * second + (1 - alpha) * total**2
         mean = alpha * mean + (1 - alpha) * total
@@ -161,16 +168,18 @@ def rmsprop(
         second = second - mean**2
     preconditioner = 1 / (second.sqrt() + float(group["eps"]))
     mu = float(group["momentum"])
-    past = -mu * _moment(state, "momentum_buffer", gradient)
+    past = -mu * _read_moment(state, "momentum_buffer", gradient)
     return RuleStep(past, -preconditioner * penalty, preconditioner)
 
 
-def _moment(state: State, name: str, like: Tensor) -> Tensor:
+def _read_moment(state: ParameterState, name: str, like: Tensor) -> Tensor:
     value = state.get(name)
     return torch.zeros_like(like) if value is None else value.to(like)
 
 
-RULES: dict[str, Callable[[Tensor, Tensor, State, Group, Preconditioning], RuleStep]] = {
+RULES: dict[
+    str, Callable[[Tensor, Tensor, ParameterState, ParamGroup, Preconditioning], RuleStep]
+] = {
     "adamw": adamw,
     "adam": adam,
     "sgd": sgd,
@@ -184,7 +193,7 @@ _HYPERPARAMETERS = {  # what a param group of each rule must hold
 }
 
 
-def state_keys(rule: str, group: Group) -> tuple[str, ...]:
+def state_keys(rule: str, group: ParamGroup) -> tuple[str, ...]:
     """What a rule remembers of each parameter between steps.
 
     Args:
@@ -202,7 +211,7 @@ def state_keys(rule: str, group: Group) -> tuple[str, ...]:
     return ("square_avg", *(("grad_avg",) if group["centered"] else ()), *buffer)
 
 
-def choose_rule(groups: Sequence[Group], rule: str | None = None) -> str:
+def choose_rule(groups: Sequence[ParamGroup], rule: str | None = None) -> str:
     """Which rule these param groups belong to, and whether it can be followed exactly.
 
     Args:
@@ -217,7 +226,7 @@ def choose_rule(groups: Sequence[Group], rule: str | None = None) -> str:
             an option that is not supported.
     """
     if rule is None:
-        rule = _infer(groups)
+        rule = _infer_rule(groups)
     elif rule not in RULES:
         nearest = get_close_matches(str(rule).lower(), RULES, n=1, cutoff=0.0)[0]
         raise ValueError(
@@ -243,7 +252,7 @@ def choose_rule(groups: Sequence[Group], rule: str | None = None) -> str:
     return rule
 
 
-def _infer(groups: Sequence[Group]) -> str:
+def _infer_rule(groups: Sequence[ParamGroup]) -> str:
     keys = set[str].intersection(*(set(group) for group in groups))
     fitting = [rule for rule, needed in _HYPERPARAMETERS.items() if keys.issuperset(needed)]
     if "adamw" in fitting and "amsgrad" in keys and "momentum_decay" not in keys:
@@ -277,8 +286,9 @@ def short_types(
     Returns:
         bfloat16 or float16 by name; empty where training rounds nothing that is kept.
     """
-    known, parts = {**stored, **moments}, policy.parts
-    short = {n: kind for n in policy.names if (kind := known.get(n)) in _SHORT}
+    types = {**stored, **moments}
+    parts = policy.parts
+    short = {n: kind for n in policy.names if (kind := types.get(n)) in _SHORT}
     differ = {
         n: (parts[n].to(kind).to(parts[n].dtype) != parts[n]).sum() for n, kind in short.items()
     }

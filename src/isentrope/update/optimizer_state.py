@@ -19,17 +19,17 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.checkpoint.files import require_own_states
-from isentrope.models.checkpoint import CONVERTED
-from isentrope.nouns.vectors import first_false, read_numbers
+from isentrope.models.checkpoint import HOW_TO_CONVERT
+from isentrope.nouns.vectors import first_false
 from isentrope.policy.language_model import Policy
+from isentrope.system.data_files import read_torch
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.manifest import verify
 from isentrope.system.memory import mapped_blocks
-from isentrope.system.reading import read_torch, reading
+from isentrope.system.reading import read_json, reading
 from isentrope.update.live_optimizer import bare_optimizer, require_torch_step
 from isentrope.update.optimizer_rules import choose_rule, state_keys
 from isentrope.update.parameter_names import (
-    PARTLY_FROZEN,
     SIDECAR,
     Names,
     names_of_states,
@@ -38,12 +38,11 @@ from isentrope.update.parameter_names import (
 from isentrope.update.saved_state import (
     PLAIN_STATE,
     MissingStateError,
-    before_first_step,
-    finite_number,
     groups_and_states,
     read_moments,
     require_plausible,
     require_shape,
+    select_moments,
 )
 
 OptimizerLike = str | Path | Mapping[str, Any] | torch.optim.Optimizer
@@ -83,7 +82,7 @@ class OptimizerState:
         """Settings of the param groups, the one of η first; `tensors` says how many hold them."""
         rows: dict[str, dict[str, Any]] = {}
         for group in self.groups.values():
-            settings = {k: v for k, v in group.items() if k in SETTINGS}
+            settings = {k: v for k, v in group.items() if k in GROUP_SETTINGS}
             rows.setdefault(repr(settings), settings | {"tensors": 0})["tensors"] += 1
         return sorted(rows.values(), key=lambda g: float(g["lr"]) != self.learning_rate)
 
@@ -148,21 +147,34 @@ def load_optimizer_state(
     if isinstance(optimizer, torch.optim.Optimizer):
         require_torch_step(optimizer := bare_optimizer(optimizer))
         live = [p for group in optimizer.param_groups for p in group["params"]]
-        return _by_name(policy, optimizer.state_dict(), rule, names, parameters=live)
+        return _match_by_name(policy, optimizer.state_dict(), rule, names, parameters=live)
     if not isinstance(optimizer, (str, Path)):
-        return _by_name(policy, optimizer, rule, names)
+        return _match_by_name(policy, optimizer, rule, names)
     file = file_of(optimizer)
     with reading(file), mapped_blocks():
         try:
-            saved, sidecar = _read(file)
-            return _by_name(policy, saved, rule, names, sidecar=sidecar, file=file)
+            saved, sidecar = _read_state(file)
+            return _match_by_name(policy, saved, rule, names, sidecar=sidecar, file=file)
         except IsentropeError:
             raise
         except ValueError as error:
             raise FileError(f"{file}: {error}") from error
 
 
-def _by_name(
+def before_first_step(file: Path) -> bool:
+    """Whether a file is of a trainer's checkpoint before its first step.
+
+    Args:
+        file: Any file in the checkpoint's folder.
+
+    Returns:
+        True if trainer_state.json says so.
+    """
+    beside = file.with_name("trainer_state.json")
+    return beside.is_file() and read_json(beside, finite=False).get("global_step") == 0
+
+
+def _match_by_name(
     policy: Policy,
     saved: Any,
     rule: str | None,
@@ -204,7 +216,7 @@ def _by_name(
         )
     untrained = [n for n in held if states and state_keys(rule, held[n]) and not saved_states[n]]
     trained = {name: held[name] for name in held if name not in untrained}
-    kept = {} if fresh else _kept(rule, trained, saved_states)
+    kept = {} if fresh else select_moments(rule, trained, saved_states)
     notes = [_FRESH] if fresh else []
     if untrained:
         notes.append(
@@ -220,8 +232,8 @@ def _by_name(
         warnings=tuple(notes),
         types={
             name: x.dtype
-            for name, of in kept.items()
-            for key, x in reversed(of.items())  # the first one counts
+            for name, moments in kept.items()
+            for key, x in reversed(moments.items())  # the first one counts
             if key != "step"
         },
         group_index=group_index,
@@ -229,10 +241,18 @@ def _by_name(
     )
 
 
-SETTINGS = ("lr", "weight_decay", "betas", "eps", "momentum", "dampening", "nesterov", "alpha")
+GROUP_SETTINGS = (
+    "lr",
+    "weight_decay",
+    "betas",
+    "eps",
+    "momentum",
+    "dampening",
+    "nesterov",
+    "alpha",
+)
 """What param groups may differ in."""
 _FRESH = "The optimizer is fresh: its moments are zero and this is its first step."
-_UNDERSTOOD = {"step", "exp_avg", "exp_avg_sq", "square_avg", "grad_avg", "momentum_buffer"}
 
 
 def file_of(path: str | Path) -> Path:
@@ -240,14 +260,14 @@ def file_of(path: str | Path) -> Path:
     return Path(path) / "optimizer.pt" if Path(path).is_dir() else Path(path)
 
 
-def _read(file: Path) -> tuple[Any, Names | None]:
+def _read_state(file: Path) -> tuple[Any, Names | None]:
     """The saved state_dict, and the content of the sidecar or None."""
     if not file.is_file():
         raise FileNotFoundError(f"There is no optimizer state at {file}.")
     verify(file.parent)
     sidecar = file.with_name(SIDECAR)
     names = read_names(sidecar) if sidecar.is_file() else None
-    return read_torch(file, f"{PLAIN_STATE} {CONVERTED}"), names
+    return read_torch(file, f"{PLAIN_STATE} {HOW_TO_CONVERT}"), names
 
 
 def _require_own_step(checkpoint: Path, states: Mapping[str, Mapping[str, Any]]) -> None:
@@ -255,40 +275,9 @@ def _require_own_step(checkpoint: Path, states: Mapping[str, Mapping[str, Any]])
     steps = [float(state["step"]) for state in states.values() if "step" in state]
     if not steps:
         return
-    file, scheduled = checkpoint / "scheduler.pt", None
+    file = checkpoint / "scheduler.pt"
+    scheduled = None
     if max(steps) and file.is_file():
         with reading(file):
             scheduled = read_torch(file).get("last_epoch")
     require_own_states(checkpoint, max(steps), scheduled)
-
-
-def _kept(
-    rule: str,
-    held: Mapping[str, Mapping[str, Any]],
-    states: Mapping[str, Mapping[str, Any]],
-) -> dict[str, dict[str, Any]]:
-    """What the rule reads of each parameter's state, as it is stored."""
-    for name, state in states.items():
-        if state and name not in held:
-            raise ValueError(
-                f"The optimizer has a state for {name!r}, which the policy does not train: load "
-                f"the policy with the trainable set of the training run. {PARTLY_FROZEN}"
-            )
-        if strange := set(state) - _UNDERSTOOD:
-            raise ValueError(
-                f"The optimizer's state of {name!r} holds {min(strange)!r}, which no supported "
-                "rule of torch.optim writes: it is of another optimizer, whose step cannot be "
-                "computed."
-            )
-    steps = {n: s["step"] for n, s in states.items() if s.get("step") is not None}
-    on_device = {n: x for n, x in steps.items() if isinstance(x, Tensor) and x.is_cuda}
-    # a device that holds steps is asked for all of them at once
-    steps |= zip(on_device, read_numbers(x.sum() for x in on_device.values()), strict=True)
-    for name, step in steps.items():
-        if not (finite_number(step) >= 1 and float(step).is_integer()):
-            raise ValueError(f"The step of parameter {name!r} is {step!r}, not a whole number.")
-    with_step = {n: {**s, "step": steps.get(n)} for n, s in states.items()}
-    return {
-        name: {key: with_step[name].get(key) for key in state_keys(rule, group)}
-        for name, group in held.items()
-    }

@@ -8,11 +8,9 @@ In this order, the first that applies:
     sidecar     `parameter_names.json` beside the file: a list of names, or one list per group
     order       Hugging Face's: named_parameters() in order, split into decay and no-decay
 
-Names are compared without what wrappers of training add to them (below). A mismatch is
-an error: a list that contradicts the state's own names is refused, and no state is ever matched by
-position across another number of parameters, or where it has names.
-
-What wrappers of training add to a name is
+A mismatch is an error: a list that contradicts the state's own names is refused, and no state is
+ever matched by position across another number of parameters, or where it has names. Names are
+compared without what wrappers of training add to them:
 
     FSDP                      _fsdp_wrapped_module.    anywhere
     activation checkpointing  _checkpoint_wrapped_module.    anywhere
@@ -20,8 +18,7 @@ What wrappers of training add to a name is
     DDP, DeepSpeed            module.                  in front
     PEFT                      base_model.model.        in front, and .default after a tensor's kind
 
-Two names mean one parameter where they are equal without these. A name that then fits two
-parameters, or none, is refused.
+A name that then fits two parameters, or none, is refused.
 """
 
 import re
@@ -87,21 +84,22 @@ def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
         ValueError: If a name fits no parameter, or more than one.
     """
     names = list(names)
-    own = {id(p): name for name, p in model.named_parameters()}
-    exact = {name: own[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}
+    names_by_id = {id(p): name for name, p in model.named_parameters()}
+    every_name = model.named_parameters(remove_duplicate=False)
+    exact = {name: names_by_id[id(p)] for name, p in every_name}
     adapters = ("default", *getattr(model, "peft_config", {}))
     plain: dict[str, dict[str, None]] = {}
     for alias, name in exact.items():
         plain.setdefault(plain_name(alias, adapters), {})[name] = None
-    kinds = {kind for kind, adapter in _neighbours(exact) if adapter in adapters}
-    other = {adapter for kind, adapter in _neighbours(names) if kind in kinds}
+    kinds = {kind for kind, adapter in _pair_neighbours(exact) if adapter in adapters}
+    other = {adapter for kind, adapter in _pair_neighbours(names) if kind in kinds}
     # the one adapter that all names are of, under another name than the model has for it
     theirs = (*adapters, *other) if len(other - {"weight", "bias"}) == len(other) == 1 else adapters
     spelt: list[str] = []
     for name in names:
         fitting = [exact[name]] if name in exact else [*plain.get(plain_name(name, theirs), {})]
         if len(fitting) != 1:
-            (near,) = get_close_matches(name, own.values(), n=1, cutoff=0.0)
+            (near,) = get_close_matches(name, names_by_id.values(), n=1, cutoff=0.0)
             flat = (
                 " It is a flattened one of FSDP: save the state by FSDP.optim_state_dict, or by "
                 "get_optimizer_state_dict with full_state_dict."
@@ -117,7 +115,7 @@ def model_spelling(model: nn.Module, names: Iterable[str]) -> list[str]:
     return spelt
 
 
-def _neighbours(names: Iterable[str]) -> set[tuple[str, str]]:
+def _pair_neighbours(names: Iterable[str]) -> set[tuple[str, str]]:
     """Each two components that stand beside each other in a name, such as lora_A and default."""
     return set(chain.from_iterable(pairwise(name.split(".")) for name in names))
 
@@ -156,24 +154,29 @@ def names_of_states(
             does not.
     """
     sizes = [len(group["params"]) for group in groups]
-    own = None if chosen is not None else _own_names(policy, parameters)
+    live = None if chosen is not None else _match_by_identity(policy, parameters)
     held = [index for group in groups for index in group["params"]]
-    stored, source = None, ""
+    stored = None
+    source = ""
     if all(isinstance(index, str) for index in held):
-        stored, source = held, "names"
+        stored = held
+        source = "names"
     elif all("param_names" in group for group in groups if group["params"]):
-        stored = _flat([list(g.get("param_names") or ()) for g in groups], sizes)
+        stored = _flatten([list(g.get("param_names") or ()) for g in groups], sizes)
         source = "param_names"
-    given = chosen if chosen is not None else sidecar
-    listed = None if given is None else _flat(given, sizes)
-    if own is not None:
-        names, source = own, "identity"
+    outer = chosen if chosen is not None else sidecar
+    listed = None if outer is None else _flatten(outer, sizes)
+    if live is not None:
+        names = live
+        source = "identity"
     elif listed is not None and (chosen is not None or stored is None):
-        names, source = listed, "names" if chosen is not None else "sidecar"
+        names = listed
+        source = "names" if chosen is not None else "sidecar"
     elif stored is not None:
         names = stored
     else:
-        names, source = _hugging_face_order(policy, groups, sizes), "order"
+        names = _order_as_hugging_face(policy, groups, sizes)
+        source = "order"
     names = model_spelling(policy.model, names)
     if stored is not None and listed is not None:
         _require_agreement(policy, stored, listed)
@@ -191,18 +194,21 @@ def names_of_states(
 def _require_agreement(policy: Policy, stored: Sequence[str], listed: Sequence[str]) -> None:
     """Refuse a list that says another order than the state's own names, where those are known."""
     try:
-        own = model_spelling(policy.model, stored)
+        spelt = model_spelling(policy.model, stored)
     except ValueError:
         return  # names of another program's making, which the list is there to replace
-    for i, (here, there) in enumerate(zip(own, model_spelling(policy.model, listed), strict=True)):
-        if here != there:
+    pairs = zip(spelt, model_spelling(policy.model, listed), strict=True)
+    for i, (by_state, by_list) in enumerate(pairs):
+        if by_state != by_list:
             raise ValueError(
                 f"The optimizer's parameter {i} is {stored[i]!r} by the state's own name, and "
                 f"{listed[i]!r} by the list given (names=, or {SIDECAR}): omit the list."
             )
 
 
-def _own_names(policy: Policy, parameters: Sequence[nn.Parameter] | None) -> list[str] | None:
+def _match_by_identity(
+    policy: Policy, parameters: Sequence[nn.Parameter] | None
+) -> list[str] | None:
     """Names by identity; None if the optimizer holds no Parameter of this model."""
     by_id = {id(p): name for name, p in policy.model.named_parameters()}
     names = [by_id.get(id(p)) for p in parameters or ()]
@@ -216,17 +222,18 @@ def _own_names(policy: Policy, parameters: Sequence[nn.Parameter] | None) -> lis
     return cast(list[str], names)
 
 
-def _flat(names: Names, sizes: Sequence[int]) -> list[str]:
+def _flatten(names: Names, sizes: Sequence[int]) -> list[str]:
     """Names in the optimizer's order, their number checked in total or group by group."""
     in_groups = any(not isinstance(name, str) for name in names)
     lists = [list(part) for part in names] if in_groups else [[str(name) for name in names]]
-    found, held = [len(part) for part in lists], list(sizes) if in_groups else [sum(sizes)]
-    if found != held:
-        raise ValueError(f"The optimizer's groups hold {held} parameters, and {found} are named.")
+    named = [len(part) for part in lists]
+    held = list(sizes) if in_groups else [sum(sizes)]
+    if named != held:
+        raise ValueError(f"The optimizer's groups hold {held} parameters, and {named} are named.")
     return list(chain.from_iterable(lists))
 
 
-def _hugging_face_order(
+def _order_as_hugging_face(
     policy: Policy, groups: Sequence[Mapping[str, Any]], sizes: Sequence[int]
 ) -> list[str]:
     """Trainable names as transformers.Trainer hands them to its optimizer."""
@@ -241,7 +248,10 @@ def _hugging_face_order(
 
         # The method reads nothing of the trainer itself: the rule is the installed library's own.
         decayed = set(Trainer.get_decay_parameter_names(cast(Any, None), policy.model))
-        parts = [[name for name in policy.names if (name in decayed) == of] for of in (True, False)]
+        parts = [
+            [name for name in policy.names if name in decayed],
+            [name for name in policy.names if name not in decayed],
+        ]
         if parts[1] and groups[1].get("weight_decay"):
             raise ValueError(
                 "The second param group has weight decay, so the groups are not Hugging Face's "

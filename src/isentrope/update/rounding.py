@@ -102,20 +102,24 @@ def rounded_step(
         settings.pop("param_names", None)
         optimizer = _OPTIMIZERS[state.rule]([settings])
         if moments := state.moments[name]:
-            here = theta.device if settings.get("fused") else "cpu"
+            counted_on = theta.device if settings.get("fused") else "cpu"
             optimizer.state[parameter] = {
                 key: local_part(x).to(theta.device, kind, copy=True)
                 if isinstance(x, Tensor)
-                else torch.tensor(float(x), dtype=torch.float32, device=here)
+                else torch.tensor(float(x), dtype=torch.float32, device=counted_on)
                 for key, x in ({"step": 0.0} | moments).items()
             }
         optimizer.step()
-        own = parameter.detach().double() - theta.double()
-        change = with_part(own, policy.theta[name])
+        local_change = parameter.detach().double() - theta.double()
+        change = with_part(local_change, policy.theta[name])
         direction[name] = change / eta
-        found = {"moved": (own != 0).sum(), "wrong": (~own.isfinite()).sum()}
-        entries, wrong = total(found, dict.fromkeys(found, change))
-        moved, size = moved + entries, size + change.numel()
+        counts = {
+            "moved": (local_change != 0).sum(),
+            "not finite": (~local_change.isfinite()).sum(),
+        }
+        entries, wrong = total(counts, dict.fromkeys(counts, change))
+        moved += entries
+        size += change.numel()
         if wrong:
             raise ValueError(
                 f"The step in {str(kind).removeprefix('torch.')} is not finite in parameter "

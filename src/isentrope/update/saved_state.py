@@ -10,18 +10,22 @@ Tensors must be whole, and rates, moments and steps those that an optimizer of t
 
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from isentrope.nouns.vectors import first_false, is_sharded, sharded_like
-from isentrope.system.reading import read_json
-from isentrope.update.parameter_names import SIDECAR
+from isentrope.nouns.vectors import first_false, is_sharded, read_numbers, sharded_like
+from isentrope.update.optimizer_rules import state_keys
+from isentrope.update.parameter_names import PARTLY_FROZEN, SIDECAR
+
+ParamGroups = list[Mapping[str, Any]]
+ParameterStates = Mapping[Any, Mapping[str, Any]]
 
 SQUARES = ("exp_avg_sq", "square_avg")
 """Moments that are means of squared gradients."""
+_UNDERSTOOD = {"step", "exp_avg", "exp_avg_sq", "square_avg", "grad_avg", "momentum_buffer"}
+"""Entries that the rules of torch write."""
 
 
 class MissingStateError(ValueError):
@@ -92,6 +96,51 @@ def read_moments(
     return read
 
 
+def select_moments(
+    rule: str,
+    held: Mapping[str, Mapping[str, Any]],
+    states: ParameterStates,
+) -> dict[str, dict[str, Any]]:
+    """What a rule reads of each parameter's state, as it is stored.
+
+    Args:
+        rule: One of `optimizer_rules.RULES`.
+        held: Hyper-parameters of each trained parameter, by its name.
+        states: The saved state of each.
+
+    Returns:
+        Entries by parameter name; None for one that is missing.
+
+    Raises:
+        ValueError: If there is a state of a parameter that is not trained, an entry that no rule
+            writes, or a step that is no whole number above 0.
+    """
+    for name, state in states.items():
+        if state and name not in held:
+            raise ValueError(
+                f"The optimizer has a state for {name!r}, which the policy does not train: load "
+                f"the policy with the trainable set of the training run. {PARTLY_FROZEN}"
+            )
+        if strange := set(state) - _UNDERSTOOD:
+            raise ValueError(
+                f"The optimizer's state of {name!r} holds {min(strange)!r}, which no supported "
+                "rule of torch.optim writes: it is of another optimizer, whose step cannot be "
+                "computed."
+            )
+    steps = {n: s["step"] for n, s in states.items() if s.get("step") is not None}
+    on_device = {n: x for n, x in steps.items() if isinstance(x, Tensor) and x.is_cuda}
+    # a device that holds steps is asked for all of them at once
+    steps |= zip(on_device, read_numbers(x.sum() for x in on_device.values()), strict=True)
+    for name, step in steps.items():
+        if not (finite_number(step) >= 1 and float(step).is_integer()):
+            raise ValueError(f"The step of parameter {name!r} is {step!r}, not a whole number.")
+    with_step = {n: {**s, "step": steps.get(n)} for n, s in states.items()}
+    return {
+        name: {key: with_step[name].get(key) for key in state_keys(rule, group)}
+        for name, group in held.items()
+    }
+
+
 def require_shape(theta: Mapping[str, Tensor], name: str, tensor: Tensor, what: str) -> None:
     """Refuse a tensor of another shape than its parameter."""
     shape = tuple(theta[name].shape)
@@ -130,9 +179,6 @@ _SETTINGS: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
 """Settings, the values that they can have, and what these are in words."""
 
 
-Groups = list[Mapping[str, Any]]
-States = Mapping[Any, Mapping[str, Any]]
-
 SHARDED = {"DTensor", "ShardedTensor"}
 """Classes of torch.distributed whose values are one process's part of a tensor."""
 GATHER = (
@@ -151,7 +197,7 @@ PLAIN_STATE = (
 _PARTS = {"state", "param_groups"}
 
 
-def groups_and_states(saved: Any) -> tuple[Groups, States]:
+def groups_and_states(saved: Any) -> tuple[ParamGroups, ParameterStates]:
     """The two parts of an optimizer's state_dict.
 
     Args:
@@ -163,8 +209,8 @@ def groups_and_states(saved: Any) -> tuple[Groups, States]:
     Raises:
         ValueError: If it is in none of these forms, holds nothing, or its tensors are shards.
     """
-    saved = _inner(saved)
-    states: States = saved["state"]
+    saved = _unpack(saved)
+    states: ParameterStates = saved["state"]
     groups = _with_params(list(saved["param_groups"]), states)
     held = [index for group in groups for index in group["params"]]
     if not held:
@@ -179,7 +225,7 @@ def groups_and_states(saved: Any) -> tuple[Groups, States]:
             f"The optimizer has a state for parameter {strangers.pop()!r}, which is in no group."
         )
     for name, state in states.items():
-        kinds = {kind.__name__ for x in _mapping(state).values() for kind in type(x).__mro__}
+        kinds = {kind.__name__ for x in _as_mapping(state).values() for kind in type(x).__mro__}
         if sharded := kinds & SHARDED:
             raise ValueError(
                 f"The optimizer's state of {name!r} is a sharded tensor ({sharded.pop()}), of "
@@ -188,38 +234,25 @@ def groups_and_states(saved: Any) -> tuple[Groups, States]:
     return groups, states
 
 
-def before_first_step(file: Path) -> bool:
-    """Whether a file is of a trainer's checkpoint before its first step.
-
-    Args:
-        file: Any file in the checkpoint's folder.
-
-    Returns:
-        True if trainer_state.json says so.
-    """
-    beside = file.with_name("trainer_state.json")
-    return beside.is_file() and read_json(beside, finite=False).get("global_step") == 0
-
-
-def _inner(saved: Any) -> Mapping[str, Any]:
+def _unpack(saved: Any) -> Mapping[str, Any]:
     """The state_dict itself, one level deeper or laid out flat."""
-    within = _mapping(saved)
-    candidates = [within, *map(_mapping, within.values())]
-    found = [x for x in candidates if {str(key).partition(".")[0] for key in x} >= _PARTS]
-    if not found or (len(found) > 1 and found[0] is not within):
+    within = _as_mapping(saved)
+    candidates = [within, *map(_as_mapping, within.values())]
+    whole = [x for x in candidates if {str(key).partition(".")[0] for key in x} >= _PARTS]
+    if not whole or (len(whole) > 1 and whole[0] is not within):
         keys = [str(key) for key in within][:4] if within else type(saved).__name__
         raise ValueError(
             "The optimizer must be a path, a torch optimizer or its state_dict with the keys "
             f"'state' and 'param_groups', at most one level deeper; got {keys}."
         )
-    return found[0] if _PARTS.issubset(found[0]) else _nested(found[0])
+    return whole[0] if _PARTS.issubset(whole[0]) else _nest(whole[0])
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _as_mapping(value: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
-def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     """DCP's flattened form: every parameter becomes a group of its own."""
     states: dict[str, dict[str, Any]] = {}
     settings: dict[str, dict[str, Any]] = {}
@@ -236,7 +269,7 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     return {"state": states, "param_groups": groups}
 
 
-def _with_params(groups: Groups, states: States) -> Groups:
+def _with_params(groups: ParamGroups, states: ParameterStates) -> ParamGroups:
     """Groups whose parameters are named by the keys of the states where those are names."""
     listed = [index for group in groups for index in group.get("params", ())]
     if set(map(type, states)) == {str} and str not in map(type, listed):

@@ -16,13 +16,8 @@ from isentrope.models.precision import Precision
 from isentrope.models.sharding import exchange_as_stored, put_back
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.batches import (
-    Groups,
-    UpdateBatchReport,
-    update_batch,
-    with_advantages,
-    with_rewards,
-)
+from isentrope.sampling.advantages import with_advantages, with_rewards
+from isentrope.sampling.batches import Groups, UpdateBatchReport, update_batch
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks import Task

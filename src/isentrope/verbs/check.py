@@ -26,7 +26,7 @@ from isentrope.checks import (
     check_rates,
     check_sampler,
 )
-from isentrope.checks.instrument import BATCH, OWN_LOGITS
+from isentrope.checks.instrument import BATCH, SAME_LOGITS
 from isentrope.config.measure import MeasureConfig
 from isentrope.models.adapter import stored_types
 from isentrope.nouns.rollouts import Rollouts
@@ -37,7 +37,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.sampler_record import check_logprobs
 from isentrope.results.verbs import MEASURE
 from isentrope.run.study import other_base, require_inputs
-from isentrope.sampling.batches import with_advantages
+from isentrope.sampling.advantages import with_advantages
 from isentrope.sampling.prompts import PromptLike
 from isentrope.system.manifest import verification
 from isentrope.system.outputs import require_writable
@@ -132,7 +132,7 @@ def _checked(subject: Subject, sampler: Sampler) -> list[Finding]:
     with at_precision(policy, precision.measuring):
         few = E.select(range(min(FEW, len(E))))
         findings += check_instrument(policy, few, along, training_rates=dropped)
-        if all(f.passed is not False for f in findings if f.name in (BATCH, OWN_LOGITS)):
+        if all(f.passed is not False for f in findings if f.name in (BATCH, SAME_LOGITS)):
             findings += check_sampler(policy, E, along)
     return findings
 

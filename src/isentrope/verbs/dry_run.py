@@ -22,7 +22,7 @@ from isentrope.planning.memory import Alive, Meter, cache_bytes
 from isentrope.planning.plan import Plan, Stage
 from isentrope.policy.language_model import Policy
 from isentrope.results.verbs import VERBS
-from isentrope.sampling.generate import sample_responses
+from isentrope.sampling.draw import sample_responses
 from isentrope.sampling.prompts import as_prompts, name_prompts
 from isentrope.sampling.tasks import Task
 from isentrope.system.progress import Clock

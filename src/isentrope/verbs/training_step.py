@@ -24,7 +24,7 @@ from isentrope.models.requirements import dropout_rates
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.sampler_record import check_logprobs
-from isentrope.sampling.batches import rules_of_advantages
+from isentrope.sampling.advantages import rules_of_advantages
 from isentrope.system.manifest import NOT_VERIFIED, verifying
 from isentrope.update.objective import RECORDED, SFT
 from isentrope.update.optimizer_state import OptimizerLike, file_of, load_optimizer_state

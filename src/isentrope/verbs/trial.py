@@ -24,7 +24,7 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.results.attributions import Attempt, Tried
 from isentrope.results.results import TrialResult
 from isentrope.system.formatting import MISSING
-from isentrope.system.progress import Report, progress
+from isentrope.system.progress import ProgressCallback, progress
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import Column, Printed, Table, ends, interval_title, named, text
 from isentrope.verbs.trial_steps import PARTS, SHRUNK, TrialSteps
@@ -184,7 +184,7 @@ def find_trial(ready: Prepared) -> TrialResult:
 
 
 def _attempts(
-    steps: TrialSteps, tried: Sequence[str], paired: PairedSteps, report: Report
+    steps: TrialSteps, tried: Sequence[str], paired: PairedSteps, report: ProgressCallback
 ) -> tuple[list[Attempt], list[str]]:
     """Add the steps of all attempts to what is compared; sentences on what is out of reach."""
     attempts: list[Attempt] = []

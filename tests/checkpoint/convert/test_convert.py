@@ -18,9 +18,9 @@ from isentrope.checkpoint.convert.write import convert
 from isentrope.checkpoint.infer.settings import read_training_settings
 from isentrope.models.checkpoint import load_tokenizer
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.system.data_files import read_torch_as_data
 from isentrope.system.inert import Inert
 from isentrope.system.manifest import verify
-from isentrope.system.reading import read_torch_as_data
 from tests.checkpoint.convert.sharded_run import RATE, SAVE
 from tests.tiny_checkpoint import as_made_elsewhere, make_checkpoint, weighted_batch
 from tests.torchrun import torchrun

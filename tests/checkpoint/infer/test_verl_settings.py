@@ -16,7 +16,7 @@ from isentrope.checkpoint.infer.fields import require_known_settings
 from isentrope.checkpoint.infer.logged_texts import read_logged_texts
 from isentrope.checkpoint.infer.settings import read_training_settings
 from isentrope.checkpoint.infer.step import Use
-from isentrope.sampling.batches import with_advantages
+from isentrope.sampling.advantages import with_advantages
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.errors import FileError
 from isentrope.update.objective import token_weights

@@ -14,7 +14,7 @@ from trl.trainer.utils import shutdown_event_loop_in_daemon, start_event_loop_in
 
 from isentrope.config.measure import BatchConfig
 from isentrope.run.origin import task_digest
-from isentrope.sampling.batches import with_rewards
+from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import plain_texts, sample
 from isentrope.sampling.tasks import load_task
 from isentrope.sampling.tasks.rewards import ResponseBatch
@@ -242,7 +242,7 @@ def test_parameters_of_a_function_of_one_response_are_found_by_their_names(tmp_p
     call = task._calls[0]
     columns = {"answer": ["7"], "nums": [[1]], "reference": ["b"]}
     seen = []
-    call._number = lambda value: seen.append(value) or 1.0
+    call._as_number = lambda value: seen.append(value) or 1.0
     call.rewards(ResponseBatch(["a"], ["b"], ["p"], columns))
     assert seen == [ONE[source]]
 

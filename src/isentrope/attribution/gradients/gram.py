@@ -75,7 +75,7 @@ def gram(
             if right is None:
                 own = torch.arange(end - start, device=policy.device)
                 if not policy.spreads_theta:
-                    own = own.tensor_split(ranks.size)[ranks.own]
+                    own = own.tensor_split(ranks.size)[ranks.rank]
                 for name in policy.names:
                     block = rows.block(name)
                     out[own, start:end] += (scaled(name, block[own]) @ block.T).double()

@@ -134,7 +134,7 @@ class SequenceGradients:
             row = row_of[sequences[:1]].to(policy.device)
             with policy.precision.active(forward_mode=False):  # as under the hooks
                 for name, x in gradient.items():
-                    if is_sharded(x) or not ranks.own:
+                    if is_sharded(x) or not ranks.rank:
                         visit(name, row, local_part(x).to(policy.theta[name].dtype)[None])
 
     def _visit_batch(self, batch: MicroBatch, token_sum: TokenSum, visit: Visit) -> set[str]:

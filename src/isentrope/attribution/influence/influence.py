@@ -32,7 +32,7 @@ from isentrope.estimators.functional import Units
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.system.progress import Report, silent
+from isentrope.system.progress import ProgressCallback, silent
 from isentrope.update.step import Step
 
 TOKEN_GROUPS, SEQUENCE_GROUPS = 8, 32
@@ -51,7 +51,7 @@ def influence(
     *,
     tokens: bool = True,
     reward: Rollouts | None = None,
-    progress: Report = silent,
+    progress: ProgressCallback = silent,
 ) -> Influence:
     """Attribute the first-order entropy change of a step to the sequences and tokens of U.
 
@@ -188,7 +188,7 @@ def _gradients(
     step: Step,
     groups: int,
     options: InfluenceOptions,
-    progress: Report,
+    progress: ProgressCallback,
 ) -> Iterator[GradientGroups]:
     """The gradient of the entropy of E, then that of the expected reward where it is given."""
     where, of_E = options.gradients.storage.where, reward is E

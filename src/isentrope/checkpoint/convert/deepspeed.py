@@ -26,7 +26,8 @@ from isentrope.checkpoint.convert.gathered import (
     of_parameters,
     split_flat,
 )
-from isentrope.system.reading import read_text, read_torch_as_data
+from isentrope.system.data_files import read_torch_as_data
+from isentrope.system.reading import read_text
 
 
 def read_deepspeed(folder: Path) -> Gathered | None:

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from isentrope.checkpoint.convert.gathered import Gathered, State
+from isentrope.system.data_files import read_torch
 from isentrope.system.inert import Inert, Loaded, load_pickle, load_torch
-from isentrope.system.reading import read_torch, reading
+from isentrope.system.reading import reading
 
 METADATA = ".metadata"
 _BYTES = "BytesStorageMetadata"

@@ -33,7 +33,7 @@ from pydantic import (
 from torch import nn
 
 from isentrope._version import __version__
-from isentrope.checkpoint.files import CONTRACT, CURE, CheckpointFolder
+from isentrope.checkpoint.files import CONTRACT, RESTORE_CHECKPOINT, CheckpointFolder
 from isentrope.checkpoint.record.stated_twice import contradiction, stated_beside, stated_within
 from isentrope.nouns.vectors import tensor_bytes
 from isentrope.system.errors import FileError
@@ -172,9 +172,9 @@ def read_contract(folder: Path) -> dict[str, Any]:
     contract = CheckpointFolder(folder).contract
     if contract is None:
         raise FileNotFoundError(f"{folder} has no {CONTRACT}: `isentrope train` did not write it.")
-    require_types(folder / CONTRACT, contract, Contract, CURE)
+    require_types(folder / CONTRACT, contract, Contract, RESTORE_CHECKPOINT)
     if "schema" in contract and (words := contradiction(stated_beside(contract, folder))):
-        raise FileError(f"{folder / CONTRACT}: {words}. {CURE}")
+        raise FileError(f"{folder / CONTRACT}: {words}. {RESTORE_CHECKPOINT}")
     return contract
 
 

@@ -26,10 +26,11 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm, read_numbers, zeros
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
+from isentrope.system.data_files import read_tensors
 from isentrope.system.files import MANIFEST, whole_folder
 from isentrope.system.manifest import file_digest, verify
 from isentrope.system.processes import all_ranks, together
-from isentrope.system.reading import read_json, read_tensors, require_types
+from isentrope.system.reading import read_json, require_types
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 
 REPLAY_TOLERANCE = 1e-4

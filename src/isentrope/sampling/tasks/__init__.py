@@ -75,10 +75,10 @@ def load_task(
             f"{', '.join(TASKS)}, or file.py:name."
         )
     match = name not in TASKS
-    targets = [_of_file(part) for part in name.split(", ")] if match else [TASKS[name]]
+    targets = [_load_target(part) for part in name.split(", ")] if match else [TASKS[name]]
     target: Any = targets[0]
     if match and not isinstance(target, (type, Task)):
-        return _rewarded_by(targets, name, path, options)
+        return _reward_prompts(targets, name, path, options)
     if len(targets) > 1:
         raise ValueError(f"{name}: only reward functions can be summed, and the first is a task.")
     takes: Mapping[str, inspect.Parameter] = {}
@@ -99,11 +99,11 @@ def load_task(
         raise ValueError(f"The task {name!r} is generated and reads no file, got path={path}.")
     if "split" not in takes and path is None:
         raise ValueError(f'The task "{name}" needs the path of a jsonl file.')
-    given = {"split": split, "path": path}
-    return TASKS[name](**{key: given[key] for key in takes if key in given}, **options)
+    source = {"split": split, "path": path}
+    return TASKS[name](**{key: source[key] for key in takes if key in source}, **options)
 
 
-def _rewarded_by(
+def _reward_prompts(
     functions: list[Any], name: str, path: str | Path | None, options: Mapping[str, Any]
 ) -> Task:
     """The prompts of a file, rewarded by functions."""
@@ -130,7 +130,7 @@ def _rewarded_by(
     return RewardedPrompts(path, calls, **options)
 
 
-def _of_file(text: str) -> Any:
+def _load_target(text: str) -> Any:
     """What a Python file, or a module of a package, defines under a name."""
     match = NAME.fullmatch(text)
     assert match is not None

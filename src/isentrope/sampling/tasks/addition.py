@@ -34,7 +34,8 @@ STYLES = {"long": 0.5, "sums": 1.0, "digits": 1.5}
 often by this factor the less is written down."""
 
 CHARACTERS = "0123456789+=# c"
-PAD_ID, EOS_ID = 0, 1
+PAD_ID = 0
+EOS_ID = 1
 
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
@@ -75,11 +76,11 @@ class Addition:
             raise ValueError(f"digits must be 1, 2 or 3, got {digits}.")
         self.slip = slip
         numbers = range(0 if digits == 1 else 10 ** (digits - 1), 10**digits)
-        wanted = split == "test"
-        pairs = [(a, b) for a in numbers for b in numbers if in_test(f"{a}+{b}") == wanted]
-        self.prompts = [self._prompt(a, b) for a, b in limited(pairs, limit, seed)]
+        for_test = split == "test"
+        pairs = [(a, b) for a in numbers for b in numbers if in_test(f"{a}+{b}") == for_test]
+        self.prompts = [self._make_prompt(a, b) for a, b in limited(pairs, limit, seed)]
 
-    def _prompt(self, a: int, b: int) -> Prompt:
+    def _make_prompt(self, a: int, b: int) -> Prompt:
         return Prompt(f"addition/{a}+{b}", text=f"{a}+{b}=", reference=str(a + b))
 
     def reward(self, response_text: str, reference: str | None) -> float:
@@ -137,7 +138,7 @@ class ChatAddition(Addition):
         chosen = random.Random(seed).choices(self.prompts, k=n)
         return [(p, f"{a} + {b} = {a + b}.") for p in chosen for a, b in [numbers_of(p)]]
 
-    def _prompt(self, a: int, b: int) -> Prompt:
+    def _make_prompt(self, a: int, b: int) -> Prompt:
         messages = ({"role": "user", "content": self._question.format(a=a, b=b)},)
         return Prompt(f"addition_chat/{a}+{b}", reference=str(a + b), messages=messages)
 
@@ -159,7 +160,8 @@ def demonstrate(
         Column work and result.
     """
     work: list[str] = []
-    result, carry = "", 0
+    result = ""
+    carry = 0
     for x, y in columns(a, b):
         total = x + y + carry
         if rng.random() < slip * STYLES[style]:

@@ -146,7 +146,8 @@ def _one_number(text: str, *, alone: bool = False) -> Fraction | None:
     match = _NUMBER.search(text)
     if match is None:
         return None
-    lead, unit = text[: match.start()], text[match.end() :].rstrip(". ")
+    lead = text[: match.start()]
+    unit = text[match.end() :].rstrip(". ")
     if _LEAD.fullmatch(lead) is None or _UNIT.fullmatch(unit) is None:
         return None
     attached = lead[-1:].isalpha() and not match[0][0].isspace()
@@ -163,12 +164,12 @@ def _value(match: re.Match[str]) -> Fraction | None:
     exponent = int(match["e"] or match["ten"] or 0)
     exponent += _SCALES[(match["k"] or match["scale"] or "").lower()] if _scaled(match) else 0
     signs = [match["sign"], match["inner"], "-" if match["minus"] else ""]
-    given = [sign for sign in signs if sign]
+    written = [sign for sign in signs if sign]
     within = abs(exponent) <= LARGEST_EXPONENT and len(digits) + len(below) <= MOST_DIGITS
-    if not within or len(given) > 1 or not int(below):
+    if not within or len(written) > 1 or not int(below):
         return None
     value = Fraction(digits.removesuffix(".")) / int(below) + int(match["whole"] or 0)
-    return value * Fraction(10) ** exponent * (-1 if given == ["-"] else 1)
+    return value * Fraction(10) ** exponent * (-1 if written == ["-"] else 1)
 
 
 def _scaled(match: re.Match[str]) -> bool:

@@ -211,9 +211,9 @@ def _prompt(row: dict[str, Any], where: str) -> Prompt:
         (named,) = name_prompts([row[sources[0]]])
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
-    own = {name: row.get(name) for name in ("key", "reference", "group")}
+    labels = {name: row.get(name) for name in ("key", "reference", "group")}
     columns = {name: value for name, value in row.items() if name not in _NO_COLUMNS}
-    fields = {name: str(x) for name, x in own.items() if x is not None}
+    fields = {name: str(x) for name, x in labels.items() if x is not None}
     return replace(named, **fields, columns=columns)
 
 

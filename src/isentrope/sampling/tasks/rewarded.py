@@ -54,9 +54,9 @@ class RewardedPrompts(PromptFile):
                 f"{path} has the column {taken[0]!r}, which is a name of the reward function's own "
                 "arguments: rename the column."
             )
-        known = all(p.text is not None or p.messages is not None for p in self.prompts)
+        readable = all(p.text is not None or p.messages is not None for p in self.prompts)
         for call in calls:
-            call.require(self.columns, known)
+            call.require(self.columns, readable)
         first = dict[str, int]()
         for i, prompt in enumerate(self.prompts):
             other = first.setdefault(prompt.key, i)
@@ -103,17 +103,18 @@ class RewardedPrompts(PromptFile):
         """
         prompts = self.prompts if prompts is None else prompts
         if self._index is None or self._index[0] is not prompts:
-            self._index = prompts, _by_key(prompts)
-        n, index = len(rollouts), self._index[1]
-        found = [index.get(key) for key in rollouts.prompt_keys or [""] * n]
-        rows = [prompt for prompt in found if prompt is not None]
+            self._index = prompts, _index_by_key(prompts)
+        n = len(rollouts)
+        index = self._index[1]
+        matches = [index.get(key) for key in rollouts.prompt_keys or [""] * n]
+        rows = [prompt for prompt in matches if prompt is not None]
         complete = len(rows) == n
-        asked = [p.text if p.messages is None else [dict(m) for m in p.messages] for p in rows]
+        contents = [p.text if p.messages is None else [dict(m) for m in p.messages] for p in rows]
         columns = self.columns if complete else []
         batch = ResponseBatch(
             texts,
             rollouts.references or [None] * n,
-            asked if complete and None not in asked else None,
+            contents if complete and None not in contents else None,
             {name: [p.columns.get(name) for p in rows] for name in columns},
             [ids.tolist() for ids in rollouts.response_ids],
             trainer_state,
@@ -123,7 +124,7 @@ class RewardedPrompts(PromptFile):
         try:
             return combined(self._calls, self._weights, batch)
         except ValueError as error:
-            missing = next(i for i, prompt in enumerate(found) if prompt is None)
+            missing = next(i for i, prompt in enumerate(matches) if prompt is None)
             key = rollouts.prompt_keys[missing] if rollouts.prompt_keys else "without a key"
             raise ValueError(
                 f"{error} The prompt {key} of the batch is not in the data set, so prompts and "
@@ -131,7 +132,7 @@ class RewardedPrompts(PromptFile):
             ) from error
 
 
-def _by_key(prompts: Sequence[Prompt]) -> dict[str, Prompt]:
+def _index_by_key(prompts: Sequence[Prompt]) -> dict[str, Prompt]:
     """Prompts by their keys, and by their content where that is of one prompt alone."""
     contents = [p.messages if p.messages is not None else p.text for p in prompts]
     sources = [list(c) if isinstance(c, tuple) else c for c in contents]

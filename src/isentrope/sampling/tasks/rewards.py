@@ -112,7 +112,9 @@ class RewardCall:
         Raises:
             ValueError: If its parameters have neither form.
         """
-        self.name, self._function, self._folder = name, function, folder
+        self.name = name
+        self._function = function
+        self._folder = folder
         if isinstance(function, torch.nn.Module):
             raise ValueError(f"{name} is a model, and only functions are called: {FORMS}.")
         try:
@@ -173,10 +175,10 @@ class RewardCall:
         if not self._of_batches:
             calls = [batch.of_response(i) for i in range(len(batch.texts))]
             return [
-                self._number(self._called(call, f"the response {text!r}", batch))
+                self._as_number(self._call(call, f"the response {text!r}", batch))
                 for call, text in zip(calls, batch.texts, strict=True)
             ]
-        values = self._called(batch.lists(), f"a batch of {len(batch.texts)} responses", batch)
+        values = self._call(batch.lists(), f"a batch of {len(batch.texts)} responses", batch)
         try:
             rewards = list(values)
         except TypeError as error:
@@ -190,9 +192,9 @@ class RewardCall:
                 f"{len(batch.texts)} responses: it must return one per response, None where it "
                 "does not apply."
             )
-        return [self._number(reward) for reward in rewards]
+        return [self._as_number(reward) for reward in rewards]
 
-    def _number(self, value: Any) -> float:
+    def _as_number(self, value: Any) -> float:
         if value is None:
             return math.nan
         try:
@@ -205,24 +207,24 @@ class RewardCall:
                 "not a number: it returns a number, or None where it does not apply."
             ) from error
 
-    def _called(self, offered: Mapping[str, Any], subject: str, batch: ResponseBatch) -> Any:
+    def _call(self, offered: Mapping[str, Any], subject: str, batch: ResponseBatch) -> Any:
         """What the function returns for those of the arguments that it takes."""
-        given = {name: offered[name] for name in self._names if name in offered}
+        arguments = {name: offered[name] for name in self._names if name in offered}
         bound = self._signature.bind_partial()
-        bound.arguments.update(given)
+        bound.arguments.update(arguments)
         if self._open is not None and self._of_batches:
-            rest = {name: value for name, value in offered.items() if name not in given}
+            rest = {name: value for name, value in offered.items() if name not in arguments}
             bound.arguments[self._open] = rest
-            given |= rest
+            arguments |= rest
         try:
             with importing_from(self._folder):
                 value = self._function(*bound.args, **bound.kwargs)
-                return _awaited(value) if inspect.isawaitable(value) else value
+                return _await(value) if inspect.isawaitable(value) else value
         except Exception as error:  # any error of the user's function
             form = "conversations" if batch.conversational else "texts"
             raise ValueError(
                 f"The reward function {self.name} failed on {subject}: {type(error).__name__}: "
-                f"{error}. It was called with {', '.join(given)}; prompts and completions are "
+                f"{error}. It was called with {', '.join(arguments)}; prompts and completions are "
                 f"{form} (conversations where prompts are messages or chat_template is true). "
                 f"{FORMS}."
             ) from error
@@ -258,7 +260,7 @@ def combined(
     return rewards
 
 
-def _awaited(value: Any) -> Any:
+def _await(value: Any) -> Any:
     """The result of an async function, also where an event loop runs already."""
 
     async def result() -> Any:

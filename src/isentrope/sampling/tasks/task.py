@@ -165,7 +165,7 @@ def _conversation(prompt: Prompt, system: str | None, template: Mapping[str, Any
 
 TEST_SHARE = 0.2
 
-Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 
 
 def require_split(split: str, task: str) -> None:
@@ -194,7 +194,7 @@ def in_test(problem: str) -> bool:
     return int.from_bytes(short_digest(problem, 4)) < TEST_SHARE * 2**32
 
 
-def limited(items: Sequence[Item], limit: int | None, seed: int) -> list[Item]:
+def limited(items: Sequence[_Item], limit: int | None, seed: int) -> list[_Item]:
     """All items, or `limit` of them in seeded order.
 
     Args:
