@@ -26,7 +26,7 @@ from isentrope.estimators.functional import infinitesimal_jackknife
 from isentrope.estimators.repeats import mean_over_repeats
 from isentrope.nouns.estimate import COLUMNS, Estimate
 from isentrope.results.verbs import RECORDS
-from isentrope.system.data_files import read_table
+from isentrope.system.file_contents import read_table
 from studies.branch_plan import UNCHANGED
 
 QUANTITIES = {"entropy_per_token": "nats per token", "reward": "reward"}

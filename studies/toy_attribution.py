@@ -32,7 +32,7 @@ from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.results.header import Header
-from isentrope.system.file_contents import finite
+from isentrope.system.formatting import finite
 from isentrope.system.progress import Clock
 from isentrope.verbs.audit import find_audit
 from isentrope.verbs.batches import at_precision

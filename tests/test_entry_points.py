@@ -35,7 +35,6 @@ OF = {
 LISTED = {
     "checkpoint/convert/gathered.py": {"AutoModelForCausalLM.from_config"},
     "evaluation/vllm_engine.py": {"LLM"},
-    "system/file_contents.py": {"json.loads"},
     "checkpoint/infer/arguments.py": {"yaml.safe_load"},
     "system/inert.py": {"_Unpickler", "zipfile.ZipFile"},
     "system/manifest.py": {"json.loads"},
@@ -46,8 +45,8 @@ LISTED = {
     },
     "models/checkpoint.py": {"get_tokenizer_config", "kind.from_pretrained"},
     "system/processes.py": {"dist.all_gather_object"},
-    "system/data_files.py": {
-        *("load_file", "safe_open", "torch.load"),
+    "system/file_contents.py": {
+        *("json.loads", "load_file", "safe_open", "torch.load"),
         *("pq.read_schema", "pq.read_table", "pq.read_metadata"),
     },
     "system/reading.py": {"json.loads"},

@@ -26,7 +26,7 @@ from isentrope.checkpoint.convert.distributed import require_inert
 from isentrope.checkpoint.convert.write import convert
 from isentrope.checkpoint.infer.arguments import read_training_arguments
 from isentrope.policy.language_model import Policy
-from isentrope.system import data_files, reading
+from isentrope.system import file_contents, reading
 from isentrope.system.errors import IsentropeError
 from isentrope.system.inert import Inert, load_pickle, load_torch
 from isentrope.update.optimizer_state import _read_state  # pyright: ignore[reportPrivateUsage]
@@ -150,8 +150,8 @@ def torch_files(folder, ran):
 
 REFUSALS = (IsentropeError, ValueError, FileNotFoundError)
 READERS = {
-    "read_torch": data_files.read_torch,
-    "read_torch_as_data": data_files.read_torch_as_data,
+    "read_torch": file_contents.read_torch,
+    "read_torch_as_data": file_contents.read_torch_as_data,
     "optimizer": _read_state,
     "arguments": read_training_arguments,
 }
@@ -292,18 +292,18 @@ def test_a_table_of_repeated_values_is_refused(tmp_path, monkeypatch, ran):
     values = pa.DictionaryArray.from_arrays(pa.array([0] * 10**6), ["x"])
     pq.write_table(pa.table({"a": values}), tmp_path / "t.parquet")
     assert (tmp_path / "t.parquet").stat().st_size < 10**4
-    data_files.read_arrow(tmp_path / "t.parquet")
-    monkeypatch.setattr(data_files, "_MOST_VALUES", 10**6 - 1)
+    file_contents.read_arrow(tmp_path / "t.parquet")
+    monkeypatch.setattr(file_contents, "_MOST_VALUES", 10**6 - 1)
     with pytest.raises(IsentropeError, match="1000000 values"):
-        data_files.read_arrow(tmp_path / "t.parquet")
+        file_contents.read_arrow(tmp_path / "t.parquet")
 
 
 def test_a_header_of_safetensors_that_is_too_long_is_refused(tmp_path, ran):
     (tmp_path / "m.safetensors").write_bytes(struct.pack("<Q", 2**60) + b"{}")
     for read in (
-        data_files.read_tensors,
-        data_files.read_tensor_headers,
-        data_files.read_tensor_notes,
+        file_contents.read_tensors,
+        file_contents.read_tensor_headers,
+        file_contents.read_tensor_notes,
     ):
         with pytest.raises(IsentropeError, match="cannot be read"):
             read(tmp_path / "m.safetensors")
@@ -327,7 +327,7 @@ def test_a_special_file_in_a_checkpoint_is_refused_and_named(place, kind, tiny, 
         Policy.from_checkpoint(tmp_path / "step_4")
 
 
-@pytest.mark.parametrize("read", [reading.read_text, reading.read_json, data_files.read_tensors])
+@pytest.mark.parametrize("read", [reading.read_text, reading.read_json, file_contents.read_tensors])
 def test_a_special_file_is_refused_by_every_reader(read, tmp_path, ran):
     os.mkfifo(tmp_path / "f")
     with pytest.raises(IsentropeError, match="a device, a pipe or a socket"):

@@ -20,7 +20,7 @@ from tests.tiny_checkpoint import copied, settings
 SOURCES = Path(isentrope.__file__).parent
 
 OWNER = "checkpoint/files.py"
-READS_HEADERS_OF_ITS_OWN = {"attribution/fisher/kernel.py", "system/data_files.py"}
+READS_HEADERS_OF_ITS_OWN = {"attribution/fisher/kernel.py", "system/file_contents.py"}
 READERS = {"read_json", "read_text", "load", "loads", "open", "read_bytes"}
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from isentrope.system import data_files, files
+from isentrope.system import file_contents, files
 from isentrope.system.errors import FileError
 from isentrope.system.file_contents import TableSchema, parquet
 
@@ -25,7 +25,7 @@ GOOD = {
 
 def read(tmp_path, columns, **options):
     path = files.write_bytes(tmp_path / "t.parquet", parquet(pd.DataFrame(columns)))
-    return data_files.read_table(path, schema=SCHEMA, **options)
+    return file_contents.read_table(path, schema=SCHEMA, **options)
 
 
 def test_a_table_of_the_declared_form_is_read_as_it_was_written(tmp_path):

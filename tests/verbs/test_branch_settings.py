@@ -9,7 +9,7 @@ from isentrope.checkpoint.infer.passed import managed_fields
 from isentrope.config.io import all_keys, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.run.identity import FIXED
-from isentrope.system.data_files import read_tensors
+from isentrope.system.file_contents import read_tensors
 from isentrope.verbs.train import branch, train
 from tests.training import runs
 from tests.verbs.branch_effects import FILES, PARTS, REFUSED, STEPS

@@ -26,8 +26,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt
 
-from isentrope.system.data_files import read_tensor_headers
 from isentrope.system.errors import FileError
+from isentrope.system.file_contents import read_tensor_headers
 from isentrope.system.files import MANIFEST
 from isentrope.system.manifest import file_digest, read_once, verifying
 from isentrope.system.reading import read_json, reading, require_types

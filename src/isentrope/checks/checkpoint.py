@@ -19,8 +19,8 @@ from isentrope.checks.state_order import StateOrder, describe_misplaced, state_o
 from isentrope.models.adapter import adapter_mismatch
 from isentrope.nouns.vectors import Vector, read_numbers
 from isentrope.policy.language_model import Policy
-from isentrope.system.data_files import read_torch
 from isentrope.system.errors import FileError
+from isentrope.system.file_contents import read_torch
 from isentrope.update.optimizer_state import (
     GROUP_SETTINGS,
     OptimizerLike,

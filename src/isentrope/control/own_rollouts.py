@@ -28,7 +28,7 @@ from isentrope.checkpoint.infer.fields import EVERY_RESPONSE
 from isentrope.checkpoint.record.token_record import TokenRecorder
 from isentrope.nouns.rollout_columns import numbered
 from isentrope.nouns.rollouts import Rollouts, concatenate
-from isentrope.system.data_files import read_tensors
+from isentrope.system.file_contents import read_tensors
 from isentrope.system.files import write_bytes
 from isentrope.system.processes import all_ranks, rank
 from isentrope.system.reading import read_json, reading

@@ -23,8 +23,8 @@ from isentrope.checkpoint.files import (
 )
 from isentrope.models.base_model import NOT_GATHERED, adapter_base
 from isentrope.nouns.vectors import first_false
-from isentrope.system.data_files import read_tensors
 from isentrope.system.errors import FileError
+from isentrope.system.file_contents import read_tensors
 from isentrope.system.reading import reading
 
 WEIGHT_TYPES = {

@@ -13,8 +13,8 @@ from pyarrow import compute
 from torch import Tensor
 
 from isentrope.nouns.vectors import tensor_bytes
-from isentrope.system.data_files import read_arrow
 from isentrope.system.errors import FileError
+from isentrope.system.file_contents import read_arrow
 from isentrope.system.reading import reading
 
 _FLATTEN: Any = vars(compute)["list_flatten"]  # made when the module is imported

@@ -30,7 +30,7 @@ from isentrope.nouns.rollout_columns import (
     token_ids,
 )
 from isentrope.nouns.vectors import tensor_bytes
-from isentrope.system.data_files import read_schema
+from isentrope.system.file_contents import read_schema
 from isentrope.system.files import sha256, write_file
 from isentrope.system.reading import reading
 

@@ -24,8 +24,8 @@ from isentrope.results.header import Provenance
 from isentrope.results.verbs import RECORDS
 from isentrope.run.evaluation_folder import TABLE, EvaluatedRow, EvaluationResult, finished
 from isentrope.run.origin import require_of_run
-from isentrope.system.data_files import read_table
 from isentrope.system.errors import IsentropeError
+from isentrope.system.file_contents import read_table
 from isentrope.system.manifest import NOT_VERIFIED
 from isentrope.system.reading import parse_json, reading
 from isentrope.training.run_files import lost_line, misplaced_line

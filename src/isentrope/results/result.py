@@ -38,10 +38,10 @@ from isentrope.checkpoint.files import require_own_name
 from isentrope.config.measure import repeat_of
 from isentrope.results.header import Header
 from isentrope.results.verbs import SCHEMAS, VERBS
-from isentrope.system.data_files import read_table
 from isentrope.system.errors import FileError, IsentropeError
-from isentrope.system.file_contents import finite
+from isentrope.system.file_contents import read_table
 from isentrope.system.files import write_json
+from isentrope.system.formatting import finite
 from isentrope.system.manifest import verify
 from isentrope.system.reading import read_json, reading
 

@@ -30,9 +30,8 @@ from isentrope.nouns.saved import Absent
 from isentrope.results.result import ResultsError, decode, encode
 from isentrope.results.verbs import RECORDS
 from isentrope.run.identity import require_same_origin
-from isentrope.system.data_files import read_table
 from isentrope.system.errors import FileError
-from isentrope.system.file_contents import parquet
+from isentrope.system.file_contents import parquet, read_table
 from isentrope.system.files import (
     MANIFEST,
     sha256,

@@ -31,7 +31,7 @@ from typing import Any
 
 from isentrope.system.errors import FileError
 from isentrope.system.failures import naming
-from isentrope.system.file_contents import finite
+from isentrope.system.formatting import finite
 
 MANIFEST = "manifest.json"
 MANIFEST_SCHEMA = "isentrope/manifest/1"

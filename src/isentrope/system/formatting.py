@@ -7,9 +7,11 @@ A number that is missing is a dash. Where one end of an interval is missing it i
 JSON has no infinity.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 MISSING = "–"
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -77,6 +79,11 @@ class Format:
 def known(value: float | None) -> float | None:
     """None in place of a number that is not finite."""
     return value if value is not None and math.isfinite(value) else None
+
+
+def finite(content: Any) -> Any:
+    """A copy of plain values with None for every number that is not finite, as JSON needs it."""
+    return json.JSONDecoder(parse_constant=lambda _: None).decode(json.dumps(content))
 
 
 TERMINAL = Format(typeset=False)

@@ -1,6 +1,6 @@
 """Reading of files: whatever is wrong with one is a sentence that names it.
 
-Every other module reads through these functions and those of `data_files`, or inside a `reading`
+Every other module reads through these functions and those of `file_contents`, or inside a `reading`
 block where a library opens the files itself (`tests/system/test_reading.py` sees to it). A file of
 a folder with a manifest is verified before it is opened.
 """

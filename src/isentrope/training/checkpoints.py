@@ -24,8 +24,8 @@ from transformers import TrainerCallback
 
 from isentrope.checkpoint.convert.distributed import METADATA, require_inert
 from isentrope.checkpoint.files import CONTRACT, CheckpointFolder, step_name
-from isentrope.system.data_files import read_tensors
 from isentrope.system.failures import ENDINGS, advice, os_error_number, words_of
+from isentrope.system.file_contents import read_tensors
 from isentrope.system.files import fresh_folder, publish_folder
 from isentrope.system.processes import barrier, rank
 from isentrope.system.reading import read_json, reading, reason

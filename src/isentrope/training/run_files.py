@@ -17,8 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from isentrope.checkpoint.files import step_name, step_of_folder, written_step
-from isentrope.system.file_contents import finite
 from isentrope.system.files import append_line, remove_any, remove_folder, write_bytes
+from isentrope.system.formatting import finite
 from isentrope.system.reading import parse_json, reading
 
 log = logging.getLogger("isentrope")

@@ -22,8 +22,8 @@ from isentrope.checkpoint.files import require_own_states
 from isentrope.models.checkpoint import HOW_TO_CONVERT
 from isentrope.nouns.vectors import first_false
 from isentrope.policy.language_model import Policy
-from isentrope.system.data_files import read_torch
 from isentrope.system.errors import FileError, IsentropeError
+from isentrope.system.file_contents import read_torch
 from isentrope.system.manifest import verify
 from isentrope.system.memory import mapped_blocks
 from isentrope.system.reading import read_json, reading

@@ -27,8 +27,9 @@ from isentrope.policy.scoring import score
 from isentrope.policy.token_statistics import NotFiniteError, Scores
 from isentrope.results.result import item_name
 from isentrope.results.results import MeasureResult
-from isentrope.system.file_contents import finite, parquet
+from isentrope.system.file_contents import parquet
 from isentrope.system.files import write_bytes
+from isentrope.system.formatting import finite
 from isentrope.verbs.measurement import Measurement
 
 TIME = "%Y-%m-%d_%H-%M-%S"

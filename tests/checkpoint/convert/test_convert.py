@@ -18,7 +18,7 @@ from isentrope.checkpoint.convert.write import convert
 from isentrope.checkpoint.infer.settings import read_training_settings
 from isentrope.models.checkpoint import load_tokenizer
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.system.data_files import read_torch_as_data
+from isentrope.system.file_contents import read_torch_as_data
 from isentrope.system.inert import Inert
 from isentrope.system.manifest import verify
 from tests.checkpoint.convert.sharded_run import RATE, SAVE

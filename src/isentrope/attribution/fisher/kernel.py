@@ -37,13 +37,14 @@ from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
-from isentrope.system.data_files import (
+from isentrope.system.file_contents import (
+    TableSchema,
     read_table,
     read_tensor_headers,
     read_tensor_notes,
     read_tensors,
+    sort_metadata,
 )
-from isentrope.system.file_contents import TableSchema, sort_metadata
 from isentrope.system.files import write_file
 from isentrope.system.reading import reading
 

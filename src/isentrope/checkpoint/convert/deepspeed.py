@@ -26,7 +26,7 @@ from isentrope.checkpoint.convert.gathered import (
     of_parameters,
     split_flat,
 )
-from isentrope.system.data_files import read_torch_as_data
+from isentrope.system.file_contents import read_torch_as_data
 from isentrope.system.reading import read_text
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from isentrope.checkpoint.convert.gathered import Gathered, State
-from isentrope.system.data_files import read_torch
+from isentrope.system.file_contents import read_torch
 from isentrope.system.inert import Inert, Loaded, load_pickle, load_torch
 from isentrope.system.reading import reading
 

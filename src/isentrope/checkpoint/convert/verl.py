@@ -24,7 +24,7 @@ from isentrope.checkpoint.convert.gathered import (
     described_model,
     of_parameters,
 )
-from isentrope.system.data_files import read_torch
+from isentrope.system.file_contents import read_torch
 from isentrope.system.reading import read_json
 
 _FILE = re.compile(r"model_world_size_(\d+)_rank_\d+\.pt")

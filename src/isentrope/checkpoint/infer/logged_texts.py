@@ -29,8 +29,8 @@ from isentrope.sampling.encoding import encode_texts
 from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import as_prompts, name_prompts, runs_of, with_template
 from isentrope.sampling.tasks.task import Task
-from isentrope.system.data_files import read_arrow
 from isentrope.system.errors import FileError
+from isentrope.system.file_contents import read_arrow
 from isentrope.system.reading import read_json_lines, require_types
 
 OF_TEXTS = (

@@ -28,7 +28,7 @@ from isentrope.checkpoint.infer.step import TrainerStep, Use
 from isentrope.checkpoint.record.contract import contract_of
 from isentrope.models.precision import AUTOCAST_FIELDS
 from isentrope.nouns.rollouts import saved_length
-from isentrope.system.data_files import read_arrow, read_schema
+from isentrope.system.file_contents import read_arrow, read_schema
 from isentrope.system.reading import parse_json, read_json, read_text
 from isentrope.update.objective import OBJECTIVES, RECORDED, SFT
 

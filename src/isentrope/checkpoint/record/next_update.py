@@ -26,7 +26,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm, read_numbers, zeros
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
-from isentrope.system.data_files import read_tensors
+from isentrope.system.file_contents import read_tensors
 from isentrope.system.files import MANIFEST, whole_folder
 from isentrope.system.manifest import file_digest, verify
 from isentrope.system.processes import all_ranks, together

@@ -32,7 +32,7 @@ from isentrope.reports.read_run import MOVED, OWN, Measurement, Reading
 from isentrope.reports.words import number, rows_of
 from isentrope.results.attributions import BlockRecord
 from isentrope.results.results import KernelResult
-from isentrope.system.data_files import read_table, read_tensors
+from isentrope.system.file_contents import read_table, read_tensors
 
 SIMULATED = "observed norms"
 """The null that eigenvalues are counted against."""

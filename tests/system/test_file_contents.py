@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from isentrope.system import data_files
+from isentrope.system import file_contents
 from isentrope.system.errors import FileError
 from isentrope.system.file_contents import TableSchema
 
@@ -21,11 +21,11 @@ def test_damaged_tables_and_tensors_are_named(damage, tmp_path):
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "a.parquet")
     save_file({"a": torch.zeros(2)}, tmp_path / "a.safetensors")
     torch.save({"a": torch.zeros(2)}, tmp_path / "a.pt")
-    table = partial(data_files.read_table, schema=TableSchema({"a": "int64"}))
+    table = partial(file_contents.read_table, schema=TableSchema({"a": "int64"}))
     readers = {
-        "a.parquet": (table, data_files.read_arrow, data_files.read_schema),
-        "a.safetensors": (data_files.read_tensors, data_files.read_tensor_headers),
-        "a.pt": (data_files.read_torch,),
+        "a.parquet": (table, file_contents.read_arrow, file_contents.read_schema),
+        "a.safetensors": (file_contents.read_tensors, file_contents.read_tensor_headers),
+        "a.pt": (file_contents.read_torch,),
     }
     for name, functions in readers.items():
         for read in functions:
@@ -39,19 +39,19 @@ def test_damaged_tables_and_tensors_are_named(damage, tmp_path):
 def test_missing_columns_and_other_shapes_are_named(tmp_path):
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "a.parquet")
     with pytest.raises(FileError, match=r"a\.parquet .*no column 'b'"):
-        data_files.read_table(
+        file_contents.read_table(
             tmp_path / "a.parquet", schema=TableSchema({"a": "int64", "b": "int64"})
         )
     save_file({"a": torch.zeros(2)}, tmp_path / "a.safetensors")
     with pytest.raises(FileError, match=r"'a' has shape \(2,\), not \(3,\)"):
-        data_files.read_tensors(tmp_path / "a.safetensors", shapes={"a": (3,)})
+        file_contents.read_tensors(tmp_path / "a.safetensors", shapes={"a": (3,)})
     with pytest.raises(FileError, match="'b' has shape None"):
-        data_files.read_tensors(tmp_path / "a.safetensors", shapes={"b": (2,)})
+        file_contents.read_tensors(tmp_path / "a.safetensors", shapes={"b": (2,)})
 
 
 def test_a_table_that_is_missing_is_named_in_a_sentence(tmp_path):
-    table = partial(data_files.read_table, schema=TableSchema({}))
-    for read in (data_files.read_arrow, table, data_files.read_schema):
+    table = partial(file_contents.read_table, schema=TableSchema({}))
+    for read in (file_contents.read_arrow, table, file_contents.read_schema):
         with pytest.raises(FileNotFoundError, match=r"There is no file .*t\.parquet\. Restore"):
             read(tmp_path / "t.parquet")
 
@@ -61,4 +61,4 @@ def test_a_table_with_text_that_is_not_utf8_is_refused(tmp_path):
     content = (tmp_path / "t.parquet").read_bytes()
     (tmp_path / "t.parquet").write_bytes(content.replace(b"measured", b"mea\xffured"))
     with pytest.raises(FileError, match=r"t\.parquet cannot be read"):
-        data_files.read_table(tmp_path / "t.parquet", schema=TableSchema({"name": "string"}))
+        file_contents.read_table(tmp_path / "t.parquet", schema=TableSchema({"name": "string"}))
