@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import infinitesimal_jackknife
+from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.repeats import mean_over_repeats
 from isentrope.nouns.estimate import COLUMNS, Estimate
 from isentrope.results.verbs import RECORDS

@@ -35,7 +35,7 @@ from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.control.controls import EXAMPLES, STEP, TOKEN
-from isentrope.estimators.functional import Jackknifed
+from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.ratio import ratio_of
 from isentrope.nouns.estimate import Estimate, t_quantile
 from isentrope.results.verbs import TRY

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isentrope.estimators.identities import P_LIMIT, Z_LIMIT
+from isentrope.policy.ratio_test import P_LIMIT, Z_LIMIT
 from isentrope.policy.record_causes import TOLERANCE
 from validation.enumerated import EOS, LENGTHS, POLICIES, Enumerated, adapter, logits, seen
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from isentrope.estimators.functional import infinitesimal_jackknife
+from isentrope.estimators.jackknife import infinitesimal_jackknife
 from tests import cases
 
 

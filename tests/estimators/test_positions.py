@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from isentrope.estimators.positions import (
-    WINDOW,
-    matches,
+    PATTERN_WINDOW,
+    earnings_of_others,
+    find_matches,
     position_classes,
     require_matches,
-    solved_prompts,
 )
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.system.errors import IsentropeError
@@ -45,7 +45,10 @@ def test_first_tokens_and_the_fifth_of_highest_entropy():
 def test_a_pattern_reads_what_stands_before_and_no_more():
     found = position_classes(*batch("abab", "bb"), "ab|^b", Letters)["after /ab|^b/"]
     assert found.nonzero().tolist() == [[0, 2], [1, 1]]
-    assert matches(responses("a" * (WINDOW + 4)), "^a*", Letters)[0].sum() == WINDOW + 1
+    assert (
+        find_matches(responses("a" * (PATTERN_WINDOW + 4)), "^a*", Letters)[0].sum()
+        == PATTERN_WINDOW + 1
+    )
 
 
 @pytest.mark.parametrize(("pattern", "words"), [("(", "no regular expression"), ("z", "no token")])
@@ -57,7 +60,7 @@ def test_a_pattern_that_finds_nothing_is_refused(pattern, words):
 def test_a_response_does_not_decide_that_its_own_prompt_is_solved():
     rewards = torch.tensor([1.0, 0.0, 0.0, 3.0, 3.0, 0.0])
     prompts = torch.tensor([0, 0, 0, 1, 1, 2])
-    solved = solved_prompts(rewards, prompts)
+    solved = earnings_of_others(rewards, prompts)
     assert solved[:5].tolist() == pytest.approx([0.0, 1 / 6, 1 / 6, 1.0, 1.0])
     assert solved[5].isnan()
     classes = position_classes(*batch(*["aa"] * 6, rewards=rewards, prompt_index=prompts))
@@ -67,5 +70,5 @@ def test_a_response_does_not_decide_that_its_own_prompt_is_solved():
 
 @pytest.mark.parametrize("rewards", [None, torch.ones(2), torch.arange(2.0)])
 def test_without_unlike_rewards_of_one_prompt_none_is_solved(rewards):
-    assert solved_prompts(rewards, torch.arange(2)) is None
-    assert solved_prompts(torch.ones(2), torch.zeros(2)) is None
+    assert earnings_of_others(rewards, torch.arange(2)) is None
+    assert earnings_of_others(torch.ones(2), torch.zeros(2)) is None

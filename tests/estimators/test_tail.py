@@ -9,14 +9,9 @@ import torch
 
 from isentrope.attribution.noise.consequences import entropy_noise_scale
 from isentrope.attribution.noise.scale import noise_scale_of_gram
-from isentrope.estimators.ratio import noise_over_square
-from isentrope.estimators.tail import (
-    LIGHT_TAILS,
-    MIN_UNITS_FOR_MODES,
-    MODE,
-    rare_units,
-    too_few_for_modes,
-)
+from isentrope.estimators.means import MIN_UNITS_FOR_MODES, MODE, too_few_for_modes
+from isentrope.estimators.noise_over_square import noise_over_square
+from isentrope.estimators.tail import LIGHT_TAILS, rare_units
 
 
 def spiked(rng, shape, share, size):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from isentrope.estimators.functional import METHODS
-from isentrope.estimators.ratio import noise_over_square
+from isentrope.estimators.noise_over_square import noise_over_square
 from isentrope.estimators.sample import score_batch
 from isentrope.estimators.variance import LEAST_BATCHES, QUANTITIES, variance_study
 from isentrope.policy.chi_square import Divergence
@@ -29,7 +29,7 @@ def study(n=48, wanted=0.1):
         here.logprobs + ETA * slope.logprobs, here.entropies + ETA * slope.entropies, here.mask
     )
     still = Divergence(torch.zeros(*here.mask.shape, 2, dtype=torch.float64))
-    return samples, moved, variance_study(samples, ETA, moved, still, wanted=wanted)
+    return samples, moved, variance_study(samples, ETA, moved, still, relative_error=wanted)
 
 
 def without_prompt(method, p, quantity, samples, moved):

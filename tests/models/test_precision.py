@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from isentrope.estimators.identities import rounding_floor
+from isentrope.estimators.rounding_floor import rounding_floor
 from isentrope.estimators.sample import score_batch
 from isentrope.models.precision import Precision, RoundingOperations, matmul_switches
 from isentrope.policy.language_model import Policy

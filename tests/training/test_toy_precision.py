@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.estimators.identities import rounding_floor
+from isentrope.estimators.rounding_floor import rounding_floor
 from isentrope.nouns.vectors import dot
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.models import build_toy_policy

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from isentrope.checks.checkpoint import Finding
-from isentrope.estimators.identities import rounding_floor
+from isentrope.estimators.rounding_floor import rounding_floor
 from isentrope.estimators.sample import score_batch
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.models.precision import (

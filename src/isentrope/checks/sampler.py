@@ -13,7 +13,6 @@ import torch
 from isentrope.checks.checkpoint import Finding
 from isentrope.checks.draws import Draws, Filter, count_draws
 from isentrope.estimators.identities import (
-    P_LIMIT,
     adjusted,
     identities_verdict,
     in_words,
@@ -27,7 +26,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.derivative_guard import DerivativeError
 from isentrope.policy.language_model import Policy
-from isentrope.policy.ratio_test import ratio_test
+from isentrope.policy.ratio_test import P_LIMIT, ratio_test
 from isentrope.policy.record_causes import Record, cause_of, root_mean_square
 
 SURPRISAL = "E[surprisal] = E[H]"

@@ -23,7 +23,7 @@ new here.
 from typing import ClassVar, Literal
 
 from isentrope.control.base import Rewritten, TokenRule, options
-from isentrope.estimators.functional import Units
+from isentrope.estimators.jackknife import Units
 
 
 @options

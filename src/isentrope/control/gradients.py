@@ -31,7 +31,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Functional, Functionals, Units, infinitesimal_jackknife
+from isentrope.estimators.functional import Functional, Functionals
+from isentrope.estimators.jackknife import Units, infinitesimal_jackknife
 from isentrope.models.architecture import derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply

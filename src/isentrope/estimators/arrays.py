@@ -24,19 +24,20 @@ from isentrope.nouns.estimate import Estimate
 from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
 
-Array = Tensor | ArrayLike
+AnyArray = Tensor | ArrayLike
+"""An array of any library, or nested lists."""
 
 
 def estimate_entropy_change(
-    log_ratios: Array,
-    entropies: Array,
-    base_entropies: Array,
-    mask: Array,
-    prompt_ids: Array,
-    lengths: Array | None = None,
+    log_ratios: AnyArray,
+    entropies: AnyArray,
+    base_entropies: AnyArray,
+    mask: AnyArray,
+    prompt_ids: AnyArray,
+    lengths: AnyArray | None = None,
     *,
     estimator: EstimatorOptions = EstimatorOptions(),
-    chi_square: Array | None = None,
+    chi_square: AnyArray | None = None,
 ) -> Estimate:
     """ΔH from arrays that were computed elsewhere; no model needed.
 
@@ -63,15 +64,19 @@ def estimate_entropy_change(
             negative, a row is padded on the left, lengths are given with more than one column, or
             the method is "surprisal", which has no entropies.
     """
-    functional, method = estimator.functional, estimator.method
+    functional = estimator.functional
+    method = estimator.method
     if method == "surprisal":
         raise ValueError(
             'The method "surprisal" needs the log-probabilities of the tokens, which these arrays '
             'do not hold: use "prefix", "sequence" or "doubly-robust".'
         )
-    given = [log_ratios, entropies, base_entropies, *([] if chi_square is None else [chi_square])]
-    arrays = [torch.as_tensor(x, dtype=torch.float64) for x in given]
-    mask, units = torch.as_tensor(mask, dtype=torch.bool), torch.as_tensor(prompt_ids)
+    columns = [log_ratios, entropies, base_entropies]
+    if chi_square is not None:
+        columns.append(chi_square)
+    arrays = [torch.as_tensor(column, dtype=torch.float64) for column in columns]
+    mask = torch.as_tensor(mask, dtype=torch.bool)
+    units = torch.as_tensor(prompt_ids)
     shapes = {tuple(x.shape) for x in (*arrays, mask)}
     if len(shapes) != 1 or mask.ndim != 2 or units.shape != mask.shape[:1]:
         raise ValueError(
@@ -97,11 +102,12 @@ def estimate_entropy_change(
     if lengths is not None:
         method = "sequence"
         tokens = tokens * torch.as_tensor(lengths, dtype=torch.float64)[:, None]
-    b = None
+    baseline = None
     if method == "doubly-robust":
-        b = cross_fitted_baseline(h0, tokens, units, functional)
-    f = Functionals(functional, method, tokens, b)
-    sample = ScoredBatch(f, torch.zeros_like(r), (Scores(torch.zeros_like(r), h0, mask),), units)
-    moved = Scores(r, h, mask), Divergence(spread[0][..., None]) if spread else None
+        baseline = cross_fitted_baseline(h0, tokens, units, functional)
+    f = Functionals(functional, method, tokens, baseline)
+    zero = torch.zeros_like(r)  # the sampler is θ
+    sample = ScoredBatch(f, zero, (Scores(zero, h0, mask),), units)
+    moved = (Scores(r, h, mask), Divergence(spread[0][..., None]) if spread else None)
     change = change_of_sample(sample, [math.nan], [moved], confidence=estimator.confidence)
     return change.points[0].change

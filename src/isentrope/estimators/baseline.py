@@ -16,11 +16,10 @@ independent of the sample it is used on and the estimator stays unbiased.
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Units
+from isentrope.estimators.jackknife import Units
 
 RIDGE = 0.01
 """Penalty on standardised features, relative to the total weight of the tokens."""
-
 
 FOLDS = 4
 """Folds of prompt draws, fewer where there are fewer draws."""
@@ -63,15 +62,18 @@ def cross_fitted_baseline(
         inputs = torch.cat((inputs, features), dim=2)  # (n, t, 5 + k)
     baseline = torch.zeros_like(entropies)
     for k in range(int(fold.max()) + 1):
-        train, test = fold != k, fold == k
-        target = _entropy_to_go(entropies[train], tokens[train], functional)
+        train = fold != k
+        test = fold == k
+        target = _subtract_means_and_sum_later(entropies[train], tokens[train], functional)
         weights = (entropies * tokens)[train].flatten()
-        seen = inputs[train].flatten(0, 1)
-        baseline[test] = _ridge(seen, target.flatten(), weights, inputs[test]) * tokens[test]
+        features_of_others = inputs[train].flatten(0, 1)
+        prediction = _predict_by_ridge(features_of_others, target.flatten(), weights, inputs[test])
+        baseline[test] = prediction * tokens[test]
     return baseline
 
 
-def _entropy_to_go(entropies: Tensor, tokens: Tensor, functional: str) -> Tensor:
+def _subtract_means_and_sum_later(entropies: Tensor, tokens: Tensor, functional: str) -> Tensor:
+    """y, (n, t): the entropy still to come, beyond the mean of each position."""
     x = entropies * tokens
     if functional == "per_token":
         x = x - tokens * (x.sum() / tokens.sum())
@@ -79,12 +81,16 @@ def _entropy_to_go(entropies: Tensor, tokens: Tensor, functional: str) -> Tensor
     return x.sum(1, keepdim=True) - x.cumsum(1)
 
 
-def _ridge(inputs: Tensor, target: Tensor, weights: Tensor, new: Tensor) -> Tensor:
-    """Predictions for new inputs."""
+def _predict_by_ridge(
+    inputs: Tensor, target: Tensor, weights: Tensor, new_inputs: Tensor
+) -> Tensor:
+    """Fit inputs → target by weighted ridge regression, and predict at new inputs."""
     weights = weights / weights.sum().clamp_min(1e-300)
-    centre, mean = weights @ inputs, weights @ target
+    centre = weights @ inputs
+    mean = weights @ target
     spread = (weights @ (inputs - centre).square()).sqrt().clamp_min(1e-12)
     x = (inputs - centre) / spread
-    gram = (x * weights[:, None]).T @ x + RIDGE * torch.eye(x.shape[1], dtype=x.dtype)
-    slope = torch.linalg.solve(gram, (x * weights[:, None]).T @ (target - mean))
-    return mean + ((new - centre) / spread) @ slope
+    weighted = (x * weights[:, None]).T
+    penalty = RIDGE * torch.eye(x.shape[1], dtype=x.dtype)
+    slope = torch.linalg.solve(weighted @ x + penalty, weighted @ (target - mean))
+    return mean + ((new_inputs - centre) / spread) @ slope

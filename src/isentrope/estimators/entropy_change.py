@@ -15,22 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import (
-    EstimatorOptions,
-    Functional,
-    Jackknifed,
-    Method,
-    infinitesimal_jackknife,
-)
+from isentrope.estimators.functional import EstimatorOptions, Functional, Method
 from isentrope.estimators.importance import Trust, Verdict
+from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
+from isentrope.estimators.means import too_few_for_modes
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.sample import (
-    CHANGES,
+    FIRST_CHANGE,
     ScoredBatch,
     score_batch,
     statistics_of_sample,
 )
-from isentrope.estimators.tail import too_few_for_modes
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -39,13 +34,13 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
 from isentrope.system.progress import ProgressCallback, silent
 
-Moved = tuple[Scores, Divergence | None] | None
+MovedScores = tuple[Scores, Divergence | None] | None
 """Scores at θ + ηv, and how far each distribution has moved from the sampler's, where that is
 known; None where the scores are not finite."""
 
 
 @dataclass(frozen=True)
-class Point:
+class ChangeAtRate:
     """ΔH at one learning rate.
 
     Attributes:
@@ -108,11 +103,11 @@ class EntropyChange:
     pathwise: Estimate | None
     second_order: Estimate | None
     linear_range: Estimate | None
-    points: list[Point]
+    points: list[ChangeAtRate]
     functional: Functional
     method: Method
     sample: ScoredBatch = field(repr=False)
-    moved: Sequence[Moved] = field(default=(), repr=False)
+    moved: Sequence[MovedScores] = field(default=(), repr=False)
     influences: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor], repr=False)
 
     def to_frame(self) -> Any:
@@ -191,7 +186,7 @@ def entropy_change(
 def change_of_sample(
     sample: ScoredBatch,
     etas: Sequence[float],
-    moved: Sequence[Moved],
+    moved: Sequence[MovedScores],
     *,
     confidence: float = 0.95,
     result: Jackknifed | None = None,
@@ -209,51 +204,54 @@ def change_of_sample(
     Returns:
         The sweep.
     """
-    order, f = len(sample.series) - 1, sample.functional
+    order = len(sample.series) - 1
+    f = sample.functional
     nan = torch.full_like(sample.entropies, math.nan)
-    nowhere = Scores(nan, nan, sample.series[0].mask), None
-    found = [one or nowhere for one in moved]
+    not_finite = (Scores(nan, nan, sample.series[0].mask), None)
+    pairs = [scores_and_divergence or not_finite for scores_and_divergence in moved]
     result = result or infinitesimal_jackknife(
-        statistics_of_sample(sample, etas, [scores for scores, _ in found]), sample.prompt_index
+        statistics_of_sample(sample, etas, [scores for scores, _ in pairs]), sample.prompt_index
     )
     rounding = _ROUNDING * result.values[0].abs()  # of F, whose differences the others are
-    still = result.influences.abs().amax(1, keepdim=True) <= rounding
-    still[:CHANGES] = False  # F itself and its derivatives
-    result = replace(result, influences=result.influences.masked_fill(still, 0.0))
+    is_rounding = result.influences.abs().amax(1, keepdim=True) <= rounding
+    is_rounding[:FIRST_CHANGE] = False  # F itself and its derivatives
+    result = replace(result, influences=result.influences.masked_fill(is_rounding, 0.0))
     base = sample.trust.without_interval(_ONE_UNIT if result.n_units < 2 else "")
 
     def options(unit: str = f.unit, trust: Trust = base) -> dict[str, Any]:
         return {"unit": unit, "confidence": confidence, **trust.options(f.method)}
 
-    points: list[Point] = []
-    for row, eta, one in zip(count(CHANGES, 2), etas, found, strict=False):
-        trust, of_residual = (x.or_worse(base) for x in sample.trust_of_change(*one))
+    points: list[ChangeAtRate] = []
+    for row, eta, (scores, divergence) in zip(count(FIRST_CHANGE, 2), etas, pairs, strict=False):
+        trusts = [x.or_worse(base) for x in sample.trust_of_change(scores, divergence)]
         if not math.isfinite(float(result.standard_errors[row])):
-            trust, of_residual = trust.without_interval(), of_residual.without_interval()
+            trusts = [x.without_interval() for x in trusts]
+        trust, residual_trust = trusts
         change = result.estimate(row, order=trust.order, **options(trust=trust))
-        residual = None
-        if order == 2:
-            residual = result.estimate(
-                row + 1, order=of_residual.order, **options(trust=of_residual)
-            )
-        points.append(Point(eta, change, residual, trust, of_residual if residual else None))
-    second = reach = None
+        if order < 2:
+            points.append(ChangeAtRate(eta, change, None, trust))
+            continue
+        residual = result.estimate(
+            row + 1, order=residual_trust.order, **options(trust=residual_trust)
+        )
+        points.append(ChangeAtRate(eta, change, residual, trust, residual_trust))
+    second = linear_range = None
     if order == 2:
         second = result.estimate(3, order=2, **options(f"{f.unit} per η²"))
-        reach = ratio_of(result, 1, 3, name=f"δ{f.symbol}₂", **options("η"))
+        linear_range = ratio_of(result, 1, 3, name=f"δ{f.symbol}₂", **options("η"))
     entropy = result.estimate(0, **options())
     return EntropyChange(
         entropy=replace(entropy, warnings=(*entropy.warnings, *too_few_for_modes(result.n_units))),
         first_order=result.estimate(1, **options(f"{f.unit} per η")) if order else None,
         pathwise=result.estimate(2, **options(f"{f.unit} per η")) if order else None,
         second_order=second,
-        linear_range=reach,
+        linear_range=linear_range,
         points=points,
         functional=f.functional,
         method=f.method,
         sample=sample,
         moved=moved,
-        influences=_influences(result.influences, etas, order),
+        influences=_name_influences(result.influences, etas, order),
     )
 
 
@@ -266,11 +264,16 @@ _SWEPT = (
 """Numbers with an influence, by the orders that are known: at θ, and at a learning rate."""
 
 
-def _influences(rows: Tensor, etas: Sequence[float], order: int) -> dict[str, Tensor]:
-    found = dict(zip(_ORDERS[order], rows[1:CHANGES], strict=False))
+def _name_influences(rows: Tensor, etas: Sequence[float], order: int) -> dict[str, Tensor]:
+    """Rows of influences by the names of their numbers in results.json."""
+    influences = dict(zip(_ORDERS[order], rows[1:FIRST_CHANGE], strict=False))
     for k, eta in enumerate(etas):
-        change, residual = rows[CHANGES + 2 * k : CHANGES + 2 * k + 2]
-        at = {"delta_h": change, "residual": residual}
-        at |= {"first_order": eta * rows[1], "second_order": eta * eta * rows[3]}
-        found |= {f"sweep[{eta:g}].{name}": at[name] for name in _SWEPT[order]}
-    return found
+        change, residual = rows[FIRST_CHANGE + 2 * k : FIRST_CHANGE + 2 * k + 2]
+        at_rate = {
+            "delta_h": change,
+            "residual": residual,
+            "first_order": eta * rows[1],
+            "second_order": eta * eta * rows[3],
+        }
+        influences |= {f"sweep[{eta:g}].{name}": at_rate[name] for name in _SWEPT[order]}
+    return influences

@@ -46,9 +46,9 @@ _INDICATIVE = "the value is indicative only, and has no interval."
 _FRESH = 'draw fresh responses from the policy itself (for ΔH, method "resampled").'
 UNEVEN = f"The importance weights are too uneven here: {_INDICATIVE}"
 FEW_CARRIERS = f"Too few responses carry the variance of the importance weights: {_INDICATIVE}"
-UNKNOWN = f"The error of the importance weights is not known here: {_INDICATIVE}"
+UNKNOWN_ERROR = f"The error of the importance weights is not known here: {_INDICATIVE}"
 COLLAPSED = f"The importance weights have collapsed here: {_FRESH}"
-MEAN = f"The mean of the importance weights is not 1 here, as it should be: {_FRESH}"
+MEAN_NOT_ONE = f"The mean of the importance weights is not 1 here, as it should be: {_FRESH}"
 """By the rule that decided a verdict."""
 
 COLLAPSED_ESS = 0.5
@@ -59,7 +59,6 @@ NEGLIGIBLE_ESS_LOSS = 0.99
 
 MEAN_WEIGHT_TOLERANCE = 0.1
 """How far from 1 the mean weight may be, beyond five of its standard errors."""
-
 
 STRAIN = 0.2
 """How fast degrees of freedom are lost towards the threshold of a verdict."""
@@ -149,12 +148,14 @@ class Trust:
             A copy with the residual's carriers and verdict.
         """
         carriers = integrated(log_ratios.cumsum(1) - log_ratios, remainder)[1]
-        verdict, reason = _verdict(self.ess_integrated / len(log_ratios), carriers, RESIDUAL_RULE)
-        strain = _strain(self.ess_integrated / len(log_ratios), RESIDUAL_RULE)
-        here = replace(self, carriers=carriers, order=3)
-        return here.or_worse(replace(here, verdict=verdict, reason=reason, strain=strain))
+        ess_ratio = self.ess_integrated / len(log_ratios)
+        verdict, reason = _judge(ess_ratio, carriers, RESIDUAL_RULE)
+        strain = _lengthen_near_threshold(ess_ratio, RESIDUAL_RULE)
+        # the verdict on ΔH stays, where it is the worse one
+        as_judged = replace(self, carriers=carriers, order=3)
+        return as_judged.or_worse(replace(as_judged, verdict=verdict, reason=reason, strain=strain))
 
-    def without_interval(self, reason: str = UNKNOWN) -> Trust:
+    def without_interval(self, reason: str = UNKNOWN_ERROR) -> Trust:
         """The same, at best "smooth".
 
         Args:
@@ -224,32 +225,38 @@ def diagnose(
     khat = pareto_khat(whole)
     bound = min(1 - 1 / math.log10(max(n, 2)), 0.7) if n > 10 else 0.0
     if moments is None:
-        ratio, carriers, rule = worst / n, math.nan, WITHOUT_CHI_SQUARE
+        rule = WITHOUT_CHI_SQUARE
+        ess_ratio = worst / n
+        carriers = math.nan
     else:
-        ratio, carriers = integrated(after - log_ratios, moments)
+        ess_ratio, carriers = integrated(after - log_ratios, moments)
     weights = whole.exp()
     spread = float(weights.std(correction=min(1, n - 1)) / math.sqrt(n))
-    verdict, reason = _verdict(ratio, carriers, rule)
-    off = not abs(float(weights.mean()) - 1) <= MEAN_WEIGHT_TOLERANCE + 5 * spread  # or overflow
-    if off and verdict != "resample":
-        verdict, reason = "resample", MEAN
+    verdict, reason = _judge(ess_ratio, carriers, rule)
+    # `not … <=`, because weights that overflow have a mean of NaN
+    mean_is_off = not abs(float(weights.mean()) - 1) <= MEAN_WEIGHT_TOLERANCE + 5 * spread
+    if mean_is_off and verdict != "resample":
+        verdict = "resample"
+        reason = MEAN_NOT_ONE
+    if khat > bound and worst / n < NEGLIGIBLE_ESS_LOSS:
+        notes = (*notes, _HEAVY)
     return Trust(
         ess=float(by_position @ share),
         ess_by_position=by_position,
         ess_whole=worst,
-        ess_integrated=math.nan if moments is None else n * ratio,
+        ess_integrated=math.nan if moments is None else n * ess_ratio,
         carriers=carriers,
         khat=khat,
         bound=bound,
         verdict=verdict,
-        strain=_strain(ratio, rule),
+        strain=_lengthen_near_threshold(ess_ratio, rule),
         order=1 if rule == PER_TOKEN_PREFIX else 2,
         reason=reason,
-        notes=(*notes, *((_HEAVY,) if khat > bound and worst / n < NEGLIGIBLE_ESS_LOSS else ())),
+        notes=notes,
     )
 
 
-def _verdict(ess_ratio: float, carriers: float, rule: Rule) -> tuple[Verdict, str]:
+def _judge(ess_ratio: float, carriers: float, rule: Rule) -> tuple[Verdict, str]:
     """The verdict, and why it is not "trust"."""
     if not ess_ratio >= COLLAPSED_ESS:
         return "resample", COLLAPSED
@@ -259,8 +266,8 @@ def _verdict(ess_ratio: float, carriers: float, rule: Rule) -> tuple[Verdict, st
     return ("smooth", FEW_CARRIERS) if carriers < fewest else ("trust", "")
 
 
-def _strain(ess_ratio: float, rule: Rule) -> float:
-    """Of the distance from the threshold; 0 where there is no interval."""
+def _lengthen_near_threshold(ess_ratio: float, rule: Rule) -> float:
+    """What 1/df has in addition so near to the threshold; 0 where there is no interval."""
     least = rule[0]
     if not ess_ratio >= least:
         return 0.0

@@ -26,11 +26,9 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import (
-    EstimatorOptions,
-    infinitesimal_jackknife,
-)
+from isentrope.estimators.functional import EstimatorOptions
 from isentrope.estimators.importance import Trust, Verdict
+from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import score_batch
@@ -41,7 +39,7 @@ from isentrope.policy.chi_square import score_moved
 from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import NotFiniteError
 
-Pair = tuple[str, tuple[str, ...]]
+Comparison = tuple[str, tuple[str, ...]]
 """Name of a step, and names of those whose mean it is compared with."""
 
 
@@ -73,7 +71,7 @@ class PairedChanges:
     """
 
     changes: dict[str, Change]
-    differences: dict[Pair, Change]
+    differences: dict[Comparison, Change]
     verdicts: dict[str, Verdict]
 
 
@@ -100,7 +98,9 @@ class PairedSteps:
             eta: η.
             estimator: Which entropy, by "prefix" or "sequence", and the coverage of the intervals.
         """
-        self._policy, self._E, self._confidence = policy, E, estimator.confidence
+        self._policy = policy
+        self._E = E
+        self._confidence = estimator.confidence
         self.eta = eta
         self._sample = score_batch(policy, E, estimator)
         self._functionals = [self._sample.functional]
@@ -119,17 +119,20 @@ class PairedSteps:
         Raises:
             NotFiniteError: If the scores are not finite there.
         """
-        policy, sample = self._policy, self._sample
+        policy = self._policy
+        sample = self._sample
         policy.require_direction(direction)
-        moved = score_moved(policy, self._E, direction, [self.eta], sampler=sample.sampler)[0]
+        (moved,) = score_moved(policy, self._E, direction, [self.eta], sampler=sample.sampler)
         if moved is None:
             raise NotFiniteError(f"The scores after the step {name!r} are not finite.")
-        self._moved[name] = moved[0].logprobs - sample.sampler_logprobs, moved[0].entropies
+        scores, divergence = moved
+        self._moved[name] = (scores.logprobs - sample.sampler_logprobs, scores.entropies)
         self._trusts[name] = [
-            replace(sample, functional=f).trust_of_change(*moved)[0] for f in self._functionals
+            replace(sample, functional=f).trust_of_change(scores, divergence)[0]
+            for f in self._functionals
         ]
 
-    def changes(self, pairs: Sequence[Pair] = ()) -> PairedChanges:
+    def changes(self, pairs: Sequence[Comparison] = ()) -> PairedChanges:
         """All changes, and differences between some of them, from one jackknife.
 
         Args:
@@ -138,10 +141,11 @@ class PairedSteps:
         Returns:
             Changes and differences; without interval where the weights cannot be trusted.
         """
-        several, names = self._functionals, [*self._moved]
+        functionals = self._functionals
+        names = [*self._moved]
 
         def values(log_ratios: Tensor, entropies: Tensor, omega: Tensor) -> Tensor:
-            return torch.stack([f(omega, log_ratios, entropies) for f in several])
+            return torch.stack([f(omega, log_ratios, entropies) for f in functionals])
 
         def statistics(omega: Tensor) -> Tensor:
             """ΔH, with rewards ΔJ after it; of pairs the two sides of the price too."""
@@ -156,18 +160,18 @@ class PairedSteps:
 
         result = infinitesimal_jackknife(statistics, self._sample.prompt_index)
 
-        def change(at: int, made_of: Sequence[str]) -> Change:
-            """ΔH and ΔJ from a row on, of steps whose weights they are made with."""
+        def change(at: int, steps: Sequence[str]) -> Change:
+            """ΔH and ΔJ from a row on, which use the weights of these steps."""
             estimates: list[Estimate] = []
-            for i, f in enumerate(several):
-                trust = reduce(Trust.or_worse, (self._trusts[name][i] for name in made_of))
+            for i, f in enumerate(functionals):
+                trust = reduce(Trust.or_worse, (self._trusts[name][i] for name in steps))
                 options = {"confidence": self._confidence, **trust.options(f.method)}
                 estimates.append(result.estimate(at + i, unit=f.unit, order=trust.order, **options))
             return Change(*estimates)
 
-        size = len(several)
+        size = len(functionals)
         alone = {name: change(k * size, [name]) for k, name in enumerate(names)}
-        compared: dict[Pair, Change] = {}
+        compared: dict[Comparison, Change] = {}
         for k, (name, others) in enumerate(pairs):
             at = len(names) * size + k * (size + 2)
             gained = change(at, [name, *others])
@@ -177,16 +181,19 @@ class PairedSteps:
                 and plain.reward is not None
                 and plain.entropy.ci_high < 0 < min(plain.reward.ci_low, gained.entropy.ci_low)
             ):
-                found = ratio_of(
+                price = ratio_of(
                     result,
                     at + size,
                     at + size + 1,
                     name="the price's denominator",
                     sign="any",
                     unit="of the plain step's",
-                    method=several[-1].method,
+                    method=functionals[-1].method,
                     confidence=self._confidence,
                 )
-                gained = replace(gained, price=found if math.isfinite(found.ci_low) else None)
+                gained = replace(gained, price=price if math.isfinite(price.ci_low) else None)
             compared[name, others] = gained
-        return PairedChanges(alone, compared, {n: x[0].verdict for n, x in self._trusts.items()})
+        verdicts: dict[str, Verdict] = {
+            name: trusts[0].verdict for name, trusts in self._trusts.items()
+        }
+        return PairedChanges(alone, compared, verdicts)

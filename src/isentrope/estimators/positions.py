@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from isentrope.estimators.functional import Units
+from isentrope.estimators.jackknife import Units
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.system.errors import IsentropeError
 
-HIGH_ENTROPY = "high entropy"
+HIGH_ENTROPY_CLASS = "high entropy"
 
 HIGH = 0.8
 """Quantile of H above which an entropy is high; the fifth above is that of arXiv 2506.01939."""
 
-WINDOW = 64
+PATTERN_WINDOW = 64
 """Tokens before a position that a pattern sees. Where there are more, "…" stands for them."""
 
 
@@ -49,17 +49,19 @@ def position_classes(
     """
     mask = E.mask
     first = (torch.arange(mask.shape[1]) == 0).expand_as(mask)
-    classes = {"first token": first, HIGH_ENTROPY: entropies >= entropies[mask].quantile(HIGH)}
+    high = entropies >= entropies[mask].quantile(HIGH)
+    classes = {"first token": first, HIGH_ENTROPY_CLASS: high}
     if pattern is not None:
-        found = matches(E.response_ids, pattern, tokenizer)
-        classes[f"{_AFTER}/{pattern}/"] = pad_sequence(found, batch_first=True)
-    if (solved := solved_prompts(E.rewards, E.prompt_index)) is not None:
-        each = {"solved prompt": solved > 0.5, "unsolved prompt": solved <= 0.5}  # NaN is neither
-        classes |= {name: rows[:, None] for name, rows in each.items()}
+        rows = find_matches(E.response_ids, pattern, tokenizer)
+        classes[f"{_AFTER}/{pattern}/"] = pad_sequence(rows, batch_first=True)
+    if (others := earnings_of_others(E.rewards, E.prompt_index)) is not None:
+        # an only response has NaN and is in neither class
+        classes["solved prompt"] = (others > 0.5)[:, None]
+        classes["unsolved prompt"] = (others <= 0.5)[:, None]
     return {name: where & mask for name, where in classes.items()}
 
 
-def solved_prompts(rewards: Tensor | None, prompt_index: Tensor) -> Tensor | None:
+def earnings_of_others(rewards: Tensor | None, prompt_index: Tensor) -> Tensor | None:
     """What the other responses to a prompt earn, between the lowest and the highest reward of E.
 
     Args:
@@ -73,13 +75,14 @@ def solved_prompts(rewards: Tensor | None, prompt_index: Tensor) -> Tensor | Non
     units = Units.of(prompt_index)
     if rewards is None or units.count == len(rewards) or bool((rewards == rewards[0]).all()):
         return None
-    low, high = rewards.min(), rewards.max()
+    low = rewards.min()
+    high = rewards.max()
     earned = ((rewards - low) / (high - low)).double()
     others = units.sums(earned)[units.place] - earned
     return others / (units.sizes[units.place] - 1)  # 0/0 is NaN for an only response
 
 
-def matches(responses: Sequence[Tensor], pattern: str, tokenizer: Any) -> list[Tensor]:
+def find_matches(responses: Sequence[Tensor], pattern: str, tokenizer: Any) -> list[Tensor]:
     """Where the text of a response so far ends in a match of a regular expression.
 
     Args:
@@ -99,7 +102,7 @@ def matches(responses: Sequence[Tensor], pattern: str, tokenizer: Any) -> list[T
         raise IsentropeError(f"{pattern!r} is no regular expression: {error}.") from error
 
     def before(ids: list[int], k: int) -> str:
-        cut = max(0, k - WINDOW)
+        cut = max(0, k - PATTERN_WINDOW)
         return ("…" if cut else "") + tokenizer.decode(ids[cut:k])
 
     lists: list[list[int]] = [[*map(int, response)] for response in responses]
@@ -141,8 +144,8 @@ def named_positions(E: Rollouts, name: str | None, tokenizer: Any) -> Tensor | N
         return None
     pattern = re.fullmatch("(?s)/(.+)/", name)
     classes = position_classes(E, E.padded("sampler_entropies"), pattern and pattern[1], tokenizer)
-    if (found := classes.get(f"{_AFTER}{name}" if pattern else name)) is not None:
-        return found
+    if (mask := classes.get(f"{_AFTER}{name}" if pattern else name)) is not None:
+        return mask
     if name in CLASSES and E.rewards is not None:  # this once, all rewards are equal
         return torch.zeros_like(E.mask)
     raise IsentropeError(
@@ -151,7 +154,7 @@ def named_positions(E: Rollouts, name: str | None, tokenizer: Any) -> Tensor | N
     )
 
 
-CLASSES = ("first token", HIGH_ENTROPY, "solved prompt", "unsolved prompt")
+CLASSES = ("first token", HIGH_ENTROPY_CLASS, "solved prompt", "unsolved prompt")
 """Names of classes that are no pattern."""
 
 _AFTER = "after "

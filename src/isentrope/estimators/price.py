@@ -27,9 +27,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Units, along, infinitesimal_jackknife
+from isentrope.estimators.functional import along
 from isentrope.estimators.importance import Trust
-from isentrope.estimators.positions import HIGH_ENTROPY
+from isentrope.estimators.jackknife import Units, infinitesimal_jackknife
+from isentrope.estimators.positions import HIGH_ENTROPY_CLASS
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import REWARD, RewardMean
 from isentrope.estimators.sample import ScoredBatch
@@ -40,7 +41,7 @@ from isentrope.policy.token_statistics import Scores
 PRICED = ("prefix", "sequence")
 """Methods that read H, of which positions have parts."""
 
-ROWS = 6
+STATISTICS_OF_CLASS = 6
 """Statistics of a class of positions."""
 
 _RATIOS = ("reward_for_a_nat", "momentum")
@@ -127,8 +128,8 @@ class Price:
         for name, estimate in named.items():
             if estimate is not None:
                 unknown = name.endswith(_RATIOS) and math.isnan(estimate.ci_low)
-                value, se = (math.nan, math.nan) if unknown else (estimate.value, estimate.se)
-                flat |= {name: value, f"{name}_se": se}
+                flat[name] = math.nan if unknown else estimate.value
+                flat[f"{name}_se"] = math.nan if unknown else estimate.se
         return flat
 
 
@@ -162,8 +163,9 @@ def price_of_step(
         raise ValueError(
             "A price needs the derivative along the step, by the method 'prefix' or 'sequence'."
         )
-    masks = _masks(sample.series[0].mask, classes)
-    unit, method, base = sample.functional.unit, sample.functional.method, sample.trust
+    masks = _restrict_to_tokens(sample.series[0].mask, classes)
+    unit = sample.functional.unit
+    base = sample.trust
     reward = None if rewards is None else RewardMean.of(sample, rewards)
     result = infinitesimal_jackknife(
         lambda omega: torch.cat(
@@ -183,10 +185,10 @@ def price_of_step(
         prompts = Units.of(sample.prompt_index[masks[name].any(1)]).count
         alone = _ONE_PROMPT if prompts else NO_POSITION
         trust = trusts[row].without_interval(alone if prompts < 2 else "")
-        if name == HIGH_ENTROPY and result.n_units < LEAST_FOR_QUANTILE:
+        if name == HIGH_ENTROPY_CLASS and result.n_units < LEAST_FOR_QUANTILE:
             trust = trust.without_interval(_FEW_FOR_QUANTILE.format(n=result.n_units))
         order = trust.order if row in (2, 5) else 1
-        return {"confidence": confidence, "order": order, **trust.options(method)}
+        return {"confidence": confidence, "order": order, **trust.options(sample.functional.method)}
 
     def spent(at: int, name: str) -> Spent:
         """What happens at a class, of which the statistics begin at a row."""
@@ -196,8 +198,9 @@ def price_of_step(
             return result.estimate(at + row, unit=unit, **options(row, name))
 
         def ratio(row: int, bottom: int, unit: str) -> Estimate:
-            of: dict[str, Any] = {"name": "δH₁", "sign": "any", "unit": unit, **options(row, name)}
-            return ratio_of(result, at + row, bottom, **of)
+            return ratio_of(
+                result, at + row, bottom, name="δH₁", sign="any", unit=unit, **options(row, name)
+            )
 
         whole = Estimate.exact(1.0, result.n_units, unit=NET_SHARE, method="definition")
         for_a_nat = f"{REWARD} per {unit.replace('nats', 'nat')}"
@@ -211,20 +214,22 @@ def price_of_step(
             reward_for_a_nat=ratio(3, at + 4, for_a_nat) if reward else None,
         )
 
-    parts = {name: spent(place * ROWS, name) for place, name in enumerate(masks)}
+    parts = {name: spent(place * STATISTICS_OF_CLASS, name) for place, name in enumerate(masks)}
     change = None
     if after and reward:
         change = result.estimate(5, unit=REWARD, **options(5, ""))
     return Price(parts.pop(""), parts, change)
 
 
-def _masks(tokens: Tensor, classes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _restrict_to_tokens(tokens: Tensor, classes: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """All positions under the name "", then those of each class."""
     masks = {"": tokens}
     for name, mask in classes.items():
         if mask.shape != tokens.shape:
-            shapes = tuple(mask.shape), tuple(tokens.shape)
-            raise ValueError(f"The class {name!r} has shape {shapes[0]}, E's tokens {shapes[1]}.")
+            raise ValueError(
+                f"The class {name!r} has shape {tuple(mask.shape)}, E's tokens "
+                f"{tuple(tokens.shape)}."
+            )
         masks[name] = mask & tokens
     return masks
 
@@ -248,10 +253,11 @@ def price_statistics(
         after: Scores at θ + ηv, or None.
 
     Returns:
-        (`ROWS`,), 0 for what is not known.
+        (`STATISTICS_OF_CLASS`,), 0 for what is not known.
     """
     f = sample.functional
-    r, h = sample.log_ratio_series[:2], tuple(x * mask for x in sample.entropy_series[:2])
+    r = sample.log_ratio_series[:2]
+    h = tuple(x * mask for x in sample.entropy_series[:2])
     value, slope, _ = along(f, omega, r, h)
     change = earned = total = value * 0
     if reward is not None:

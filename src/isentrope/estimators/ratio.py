@@ -13,17 +13,13 @@ their t is longer, continuously towards the switch:
     t √(1 + (5/u)²),     u = |b|/SE(b)
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 import math
 from dataclasses import replace
 from typing import Any, Literal
 
 from torch import Tensor
 
-from isentrope.estimators.functional import Jackknifed
-from isentrope.estimators.tail import noise_interval, tail_degrees_of_freedom
+from isentrope.estimators.jackknife import Jackknifed
 from isentrope.nouns.estimate import Estimate, t_quantile
 
 Sign = Literal["any", "none", "plus"]
@@ -64,11 +60,14 @@ def fieller(top: float, bottom: float, covariance: Tensor, t: float) -> tuple[fl
         (low, high). Where b may be zero but not both, low > high: the set is all x ≥ low and all
         x ≤ high. Where both may be zero it is every x, (−inf, inf).
     """
-    (vaa, vab), (_, vbb) = (t * t * covariance).tolist()
-    a, b, k = bottom**2 - vbb, top * bottom - vab, top**2 - vaa  # a x² − 2 b x + k ≤ 0
-    root = max(b * b - a * k, 0.0) ** 0.5
-    if a > 0 or (a < 0 and k > 0):
-        return (b - root) / a, (b + root) / a
+    scaled = t * t * covariance
+    # the set is u x² − 2 v x + w ≤ 0
+    u = bottom**2 - float(scaled[1, 1])
+    v = top * bottom - float(scaled[0, 1])
+    w = top**2 - float(scaled[0, 0])
+    root = max(v * v - u * w, 0.0) ** 0.5
+    if u > 0 or (u < 0 and w > 0):
+        return (v - root) / u, (v + root) / u
     return -math.inf, math.inf
 
 
@@ -97,7 +96,8 @@ def ratio_of(
         The estimate; its interval has no upper end (that of a/b no end), and a warning, where b may
         be zero. NaN where b is zero.
     """
-    a, b = float(result.values[top]), float(result.values[bottom])
+    a = float(result.values[top])
+    b = float(result.values[bottom])
     value = a / b if b else math.nan
     influences = (result.influences[top] - value * result.influences[bottom]) / (b or 1.0)
     value = abs(value) if sign == "none" else value
@@ -168,61 +168,8 @@ def interval_of_ratio(
         return (low, high) if bounded else (math.nan, math.nan)
     near, far = sorted((abs(low), abs(high)))
     if sign == "plus":
-        near, far = max(low, 0.0), max(high, 0.0)
+        near = max(low, 0.0)
+        far = max(high, 0.0)
     if bounded:
         return 0.0 if low <= 0 <= high else near, far
     return near if low > high else 0.0, math.inf
-
-
-def noise_over_square(
-    x: Tensor, factor: float, confidence: float, *, positive: bool = False
-) -> Estimate:
-    """The number of prompts factor · s²/(m² − s²/n), with the error of m and of s².
-
-    Intervals are made for κ = m/s, which is smooth where m passes zero: κ ± t SE by a jackknife
-    that deletes one prompt, with the degrees of freedom of the tail of (x_p − m)², and then follow
-    the rule of all noise (`tail.noise_interval`).
-
-    Args:
-        x: (n,) x_p of mean m and variance s², two or more, not all equal.
-        factor: Of the ratio.
-        confidence: Nominal coverage.
-        positive: Whether m is of a quantity that cannot be negative.
-
-    Returns:
-        The ratio, in prompts, with one end where m may be zero.
-    """
-    n, kappa = len(x), float(x.mean() / x.std())
-    centred = x - x.mean()
-    shift = -centred / (n - 1)  # (n,) of the mean, without each
-    variances = (centred.square().sum() - centred.square()) - (n - 1) * shift.square()
-    deleted = (x.mean() + shift) / (variances.clamp_min(0) / (n - 2)).sqrt()
-    se = float(((1 - 1 / n) * (deleted - deleted.mean()).square().sum()).sqrt())
-    half = t_quantile(tail_degrees_of_freedom(x), confidence) * se
-    square = kappa**2 - 1 / n
-    value = factor / square if square > 0 else math.inf
-    error = factor * 2 * se / abs(kappa) ** 3 if square > 0 else math.inf
-    certain = not abs(kappa) <= half
-    low = factor / (abs(kappa) + half) ** 2
-    high = factor / (abs(kappa) - half) ** 2 if certain else math.inf
-    unknown = _NO_SPREAD if positive else _NO_SIGN
-    warnings = () if square > 0 else (_NO_RATIO.format(n=n),)
-    found = Estimate(
-        value, error, low, high, n, "prompts", "delete-one jackknife", warnings=warnings
-    )
-    rule = centred.square(), "prompts", confidence
-    return noise_interval(found, *rule, () if certain else (unknown,))
-
-
-_NO_SIGN = (
-    "The sign of the mean is not certain on these {n} prompts, so their number is bounded from "
-    "below only."
-)
-_NO_SPREAD = (
-    "The spread over these {n} prompts is not known well enough for an upper end: their number is "
-    "bounded from below only."
-)
-_NO_RATIO = (
-    "The square of the mean came out below zero on these {n} prompts, less its own noise, which "
-    "chance does: there is no noise scale. More of them give one."
-)

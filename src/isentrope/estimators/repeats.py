@@ -38,13 +38,14 @@ def ratio_of_means(
         Value a/b, its error, and the ends as of `interval_of_ratio`; NaN where the error is.
     """
     pairs = torch.tensor([[*tops], [*bottoms]], dtype=torch.float64)
-    n, (a, b) = len(tops), pairs.mean(1).tolist()
+    n = len(tops)
+    a, b = pairs.mean(1).tolist()
     repeats = pairs.cov() / n
     x = a / b if b else math.inf
     along = torch.tensor([1.0, -x if b else 0.0], dtype=torch.float64)
-    parts = [float((along @ c @ along).clamp_min(0)) for c in (repeats, shared)]
-    t = t_of_two_errors(parts[0] ** 0.5, parts[1] ** 0.5, n, freedom, confidence)
-    se = sum(parts) ** 0.5 / abs(b) if b else math.inf
+    update, evaluation = (float((along @ c @ along).clamp_min(0)) for c in (repeats, shared))
+    t = t_of_two_errors(update**0.5, evaluation**0.5, n, freedom, confidence)
+    se = (update + evaluation) ** 0.5 / abs(b) if b else math.inf
     ends = interval_of_ratio(a, b, repeats + shared, t, sign=sign)
     return x, se, *((math.nan, math.nan) if math.isnan(se) else ends)
 
@@ -69,8 +70,9 @@ def t_of_two_errors(
     whole = math.hypot(update, evaluation)
     if not whole > 0:
         return 0.0
-    halves = t_quantile(n - 1, confidence) * update, t_quantile(freedom, confidence) * evaluation
-    return math.hypot(*halves) / whole
+    of_update = t_quantile(n - 1, confidence) * update
+    of_evaluation = t_quantile(freedom, confidence) * evaluation
+    return math.hypot(of_update, of_evaluation) / whole
 
 
 def mean_over_repeats(
@@ -88,8 +90,9 @@ def mean_over_repeats(
         The mean, its error, half of its interval (`t_of_two_errors`), and its error over repeats;
         from one repeat no errors.
     """
-    of, n = torch.tensor(values, dtype=torch.float64), len(values)
-    update = float(of.std()) / math.sqrt(n) if n > 1 else math.nan
+    repeats = torch.tensor(values, dtype=torch.float64)
+    n = len(repeats)
+    update = float(repeats.std()) / math.sqrt(n) if n > 1 else math.nan
     se = math.hypot(update, evaluation)
     half = t_of_two_errors(update, evaluation, n, freedom, confidence) * se
-    return float(of.mean()), se, half, update
+    return float(repeats.mean()), se, half, update

@@ -26,13 +26,8 @@ import torch
 from scipy.special import betaincinv
 from torch import Tensor
 
-from isentrope.estimators.functional import (
-    UNITS,
-    EstimatorOptions,
-    Functionals,
-    Units,
-    infinitesimal_jackknife,
-)
+from isentrope.estimators.functional import UNITS, EstimatorOptions, Functionals
+from isentrope.estimators.jackknife import Units, infinitesimal_jackknife
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -42,7 +37,7 @@ from isentrope.policy.token_statistics import Scores
 from isentrope.sampling.draw import sample_responses
 from isentrope.system.progress import ProgressCallback, silent
 
-ENOUGH = 50
+ENOUGH_PAIRS = 50
 """Pairs that must differ, or half of all where that is less, for their spread to represent all."""
 
 
@@ -83,20 +78,20 @@ def resampled_entropy_change(
     generator = torch.Generator().manual_seed(seed)
     uniforms = torch.rand(len(rollouts), max_new_tokens, generator=generator, dtype=torch.float64)
 
-    def fresh() -> Rollouts:
+    def draw() -> Rollouts:
         drawn = sample_responses(policy, rollouts.prompt_ids, uniforms, max_new_tokens)
         return Rollouts(rollouts.prompt_ids, drawn.response_ids, rollouts.prompt_index)
 
     progress(0, len(etas) + 1, "θ")
-    here = fresh()
-    base = score(policy, here)
+    at_theta = draw()
+    base = score(policy, at_theta)
     estimates: list[Estimate] = []
     for done, eta in enumerate(etas, start=1):
         progress(done, len(etas) + 1, f"η = {eta:g}")
         with policy.shifted(direction, eta):
-            there = fresh()
-            moved = score(policy, there)
-        pairs = zip(here.response_ids, there.response_ids, strict=True)
+            after_step = draw()
+            moved = score(policy, after_step)
+        pairs = zip(at_theta.response_ids, after_step.response_ids, strict=True)
         differ = torch.tensor([not torch.equal(a, b) for a, b in pairs])
         estimates.append(coupled_change(base, moved, rollouts.prompt_index, differ, estimator))
     return estimates
@@ -123,29 +118,33 @@ def coupled_change(
     """
 
     def values(omega: Tensor) -> Tensor:
-        here, there = (
+        at_theta, after_step = (
             Functionals(estimator.functional, "sequence", s.mask.double())(
                 omega, torch.zeros_like(s.entropies), s.entropies
             )
             for s in (base, moved)
         )
-        return torch.stack((there - here, here, there))
+        return torch.stack((after_step - at_theta, at_theta, after_step))
 
     result = infinitesimal_jackknife(values, prompt_index)
     units = Units.of(prompt_index)
     different = units.sums(differ) > 0  # (P,)
-    n, k = units.count, int(different.sum())
+    n = units.count
+    k = int(different.sum())
     confidence = estimator.confidence
-    options: dict[str, Any] = {"method": "resampled", "confidence": confidence}
-    options["unit"] = UNITS[estimator.functional]
+    options: dict[str, Any] = {
+        "method": "resampled",
+        "confidence": confidence,
+        "unit": UNITS[estimator.functional],
+    }
     estimate = result.estimate(0, **options)
-    if k >= min(ENOUGH, n / 2) or n < 2:
+    if k >= min(ENOUGH_PAIRS, n / 2) or n < 2:
         return estimate
     # with the rate of different pairs at its upper limit
     rate = float(betaincinv(k + 1, n - k, 0.5 + confidence / 2))
-    change, here, there = (n / (n - 1) * result.influences.square()).unbind()
+    change, at_theta, after_step = (n / (n - 1) * result.influences.square()).unbind()
     difference = float(change[different].sum()) * n / max(k, 1)
-    spread = max(difference, float(here.sum() + there.sum()))
+    spread = max(difference, float(at_theta.sum() + after_step.sum()))
     se = (float(change[~different].sum()) + rate * spread) ** 0.5
     bound = Estimate.from_standard_error(estimate.value, se, n, **options)
     warning = (

@@ -23,10 +23,11 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from isentrope.estimators.entropy_change import EntropyChange, Point, change_of_sample
-from isentrope.estimators.functional import Functionals, Units, stable_exp
+from isentrope.estimators.entropy_change import ChangeAtRate, EntropyChange, change_of_sample
+from isentrope.estimators.functional import Functionals, stable_exp
+from isentrope.estimators.jackknife import Units
+from isentrope.estimators.means import bounded_mean
 from isentrope.estimators.sample import ScoredBatch
-from isentrope.estimators.tail import bounded_mean
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
 
@@ -132,7 +133,7 @@ class RewardChange(RewardOrders):
     """
 
     reward: Estimate
-    points: list[Point]
+    points: list[ChangeAtRate]
     influences: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor], repr=False)
 
 
@@ -148,41 +149,57 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
         ΔJ at the same learning rates.
     """
     f = RewardMean.of(change.sample, rewards)
-    found = change_of_sample(
+    swept = change_of_sample(
         replace(change.sample, functional=f),
         [point.eta for point in change.points],
         change.moved,
         confidence=confidence,
     )
-    why, top, reward, sample = _why_no_top(found), None, found.entropy, change.sample
-    if why is None and (reach := found.linear_range) is not None:
-        ends = ("value", "se", "ci_low", "ci_high")  # η*/2 where the orders have unlike signs
-        top = replace(reach, **{name: getattr(reach, name) / 2 for name in ends})
+    no_top = _explain_no_top(swept)
+    top = None
+    if no_top is None and (linear_range := swept.linear_range) is not None:
+        # η_top is η*/2, because the orders have unlike signs
+        top = replace(
+            linear_range,
+            value=linear_range.value / 2,
+            se=linear_range.se / 2,
+            ci_low=linear_range.ci_low / 2,
+            ci_high=linear_range.ci_high / 2,
+        )
+    reward = swept.entropy  # F at θ, which is J
+    sample = change.sample
     in_range = not bool(((rewards < 0) | (rewards > 1)).any())
     if f.withheld and sample.trust.verdict == "trust" and in_range:
         # rewards in [0, 1] of the policy's own responses: J has an interval that holds always
         units = Units.of(sample.prompt_index)
         mean = bounded_mean(units.sums(rewards) / units.sizes, reward.unit, confidence=confidence)
-        ends = {"ci_low": mean.ci_low, "ci_high": mean.ci_high, "degrees_of_freedom": None}
-        reward = replace(reward, **ends, warnings=sample.trust.warnings)
+        reward = replace(
+            reward,
+            ci_low=mean.ci_low,
+            ci_high=mean.ci_high,
+            degrees_of_freedom=None,
+            warnings=sample.trust.warnings,
+        )
     return RewardChange(
         reward=reward,
-        first_order=found.first_order,
-        second_order=found.second_order,
+        first_order=swept.first_order,
+        second_order=swept.second_order,
         top=top,
-        no_top=why,
-        points=found.points,
+        no_top=no_top,
+        points=swept.points,
         influences={
             f"reward.{name.replace('delta_h', 'delta_j')}": x
-            for name, x in found.influences.items()
+            for name, x in swept.influences.items()
         },
     )
 
 
-def _why_no_top(change: EntropyChange) -> str | None:
+def _explain_no_top(change: EntropyChange) -> str | None:
     """The sentence that says why the parabola of J has no top; None where it has one."""
-    first, second, reach = change.first_order, change.second_order, change.linear_range
-    if first is None or second is None or reach is None:
+    first = change.first_order
+    second = change.second_order
+    linear_range = change.linear_range
+    if first is None or second is None or linear_range is None:
         return None
     if not (math.isfinite(first.ci_low) and math.isfinite(second.ci_low)):
         return "δJ₁ and δJ₂ have no intervals here."
@@ -193,8 +210,9 @@ def _why_no_top(change: EntropyChange) -> str | None:
     if not first.ci_low > 0:
         return "The interval of δJ₁ does not lie above zero: E does not show that the step earns."
     for point in sorted(change.points, key=lambda point: abs(point.eta)):
-        residual, allowed = point.residual, THIRD_ORDER * abs(second.value) * point.eta**2
-        if residual is None or abs(point.eta) > reach.value / 2:
+        residual = point.residual
+        allowed = THIRD_ORDER * abs(second.value) * point.eta**2
+        if residual is None or abs(point.eta) > linear_range.value / 2:
             continue
         if residual.ci_low > allowed or residual.ci_high < -allowed:
             return (

@@ -5,8 +5,7 @@ What a sweep over learning rates estimates are functions of the samples' weights
     ω ↦ (F, δH₁, pathwise, δH₂, then ΔH(η) and ΔH(η) − ηδH₁ − η²δH₂ for each η)
 
 Arrays alone, from which the jackknife takes joint errors (η* is a ratio of two of them: where δH₂
-is zero it has no derivative); and whether the weights at θ + ηv can be
-trusted.
+is zero it has no derivative); and whether the weights at θ + ηv can be trusted.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,15 +53,17 @@ class ScoredBatch:
     @cached_property
     def trust(self) -> Trust:
         """Diagnostics of the weights at θ, policy over sampler, for numbers of this F."""
-        match, moments = self.match, self.jumps
+        match = self.match
+        moments = self.jumps
         if match is None:
             gap = root_mean_square(self.log_ratios[self.series[0].mask])
             match = SamplerMatch(gap, None, gap <= TOLERANCE)
         if moments is None and match.agrees:
             moments = torch.zeros(*self.entropies.shape, 2, dtype=torch.float64)
         trust = self._judge(self.log_ratios, moments, match.warnings)
-        known = trust if moments is not None else trust.without_interval()
-        return known.without_interval(self.functional.withheld)
+        if moments is None:
+            trust = trust.without_interval()
+        return trust.without_interval(self.functional.withheld)
 
     def trust_of_change(self, moved: Scores, divergence: Divergence | None) -> tuple[Trust, Trust]:
         """Judge the weights at θ + ηv, or those at θ where they are worse.
@@ -77,15 +78,16 @@ class ScoredBatch:
         log_ratios = moved.logprobs - self.sampler_logprobs
         trust = self._judge(log_ratios, divergence and divergence.jumps)
         if divergence is None or divergence.remainder is None:
-            of_residual = trust.without_interval()
+            residual_trust = trust.without_interval()
         else:
-            of_residual = trust.for_residual(log_ratios, divergence.remainder)
+            residual_trust = trust.for_residual(log_ratios, divergence.remainder)
         trust = trust.or_worse(self.trust)
-        return trust, of_residual.or_worse(trust)
+        return trust, residual_trust.or_worse(trust)
 
     def _judge(
         self, log_ratios: Tensor, moments: Tensor | None, notes: tuple[str, ...] = ()
     ) -> Trust:
+        """Diagnostics of some weights, by the rule of this F."""
         f = self.functional
         per_token_prefix = (f.functional, f.method) == ("per_token", "prefix")
         rule = PER_TOKEN_PREFIX if per_token_prefix else OTHERWISE
@@ -147,28 +149,34 @@ def score_batch(
     )
     policy.require_own_logits(rollouts, series[0])
     tokens = series[0].mask.double()
-    functional, method, baseline = estimator.functional, estimator.method, None
-    if method == "doubly-robust":
+    baseline = None
+    if estimator.method == "doubly-robust":
         features = score(policy, rollouts, features=FEATURES).features
         baseline = cross_fitted_baseline(
-            series[0].entropies, tokens, rollouts.prompt_index, functional, features=features
+            series[0].entropies,
+            tokens,
+            rollouts.prompt_index,
+            estimator.functional,
+            features=features,
         )
     match = match_sampler(policy, rollouts, series[0])
-    other = None if match.agrees else match.sampler
-    kept = series[0].logprobs
+    sampler_logprobs = series[0].logprobs
     if rollouts.sampler_logprobs is not None:
-        kept = rollouts.padded("sampler_logprobs")
-    return ScoredBatch(
-        Functionals(functional, method, tokens, baseline, kept if method == "surprisal" else None),
-        kept,
-        series,
-        rollouts.prompt_index,
-        match,
-        None if other is None else divergence_at_theta(policy, rollouts, other),
+        sampler_logprobs = rollouts.padded("sampler_logprobs")
+    jumps = None
+    if match.sampler is not None and not match.agrees:
+        jumps = divergence_at_theta(policy, rollouts, match.sampler)
+    functional = Functionals(
+        estimator.functional,
+        estimator.method,
+        tokens,
+        baseline,
+        sampler_logprobs if estimator.method == "surprisal" else None,
     )
+    return ScoredBatch(functional, sampler_logprobs, series, rollouts.prompt_index, match, jumps)
 
 
-CHANGES = 4
+FIRST_CHANGE = 4
 """Row of the first ΔH; a learning rate has two rows."""
 
 
@@ -185,20 +193,23 @@ def statistics_of_sample(
     Returns:
         Maps ω to (F, δH₁, pathwise, δH₂, then ΔH and residual for each η).
     """
-    f, r, h = sample.functional, sample.log_ratio_series, sample.entropy_series
+    f = sample.functional
+    r = sample.log_ratio_series
+    h = sample.entropy_series
 
     def statistics(omega: Tensor) -> Tensor:
         if len(h) > 1:
             value, first, second = along(f, omega, r, h)
-            half, pathwise = second / 2, along(f, omega, r[:1], h[:2])[1]
+            half = second / 2
+            pathwise = along(f, omega, r[:1], h[:2])[1]
         else:
             value = f(omega, sample.log_ratios, sample.entropies)
             first = pathwise = half = torch.zeros_like(value)
-        out = [value, first, pathwise, half]
+        numbers = [value, first, pathwise, half]
         for eta, scores in zip(etas, moved, strict=True):
             log_ratios = scores.logprobs - sample.sampler_logprobs
             change = f(omega, log_ratios, scores.entropies) - value
-            out += [change, change - eta * (first + eta * half)]
-        return torch.stack(out)
+            numbers += [change, change - eta * (first + eta * half)]
+        return torch.stack(numbers)
 
     return statistics

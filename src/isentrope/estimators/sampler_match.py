@@ -26,7 +26,7 @@ from isentrope.policy.ratio_test import ratio_test
 from isentrope.policy.record_causes import drawn_at, root_mean_square, tolerance_of
 from isentrope.policy.token_statistics import Scores
 
-NOISE = 0.1
+LARGEST_NOISE = 0.1
 """The largest such difference that can be noise."""
 DEVIATIONS = 4.0
 """Standard errors by which the mean of π/π_s may differ from 1."""
@@ -83,19 +83,19 @@ def match_sampler(policy: Policy, rollouts: Rollouts, scores: Scores) -> Sampler
     Returns:
         The comparison; a sampler that kept nothing is assumed to be the policy.
     """
-    own = RowSampler(policy.temperature)
+    policy_itself = RowSampler(policy.temperature)
     if rollouts.sampler_logprobs is None:
-        return SamplerMatch(None, own, True)
+        return SamplerMatch(None, policy_itself, True)
     ratios = (scores.logprobs - rollouts.padded("sampler_logprobs"))[scores.mask]
-    difference, tolerance = root_mean_square(ratios), tolerance_of(policy)
-    if difference <= tolerance:
-        return SamplerMatch(difference, own, True)
-    at = drawn_at(policy, rollouts, scores)
-    if at is not None:
-        temperature, drawn_there = at
+    difference = root_mean_square(ratios)
+    if difference <= tolerance_of(policy):
+        return SamplerMatch(difference, policy_itself, True)
+    at_another_temperature = drawn_at(policy, rollouts, scores)
+    if at_another_temperature is not None:
+        temperature, drawn_there = at_another_temperature
         return SamplerMatch(difference, RowSampler(temperature) if drawn_there else None, False)
     noise = noise_of(ratios)
-    return SamplerMatch(difference, noise and replace(own, noise=noise), False)
+    return SamplerMatch(difference, noise and replace(policy_itself, noise=noise), False)
 
 
 def noise_of(log_ratios: Tensor) -> tuple[float, float] | None:
@@ -108,7 +108,7 @@ def noise_of(log_ratios: Tensor) -> tuple[float, float] | None:
         Both; None where they are too large, or the mean of π/π_s − 1 differs from 0 by more than
         its error.
     """
-    small = float(log_ratios.square().mean()) <= NOISE**2
+    small = float(log_ratios.square().mean()) <= LARGEST_NOISE**2
     if not (small and abs(ratio_test(log_ratios).z) <= DEVIATIONS):
         return None
     factors = log_ratios.expm1()

@@ -11,11 +11,6 @@ between 1 and n − 1: 1/ξ is the tail index of z. Normal c have about 4 (quant
 2.0), c without a variance fewer than 2. Where the c are positive sums, such as squared norms,
 Hill's estimate of their own index 1/ξ_c identifies a light tail better, and the larger of 2/ξ and
 1/ξ_c is used. No interval accounts for large values so rare that a batch holds none of them.
-
-Scores of prompts in [0, 1] have no tail, and are often all but equal: the interval of their mean is
-the t-interval of the prompts with one 0 and one 1 added (as Agresti and Coull do for proportions);
-value and standard error are those of the prompts alone. In simulations it covers 94–98 % from 64
-prompts on, more where nearly all prompts score alike.
 """
 
 import math
@@ -24,35 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from isentrope.nouns.estimate import Estimate, held_by_few, participation, t_quantile
-
-
-def bounded_mean(scores: Tensor, unit: str, *, confidence: float = 0.95) -> Estimate:
-    """Mean over prompts of scores in [0, 1], with the interval described above.
-
-    Args:
-        scores: (P,) float64 in [0, 1].
-        unit: Name of the score.
-        confidence: Nominal coverage.
-
-    Returns:
-        The estimate; its interval lies in [0, 1] and, unlike value ± se, is never empty.
-    """
-    n, value, method = len(scores), float(scores.mean()), "mean over prompts"
-    if n < 2:
-        return Estimate.from_standard_error(value, math.nan, n, unit=unit, method=method)
-    added = torch.cat((scores.double(), scores.new_tensor([0.0, 1.0])))
-    half = t_quantile(n + 1, confidence) * float(added.std()) / (n + 2) ** 0.5
-    middle, se = float(added.mean()), float(scores.std()) / n**0.5
-    low, high = max(middle - half, 0.0), min(middle + half, 1.0)
-    return Estimate(value, se, min(low, value), max(high, value), n, unit, method)
-
-
-MODE = 0.02
-"""Share of prompt draws that a mode has which a batch for h or J should not miss."""
-
-MIN_UNITS_FOR_MODES = 149
-"""Units from which on less than 5 % of the batches miss such a mode: log(.05)/log(1 − MODE)."""
+from isentrope.nouns.estimate import Estimate, held_by_few, participation
 
 MIN_UNITS_FOR_INTERVAL = 32
 """Units from which on noise has an interval: below, ξ is not known well enough."""
@@ -84,10 +51,11 @@ def tail_degrees_of_freedom(values: Tensor) -> float:
     Returns:
         2/ξ, between 1 and n − 1.
     """
-    most, squares = len(values) - 1.0, (values.double() - values.double().mean()).square()
+    most = len(values) - 1.0
+    squares = (values.double() - values.double().mean()).square()
     if not float(squares.max()) > 0:
         return most  # all equal
-    return min(max(2 * _tail_index(squares), 1.0), most)
+    return min(max(2 * _estimate_tail_index(squares), 1.0), most)
 
 
 def degrees_of_freedom_of_sums(values: Tensor) -> float:
@@ -99,11 +67,11 @@ def degrees_of_freedom_of_sums(values: Tensor) -> float:
     Returns:
         The larger of 2/ξ and 1/ξ_c, between 1 and n − 1.
     """
-    own = min(_tail_index(values.double()), len(values) - 1.0)
-    return max(tail_degrees_of_freedom(values), own)
+    of_values = min(_estimate_tail_index(values.double()), len(values) - 1.0)
+    return max(tail_degrees_of_freedom(values), of_values)
 
 
-def _tail_index(values: Tensor) -> float:
+def _estimate_tail_index(values: Tensor) -> float:
     """1/ξ by Hill's estimate from the largest fifth; 0 where they are not positive."""
     n = len(values)
     k = min(max(3, math.ceil(min(0.2 * n, 3 * n**0.5))), n - 1)
@@ -135,15 +103,20 @@ def noise_interval(
         The estimate without an interval below 32 units, without an upper end below 128, and from
         there on with one that `rare_units` lengthens; and a warning.
     """
-    n, low, high = len(noises), estimate.ci_low, estimate.ci_high
+    n = len(noises)
+    low = estimate.ci_low
+    high = estimate.ci_high
     if n < MIN_UNITS_FOR_INTERVAL:
-        low, high, caveats = math.nan, math.nan, (_TOO_FEW,)
+        low = high = math.nan
+        caveats = (_TOO_FEW,)
     elif math.isnan(low):
         pass
     elif n < MIN_UNITS_FOR_UPPER_END:
-        high, caveats = math.inf, (*caveats, _NO_UPPER_END)
+        high = math.inf
+        caveats = (*caveats, _NO_UPPER_END)
     else:
-        high, caveats = high * rare_units(noises, confidence), (*caveats, LIGHT_TAILS)
+        high *= rare_units(noises, confidence)
+        caveats = (*caveats, LIGHT_TAILS)
     sentences = (sentence.format(n=n, unit=unit) for sentence in caveats)
     return replace(estimate, ci_low=low, ci_high=high, warnings=(*estimate.warnings, *sentences))
 
@@ -201,25 +174,6 @@ def missed(n: int, probability: float) -> float:
     return 1 - probability ** (1 / n)
 
 
-def too_few_for_modes(n: int) -> tuple[str, ...]:
-    """The warning that h, ℋ and J may lack what a rare mode of the policy adds.
-
-    Args:
-        n: Independent prompt draws.
-
-    Returns:
-        One sentence; none from 149 draws on, and of a single one, which has no interval.
-    """
-    if not 1 < n < MIN_UNITS_FOR_MODES:
-        return ()
-    return (
-        f"{n} prompts are few for a mean: what {100 * MODE:g} % of prompt draws lead to, such as a "
-        f"rare long response, is missing from {100 * (1 - MODE) ** n:.0f} % of such batches, and "
-        "no interval of an entropy, a reward or their change knows of it. From "
-        f"{MIN_UNITS_FOR_MODES} prompts on it is missing from less than 5 %.",
-    )
-
-
 _TOO_FEW = (
     "{n} {unit} are too few for an interval of their noise: below "
     f"{MIN_UNITS_FOR_INTERVAL} a heavy tail cannot be distinguished from a light one. "
@@ -241,7 +195,8 @@ def uneven(values: Tensor, unit: str) -> tuple[str, ...]:
     Returns:
         One sentence where the effective number of units is less than half of n.
     """
-    n, effective = len(values), participation(values)
+    n = len(values)
+    effective = participation(values)
     if effective >= n / 2:
         return ()
     few = held_by_few("the noise", effective, unit, n)

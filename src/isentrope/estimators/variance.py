@@ -7,7 +7,7 @@ the influences a_p and b_p of prompt p on two of them,
 
 and the interval is ρ exp(± t SE). An error falls as one over the root of the prompts, so a relative
 error q of a quantity F needs s²/(q² F²) prompts, with s² the variance of x_p = F + n a_p
-(`ratio.noise_over_square`). That this holds is seen from smaller batches: E is cut into disjoint
+(`noise_over_square`). That this holds is seen from smaller batches: E is cut into disjoint
 ones, each with its own error, whose estimates also spread.
 
 Where prompts have several responses i, those of one prompt are not independent of each other. The
@@ -22,23 +22,24 @@ which is 1 + (G − 1) ρ for G responses each with the correlation ρ.
 # pyright: reportUnknownArgumentType=false
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Jackknifed, Method, Units, infinitesimal_jackknife
-from isentrope.estimators.ratio import noise_over_square
-from isentrope.estimators.sample import CHANGES, ScoredBatch, statistics_of_sample
-from isentrope.estimators.tail import too_few_for_modes
+from isentrope.estimators.functional import Method
+from isentrope.estimators.jackknife import Jackknifed, Units, infinitesimal_jackknife
+from isentrope.estimators.means import too_few_for_modes
+from isentrope.estimators.noise_over_square import noise_over_square
+from isentrope.estimators.sample import FIRST_CHANGE, ScoredBatch, statistics_of_sample
 from isentrope.nouns.estimate import ROUNDING, Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
 
-QUANTITIES = {"entropy": 0, "first_order": 1, "delta_h": CHANGES}
+QUANTITIES = {"entropy": 0, "first_order": 1, "delta_h": FIRST_CHANGE}
 """What is estimated, and its row of `statistics_of_sample`: F, ηδH₁ and ΔH(η)."""
 REFERENCE: Method = "prefix"
 """The estimator that variances are divided by."""
@@ -57,7 +58,7 @@ class MethodVariance:
     Attributes:
         estimate: On the whole batch, with its error.
         variance_ratio: Its variance over that of `REFERENCE`; 1 without an error for itself.
-        prompts_needed: For the relative error that is wanted. Within `CERTAIN` errors of 0 its
+        prompts_needed: Prompts for a relative error q. Within `CERTAIN` errors of 0 its
             value is NaN, and its interval has a lower end at most.
         design_effect: Its variance over that of as many prompts with one response each; None where
             they have one.
@@ -91,7 +92,7 @@ def variance_study(
     moved: Scores,
     divergence: Divergence | None,
     *,
-    wanted: float = 0.1,
+    relative_error: float = 0.1,
     confidence: float = 0.95,
 ) -> VarianceStudy:
     """Compare estimators of h, ηδH₁ and ΔH(η) on the same responses.
@@ -101,7 +102,7 @@ def variance_study(
         eta: η.
         moved: Scores at θ + ηv.
         divergence: How far each distribution has moved; None where it is not known.
-        wanted: Relative error q.
+        relative_error: q, for `prompts_needed`.
         confidence: Nominal coverage of the intervals.
 
     Returns:
@@ -115,81 +116,113 @@ def variance_study(
         raise ValueError("One prompt draw has no standard error: draw two or more prompts.")
     every = torch.arange(len(units.place))
 
-    def find(sample: ScoredBatch, labels: Tensor, rows: Tensor) -> Jackknifed:
+    def jackknife(sample: ScoredBatch, labels: Tensor, rows: Tensor) -> Jackknifed:
         """F, ηδH₁ and the rest of a sweep on some of the responses, with influences of units."""
         statistics = statistics_of_sample(sample, [eta], [moved])
-        none = torch.zeros(len(labels), dtype=torch.float64)
-        scale = torch.ones(CHANGES + 2, dtype=torch.float64)
+        no_weights = torch.zeros(len(labels), dtype=torch.float64)
+        scale = torch.ones(FIRST_CHANGE + 2, dtype=torch.float64)
         scale[QUANTITIES["first_order"]] = eta
         return infinitesimal_jackknife(
-            lambda weights: scale * statistics(none.index_copy(0, rows, weights)), labels[rows]
+            lambda weights: scale * statistics(no_weights.index_copy(0, rows, weights)),
+            labels[rows],
         )
 
-    whole = {m: find(s, units.place, every) for m, s in samples.items()}
+    whole = {m: jackknife(s, units.place, every) for m, s in samples.items()}
     methods: dict[str, dict[str, MethodVariance]] = {quantity: {} for quantity in QUANTITIES}
     for m, sample in samples.items():
-        f, j, base = sample.functional, whole[m], sample.trust
-        alone = find(sample, every, every) if len(every) > units.count else None
-        of_change, _ = sample.trust_of_change(moved, divergence)
+        result = whole[m]
+        alone = jackknife(sample, every, every) if len(every) > units.count else None
+        trust_of_change, _ = sample.trust_of_change(moved, divergence)
         for quantity, row in QUANTITIES.items():
-            trust, own = of_change if row == CHANGES else base, j.influences[row]
-            options = {"unit": f.unit, "confidence": confidence, **trust.options(m)}
-            options["order"] = trust.order if row == CHANGES else 1
+            trust = trust_of_change if row == FIRST_CHANGE else sample.trust
+            influences = result.influences[row]
+            options = {
+                "unit": sample.functional.unit,
+                "confidence": confidence,
+                **trust.options(m),
+            }
+            options["order"] = trust.order if row == FIRST_CHANGE else 1
             if not row:
                 options["warnings"] = (*trust.warnings, *too_few_for_modes(units.count))
-            estimate = j.estimate(row, **options)
-            x = estimate.value + estimate.n * own
+            estimate = result.estimate(row, **options)
+            of_prompts = estimate.value + estimate.n * influences
+            needed = replace(_NOT_KNOWN, n=estimate.n)
+            if trust.verdict == "trust":
+                needed = _count_prompts_needed(
+                    of_prompts, relative_error, confidence, positive=quantity == "entropy"
+                )
+            design_effect = None
+            if alone is not None:
+                design_effect = _compare_with_responses(result, alone, row, units, confidence)
             methods[quantity][m] = MethodVariance(
                 estimate,
-                _ratio(own, whole[REFERENCE].influences[row], confidence),
-                _needed(x, wanted, confidence, trust.verdict == "trust", positive=not row),
-                _design_effect(j, alone, row, units, confidence) if alone else None,
+                _divide_variances(influences, whole[REFERENCE].influences[row], confidence),
+                needed,
+                design_effect,
             )
+    return VarianceStudy(methods, _cut_into_batches(samples, units, jackknife))
+
+
+def _cut_into_batches(
+    samples: Mapping[Method, ScoredBatch],
+    units: Units,
+    jackknife: Callable[[ScoredBatch, Tensor, Tensor], Jackknifed],
+) -> list[dict[str, Any]]:
+    """Errors in disjoint batches of E, whole, halved, …: `VarianceStudy.sizes`."""
     sizes: list[dict[str, Any]] = []
     size = units.count
     while size >= 4 and (size == units.count or units.count // size <= 4 * LEAST_BATCHES):
         batches = [(units.place // size == k).nonzero()[:, 0] for k in range(units.count // size)]
-        for m, sample in samples.items():
-            parts = [find(sample, units.place, rows) for rows in batches]
-            errors = torch.stack([part.standard_errors for part in parts]).square().mean(0).sqrt()
+        for method, sample in samples.items():
+            results = [jackknife(sample, units.place, rows) for rows in batches]
+            squares = torch.stack([result.standard_errors for result in results]).square()
+            errors = squares.mean(0).sqrt()
             spread = torch.full_like(errors, math.nan)
-            if len(parts) >= LEAST_BATCHES:
-                spread = torch.stack([part.values for part in parts]).std(0)
+            if len(batches) >= LEAST_BATCHES:
+                spread = torch.stack([result.values for result in results]).std(0)
             sizes += [
-                {"quantity": quantity, "method": m, "prompts": size, "batches": len(parts)}
-                | {"se": float(errors[row]), "spread": float(spread[row])}
+                {
+                    "quantity": quantity,
+                    "method": method,
+                    "prompts": size,
+                    "batches": len(batches),
+                    "se": float(errors[row]),
+                    "spread": float(spread[row]),
+                }
                 for quantity, row in QUANTITIES.items()
             ]
         size //= 2
-    return VarianceStudy(methods, sizes)
+    return sizes
 
 
-def _design_effect(
+def _compare_with_responses(
     groups: Jackknifed, alone: Jackknifed, row: int, units: Units, confidence: float
 ) -> Estimate:
     """Variance by prompts over variance by responses, whose sum over each prompt is its unit."""
     squares = units.sums(alone.influences[row].square())
-    corrections = [j.n_units / (j.n_units - 1) for j in (groups, alone)]
-    a = corrections[0] ** 0.5 * groups.influences[row]
-    return _ratio(a, (corrections[1] * squares).sqrt(), confidence)
+    of_prompts, of_responses = (j.n_units / (j.n_units - 1) for j in (groups, alone))
+    a = of_prompts**0.5 * groups.influences[row]
+    return _divide_variances(a, (of_responses * squares).sqrt(), confidence)
 
 
-def _needed(
-    x: Tensor, wanted: float, confidence: float, trusted: bool, *, positive: bool
+def _count_prompts_needed(
+    x: Tensor, relative_error: float, confidence: float, *, positive: bool
 ) -> Estimate:
     """Prompts for a relative error of the mean of x_p."""
-    if not (trusted and float(x.var()) > 0):
+    if not float(x.var()) > 0:
         return replace(_NOT_KNOWN, n=len(x))
-    found = noise_over_square(x, wanted**-2, confidence, positive=positive)
+    prompts = noise_over_square(x, relative_error**-2, confidence, positive=positive)
     if abs(float(x.mean())) >= CERTAIN * float(x.std()) / len(x) ** 0.5:
-        return found
-    high = math.nan if math.isnan(found.ci_low) else math.inf
-    return replace(found, value=math.nan, se=math.nan, ci_high=high)
+        return prompts
+    high = math.nan if math.isnan(prompts.ci_low) else math.inf
+    return replace(prompts, value=math.nan, se=math.nan, ci_high=high)
 
 
-def _ratio(a: Tensor, b: Tensor, confidence: float) -> Estimate:
+def _divide_variances(a: Tensor, b: Tensor, confidence: float) -> Estimate:
     """Σ a²/Σ b² with its interval on the scale of logarithms."""
-    a, b, n = a.square(), b.square(), len(a)
+    a = a.square()
+    b = b.square()
+    n = len(a)
     if not (float(a.sum()) > 0 and float(b.sum()) > 0):
         return Estimate(math.nan, math.nan, math.nan, math.nan, n, "", _PAIRED)
     ratio = float(a.sum() / b.sum())

@@ -39,8 +39,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import infinitesimal_jackknife
-from isentrope.estimators.tail import bounded_mean, too_few_for_modes
+from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.means import bounded_mean, too_few_for_modes
 from isentrope.nouns.estimate import Estimate
 
 

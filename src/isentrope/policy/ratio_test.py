@@ -27,12 +27,16 @@ BETS = 11
 """Values of λ, each half of the one before."""
 UNSEEN = 20.0
 """A ratio that may exist although no token of the batch has it."""
-P_LIMIT = math.erfc(4 / math.sqrt(2))
-"""Probability that a sound record fails, at most: 6.3e-5, that of a normal beyond 4."""
-MATTERS = 0.002, 0.05, 0.1
-"""Deviation of the mean that can matter: at least the first, which rounding of the record makes;
-and either the second, or the third of the mean square of log π/π_s: a tenth of what the record says
-that the policy moved."""
+Z_LIMIT = 4.0
+"""|z| up to which a batch, or a record, is called sound."""
+P_LIMIT = math.erfc(Z_LIMIT / math.sqrt(2))
+"""The same as a two-sided p-value of a single test: 6.3e-5, that a sound one fails."""
+RECORD_ROUNDING = 0.002
+"""Deviation of the mean that rounding of the record makes."""
+ALWAYS_MATTERS = 0.05
+"""Deviation of the mean that matters whatever the ratios are."""
+MATTERS_OF_MOVE = 0.1
+"""And its share of the mean square of log π/π_s, which is how far the record says π moved."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +74,16 @@ def ratio_test(log_ratios: Tensor) -> RatioTest:
     x = log_ratios.expm1()
     bets = 0.5 ** torch.arange(BETS, dtype=torch.float64)
     largest = max(UNSEEN, 2 * (float(x.max()) + 1))
-    evidence = max(_log_evidence(x, bets), _log_evidence(-x, bets / (largest - 1)))
+    evidence = max(_bet(x, bets), _bet(-x, bets / (largest - 1)))
     p_value = min(1.0, 2 * math.exp(-max(evidence, 0.0)))
-    rounding, always, share = MATTERS
-    needed = max(rounding, min(always, share * float(log_ratios.square().mean())))
+    moved = MATTERS_OF_MOVE * float(log_ratios.square().mean())
     mean = float(x.mean())
     error = float(x.square().sum().sqrt()) / len(x)
-    return RatioTest(1 + mean, error, p_value, p_value < P_LIMIT and abs(mean) >= needed)
+    matters = abs(mean) >= max(RECORD_ROUNDING, min(ALWAYS_MATTERS, moved))
+    return RatioTest(1 + mean, error, p_value, p_value < P_LIMIT and matters)
 
 
-def _log_evidence(x: Tensor, bets: Tensor) -> float:
-    """Log of the mean over λ of Π (1 + λ x)."""
+def _bet(x: Tensor, bets: Tensor) -> float:
+    """The evidence: log of the mean over λ of Π (1 + λ x)."""
     logs = torch.stack([(bet * x).log1p().sum() for bet in bets])
     return float(logs.logsumexp(0)) - math.log(len(bets))

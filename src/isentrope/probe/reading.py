@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from isentrope.estimators.entropy_change import change_of_sample
-from isentrope.estimators.functional import Functionals, along, infinitesimal_jackknife
+from isentrope.estimators.functional import Functionals, along
 from isentrope.estimators.importance import Trust
+from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.price import Price, price_of_step
 from isentrope.estimators.ratio import Sign, ratio_of
 from isentrope.estimators.reward_change import reward_change

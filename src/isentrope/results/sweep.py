@@ -38,8 +38,8 @@ from typing import Annotated
 
 from pydantic import FiniteFloat
 
-from isentrope.estimators.identities import RoundingFloor
 from isentrope.estimators.reward_change import RewardOrders
+from isentrope.estimators.rounding_floor import RoundingFloor
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.result import also_as
 

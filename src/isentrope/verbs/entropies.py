@@ -1,7 +1,7 @@
 """`isentrope entropies`: why an entropy that a trainer logged is not the exact one.
 
 E is unfiltered and drawn from θ; U is the update batch: recorded (batch_config.U_file), or drawn
-and filtered as training's. Beside the definitions of `estimators.entropy` there are
+and filtered as training's. Beside the definitions of `estimators.entropy_definitions` there are
 
     temperature_1      of logits that are not divided
     truncated          after top-k and top-p
@@ -23,13 +23,14 @@ import torch
 from torch import Tensor
 
 from isentrope.checkpoint.files import step_of_folder
-from isentrope.estimators.entropy import (
+from isentrope.estimators.entropy_definitions import (
     EXACT,
     definitions,
     mean_of_tokens,
     spread_of_orders,
 )
-from isentrope.estimators.functional import EstimatorOptions, infinitesimal_jackknife
+from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.estimate import Estimate, t_quantile
 from isentrope.nouns.rollouts import Rollouts

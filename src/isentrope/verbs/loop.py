@@ -21,7 +21,7 @@ from pkgutil import resolve_name as load
 from typing import Any
 
 from isentrope.config.measure import MeasureConfig
-from isentrope.estimators.tail import too_few_for_modes
+from isentrope.estimators.means import too_few_for_modes
 from isentrope.results.result import Result
 from isentrope.results.verbs import MEASURE, Verb
 from isentrope.run.folder import heed, resolved_content

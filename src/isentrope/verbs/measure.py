@@ -26,10 +26,10 @@ from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample
 from isentrope.estimators.functional import Functional, Functionals
-from isentrope.estimators.identities import Z_LIMIT
+from isentrope.estimators.means import too_few_for_modes
 from isentrope.estimators.reward_change import RewardChange, RewardOrders
-from isentrope.estimators.tail import too_few_for_modes
 from isentrope.nouns.estimate import Estimate
+from isentrope.policy.ratio_test import Z_LIMIT
 from isentrope.results.results import MeasureResult
 from isentrope.results.sweep import LinearRange, RewardRecord, RewardRow, SweepRow
 from isentrope.results.verbs import MEASURE, SCHEMAS

@@ -17,21 +17,21 @@ from torch import Tensor
 from isentrope.attribution.alignment import alignment
 from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample, entropy_change
-from isentrope.estimators.functional import Jackknifed
 from isentrope.estimators.identities import (
     adjusted,
     identities_verdict,
     martingale_z,
     p_value,
-    rounding_floor,
     score_identity_z,
 )
 from isentrope.estimators.importance import Trust
+from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.positions import position_classes, require_matches
 from isentrope.estimators.price import PRICED, Price, price_of_step
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.reward_change import RewardChange, reward_change
+from isentrope.estimators.rounding_floor import rounding_floor
 from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.policy.derivative_guard import DerivativeError

@@ -54,7 +54,7 @@ def find_variance(ready: Prepared) -> VarianceResult:
         m: replace(sample, functional=replace(f, method=m, **own.get(m, {}))) for m in METHODS
     }
     confidence = ready.estimator.confidence
-    study = variance_study(samples, eta, *found, wanted=wanted, confidence=confidence)
+    study = variance_study(samples, eta, *found, relative_error=wanted, confidence=confidence)
     stages = ("batches", "derivatives", "moved", "control_variate")
     return VarianceResult(
         **vars(ready.header),

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import PromptPairs, delete_one, shared_identities
-from isentrope.estimators.functional import Units
+from isentrope.estimators.jackknife import Units
 from isentrope.nouns.estimate import Estimate
 
 UNIT = "nats per sequence per η"

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Units
+from isentrope.estimators.jackknife import Units
 from isentrope.nouns.estimate import Estimate
 
 KERNEL_UNIT = "nats per unit of η·w·A"

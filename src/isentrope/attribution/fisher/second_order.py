@@ -41,7 +41,7 @@ from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage
 from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.attribution.noise.scale import NoiseScale, noise_scale_of_gram
-from isentrope.estimators.functional import infinitesimal_jackknife
+from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.models.architecture import derivative_of_scores
 from isentrope.models.batching import micro_batches
 from isentrope.nouns.estimate import Estimate

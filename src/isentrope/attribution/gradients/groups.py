@@ -22,7 +22,8 @@ from isentrope.attribution.gradients.closure import require_agreement
 from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.attribution.gradients.storage_plan import Where
 from isentrope.estimators.entropy import cotangents
-from isentrope.estimators.functional import Functionals, Units, infinitesimal_jackknife
+from isentrope.estimators.functional import Functionals
+from isentrope.estimators.jackknife import Units, infinitesimal_jackknife
 from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.models.architecture import derivative_of_scores

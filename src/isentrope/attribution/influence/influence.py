@@ -28,7 +28,7 @@ from isentrope.attribution.gradients.token_sum import step_functions
 from isentrope.attribution.influence.contributions import Attribution, Influence, InfluenceOptions
 from isentrope.attribution.influence.projection import on_sums, on_tokens, pairs_by_unit
 from isentrope.attribution.influence.reliability import listed_share, rank_correlation
-from isentrope.estimators.functional import Units
+from isentrope.estimators.jackknife import Units
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy

@@ -34,7 +34,8 @@ from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
 from isentrope.attribution.influence.contributions import InfluenceOptions
 from isentrope.estimators.entropy import cotangents
-from isentrope.estimators.functional import UNITS, Units
+from isentrope.estimators.functional import UNITS
+from isentrope.estimators.jackknife import Units
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.models.architecture import DerivativeOfTraining
 from isentrope.nouns.estimate import Estimate

@@ -39,8 +39,8 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from isentrope.attribution.noise.scale import require_units
-from isentrope.estimators.functional import Units
-from isentrope.estimators.ratio import noise_over_square
+from isentrope.estimators.jackknife import Units
+from isentrope.estimators.noise_over_square import noise_over_square
 from isentrope.nouns.estimate import Estimate
 
 

@@ -39,7 +39,7 @@ from isentrope.attribution.fisher.square import SquareKernel
 from isentrope.attribution.gradients.gram import gram
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum
-from isentrope.estimators.functional import Units
+from isentrope.estimators.jackknife import Units
 from isentrope.estimators.ratio import interval_of_ratio
 from isentrope.estimators.tail import (
     degrees_of_freedom_of_sums,

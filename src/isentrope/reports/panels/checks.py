@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import pandas as pd
 import torch
 
-from isentrope.estimators.identities import Z_LIMIT, in_words, p_value
+from isentrope.estimators.identities import in_words, p_value
 from isentrope.models.precision import AUTOCAST, AUTOCAST_FIELDS, DTYPES, rounding_bounds
+from isentrope.policy.ratio_test import Z_LIMIT
 from isentrope.reports.evaluations import Sections
 from isentrope.reports.panel import Panel, Source, markup
 from isentrope.reports.read_run import KINDS, Reading, as_far_as_readable
