@@ -14,13 +14,10 @@ model contracts them with ∂s_ik and ∂H_ik. So <g_H, v> equals δH₁ of the 
 for every method and functional.
 """
 
-import torch
-from torch import Tensor
-
 from isentrope.estimators.functional import EstimatorOptions, Functional, Method
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.means import too_few_for_modes
-from isentrope.estimators.sample import ScoredBatch, score_batch
+from isentrope.estimators.sample import cotangents, score_batch
 from isentrope.models.architecture import derivative_of_scores
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
@@ -95,17 +92,3 @@ def entropy_gradient(
     by_logprob, by_entropy = cotangents(sample)
     with derivative_of_scores(policy.model):
         return weighted_gradient(policy, rollouts, by_logprob, by_entropy)
-
-
-def cotangents(sample: ScoredBatch) -> tuple[Tensor, Tensor]:
-    """∂F/∂s and ∂F/∂H at θ, at equal weights of the samples.
-
-    Args:
-        sample: Scores at θ and the functional.
-
-    Returns:
-        Two (n, t) arrays.
-    """
-    omega = torch.ones(len(sample.entropies), dtype=torch.float64)
-    by_arrays = torch.func.grad(sample.functional, argnums=(1, 2))
-    return by_arrays(omega, sample.log_ratios, sample.entropies)

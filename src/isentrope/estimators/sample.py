@@ -213,3 +213,17 @@ def statistics_of_sample(
         return torch.stack(numbers)
 
     return statistics
+
+
+def cotangents(sample: ScoredBatch) -> tuple[Tensor, Tensor]:
+    """∂F/∂s and ∂F/∂H at θ, at equal weights of the samples.
+
+    Args:
+        sample: Scores at θ and the functional.
+
+    Returns:
+        Two (n, t) arrays.
+    """
+    omega = torch.ones(len(sample.entropies), dtype=torch.float64)
+    by_arrays = torch.func.grad(sample.functional, argnums=(1, 2))
+    return by_arrays(omega, sample.log_ratios, sample.entropies)

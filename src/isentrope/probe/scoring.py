@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from isentrope.estimators.entropy import cotangents
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.positions import position_classes
-from isentrope.estimators.sample import ScoredBatch
+from isentrope.estimators.sample import ScoredBatch, cotangents
 from isentrope.estimators.sampler_match import match_sampler
 from isentrope.models.architecture import derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts, concatenate

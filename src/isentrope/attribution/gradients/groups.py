@@ -21,11 +21,10 @@ from torch import Tensor
 from isentrope.attribution.gradients.closure import require_agreement
 from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.attribution.gradients.storage_plan import Where
-from isentrope.estimators.entropy import cotangents
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.jackknife import Units, infinitesimal_jackknife
 from isentrope.estimators.reward_change import RewardMean
-from isentrope.estimators.sample import ScoredBatch
+from isentrope.estimators.sample import ScoredBatch, cotangents
 from isentrope.models.architecture import derivative_of_scores
 from isentrope.nouns.estimate import Estimate, freedom_of_groups
 from isentrope.nouns.rollouts import Rollouts

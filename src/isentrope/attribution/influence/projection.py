@@ -33,10 +33,9 @@ from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.gradients.token_sum import TokenSum, step_functions
 from isentrope.attribution.influence.contributions import InfluenceOptions
-from isentrope.estimators.entropy import cotangents
 from isentrope.estimators.functional import UNITS
 from isentrope.estimators.jackknife import Units
-from isentrope.estimators.sample import ScoredBatch, score_batch
+from isentrope.estimators.sample import ScoredBatch, cotangents, score_batch
 from isentrope.models.architecture import DerivativeOfTraining
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
