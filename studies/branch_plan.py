@@ -20,13 +20,8 @@ from isentrope.config.measure import PolicyConfig
 from isentrope.config.train import TrainConfig
 from isentrope.run.branch import Branch, branch_settings, parent_of, settings_of
 from isentrope.run.folder import folder_name
-from isentrope.run.identity import (
-    BY_CONTENT,
-    CONFIG,
-    flat_settings,
-    require_same,
-    schedule_has_end,
-)
+from isentrope.run.identity import CONFIG, Identity, flat_settings, require_same
+from isentrope.run.resuming import BY_CONTENT, schedule_has_end
 from isentrope.system.files import sha256_of_file
 from isentrope.training.run_files import RunFiles
 
@@ -203,6 +198,6 @@ def _require_same_branch(branch: Planned, checkpoint: Path, parent: RunFiles) ->
             f"{branch.files.folder} began at another checkpoint ({begun.checkpoint}) than "
             f"{checkpoint}: {cure}."
         )
-    then = flat_settings(load_config(file, root=TrainConfig))
-    now = flat_settings(settings_of(parent, branch.overrides))
+    then = Identity(flat_settings(load_config(file, root=TrainConfig)))
+    now = Identity(flat_settings(settings_of(parent, branch.overrides)))
     require_same(branch.files.folder, then, now, ("training.steps", *BY_CONTENT))

@@ -25,8 +25,8 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.config.values import existing, inputs_of
-from isentrope.run.folder import noted_if_interrupted, one_writer
 from isentrope.run.identity import CONFIG
+from isentrope.run.lock import noted_if_interrupted, one_writer
 from isentrope.system.file_contents import csv
 from isentrope.system.files import write_bytes
 from isentrope.system.memory import give_back

@@ -55,7 +55,7 @@ from isentrope.nouns.vectors import Vector, multiply, norm
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.results.verbs import INFLUENCE
-from isentrope.run.study import plan_study
+from isentrope.run.study import study_items
 from isentrope.system.errors import IsentropeError
 from isentrope.system.formatting import listed
 from isentrope.system.manifest import verification
@@ -538,7 +538,7 @@ class Unrolling:
 def unrollings(config: MeasureConfig, folder: Path, steps: int) -> Iterator[Unrolling]:
     """Unroll the momentum at each checkpoint of a configuration."""
     with verification(config.checkpoint.verify):
-        for item in plan_study(INFLUENCE.name, config, folder).items:
+        for item in study_items(INFLUENCE.name, config, folder):
             ready = prepare_checkpoint(item.config, item.subject, Clock())
             with at_precision(ready.policy, item.config.precision.measuring):
                 table = influence_of(ready, tokens=False, reward=ready.analysis.reward)

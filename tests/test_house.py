@@ -16,13 +16,13 @@ SOURCES = ROOT / "src" / "isentrope"
 TREES = house.sources(SOURCES)
 TESTS = house.sources(ROOT / "tests")
 
-FUNCTIONS = 1115
+FUNCTIONS = 1105
 """Functions that `measure` enters; 800 are aimed at."""
 FILES = 122
 """Files that they are in; 90 are aimed at."""
-BEFORE_WEIGHTS = 320
+BEFORE_WEIGHTS = 285
 """Functions before any weight is loaded; 110 are aimed at."""
-RESULTS_READ = 1
+RESULTS_READ = 0
 """Fresh results that are read from disk by the process that wrote them; 0 are aimed at."""
 FILLERS = 13.6
 """Parameters and targets with a name that says nothing, per 1,000 lines; 3 are aimed at."""

@@ -218,13 +218,13 @@ OPENED_IN = {
 TAKE_A_WHOLE_CONFIGURATION = {
     *("check.check", "evaluate.evaluate_checkpoints", "measure.measure", "sft.sft", "train.train"),
     *("train._go_on", "sft._fine_tune", "replay.replay", "kinds.intention", "measure.__init__"),
+    "evaluate.__init__",
 }
 """Entry points of verbs, which open it for their verb; a run goes on by one of them."""
 
 COMPARE_OR_WRITE_IT = {
-    *("study.keep", "study.require_inputs", "study.writing_study", "study.plan_study"),
-    *("identity.contract_config", "identity.require_same_training"),
-    *("identity.require_same_measurement", "identity.require_same_evaluation"),
+    *("study.require_inputs", "study.study_items"),
+    *("resuming.contract_config", "resuming.require_same_training"),
     *("origin.training_origin", "origin.measurement_origin", "origin.evaluation_origin"),
     *("origin.of_measurement", "origin.of_evaluation"),
 }

@@ -26,8 +26,9 @@ from isentrope.reports.evaluations import find_evaluations
 from isentrope.reports.read_run import read_run
 from isentrope.results.result import Result
 from isentrope.run.evaluation_folder import StepFolder
-from isentrope.run.identity import require_same_run, require_same_training
+from isentrope.run.identity import Identity, require_same
 from isentrope.run.origin import training_origin
+from isentrope.run.resuming import require_same_run, require_same_training
 from isentrope.sampling.tasks.custom import PromptFile
 from isentrope.system import errors, reading
 from isentrope.system.files import MANIFEST, MARKER, write_manifest
@@ -206,8 +207,12 @@ def _of_evaluations(world: Path) -> list[Reader]:
     step = StepFolder(folder / "step_4", stopped.made_from)
     chunks = tuple(sorted(p.name for p in (stopped.path / ".chunks").glob("*.parquet")))
 
+    def require_same_files(folder: StepFolder) -> None:
+        if (earlier := folder.earlier()) is not None:
+            require_same(folder.path, earlier.identity, Identity({}, folder.made_from))
+
     def numbers() -> Any:
-        step.require_same_origin()
+        require_same_files(step)
         result = step.result()
         if result is None:
             raise errors.FileError("It is evaluated again.")
@@ -221,7 +226,7 @@ def _of_evaluations(world: Path) -> list[Reader]:
         return [x.results for x in found]
 
     def joined() -> Any:
-        stopped.require_same_origin()
+        require_same_files(stopped)
         return stopped.load("sampled", 2)
 
     return [

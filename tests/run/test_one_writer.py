@@ -6,11 +6,11 @@ import threading
 import pytest
 
 from isentrope.reports.report import write_report
-from isentrope.run.folder import LOCK, one_writer
+from isentrope.run.lock import LOCK, one_writer
 
 HOLD = """
 import sys, time
-from isentrope.run.folder import one_writer
+from isentrope.run.lock import one_writer
 with one_writer(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)

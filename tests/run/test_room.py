@@ -8,9 +8,10 @@ import pytest
 from isentrope.config.io import load_config
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.results.verbs import MEASURE, NOISE
-from isentrope.run.folder import folder_name, kept_steps
+from isentrope.run.folder import folder_name
 from isentrope.system.errors import FileError
 from isentrope.system.outputs import require_writable
+from isentrope.training.run_files import kept_steps
 from isentrope.verbs.check import check
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.sft import sft

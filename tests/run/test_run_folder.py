@@ -3,12 +3,7 @@ import subprocess
 
 import pytest
 
-from isentrope.run.folder import (
-    content_differences,
-    git_commit,
-    run_directory,
-    versions,
-)
+from isentrope.run.folder import content_differences, git_commit, run_directory, versions
 
 
 def test_run_folders_are_named_by_the_time_or_by_the_user(tmp_path):

@@ -6,7 +6,8 @@ import json
 import pytest
 
 from isentrope.checkpoint.infer.settings import first_row
-from isentrope.cli.options import SETTINGS, asked
+from isentrope.cli.options import SETTINGS
+from isentrope.cli.session import asked
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.models.checkpoint import load_tokenizer

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import isentrope
-from isentrope.run.folder import one_writer
+from isentrope.run.lock import one_writer
 from isentrope.system import files
 from isentrope.system.errors import FileError
 

@@ -133,7 +133,7 @@ EXCEPTIONS = {
     ("system/manifest.py", "*"): "below `reading`, which uses it",
     ("sampling/chat_template.py", "*"): "messages between processes",
     ("system/file_contents.py", "sort_metadata"): "below `reading`; part of writing a file",
-    ("run/folder.py", "_holder"): "the note of a lock, read for a message alone",
+    ("run/lock.py", "_holder"): "the note of a lock, read for a message alone",
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 from isentrope.checkpoint.infer.passed import managed_fields
 from isentrope.config.io import all_keys, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.run.identity import FIXED
+from isentrope.run.resuming import FIXED
 from isentrope.system.file_contents import read_tensors
 from isentrope.verbs.train import branch, train
 from tests.training import runs

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
-from isentrope.run.origin import changed_parts
+from isentrope.run.identity import changed_parts
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.measure import measure
 from tests.tiny_checkpoint import as_made_elsewhere, copied, settings

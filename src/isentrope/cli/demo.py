@@ -21,7 +21,7 @@ from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.reports.panels.change import entropy_change_figure
 from isentrope.reports.report import write_report
 from isentrope.results.verbs import AUDIT, INFLUENCE, KERNEL, MEASURE
-from isentrope.run.folder import LOCK, noted_if_interrupted, one_writer
+from isentrope.run.lock import LOCK, noted_if_interrupted, one_writer
 from isentrope.system.file_contents import yaml_value
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.influence import printed_influence

@@ -3,14 +3,12 @@
 `--help` reads these: nothing here may import torch.
 """
 
-from collections.abc import Mapping
 from inspect import Parameter
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from isentrope.results.verbs import ENTROPIES, TRY, Kind
-from isentrope.system.file_contents import yaml_value
 
 Texts = list[str] | None
 Text = str | None
@@ -160,27 +158,3 @@ KEYS = {
     "repeats": "batch_config.repeats",
 }
 """Settings that an option sets, of verbs with `SETTINGS`."""
-
-
-def asked(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a verb is called with.
-
-    Args:
-        given: Options by name; `session` acts on `no_verify` and `details`.
-
-    Returns:
-        Those that were given; of a verb with `SETTINGS`, all that change one as `overrides`.
-    """
-    named = {
-        k: v
-        for k, v in given.items()
-        if v not in (None, []) and k not in ("no_verify", DETAILS.name)
-    }
-    if SETTINGS.name not in given:
-        return named
-    if "control" in named:
-        every = named["control"] == "all"
-        named["control"] = None if every else named["control"].split(",")
-    set_by = [(key, named.pop(option)) for option, key in KEYS.items() if option in named]
-    changes = [f"{key}={yaml_value(value)}" for key, value in set_by]
-    return named | {"overrides": [*named.pop(SETTINGS.name, ()), *changes]}

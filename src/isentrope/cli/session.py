@@ -16,7 +16,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from pkgutil import resolve_name as load
@@ -30,9 +30,10 @@ from transformers.utils import logging as transformers_logging
 from isentrope.cli.commands import Command, Interrupted
 from isentrope.cli.console import err, out
 from isentrope.cli.main import settings
-from isentrope.cli.options import asked
+from isentrope.cli.options import DETAILS, KEYS, SETTINGS
 from isentrope.system.errors import IsentropeError
 from isentrope.system.failures import ENDINGS, advice, os_error_number
+from isentrope.system.file_contents import yaml_value
 from isentrope.system.manifest import NOT_VERIFIED, verification, verifying
 from isentrope.system.memory import is_lack_of_memory
 from isentrope.system.processes import OtherProcessError, forget_frames, leave, lost_another, speaks
@@ -72,6 +73,30 @@ def run(verb: Command, given: dict[str, Any]) -> None:
         raise
     finally:
         leave()
+
+
+def asked(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a verb is called with.
+
+    Args:
+        given: Options by name; `session` acts on `no_verify` and `details`.
+
+    Returns:
+        Those that were given; of a verb with `SETTINGS`, all that change one as `overrides`.
+    """
+    named = {
+        k: v
+        for k, v in given.items()
+        if v not in (None, []) and k not in ("no_verify", DETAILS.name)
+    }
+    if SETTINGS.name not in given:
+        return named
+    if "control" in named:
+        every = named["control"] == "all"
+        named["control"] = None if every else named["control"].split(",")
+    set_by = [(key, named.pop(option)) for option, key in KEYS.items() if option in named]
+    changes = [f"{key}={yaml_value(value)}" for key, value in set_by]
+    return named | {"overrides": [*named.pop(SETTINGS.name, ()), *changes]}
 
 
 @contextmanager

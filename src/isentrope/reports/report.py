@@ -15,7 +15,7 @@ from isentrope.reports.panels import attribution, change, checks, curves, kernel
 from isentrope.reports.read_run import Reading, as_far_as_readable, read_run
 from isentrope.reports.verdict import verdict
 from isentrope.results.results import AuditResult, KernelResult
-from isentrope.run.folder import one_writer
+from isentrope.run.lock import one_writer
 from isentrope.system.files import write_bytes
 from isentrope.system.outputs import require_writable
 

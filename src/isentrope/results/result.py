@@ -220,6 +220,11 @@ class Result(Header):
             table.to_parquet(folder / f"{name}.parquet")
         self.save_more(folder)
 
+    def as_saved(self) -> Self:
+        """What `load` makes of it, without the disk: infinite numbers are NaN, writers are gone."""
+        loaded = decode(type(self), self.to_dict(), Path(RESULTS))
+        return replace(loaded, tables=self.tables)
+
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read what `save` of a result of this kind wrote; `Result` reads those of any verb.

@@ -20,11 +20,8 @@ from isentrope.checkpoint.files import CONTRACT, step_of_folder
 from isentrope.checkpoint.record.next_update import NEXT_UPDATE
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
-from isentrope.run.identity import (
-    CONFIG,
-    changed_settings,
-    flat_settings,
-)
+from isentrope.run.identity import CONFIG, flat_settings
+from isentrope.run.resuming import changed_settings
 from isentrope.system.files import (
     files_below,
     fresh_folder,

@@ -29,7 +29,8 @@ from isentrope.nouns.estimate import COLUMNS, Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.results.result import ResultsError, decode, encode
 from isentrope.results.verbs import RECORDS
-from isentrope.run.identity import require_same_origin
+from isentrope.run.identity import Identity
+from isentrope.run.runner import Earlier
 from isentrope.system.errors import FileError
 from isentrope.system.file_contents import parquet, read_table
 from isentrope.system.files import (
@@ -159,18 +160,13 @@ class StepFolder:
         require_own_name(self.path, result.checkpoint)
         return result
 
-    def require_same_origin(self) -> None:
-        """Refuse to continue from results or chunks of other weights or data.
-
-        Raises:
-            ValueError: Naming which of them changed.
-        """
+    def earlier(self) -> Earlier[EvaluationResult] | None:
+        """What an earlier run left: a result, or the digests that its chunks are made from."""
         file = self._chunks / "made_from.json"
-        done = self.result()
-        if done is None and not file.is_file():
-            return
-        before = done.made_from if done else read_json(file, _CURE)
-        require_same_origin(self.path, before, self.made_from)
+        result = self.result()
+        if result is not None:
+            return Earlier(Identity({}, result.made_from), result)
+        return Earlier(Identity({}, read_json(file, _CURE)), None) if file.is_file() else None
 
     def begin(self) -> None:
         """Note what the chunks are made from."""
@@ -220,12 +216,18 @@ class StepFolder:
         digest = sha256([place.encode()])[:32]
         return self._chunks / f"{decoding}_{number:06d}_{digest}.parquet"
 
-    def finish(self, records: pd.DataFrame, result: EvaluationResult) -> None:
-        """Write the step's tables and their manifest, which says it is done; let the chunks go."""
+    def finish(self, records: pd.DataFrame, result: EvaluationResult) -> EvaluationResult:
+        """Write the step's tables and their manifest, which says it is done; let the chunks go.
+
+        Returns:
+            The result, as it is read back.
+        """
+        content = encode(result)
         write_bytes(self.path / "records.parquet", parquet(records))
-        write_json(self.path / METRICS, encode(result))
+        write_json(self.path / METRICS, content)
         write_manifest(self.path)
         self.remove_chunks()
+        return decode(EvaluationResult, content, self.path / METRICS)
 
     def _files(self, decoding: str, number: int) -> list[Path]:
         return sorted(self._chunks.glob(f"{decoding}_{number:06d}_*.parquet"))
@@ -268,7 +270,8 @@ def table_of(results: Sequence[EvaluationResult]) -> pd.DataFrame:
         head = {name: getattr(result, name) for name in ("checkpoint", "step")}
         head |= {name: getattr(row, name) for name in (*HEAD[2:], "group")}
         numbers = [e.columns(name) for name, e in row.metrics.items() if e is not None]
-        rows.append(head | {name: known(x) for of in numbers for name, x in of.items()})
+        cells = {name: known(x) for columns in numbers for name, x in columns.items()}
+        rows.append(head | cells)
     group = ["group"] if any(row.group for _, row in every) else []
     columns = [*HEAD, *group, *(name + end for name in names for end in COLUMNS.values())]
     return pd.DataFrame(rows, columns=columns, dtype=object)

@@ -14,7 +14,6 @@ from pydantic import BaseModel
 from isentrope.checkpoint.digests import (
     NOTHING,
     TOKENIZER_FILES,
-    UNKNOWN,
     Digests,
     base_digests,
     checkpoint_digests,
@@ -67,17 +66,6 @@ def require_of_run(run: Path, what: Path, checkpoint: str, made_from: Digests) -
             f"{what} is of another checkpoint than {contract.parent}, whose {CONTRACT} differs: "
             "move it to its own run.",
         )
-
-
-def known_parts(before: Digests, now: Digests) -> list[str]:
-    """Parts that both know, or that both do not know and call by a name."""
-    both = [part for part in now if part in before]
-    return [p for p in both if before[p].startswith(UNKNOWN) == now[p].startswith(UNKNOWN)]
-
-
-def changed_parts(before: Digests, now: Digests) -> list[str]:
-    """Parts that are not what they were; those that one of both does not know are not compared."""
-    return [part for part in known_parts(before, now) if before[part] != now[part]]
 
 
 def data_digest(path: str | Path | None) -> str:

@@ -149,6 +149,25 @@ Fault = tuple[int, str]
 """The step of a line that is wrong in a log, and what the log has there."""
 
 
+def kept_steps(
+    steps: range, every: int, keep_last: int | None = None, keep_every: int | None = None
+) -> list[int]:
+    """Steps whose checkpoints will be there together, with the one that is being written.
+
+    Args:
+        steps: Those that will be taken; the last one is saved in any case.
+        every: Steps between checkpoints.
+        keep_last: Newest checkpoints kept; None for all.
+        keep_every: Multiples of this many steps are kept beside them.
+
+    Returns:
+        The steps, in order.
+    """
+    saved = [step for step in steps if step % every == 0 or step == steps[-1]]
+    newest = saved if keep_last is None else saved[-keep_last - 1 :]
+    return [s for s in saved if s in newest or (keep_every is not None and s % keep_every == 0)]
+
+
 def misplaced_line(steps: Sequence[int]) -> Fault | None:
     """The first line of a log that repeats a step, or stands after that of a later one.
 

@@ -4,62 +4,46 @@ The prompts of a checkpoint are cut into chunks. A chunk is sampled, scored, rew
 whole; processes of torchrun take chunks by turns. Any order, any number of processes and any
 restart give the same files. When all chunks of a checkpoint are there, the first process reads them
 back and computes the numbers.
-
-What a chunk holds depends on the settings and its number alone: the stream of random numbers runs
-over all prompts in order, and passes over the chunks that another process or an earlier run made.
 """
 
 import logging
-from contextlib import nullcontext
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
-
 from isentrope.checkpoint.checkpoint import Checkpoint, find_checkpoints
+from isentrope.checkpoint.digests import Digests
 from isentrope.config.evaluate import (
     EvaluateConfig,
     EvaluationData,
     EvaluationSampling,
 )
+from isentrope.config.io import ConfigError, load_config, read_yaml
 from isentrope.config.measure import PolicyConfig
 from isentrope.config.values import inputs_of
-from isentrope.evaluation.evaluate import require_format, score_records
-from isentrope.evaluation.metrics import estimate_metrics
+from isentrope.evaluation.evaluate import require_format
 from isentrope.evaluation.responses import (
-    TOKENS,
-    Decoding,
     choose_prompts,
-    draw_responses,
-    random_numbers,
-    skip_random_numbers,
 )
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
-from isentrope.policy.language_model import Policy
 from isentrope.run.evaluation_folder import (
     TABLE,
-    EvaluatedRow,
     EvaluationResult,
-    RewardCounts,
     StepFolder,
     table_of,
 )
-from isentrope.run.folder import folder_name, heed, one_writer, resolved_content
-from isentrope.run.identity import CONFIG, require_same_evaluation
-from isentrope.run.origin import evaluation_origin
+from isentrope.run.folder import folder_name, heed, resolved_content
+from isentrope.run.identity import CONFIG, Identity, require_same
+from isentrope.run.origin import evaluation_origin, of_evaluation
+from isentrope.run.runner import Earlier, Item, Runner
 from isentrope.run.study import other_base, require_one_model
-from isentrope.sampling.prompts import Prompt, require_room
-from isentrope.sampling.tasks import Task
+from isentrope.sampling.prompts import require_room
 from isentrope.system.file_contents import csv
 from isentrope.system.files import write_bytes
-from isentrope.system.manifest import verification, verifying
-from isentrope.system.processes import all_ranks, barrier, gather, join_processes, rank, world_size
-from isentrope.system.progress import progress
-from isentrope.verbs.batches import at_precision
-
-SCHEMA = "isentrope/evaluate/1"
+from isentrope.system.manifest import verification
+from isentrope.system.processes import all_ranks, barrier, gather, join_processes, world_size
+from isentrope.verbs.evaluation_chunks import ChunkedEvaluation
 
 log = logging.getLogger("isentrope")
 
@@ -95,32 +79,13 @@ def evaluate_checkpoints(config: EvaluateConfig) -> Evaluated:
     join_processes()
     with verification(config.checkpoint.verify):
         checkpoints = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
-        profile, first = config.evaluation, checkpoints[0]
-        output, path = config.output, first.path.resolve()
+        output = config.output
+        path = checkpoints[0].path.resolve()
         run = path.parent.parent if path.parent.name == "training_state" else path
-        own = folder_name(f"{output.name or run.name}_{config.data.dataset_name}")
-        folder = gather(Path(output.directory or Path("eval_runs") / own))[0]
-        with one_writer(folder, inputs_of(config)):
-            require_same_evaluation(folder, config)
-            engine = None
-            if config.sampling.engine == "vllm":
-                engine = VllmEngine(
-                    first.path,
-                    base_model=config.checkpoint.base_model,
-                    allow_hub=config.checkpoint.allow_hub,
-                    dtype=config.precision.sampling.runtime_dtype,
-                    temperature=config.sampling.temperature,
-                    max_new_tokens=config.sampling.max_new_tokens,
-                    memory=config.sampling.vllm_memory,
-                    seed=profile.seed,
-                )
-            results, table = [], folder
-            for checkpoint in checkpoints:
-                results.append(_Evaluator(config, engine, folder, checkpoint).result())
-                table = all_ranks().from_first(
-                    lambda: write_bytes(folder / TABLE, csv(table_of(results)))
-                )
-            return Evaluated(folder, table, results)
+        name = folder_name(f"{output.name or run.name}_{config.data.dataset_name}")
+        folder = gather(Path(output.directory or Path("eval_runs") / name))[0]
+        made = Evaluator(config, checkpoints, folder).run()
+        return Evaluated(folder, folder / TABLE, made.results)
 
 
 def require_evaluation_inputs(
@@ -135,42 +100,100 @@ def require_evaluation_inputs(
     return checkpoints
 
 
-@dataclass(frozen=True)
-class _Evaluator:
-    """What is done with a checkpoint.
+EvaluatedItem = Item[Checkpoint, EvaluateConfig]
+
+
+class Evaluator(Runner[Checkpoint, EvaluateConfig, EvaluationResult]):
+    """Evaluates the checkpoints of a configuration.
 
     Attributes:
         config: What is estimated, on which prompts, and how.
-        engine: vLLM; None to generate by transformers.
-        folder: Of the evaluation.
-        checkpoint: The checkpoint.
+        checkpoints: The checkpoints.
     """
 
-    config: EvaluateConfig
-    engine: VllmEngine | None
-    folder: Path
-    checkpoint: Checkpoint
+    def __init__(
+        self, config: EvaluateConfig, checkpoints: Sequence[Checkpoint], folder: Path
+    ) -> None:
+        """Nothing is loaded yet.
 
-    def result(self) -> EvaluationResult:
-        """Evaluate a checkpoint, if that is not done; what does not fit is refused before files."""
-        config, checkpoint = self.config, self.checkpoint
-        data, profile, sampling = config.data, config.evaluation, config.sampling
-        made_from = evaluation_origin(config, checkpoint.path)
-        for other in other_base(checkpoint.path, made_from):
-            if config.checkpoint.base_model is None:
+        Args:
+            config: What is estimated, on which prompts, and how.
+            checkpoints: The checkpoints.
+            folder: Of the evaluation.
+        """
+        super().__init__(folder, inputs_of(config))
+        self.config = config
+        self.checkpoints = checkpoints
+
+    def plan(self) -> list[EvaluatedItem]:
+        """One item per checkpoint, in a folder that was begun with the same settings."""
+        config = self.config
+        settings = of_evaluation(config)
+        if (file := self.folder / CONFIG).is_file():
+            if "evaluation" not in read_yaml(file):
+                raise ConfigError(
+                    f"{self.folder} holds something other than an evaluation: choose another."
+                )
+            before = of_evaluation(load_config(file, root=EvaluateConfig))
+            require_same(self.folder, Identity(before), Identity(settings))
+        items = []
+        for checkpoint in self.checkpoints:
+            made_from = evaluation_origin(config, checkpoint.path)
+            self._require_base(checkpoint.path, made_from)
+            target = self.folder / checkpoint.name
+            items.append(Item(checkpoint, config, target, Identity(settings, made_from)))
+        return items
+
+    def _require_base(self, path: Path, made_from: Digests) -> None:
+        """Refuse a base model other than training's that was not chosen."""
+        for obstacle in other_base(path, made_from):
+            if self.config.checkpoint.base_model is None:
                 raise ValueError(
-                    f"{checkpoint.path} cannot be evaluated as trained: {other.words}. Restore the "
+                    f"{path} cannot be evaluated as trained: {obstacle.words}. Restore the "
                     "base model, or set checkpoint.base_model to evaluate on this one all the same."
                 )
-            log.warning("%s: %s.", checkpoint.path, other.words)
-        step = StepFolder(self.folder / checkpoint.name, made_from)
-        step.require_same_origin()
-        if (done := step.result()) is not None:
-            log.info("%s is done already", checkpoint.name)
-            step.remove_chunks()
-            return done
-        log.info("evaluating %s", checkpoint.path)
-        policy = checkpoint.load(config.checkpoint, sampling)
+            log.warning("%s: %s.", path, obstacle.words)
+
+    def earlier(self, item: EvaluatedItem) -> Earlier[EvaluationResult] | None:
+        """The numbers of a checkpoint that is done, or what its chunks are made from."""
+        return _step(item).earlier()
+
+    def compare(self, item: EvaluatedItem, earlier: Earlier[EvaluationResult]) -> None:
+        """Compare files; the settings are those of the folder, which have been compared."""
+        before = replace(earlier.identity, settings=item.identity.settings)
+        require_same(item.target, before, item.identity)
+        if earlier.result is not None:
+            _step(item).remove_chunks()
+
+    def join(self, items: list[EvaluatedItem], results: list[EvaluationResult]) -> None:
+        """Write the consolidated table, with a row for every checkpoint that is done."""
+        content = csv(table_of(results))
+        all_ranks().from_first(lambda: write_bytes(self.folder / TABLE, content))
+
+    @cached_property
+    def engine(self) -> VllmEngine | None:
+        """vLLM, which reads the first checkpoint; None to generate by transformers."""
+        config = self.config
+        if config.sampling.engine != "vllm":
+            return None
+        return VllmEngine(
+            self.checkpoints[0].path,
+            base_model=config.checkpoint.base_model,
+            allow_hub=config.checkpoint.allow_hub,
+            dtype=config.precision.sampling.runtime_dtype,
+            temperature=config.sampling.temperature,
+            max_new_tokens=config.sampling.max_new_tokens,
+            memory=config.sampling.vllm_memory,
+            seed=config.evaluation.seed,
+        )
+
+    def make(self, item: EvaluatedItem) -> EvaluationResult:
+        """Evaluate a checkpoint; what does not fit is refused before files."""
+        config = self.config
+        data, profile, sampling = config.data, config.evaluation, config.sampling
+        step = _step(item)
+        log.info("evaluating %s", item.subject.path)
+        policy = item.subject.load(config.checkpoint, sampling)
         task = data.task(data.split)
         require_format(task, profile.metrics or (), data.dataset_name)
         prompts = choose_prompts(task.prompts, profile.n_prompts, profile.seed, policy=policy)
@@ -185,101 +208,11 @@ class _Evaluator:
         all_ranks().from_first(begin)
         starts = range(0, len(prompts), profile.chunk_prompts)
         chunks = [prompts[start : start + profile.chunk_prompts] for start in starts]
-        self._make(chunks, step, policy, task)
+        made_in_chunks = ChunkedEvaluation(config, self.engine, item.subject, step)
+        made_in_chunks.make(chunks, policy, task)
         barrier()
-        all_ranks().from_first(lambda: step.finish(*self._consolidated(step, len(chunks))))
-        done = step.result()
-        assert done is not None
-        return done
+        return all_ranks().from_first(lambda: made_in_chunks.finish(len(chunks)))
 
-    def _make(
-        self, chunks: list[list[Prompt]], step: StepFolder, policy: Policy, task: Task
-    ) -> None:
-        """Make the chunks that are not there yet, or under torchrun a share of them."""
-        config, done = self.config, 0
-        profile, sampling = config.evaluation, config.sampling
-        every = product(profile.samples, range(len(chunks)))
-        missing = gather([chunk for chunk in every if not step.has(*chunk)])[0]
-        # the processes of a sharded model make every chunk together
-        mine = missing if policy.sharded else missing[rank() :: world_size()]
-        measuring, drawing = config.precision.measuring, config.precision.sampling
-        with progress().bar(self.checkpoint.name) as advance, at_precision(policy, measuring):
-            for decoding, samples in profile.samples.items():
-                generator = random_numbers(profile.seed)
-                for number, prompts in enumerate(chunks):
-                    start = number * profile.chunk_prompts
-                    if (decoding, number) not in mine:
-                        n = len(prompts) * samples
-                        skip_random_numbers(generator, n, sampling.max_new_tokens)
-                        continue
-                    if self.engine is not None:
-                        rollouts = self.engine.respond(
-                            policy, self.checkpoint.path, prompts, start, samples, decoding
-                        )
-                    else:
-                        other = drawing != measuring
-                        with at_precision(policy, drawing) if other else nullcontext():
-                            rollouts = draw_responses(
-                                policy,
-                                prompts,
-                                samples,
-                                generator,
-                                decoding=decoding,
-                                max_new_tokens=sampling.max_new_tokens,
-                                batch_size=sampling.batch_size,
-                            )
-                    records = score_records(
-                        policy,
-                        rollouts,
-                        task,
-                        profile.chosen,
-                        decoding,
-                        right_above=profile.right_above,
-                    )
-                    records["prompt"] += start
-                    if rank() == 0 or not policy.sharded:
-                        step.save(decoding, number, records)
-                    done += 1
-                    advance(done, len(mine))
 
-    def _consolidated(self, step: StepFolder, chunks: int) -> tuple[pd.DataFrame, EvaluationResult]:
-        """Read all chunks back."""
-        config, checkpoint = self.config, self.checkpoint
-        rows, tables = list[EvaluatedRow](), []
-        for decoding in config.evaluation.samples:
-            records = step.load(decoding, chunks)
-            rows.append(self._row(decoding, records))
-            for group, some in records.groupby("group") if "group" in records else ():
-                rows.append(self._row(decoding, some, str(group)))
-            if not config.evaluation.save_tokens:
-                records = records.drop(columns=list(TOKENS), errors="ignore")
-            records.insert(0, "decoding", decoding)
-            tables.append(records)
-        result = EvaluationResult(
-            schema=SCHEMA,
-            checkpoint=checkpoint.name,
-            path=str(checkpoint.path),
-            step=checkpoint.step,
-            dataset=config.data.dataset_name,
-            split=config.data.split,
-            temperature=config.sampling.temperature,
-            max_new_tokens=config.sampling.max_new_tokens,
-            rows=tuple(rows),
-            made_from=step.made_from,
-            verified=verifying(),
-        )
-        return pd.concat(tables, ignore_index=True), result
-
-    def _row(
-        self, decoding: Decoding, records: pd.DataFrame, group: str | None = None
-    ) -> EvaluatedRow:
-        profile, sampled = self.config.evaluation, decoding == "sampled"
-        counts, edges = np.histogram(records["reward"], bins=20)
-        return EvaluatedRow(
-            decoding=decoding,
-            n_prompts=records["prompt"].nunique(),
-            samples_per_prompt=profile.samples[decoding],
-            metrics=dict(estimate_metrics(records, profile.chosen, profile.tries, sampled=sampled)),
-            rewards=RewardCounts(tuple(edges.tolist()), tuple(counts.tolist())),
-            group=group,
-        )
+def _step(item: EvaluatedItem) -> StepFolder:
+    return StepFolder(item.target, item.identity.digests)

@@ -20,26 +20,35 @@ from pathlib import Path
 from pkgutil import resolve_name as load
 from typing import Any
 
+from isentrope.checkpoint.checkpoint import Subject
+from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
+from isentrope.config.values import inputs_of
 from isentrope.estimators.means import too_few_for_modes
-from isentrope.results.result import Result
+from isentrope.results.result import Result, Tables
 from isentrope.results.verbs import MEASURE, Verb
-from isentrope.run.folder import heed, resolved_content
-from isentrope.run.study import Item, Run, writing_study
+from isentrope.run.folder import content_differences, heed, resolved_content, run_directory
+from isentrope.run.identity import CONFIG, Identity, require_same
+from isentrope.run.origin import PATHS, of_measurement
+from isentrope.run.runner import Earlier, Item, Run, Runner
+from isentrope.run.study import study_items
 from isentrope.run.study_table import write_study
-from isentrope.system.files import whole_folder
+from isentrope.system.files import whole_folder, write_bytes
 from isentrope.system.manifest import verification
+from isentrope.system.outputs import require_apart, require_writable
 from isentrope.system.processes import all_ranks, join_processes, world_size
 from isentrope.system.progress import Clock
 from isentrope.system.reading import figure_left_out
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.plan import require_memory
-from isentrope.verbs.prepare import Prepare, prepare_checkpoint
+from isentrope.verbs.prepare import Prepare, Prepared, prepare_checkpoint
 
 log = logging.getLogger("isentrope")
 
 Draw = Callable[[Any], Any]
 """From a result to its figure, which has matplotlib's `savefig`."""
+
+MeasuredItem = Item[Subject, MeasureConfig]
 
 
 def run_verb(
@@ -82,64 +91,150 @@ def run_verb(
             "null."
         )
     heed(config)
-    with verification(config.checkpoint.verify), writing_study(verb.name, config) as study:
-        for item in study.left:
-            log.info("%s of %s", verb.name, item.subject.path)
-            keep = partial(study.keep, config)
-            _run_item(verb, item, draw, prepare, keep)
-        all_ranks().from_first(lambda: write_study(verb, study))
-        return all_ranks().from_first(study.run)
+    with verification(config.checkpoint.verify):
+        return MeasuringRunner(verb, config, draw, prepare).run()
 
 
-def _run_item(
-    verb: Verb,
-    item: Item,
-    draw: Draw | None,
-    prepare: Prepare,
-    keep_configuration: Callable[[], None],
-) -> None:
-    config, clock, subject = item.config, Clock(), item.subject
-    data, run = config.batch_config, item.target.parents[1]
-    require_memory(verb.name, subject.name, subject.path, config)
-    ready = prepare(config, subject, clock)
-    if ready.along is not None and not verb.rounded:
-        raise ValueError(
-            f"estimator.rounded_step=true acts in {MEASURE.name}: the shares of {verb.name} sum to "
-            "v, which rounding is no part of. Set it to false."
+class MeasuringRunner(Runner[Subject, MeasureConfig, Result]):
+    """Runs a measuring verb on the items of a study.
+
+    Attributes:
+        verb: What to do at each checkpoint.
+        config: The checkpoints and settings.
+    """
+
+    def __init__(
+        self, verb: Verb, config: MeasureConfig, draw: Draw | None, prepare: Prepare
+    ) -> None:
+        """Look at the folders that will be written into.
+
+        Args:
+            verb: What to do at each checkpoint.
+            config: The checkpoints and settings.
+            draw: Makes the figure of a result; None for no figure.
+            prepare: Makes a checkpoint ready.
+        """
+        super().__init__(run_directory(config.output.directory), inputs_of(config))
+        self.verb = verb
+        self.config = config
+        self._draw = draw
+        self._prepare = prepare
+        logs = config.detailed_logging
+        if logs.enabled and verb == MEASURE:
+            place = logs.output_directory or self.folder / "logs"
+            require_writable(place, "detailed_logging.output_directory")
+        if logs.enabled and logs.output_directory is not None:
+            require_apart(logs.output_directory, inputs_of(config))
+
+    def plan(self) -> list[MeasuredItem]:
+        """One item per checkpoint and update batch; results of a single one are refused."""
+        self._items = study_items(self.verb.name, self.config, self.folder)
+        target = self._items[0].target
+        if len(self._items) == 1 and target.exists():
+            raise FileExistsError(
+                f"{target} holds results already: choose another --out, or remove it."
+            )
+        return self._items
+
+    def earlier(self, item: MeasuredItem) -> Earlier[Result] | None:
+        """The result of an earlier run, and the settings beside it."""
+        if not item.target.exists():
+            return None
+        kind: type[Result] = load(self.verb.result)
+        result = kind.load(item.target)
+        settings = of_measurement(load_config(item.target / CONFIG))
+        return Earlier(Identity(settings, result.provenance.made_from), result)
+
+    def compare(self, item: MeasuredItem, earlier: Earlier[Result]) -> None:
+        """Compare settings, and paths by their content where that is recorded."""
+        by_content = PATHS if earlier.identity.digests else ()
+        require_same(item.target, earlier.identity, item.identity, by_content)
+        if not by_content:
+            log.warning(
+                "%s holds no digests of what it was made from, so files may differ.", item.target
+            )
+        if earlier.result is not None:
+            for difference in content_differences(vars(earlier.result.provenance)):
+                log.warning("%s was made with %s.", item.target, difference)
+
+    def how_to_go_on(self, items: list[MeasuredItem]) -> str | None:
+        """How to go on, if an item is finished."""
+        if not any(item.target.exists() for item in items):
+            return None
+        return f"Finished items are kept: go on by the same command with --out {self.folder}."
+
+    def join(self, items: list[MeasuredItem], results: list[Result]) -> None:
+        """Write the tables of the study when all items are done; a single one has its own."""
+        if 1 < len(items) == len(self._items):
+            all_ranks().from_first(lambda: write_study(self.verb, self.folder, items, results))
+
+    def make(self, item: MeasuredItem) -> Result:
+        """Analyse a checkpoint and write its folder."""
+        verb = self.verb
+        subject = item.subject
+        clock = Clock()
+        log.info("%s of %s", verb.name, subject.path)
+        require_memory(verb.name, subject.name, subject.path, item.config)
+        ready = self._prepare(item.config, subject, clock)
+        if ready.along is not None and not verb.rounded:
+            raise ValueError(
+                f"estimator.rounded_step=true acts in {MEASURE.name}: the shares of {verb.name} "
+                "sum to v, which rounding is no part of. Set it to false."
+            )
+        timed = nullcontext() if verb.own_stages else clock.stage(verb.name)
+        with at_precision(ready.policy, item.config.precision.measuring), timed:
+            analysed: Result = load(verb.analyse)(ready)
+        result = replace(
+            analysed, warnings=_warnings(verb, ready, analysed), timing=dict(clock.seconds)
         )
-    timed = nullcontext() if verb.own_stages else clock.stage(verb.name)
-    with at_precision(ready.policy, config.precision.measuring), timed:
-        result: Result = load(verb.analyse)(ready)
-    warnings = [*ready.step.warnings]
+        all_ranks().from_first(lambda: self._write(item, ready, result))
+        saved = result.as_saved()
+        if len(self._items) > 1:  # tables of tokens are large: those of a study wait on the disk
+            saved = replace(saved, tables=Tables(item.target))
+        return saved
+
+    def _write(self, item: MeasuredItem, ready: Prepared, result: Result) -> None:
+        """Write the folder of an item; it appears last, when all of it is there."""
+        data = item.config.batch_config
+        figure = self.verb.figure
+        # results without their log are not finished, nor is there a log of no results
+        with ExitStack() as stack, whole_folder(item.target) as folder:
+            result.save(folder)
+            if self._draw is not None and figure is not None:
+                try:
+                    self._draw(result).savefig(folder / figure[1], dpi=150)
+                except Exception as error:  # those of matplotlib have no class in common
+                    log.warning("%s", figure_left_out(error))
+            content = resolved_content(item.config, self.folder, item.target, seeds=data.seeds)
+            (folder / CONFIG).write_bytes(content)
+            if data.save_batches:
+                ready.E.save(folder / "E.parquet")
+                ready.U.save(folder / "U.parquet")
+            for path in result.write_log(result, self.folder / "logs"):
+                stack.push(partial(_remove_if_failed, path))
+            self._keep_configuration()
+
+    def _keep_configuration(self) -> None:
+        """Write the configuration into the run folder, if it has none."""
+        if (self.folder / CONFIG).exists():
+            return
+        filled = {key for item in self._items for key in item.subject.as_trained.filled}
+        seeds = self.config.batch_config.seeds
+        content = resolved_content(self.config, self.folder, seeds=seeds, omit=filled)
+        write_bytes(self.folder / CONFIG, content)
+
+
+def _warnings(verb: Verb, ready: Prepared, result: Result) -> tuple[str, ...]:
+    """What limits the numbers, each sentence once: the step, the batches, then the result's own."""
+    sentences = [*ready.step.warnings]
     if verb.errors_over_E:
-        warnings += too_few_for_modes(ready.E.n_prompts)
-    if data.fixed_prompts:
-        warnings.append(
+        sentences += too_few_for_modes(ready.E.n_prompts)
+    if ready.config.batch_config.fixed_prompts:
+        sentences.append(
             "batch_config.fixed_prompts: errors are over prompts, as if other prompts could be "
             "drawn. For a statement about these prompts alone they are too large."
         )
-    warnings = tuple(dict.fromkeys((*warnings, *result.warnings)))
-    result = replace(result, warnings=warnings, timing=dict(clock.seconds))
-
-    def save() -> None:
-        # results without their log are not finished, nor is there a log of no results
-        with ExitStack() as stack, whole_folder(item.target) as here:
-            result.save(here)
-            if draw is not None and verb.figure is not None:
-                try:
-                    draw(result).savefig(here / verb.figure[1], dpi=150)
-                except Exception as error:  # those of matplotlib have no class in common
-                    log.warning("%s", figure_left_out(error))
-            content = resolved_content(config, run, item.target, seeds=data.seeds)
-            (here / "config.yaml").write_bytes(content)
-            if data.save_batches:
-                ready.E.save(here / "E.parquet")
-                ready.U.save(here / "U.parquet")
-            for path in result.write_log(result, run / "logs"):
-                stack.push(partial(_remove_if_failed, path))
-            keep_configuration()  # a folder of results is the last thing that appears
-
-    all_ranks().from_first(save)
+    return tuple(dict.fromkeys((*sentences, *result.warnings)))
 
 
 def _remove_if_failed(path: Path, kind: type[BaseException] | None, *_: object) -> None:

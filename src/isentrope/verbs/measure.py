@@ -33,7 +33,7 @@ from isentrope.policy.ratio_test import Z_LIMIT
 from isentrope.results.results import MeasureResult
 from isentrope.results.sweep import LinearRange, RewardRecord, RewardRow, SweepRow
 from isentrope.results.verbs import MEASURE, SCHEMAS
-from isentrope.run.study import Run
+from isentrope.run.runner import Run
 from isentrope.verbs.detailed_log import detailed_log
 from isentrope.verbs.loop import Draw, run_verb
 from isentrope.verbs.measurement import Measurement, measure_checkpoint

@@ -31,7 +31,7 @@ from isentrope.planning.plan import (
     meta_model,
 )
 from isentrope.results.verbs import INFLUENCE, MEASURE, VERBS
-from isentrope.run.study import plan_study
+from isentrope.run.study import study_items
 from isentrope.system.formatting import gigabytes, sizes_in_words
 from isentrope.training.models import TOY, build_toy_policy, find_model, fresh_adapter
 from isentrope.verbs.dry_run import stages_of
@@ -123,7 +123,7 @@ def _measuring(config: MeasureConfig, verbs: Sequence[str], memory: str | None) 
     if not all(found.fits for found in plans):
         return plans
     with tempfile.TemporaryDirectory() as place:
-        item = plan_study(MEASURE.name, config, Path(place)).items[0]
+        item = study_items(MEASURE.name, config, Path(place))[0]
         return stages_of(plans, item.config, item.subject, Path(place))
 
 

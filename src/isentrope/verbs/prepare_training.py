@@ -33,9 +33,8 @@ from isentrope.probe.callback import EntropyProbe
 from isentrope.probe.online_noise_scale import NoiseScaleMonitor
 from isentrope.probe.requirements import ProbeOptions
 from isentrope.run.branch import Branch
-from isentrope.run.folder import kept_steps
-from isentrope.run.identity import contract_config, require_same_run
 from isentrope.run.origin import training_origin
+from isentrope.run.resuming import contract_config, require_same_run
 from isentrope.sampling.batches import Groups
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.sampling.tasks.task import Task
@@ -46,7 +45,7 @@ from isentrope.system.progress import progress
 from isentrope.training.batch_trainer import RunOptions
 from isentrope.training.models import load_trainable
 from isentrope.training.prompt_sampler import PromptSampler
-from isentrope.training.run_files import RunFiles
+from isentrope.training.run_files import RunFiles, kept_steps
 from isentrope.training.tensorboard import TENSORBOARD
 from isentrope.training.trainer import EntropyGRPOTrainer
 from isentrope.training.update_batches import UpdateBatches

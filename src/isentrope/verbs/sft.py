@@ -29,8 +29,9 @@ from isentrope.evaluation.responses import (
 from isentrope.models.requirements import active_dropout
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.language_model import Policy
-from isentrope.run.folder import heed, kept_steps, one_writer, resolved_content, run_directory
-from isentrope.run.identity import CONFIG, flat_settings, require_same, require_same_origin
+from isentrope.run.folder import heed, resolved_content, run_directory
+from isentrope.run.identity import CONFIG, Identity, flat_settings, require_same
+from isentrope.run.lock import one_writer
 from isentrope.run.origin import training_origin
 from isentrope.sampling.tasks.task import Demonstrator, FormattedTask
 from isentrope.system.files import write_bytes
@@ -41,7 +42,7 @@ from isentrope.system.reading import read_json, read_json_lines, reading
 from isentrope.training.demonstrations import IGNORED, encode_demonstrations
 from isentrope.training.divergence import require_finite_number, require_finite_state
 from isentrope.training.models import find_model
-from isentrope.training.run_files import RunFiles
+from isentrope.training.run_files import RunFiles, kept_steps
 from isentrope.training.tensorboard import continue_tensorboard
 from isentrope.verbs.prepare_training import begin_training
 from isentrope.verbs.train import require_no_run, resumed, under_way
@@ -171,10 +172,12 @@ def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> F
     settings = config.model_dump(mode="json", exclude={**others, **places})
     record = {"config": settings, "made_from": training_origin(config)}
     if checkpoint is not None:
-        before, cure = read_json(checkpoint / RECORD), "or start a new run with another --out."
-        then, now = (flat_settings(x["config"]) for x in (before, record))
-        require_same(checkpoint, then, now, cure=f"restore it, {cure}")
-        require_same_origin(checkpoint, before["made_from"], record["made_from"], cure)
+        cure = "or start a new run with another --out."
+        before, now = (
+            Identity(flat_settings(side["config"]), side["made_from"])
+            for side in (read_json(checkpoint / RECORD), record)
+        )
+        require_same(checkpoint, before, now, cure=f"restore it, {cure}", cure_of_files=cure)
     options = sft_options(config, files.folder)
     done = max(files.steps()) if checkpoint else 0
     saved = [0]  # the model

@@ -19,21 +19,11 @@ from isentrope.run.branch import (
     branch_settings,
     parent_of,
 )
-from isentrope.run.folder import (
-    heed,
-    noted_if_interrupted,
-    one_writer,
-    resolved_content,
-    run_directory,
-)
-from isentrope.run.identity import (
-    BY_CONTENT,
-    CONFIG,
-    MAY_CHANGE,
-    RESUMED,
-    require_same_training,
-)
+from isentrope.run.folder import heed, resolved_content, run_directory
+from isentrope.run.identity import CONFIG
+from isentrope.run.lock import noted_if_interrupted, one_writer
 from isentrope.run.origin import training_origin
+from isentrope.run.resuming import BY_CONTENT, MAY_CHANGE, RESUMED, require_same_training
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
 from isentrope.system.memory import is_lack_of_memory
@@ -119,7 +109,7 @@ def resume(
 
     Args:
         folder: The run folder.
-        overrides: Settings that may change (`run.identity.MAY_CHANGE`), and paths whose
+        overrides: Settings that may change (`run.resuming.MAY_CHANGE`), and paths whose
             content is the same.
         until: Step to stop at, with a checkpoint; None for the last one.
 
