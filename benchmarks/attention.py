@@ -23,7 +23,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from isentrope.models import attention
 from isentrope.models.batching import micro_batches
-from isentrope.nouns.differences import derivatives_at_zero
+from isentrope.nouns.forward_mode import derivatives_at_zero
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.repeats import mean_over_repeats
-from isentrope.nouns.estimate import COLUMNS, Estimate
+from isentrope.nouns.estimate import ESTIMATE_COLUMNS, Estimate
 from isentrope.results.verbs import RECORDS
 from isentrope.system.file_contents import read_table
 from studies.branch_plan import UNCHANGED
@@ -125,5 +125,5 @@ def effects(
 def table(found: Sequence[Effect]) -> pd.DataFrame:
     """A row per effect: checkpoint, step, setting, quantity, against, value and its errors."""
     about = ("checkpoint", "step", "setting", "quantity", "against")
-    columns = [*about, *COLUMNS, "n", "unit", "se_repeats", "se_prompts"]
+    columns = [*about, *ESTIMATE_COLUMNS, "n", "unit", "se_repeats", "se_prompts"]
     return pd.DataFrame([vars(e.estimate) | vars(e) for e in found], columns=columns)

@@ -37,7 +37,8 @@ from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.control.controls import EXAMPLES, STEP, TOKEN
 from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.ratio import ratio_of
-from isentrope.nouns.estimate import Estimate, t_quantile
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.freedom import t_quantile
 from isentrope.results.verbs import TRY
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.sft import sft

@@ -49,7 +49,8 @@ from isentrope.checkpoint.files import step_of_folder
 from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
-from isentrope.nouns.estimate import Estimate, freedom_of_groups, t_quantile
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.freedom import freedom_of_groups, t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, multiply, norm
 from isentrope.policy.gradient import weighted_gradient

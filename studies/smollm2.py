@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 
-from isentrope.nouns.estimate import t_quantile
+from isentrope.nouns.freedom import t_quantile
 
 STEPS = (20, 60)
 """The early and the late checkpoint."""

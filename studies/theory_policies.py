@@ -12,7 +12,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from isentrope.attribution.gradients.sequence_gradients import SequenceGradients
 from isentrope.attribution.gradients.storage_plan import GradientBackend
 from isentrope.attribution.gradients.token_sum import TokenSum
-from isentrope.nouns.estimate import t_quantile
+from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 

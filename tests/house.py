@@ -74,8 +74,13 @@ def products_with_truth(tree):
 def packed_names(tree):
     """Strings that are lists of four or more names."""
     strings = docstring_lines(tree)
+    sentences = {
+        part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values
+    }
     for node in ast.walk(tree):
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            continue
+        if node in sentences:
             continue
         words = node.value.split()
         names = all(re.fullmatch(r"[a-z_][\w.?±:]*", word) for word in words)

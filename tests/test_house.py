@@ -109,6 +109,7 @@ SAMPLE = ast.parse(
 FIELDS = "first_name second_name third fourth"
 PLACE = "verbs.measure:find"
 LONG = "a sentence that is not a list of names"
+MESSAGE = f"max_new_tokens must be below {PLACE}"
 def f(of, x):
     """one_two three four five"""
     found, y = 1, 2

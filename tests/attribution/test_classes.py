@@ -10,7 +10,7 @@ from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.influence.classes import sequence_classes, token_classes
 from isentrope.attribution.influence.contributions import InfluenceOptions
 from isentrope.attribution.influence.influence import influence
-from isentrope.nouns.estimate import t_quantile
+from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.vectors import axpy
 from isentrope.policy.scoring import score
 from isentrope.results.attributions import is_it_all

@@ -14,7 +14,7 @@ from isentrope.attribution.fisher.pair_classes import kernel_form
 from isentrope.attribution.fisher.prompt_pairs import PromptPairs
 from isentrope.attribution.fisher.spectrum import kernel_spectrum
 from isentrope.attribution.fisher.square import SquareKernel
-from isentrope.nouns.estimate import t_quantile
+from isentrope.nouns.freedom import t_quantile
 from tests.attribution.test_pair_classes import naive, numbers
 
 

@@ -7,14 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from isentrope.nouns.estimate import (
-    BOUNDS,
-    NO_SPREAD,
-    Estimate,
-    freedom_of_groups,
-    held_by_few,
-    t_quantile,
-)
+from isentrope.nouns.estimate import BOUNDS, NO_SPREAD, Estimate
+from isentrope.nouns.freedom import freedom_of_groups, held_by_few, t_quantile
 
 
 def estimate(n=11, **options):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from isentrope.nouns.differences import FrozenProducts, derivatives_at_zero
+from isentrope.nouns.forward_mode import FrozenProducts, derivatives_at_zero
 
 G = torch.Generator().manual_seed(0)
 

@@ -28,7 +28,7 @@ def test_vectors_over_other_parameters_are_refused():
 
 
 def test_weighted_products_are_those_of_all_pairs_in_order(monkeypatch):
-    monkeypatch.setattr(vectors, "COLUMNS", 4)  # of ten entries, the last block is short
+    monkeypatch.setattr(vectors, "COLUMNS_AT_A_TIME", 4)  # of ten entries, the last block is short
     torch.manual_seed(0)
     one, other, P = torch.randn(2, 10), torch.randn(3, 10), torch.rand(2, 5, dtype=torch.float64)
     found = weighted_products([one, other], P)

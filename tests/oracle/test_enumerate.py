@@ -64,10 +64,10 @@ def test_coupled_draws_share_prompts_and_most_responses():
 
 
 def test_a_policy_too_large_to_enumerate_is_refused(monkeypatch):
-    monkeypatch.setattr("isentrope.oracle.enumerate.LARGEST", 340)
+    monkeypatch.setattr("isentrope.oracle.enumerate.MOST_RESPONSES", 340)
     with pytest.raises(ValueError, match="smaller vocabulary"):
         enumerate_policy(cases.policy("qwen2"), [[1]], max_new_tokens=4)
-    monkeypatch.setattr("isentrope.oracle.enumerate.LARGEST", 341)  # 85 end, 256 are cut
+    monkeypatch.setattr("isentrope.oracle.enumerate.MOST_RESPONSES", 341)  # 85 end, 256 are cut
     enumerate_policy(cases.policy("qwen2"), [[1]], max_new_tokens=4)
 
 

@@ -7,7 +7,7 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 from isentrope.evaluation.entropy_law import fit_entropy_law
-from isentrope.nouns.estimate import t_quantile
+from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.groups import GradientGroups
-from isentrope.nouns.estimate import Estimate, freedom_of_groups
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.freedom import freedom_of_groups
 from isentrope.nouns.vectors import Vector, weighted_products
 
 _NO_LENGTH = (

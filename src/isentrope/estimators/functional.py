@@ -27,8 +27,8 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from isentrope.nouns.differences import derivatives_at_zero
 from isentrope.nouns.estimate import Functional
+from isentrope.nouns.forward_mode import derivatives_at_zero
 
 Method = Literal["sequence", "prefix", "doubly-robust", "surprisal"]
 

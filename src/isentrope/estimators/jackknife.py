@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.nouns.estimate import ROUNDING, Estimate
+from isentrope.nouns.estimate import ROUNDING_SHARE, Estimate
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Jackknifed:
         Returns:
             The differences; exactly 0 where two statistics are the same number.
         """
-        floor = ROUNDING * float(self.values.abs().max())
+        floor = ROUNDING_SHARE * float(self.values.abs().max())
         parts = (self.values - self.values[row], self.influences - self.influences[row])
         values, influences = (torch.where(x.abs() > floor, x, 0.0) for x in parts)
         return replace(self, values=values, influences=influences)

@@ -13,7 +13,8 @@ import math
 import torch
 from torch import Tensor
 
-from isentrope.nouns.estimate import Estimate, t_quantile
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.freedom import t_quantile
 
 
 def bounded_mean(scores: Tensor, unit: str, *, confidence: float = 0.95) -> Estimate:

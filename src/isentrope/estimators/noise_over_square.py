@@ -11,7 +11,8 @@ import math
 from torch import Tensor
 
 from isentrope.estimators.tail import noise_interval, tail_degrees_of_freedom
-from isentrope.nouns.estimate import Estimate, t_quantile
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.freedom import t_quantile
 
 
 def noise_over_square(

@@ -20,7 +20,8 @@ from typing import Any, Literal
 from torch import Tensor
 
 from isentrope.estimators.jackknife import Jackknifed
-from isentrope.nouns.estimate import Estimate, t_quantile
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.freedom import t_quantile
 
 Sign = Literal["any", "none", "plus"]
 """Of what an interval is: a/b, |a/b|, or an a/b that cannot be negative."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from isentrope.estimators.ratio import Sign, interval_of_ratio
-from isentrope.nouns.estimate import t_quantile
+from isentrope.nouns.freedom import t_quantile
 
 
 def ratio_of_means(

@@ -19,7 +19,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from isentrope.nouns.estimate import Estimate, held_by_few, participation
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.freedom import held_by_few, participation
 
 MIN_UNITS_FOR_INTERVAL = 32
 """Units from which on noise has an interval: below, ξ is not known well enough."""

@@ -34,7 +34,7 @@ from isentrope.estimators.jackknife import Jackknifed, Units, infinitesimal_jack
 from isentrope.estimators.means import too_few_for_modes
 from isentrope.estimators.noise_over_square import noise_over_square
 from isentrope.estimators.sample import FIRST_CHANGE, ScoredBatch, statistics_of_sample
-from isentrope.nouns.estimate import ROUNDING, Estimate
+from isentrope.nouns.estimate import ROUNDING_SHARE, Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.policy.chi_square import Divergence
 from isentrope.policy.token_statistics import Scores
@@ -227,7 +227,7 @@ def _divide_variances(a: Tensor, b: Tensor, confidence: float) -> Estimate:
         return Estimate(math.nan, math.nan, math.nan, math.nan, n, "", _PAIRED)
     ratio = float(a.sum() / b.sum())
     influences = ratio * (a / a.sum() - b / b.sum())
-    if float(influences.abs().max()) <= ROUNDING:  # one estimator under two names
+    if float(influences.abs().max()) <= ROUNDING_SHARE:  # one estimator under two names
         return Estimate.exact(ratio, n, unit="", method=_PAIRED)
     estimate = Estimate.from_influences(
         ratio, influences, unit="", method=_PAIRED, confidence=confidence

@@ -1,18 +1,10 @@
 """A sampled number and its error (T11).
 
-Every sampled quantity is an `Estimate`, never a bare float. Its interval is a t-interval. Where the
-error comes from influences φ_p of independent units (prompts), its degrees of freedom are their
-participation less one,
-
-    (Σ_p φ_p²)² / Σ_p φ_p⁴ − 1,
-
-the number of units of equal influence that would carry the number: a third of the units where the
-influences are normal, a handful where few long responses carry it. An interval that cannot be
-trusted is NaN, and `warnings` says why; so is one of no width, because a batch whose units all
-agree does not show the error.
+Every sampled quantity is an `Estimate`, never a bare float. Its interval is a t-interval, by the
+degrees of freedom of its error (`freedom`). An interval that cannot be trusted is NaN, and
+`warnings` says why; so is one of no width, because a batch whose units all agree does not show the
+error.
 """
-
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -23,7 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import stdtrit
+
+from isentrope.nouns.freedom import held_by_few, participation, t_quantile
 
 Functional = Literal["per_sequence", "per_token"]
 """The entropy that is estimated: ℋ of a response, or h of a token (T1)."""
@@ -31,81 +24,11 @@ Functional = Literal["per_sequence", "per_token"]
 HANDFUL = 10
 """Participation below which few units carry a number, and a sixth of the units if that is less."""
 
-ROUNDING = 1e-12
+ROUNDING_SHARE = 1e-12
 """Part of a value below which its error is that of arithmetic in float64, not of sampling."""
 
 NO_SPREAD = "Nothing differs between the units of this batch: it shows no error, and no interval."
 """The warning of a number with an error of zero."""
-
-
-def participation(amounts: ArrayLike) -> float:
-    """Over how many equal units a sum is spread.
-
-    Args:
-        amounts: (n,) not negative; the squares of influences for that of a standard error.
-
-    Returns:
-        (Σ a)²/Σ a², between 1 and n; n where all are zero.
-    """
-    a = np.asarray(amounts, dtype=np.float64)
-    a = a / (a.max(initial=0.0) or 1.0)  # squares of squares of small numbers underflow
-    squares = float(a @ a)
-    return float(a.sum()) ** 2 / squares if squares > 0 else float(len(a))
-
-
-def held_by_few(total: str, carriers: float, units: str, n: int | None = None) -> str:
-    """That few units hold most of a sum, as the beginning of a sentence.
-
-    Args:
-        total: The sum.
-        carriers: Over how many equal units it is spread (`participation`).
-        units: Their name, in the plural.
-        n: All units; None to leave their number out.
-
-    Returns:
-        "One response holds most of …", or "Few of the 40 prompts hold most of …, as 3 of equal
-        weight would".
-    """
-    count = round(carriers)
-    if count < 2:
-        who = f"One {units.removesuffix('s')}" if n is None else f"One of the {n} {units}"
-        return f"{who} holds most of {total}"
-    who = f"A handful of {units}" if n is None else f"Few of the {n} {units}"
-    return f"{who} hold most of {total}, as {count} of equal weight would"
-
-
-def freedom_of_units(influences: ArrayLike) -> float:
-    """Degrees of freedom of an error over units, such as prompts, from their participation.
-
-    Args:
-        influences: (n,) of the units, less their mean.
-
-    Returns:
-        Between 1 and n − 1.
-    """
-    squares = np.square(np.asarray(influences, dtype=np.float64))
-    return min(max(participation(squares) - 1, 1.0), len(squares) - 1.0)
-
-
-def freedom_of_groups(influences: ArrayLike) -> float:
-    """Degrees of freedom of an error over groups that each hold many units.
-
-    Sums of many units are nearly normal, and even normal influences of few groups have a small
-    participation p, about p₀ = G(G+1)/(3(G−1)). Only what p lacks of p₀ counts:
-    1/df = 1/(G−1) + 1/(p−1) − 1/(p₀−1).
-
-    Args:
-        influences: (G,) of the groups, less their mean.
-
-    Returns:
-        Between 1 and G − 1.
-    """
-    squares = np.square(np.asarray(influences, dtype=np.float64))
-    g = len(squares)
-    if g < 3 or not squares.any():
-        return g - 1.0
-    lack = 1 / max(participation(squares) - 1, 1e-9) - 1 / (g * (g + 1) / (3 * (g - 1)) - 1)
-    return max(1.0, 1 / (1 / (g - 1) + max(lack, 0.0)))
 
 
 BOUNDS = {
@@ -124,7 +47,6 @@ BOUNDS = {
     "dimensions": (1.0, math.inf),
 }
 """By unit, the values that a quantity can have; no interval reaches beyond them."""
-
 
 NET_SHARE = "share of the net δ"
 """Unit of a part of a sum whose parts may have unlike signs: below 0 and above 1 as well."""
@@ -147,25 +69,7 @@ def within_bounds(value: float, low: float, high: float, unit: str | None) -> tu
     return low, high
 
 
-def t_quantile(degrees_of_freedom: float, confidence: float = 0.95) -> float:
-    """The factor from a standard error to half of an interval.
-
-    Args:
-        degrees_of_freedom: Of the standard error.
-        confidence: Nominal coverage.
-
-    Returns:
-        The two-sided quantile of Student's t: 2.36 for 7 degrees of freedom, 1.96 for many.
-
-    Raises:
-        ValueError: If the coverage is not between 0 and 1.
-    """
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, such as 0.95, got {confidence}.")
-    return float(stdtrit(degrees_of_freedom, 0.5 + confidence / 2))
-
-
-COLUMNS = {"value": "", "se": "_se", "ci_low": "_ci_low", "ci_high": "_ci_high"}
+ESTIMATE_COLUMNS = {"value": "", "se": "_se", "ci_low": "_ci_low", "ci_high": "_ci_high"}
 """Fields of an estimate in a table, and how the columns of a quantity with a name end."""
 
 
@@ -237,9 +141,11 @@ class Estimate:
         """
         df = n - 1 if degrees_of_freedom is None else degrees_of_freedom
         df = df / (1 + strain * df)
-        half, freedom = math.nan, df
-        if se <= ROUNDING * abs(value):
-            warnings, freedom = (*warnings, NO_SPREAD), None  # that of rounding has no meaning
+        half = math.nan
+        freedom = df
+        if se <= ROUNDING_SHARE * abs(value):
+            warnings = (*warnings, NO_SPREAD)
+            freedom = None  # that of rounding has no meaning
         elif trusted and df > 0 and math.isfinite(se):
             half = t_quantile(df, confidence) * se
         fields |= {"warnings": warnings, "degrees_of_freedom": freedom}
@@ -272,7 +178,8 @@ class Estimate:
             The estimate, with a warning where a handful of units carry it.
         """
         squares = np.square(np.asarray(influences, dtype=np.float64))
-        n, carriers = len(squares), participation(squares)
+        n = len(squares)
+        carriers = participation(squares)
         se = math.sqrt(n / (n - 1) * float(squares.sum())) if n > 1 else math.nan
         n = min(n, at_most or n)
         if se > 0 and carriers < min(HANDFUL, n / 6):
@@ -330,7 +237,8 @@ class Estimate:
             Number by column; value, se, ci_low and ci_high without a name.
         """
         return {
-            name + end if name else field: getattr(self, field) for field, end in COLUMNS.items()
+            name + end if name else field: getattr(self, field)
+            for field, end in ESTIMATE_COLUMNS.items()
         }
 
     @classmethod
@@ -349,7 +257,8 @@ class Estimate:
         Returns:
             What `columns` was made of, as far as the columns say it.
         """
-        return cls(*(row[name + end] for end in COLUMNS.values()), n=n, unit=unit, method=method)
+        numbers = [row[name + end] for end in ESTIMATE_COLUMNS.values()]
+        return cls(*numbers, n=n, unit=unit, method=method)
 
     def to_dict(self) -> dict[str, object]:
         """All fields, ready for JSON."""

@@ -18,7 +18,8 @@ from isentrope.system.file_contents import read_arrow
 from isentrope.system.reading import reading
 
 _FLATTEN: Any = vars(compute)["list_flatten"]  # made when the module is imported
-_IDS, _NUMBERS = pa.list_(pa.int64()), pa.list_(pa.float64())
+_IDS = pa.list_(pa.int64())
+_NUMBERS = pa.list_(pa.float64())
 TYPES = {
     "prompt_ids": _IDS,
     "response_ids": _IDS,
@@ -72,22 +73,24 @@ def read_rollout_columns(path: str | Path, cure: str) -> dict[str, Any]:
             f"{path} is not a rollouts file: missing {sorted(missing)}, unknown {sorted(unknown)}.",
         )
     with reading(path, cure):
-        return {name: _values(name, table.column(name)) for name in table.column_names}
+        return {name: _check_values(name, table.column(name)) for name in table.column_names}
 
 
-def _values(name: str, given: Any) -> list[Any]:
+def _check_values(name: str, saved: Any) -> list[Any]:
+    """The entries of a column, of the type that it has."""
     kind: Any = TYPES[name]
     try:
-        column = given.cast(kind)
+        column = saved.cast(kind)
     except pa.ArrowException as error:
-        raise ValueError(f"{name} holds {given.type}, not {kind}") from error
-    if name == "response_mask" and column.cast(given.type) != given:
+        raise ValueError(f"{name} holds {saved.type}, not {kind}") from error
+    if name == "response_mask" and column.cast(saved.type) != saved:
         raise ValueError(f"{name} holds numbers besides 0 and 1")  # which would be true
     entries = _FLATTEN(column) if pa.types.is_list(kind) else column
     if name != "references" and column.null_count + entries.null_count:
         raise ValueError(f"{name} has empty entries")
     if kind != pa.string():
-        (low, high), numbers = _BOUNDS.get(name, (-1e300, 1e300)), entries.to_numpy()
+        low, high = _BOUNDS.get(name, (-1e300, 1e300))
+        numbers = entries.to_numpy()
         if not ((numbers >= low) & (numbers <= high)).all():
             raise ValueError(f"{name} holds a number that is not finite, or out of range")
     return column.to_pylist()
@@ -128,22 +131,22 @@ def prompt_of_each(prompts: Sequence[Any], index: Tensor) -> list[Tensor]:
     Raises:
         ValueError: If a prompt is missing, or two sequences of a draw have different ones.
     """
-    found = [token_ids(p, f"prompt {i}") for i, p in enumerate(prompts)]
-    if len(found) != len(index):
+    ids = [token_ids(p, f"prompt {i}") for i, p in enumerate(prompts)]
+    if len(ids) != len(index):
         top = int(index.max())
-        if top >= len(found) or int(index.min()) < 0:
+        if top >= len(ids) or int(index.min()) < 0:
             raise ValueError(
-                f"prompt_index points to prompt {top}, but there are {len(found)} prompts."
+                f"prompt_index points to prompt {top}, but there are {len(ids)} prompts."
             )
-        found = [found[int(p)] for p in index]
+        ids = [ids[int(p)] for p in index]
     first: dict[int, int] = {}
     for i, group in enumerate(index.tolist()):
         j = first.setdefault(group, i)
-        if not torch.equal(found[i], found[j]):
+        if not torch.equal(ids[i], ids[j]):
             raise ValueError(
                 f"Sequences {j} and {i} share prompt_index {group} but have different prompts."
             )
-    return found
+    return ids
 
 
 def of_tokens(name: str, column: Sequence[Any], responses: Sequence[Tensor]) -> list[Tensor]:

@@ -88,7 +88,8 @@ class Rollouts:
         if n == 0:
             raise ValueError("Rollouts need at least one response; the list is empty.")
         self.response_ids = [token_ids(r, f"response {i}") for i, r in enumerate(self.response_ids)]
-        longest, limit = int(self.lengths.max()), self.max_new_tokens
+        longest = int(self.lengths.max())
+        limit = self.max_new_tokens
         if limit is not None and longest > limit:
             raise ValueError(f"A response has {longest} tokens, more than max_new_tokens={limit}.")
         self.prompt_index = torch.as_tensor(self.prompt_index, dtype=torch.int64, device="cpu")
@@ -105,7 +106,7 @@ class Rollouts:
                 tensors = of_tokens(name, column, self.response_ids)
                 if self.response_mask is not None and name != "response_mask":
                     pairs = zip(tensors, self.response_mask, strict=True)
-                    tensors = [x.masked_fill(~own, 0) for x, own in pairs]  # 0 where not drawn
+                    tensors = [x.masked_fill(~drawn, 0) for x, drawn in pairs]
                 setattr(self, name, tensors)
         for name in ("rewards", "advantages"):
             if (column := getattr(self, name)) is not None:
@@ -166,7 +167,8 @@ class Rollouts:
             ValueError: Naming the first such sequence.
         """
         for i, pair in enumerate(zip(self.prompt_ids, self.response_ids, strict=True)):
-            length, top = sum(map(len, pair)), max(int(ids.max()) for ids in pair)
+            length = sum(map(len, pair))
+            top = max(int(ids.max()) for ids in pair)
             if top >= vocabulary:
                 raise ValueError(
                     f"Sequence {i} has the token id {top}, and the model's vocabulary has "
@@ -276,7 +278,7 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
         columns: list[Any] = [getattr(part, name) for part in parts]
         if any(column is not None for column in columns):
             pairs = zip(parts, columns, strict=True)
-            columns = [_missing(part, name) if x is None else x for part, x in pairs]
+            columns = [_fill_missing(part, name) if x is None else x for part, x in pairs]
         if not any(column is None for column in columns):
             joined[name] = list(chain.from_iterable(columns))
     draws = [part.prompt_index.unique(return_inverse=True)[1] for part in parts]
@@ -286,7 +288,7 @@ def concatenate(parts: Sequence[Rollouts]) -> Rollouts:
     return Rollouts(**joined, max_new_tokens=limits.pop() if len(limits) == 1 else None)
 
 
-def _missing(part: Rollouts, name: str) -> list[Tensor] | None:
+def _fill_missing(part: Rollouts, name: str) -> list[Tensor] | None:
     """What a column is where other parts alone have it."""
     if name == "response_mask":
         return [torch.ones_like(x, dtype=torch.bool) for x in part.response_ids]

@@ -13,16 +13,16 @@ from pydantic import Field, GetPydanticSchema
 from pydantic_core import CoreSchema, core_schema
 from torch import Tensor
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-Absent = Annotated[T | None, Field(exclude_if=lambda value: value is None)]
+Absent = Annotated[_T | None, Field(exclude_if=lambda value: value is None)]
 """A field whose key is absent from the file where its value is None."""
-
 
 _Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
 
 
-def _as_list(_: Any, handler: Any) -> CoreSchema:
+def _save_as_list(_: Any, handler: Any) -> CoreSchema:
+    """The schema of a tensor that is a list in the file."""
     return core_schema.no_info_after_validator_function(
         lambda numbers: torch.from_numpy(np.array([math.nan if x is None else x for x in numbers])),
         handler.generate_schema(list[_Whole] | list[float | None]),
@@ -30,5 +30,5 @@ def _as_list(_: Any, handler: Any) -> CoreSchema:
     )
 
 
-Numbers = Annotated[Tensor, GetPydanticSchema(_as_list)]
+Numbers = Annotated[Tensor, GetPydanticSchema(_save_as_list)]
 """(n,) numbers, a list in the file."""

@@ -1,12 +1,12 @@
-"""Named parameter vectors, and tensors of which every process holds a part.
+"""Named parameter vectors, whole or spread over processes.
 
 One tensor per trainable parameter, keyed by the model's own names: a direction v, a gradient g_H, a
 preconditioner P and the parameters θ themselves all have this form, so their products are sums over
-names. Arithmetic is float64. Where θ is spread over processes all of them are, and every process
-must ask for an inner product.
+names. Arithmetic is float64.
 
-Spread tensors are rows, as FSDP2 deals them (DTensor, Shard(0)). Arithmetic on them is elementwise,
-each process on its part. A sum over all entries is exchanged, so every process must ask for it.
+Where θ is spread over processes all vectors are: each process holds some rows of every tensor, as
+FSDP2 deals them (DTensor, Shard(0)). Elementwise arithmetic is on the rows that a process holds. A
+sum over all entries, such as an inner product, is exchanged, so every process must ask for it.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -22,10 +22,10 @@ from torch.distributed.tensor import DTensor, Partial
 
 def read_numbers(scalars: Iterable[Tensor]) -> list[float]:
     """The values of scalar tensors, of which a device is asked once, whatever their number."""
-    found = [x.full_tensor() if isinstance(x, DTensor) else x for x in scalars]
-    if not found:
+    values = [x.full_tensor() if isinstance(x, DTensor) else x for x in scalars]
+    if not values:
         return []
-    return torch.stack([x.double().to(found[0].device) for x in found]).tolist()
+    return torch.stack([x.double().to(values[0].device) for x in values]).tolist()
 
 
 def first_false(flags: Mapping[str, Tensor]) -> str | None:
@@ -67,9 +67,14 @@ def with_part(part: Tensor, like: Tensor) -> Tensor:
     """
     if not isinstance(like, DTensor):
         return part
-    mesh, placed = like.device_mesh, like.placements
-    shape, stride = like.shape, like.stride()
-    return DTensor.from_local(part, mesh, placed, run_check=False, shape=shape, stride=stride)
+    return DTensor.from_local(
+        part,
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )
 
 
 def sharded_like(whole: Tensor, like: Tensor) -> Tensor:
@@ -94,27 +99,29 @@ def whole(tensor: Tensor) -> Tensor:
     """A tensor with the parts of all processes, on each of them; also inside of jvp."""
     if not isinstance(tensor, DTensor):
         return tensor
-    part, mesh, shape = local_part(tensor), tensor.device_mesh, tensor.shape
+    part = local_part(tensor)
+    mesh = tensor.device_mesh
+    shape = tensor.shape
     rows = -(-shape[0] // mesh.size())
-    padded = part.new_zeros(rows, *shape[1:])
+    padded = part.new_zeros(rows, *shape[1:])  # every process sends equally many rows
     padded[: len(part)] = part
-    found = part.new_empty(rows * mesh.size(), *shape[1:])
-    dist.all_gather(list(found.chunk(mesh.size())), padded, group=mesh.get_group())
-    return found[: shape[0]]
+    gathered = part.new_empty(rows * mesh.size(), *shape[1:])
+    dist.all_gather(list(gathered.chunk(mesh.size())), padded, group=mesh.get_group())
+    return gathered[: shape[0]]
 
 
-def summed_in_parts(own: Tensor, like: Tensor) -> Tensor:
+def summed_in_parts(term: Tensor, like: Tensor) -> Tensor:
     """The sum over processes of whole tensors, held like another one.
 
     Args:
-        own: What this process adds, whole.
+        term: What this process adds, whole.
         like: A sharded tensor of the same shape.
 
     Returns:
-        Of the type of `own`.
+        Of the type of `term`.
     """
     assert isinstance(like, DTensor)
-    sums = DTensor.from_local(own, like.device_mesh, [Partial()], run_check=False)
+    sums = DTensor.from_local(term, like.device_mesh, [Partial()], run_check=False)
     return sums.redistribute(like.device_mesh, like.placements)
 
 
@@ -130,15 +137,15 @@ def total(values: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> list[floa
     """
     sharded = [n for n in values if isinstance(like[n], DTensor)]
     if sharded:
-        here = torch.stack([values[n].double() for n in sharded])
+        sums = torch.stack([values[n].double() for n in sharded])
         first = like[sharded[0]]
         assert isinstance(first, DTensor)
-        dist.all_reduce(here, group=first.device_mesh.get_group())
-        values = {**values, **dict(zip(sharded, here, strict=True))}
+        dist.all_reduce(sums, group=first.device_mesh.get_group())
+        values = {**values, **dict(zip(sharded, sums, strict=True))}
     return read_numbers(values.values())
 
 
-COLUMNS = 2**18
+COLUMNS_AT_A_TIME = 2**18
 """Entries of a parameter of which inner products are taken at a time."""
 
 Vector = dict[str, Tensor]
@@ -169,8 +176,9 @@ def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     require_same_names(a, b)
     products: Vector = {}
     for name, x in a.items():
-        here, there = (local_part(y).double().flatten() for y in (x, b[name]))
-        products[name] = torch.dot(here, there.to(here.device))
+        left = local_part(x).double().flatten()
+        right = local_part(b[name]).double().flatten()
+        products[name] = torch.dot(left, right.to(left.device))
     return math.fsum(total(products, a))
 
 
@@ -184,14 +192,16 @@ def weighted_products(rows: Sequence[Tensor], weights: Tensor) -> Tensor:
     Returns:
         (n, n) float64 on the CPU, of all vectors in order.
     """
-    n, p = sum(map(len, rows)), local_part(weights).flatten()
-    found = torch.zeros(n, n, dtype=torch.float64, device=rows[0].device)
-    for k in range(0, p.numel(), COLUMNS):
-        some = torch.cat([x[:, k : k + COLUMNS] for x in rows]).double()
-        found += (some * p[k : k + COLUMNS].to(some)) @ some.T
+    n = sum(map(len, rows))
+    diagonal = local_part(weights).flatten()
+    products = torch.zeros(n, n, dtype=torch.float64, device=rows[0].device)
+    for start in range(0, diagonal.numel(), COLUMNS_AT_A_TIME):
+        block = slice(start, start + COLUMNS_AT_A_TIME)
+        columns = torch.cat([x[:, block] for x in rows]).double()
+        products += (columns * diagonal[block].to(columns)) @ columns.T
     if isinstance(weights, DTensor):
-        dist.all_reduce(found, group=weights.device_mesh.get_group())
-    return found.cpu()
+        dist.all_reduce(products, group=weights.device_mesh.get_group())
+    return products.cpu()
 
 
 def norm(a: Mapping[str, Tensor]) -> float:
@@ -227,5 +237,5 @@ def multiply(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Vector:
 
 def tensor_bytes(tensor: Tensor) -> bytes:
     """The bytes of a tensor, row by row, for digests; of a sharded one, this process's part."""
-    own = local_part(tensor).detach().cpu().contiguous()
-    return own.flatten().view(torch.uint8).numpy().tobytes()
+    part = local_part(tensor).detach().cpu().contiguous()
+    return part.flatten().view(torch.uint8).numpy().tobytes()

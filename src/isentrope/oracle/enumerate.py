@@ -27,7 +27,7 @@ from isentrope.nouns.vectors import Vector, norm
 from isentrope.oracle.plain import Tree, derivatives, gradients, unflattened
 from isentrope.policy.language_model import Policy
 
-LARGEST = 200_000
+MOST_RESPONSES = 200_000
 """Largest number of responses that is enumerated."""
 
 
@@ -49,11 +49,11 @@ def enumerate_policy(
     """
     if policy.precision.runtime_dtype != "float64":
         raise ValueError("The oracle is exact only in float64; convert the policy first.")
-    responses = _responses(
+    responses = _list_responses(
         policy.vocabulary,
         policy.eos_token_ids,
         max_new_tokens,
-        LARGEST // len(prompts),
+        MOST_RESPONSES // len(prompts),
     )
     rollouts = Rollouts(
         prompt_ids=[torch.as_tensor(p) for p in prompts for _ in responses],
@@ -63,19 +63,20 @@ def enumerate_policy(
     return ExactPolicy(policy, rollouts, len(prompts))
 
 
-def _responses(size: int, ends: Collection[int], longest: int, limit: int) -> list[list[int]]:
+def _list_responses(size: int, ends: Collection[int], longest: int, limit: int) -> list[list[int]]:
+    """Every response to a prompt, in dictionary order."""
     done: list[list[int]] = []
-    open_: list[list[int]] = [[]]
+    unfinished: list[list[int]] = [[]]
     for _ in range(longest):
-        grown = [[*r, a] for r in open_ for a in range(size)]
+        grown = [[*r, a] for r in unfinished for a in range(size)]
         done += [r for r in grown if r[-1] in ends]
-        open_ = [r for r in grown if r[-1] not in ends]
-        if len(done) + len(open_) > limit:
+        unfinished = [r for r in grown if r[-1] not in ends]
+        if len(done) + len(unfinished) > limit:
             raise ValueError(
                 f"More than {limit} responses per prompt: use a smaller vocabulary or "
                 "max_new_tokens."
             )
-    return sorted(done + open_)
+    return sorted(done + unfinished)
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class ExactPolicy:
         Returns:
             (n,) float64, summing to 1 over each prompt.
         """
-        return self._tree(params or self.policy.theta)[0].exp()
+        return self._score(params or self.policy.theta)[0].exp()
 
     def entropy(
         self,
@@ -120,8 +121,8 @@ class ExactPolicy:
         Returns:
             Nats per token, or per sequence.
         """
-        params = self._moved(direction, eta) if direction else self.policy.theta
-        return float(self._value(params, functional))
+        params = self._move(direction, eta) if direction else self.policy.theta
+        return float(self._evaluate(params, functional))
 
     def entropy_change(
         self, direction: Vector, eta: float, functional: Functional = "per_token"
@@ -155,7 +156,7 @@ class ExactPolicy:
         def value(eta: float) -> float:
             return self.entropy(functional, direction=direction, eta=eta)
 
-        first, second = derivatives(value, self._step(direction))
+        first, second = derivatives(value, self._find_step(direction))
         return first, second / 2
 
     def entropy_gradient(self, functional: Functional = "per_token") -> Vector:
@@ -168,7 +169,7 @@ class ExactPolicy:
             The gradient by parameter name.
         """
         theta = self.policy.theta
-        gradient = gradients(lambda params: self._value(params, functional)[None], theta)[0]
+        gradient = gradients(lambda params: self._evaluate(params, functional)[None], theta)[0]
         return unflattened(gradient, theta)
 
     def draw(self, n: int, seed: int, probabilities: Tensor | None = None) -> Tensor:
@@ -204,22 +205,25 @@ class ExactPolicy:
         return self.rollouts.select(self.draw(n, seed)).with_columns(prompt_index=torch.arange(n))
 
     @cached_property
-    def _tree(self) -> Tree:
+    def _score(self) -> Tree:
+        """Maps parameters to S and Σ_k H_k of every response."""
         return Tree(self.policy, self.rollouts)
 
-    def _moved(self, direction: Vector, eta: float) -> Vector:
+    def _move(self, direction: Vector, eta: float) -> Vector:
         return {n: p + eta * direction[n].to(p) for n, p in self.policy.theta.items()}
 
-    def _value(self, params: Vector, functional: Functional) -> Tensor:
+    def _evaluate(self, params: Vector, functional: Functional) -> Tensor:
         """ℋ or h, a scalar tensor."""
-        log_p, entropies = self._tree(params)
+        log_p, entropies = self._score(params)
         probability = log_p.exp() / self.n_prompts
-        entropy, length = probability @ entropies, probability @ self._tree.lengths
+        entropy = probability @ entropies
+        length = probability @ self._score.lengths
         return entropy / length if functional == "per_token" else entropy
 
-    def _step(self, direction: Vector) -> float:
+    def _find_step(self, direction: Vector) -> float:
         """η at which log-probabilities move by about 1.5 nats, the farthest of them."""
         theta = self.policy.theta
         short = 1e-4 * norm(theta) / norm(direction)
-        ahead, behind = (self._tree(self._moved(direction, eta))[0] for eta in (short, -short))
+        ahead, _ = self._score(self._move(direction, short))
+        behind, _ = self._score(self._move(direction, -short))
         return 3 * short / float((ahead - behind).abs().max())

@@ -1,11 +1,9 @@
-"""Plain calls of the model, and derivatives of plain values: no scorer, and no autograd.
+"""Responses and their derivatives from plain calls of the model: no scorer, and no autograd.
 
-Log-probabilities and entropies of listed responses, from plain calls of the model.
+Each prefix that occurs in a list of responses is given to the model once, unpadded, with others of
+its length: `model(input_ids).logits`, over the temperature, through `log_softmax`.
 
-Each prefix that occurs in them is given to the model once, unpadded, with others of its length:
-`model(input_ids).logits`, over the temperature, through `log_softmax`.
-
-Derivatives of plain values are extrapolated central differences:
+Derivatives of these values are extrapolated central differences:
 
     D_1(h) = [f(h) − f(−h)] / 2h,     D_2(h) = [f(h) − 2 f(0) + f(−h)] / h²
 
@@ -28,7 +26,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 
-HALVINGS = 8
+STEP_HALVINGS = 8
 COORDINATE_STEP = 1e-4
 """h of derivatives by single parameters, which are of order 1 or below."""
 COORDINATES = 256
@@ -48,24 +46,29 @@ def derivatives(f: Callable[[float], float], step: float) -> tuple[float, float]
     Returns:
         The two derivatives.
     """
-    at_zero, steps = f(0.0), [step / 2**j for j in range(HALVINGS)]
-    ahead, behind = ([f(sign * h) for h in steps] for sign in (1, -1))
+    at_zero = f(0.0)
+    steps = [step / 2**j for j in range(STEP_HALVINGS)]
+    ahead = [f(h) for h in steps]
+    behind = [f(-h) for h in steps]
     first = [(a - b) / (2 * h) for a, b, h in zip(ahead, behind, steps, strict=True)]
     second = [(a - 2 * at_zero + b) / h**2 for a, b, h in zip(ahead, behind, steps, strict=True)]
-    return _extrapolated(first), _extrapolated(second)
+    return _extrapolate(first), _extrapolate(second)
 
 
-def _extrapolated(differences: list[float]) -> float:
+def _extrapolate(differences: list[float]) -> float:
     """The limit h → 0 of numbers at h, h/2, h/4, … with an error even in h."""
-    best, least = differences[-1], float("inf")
-    column, power = differences, 1
+    best = differences[-1]
+    least_error = float("inf")
+    column = differences
+    power = 1
     while len(column) > 1:
         power *= 4
         better: list[float] = [b + (b - a) / (power - 1) for a, b in pairwise(column)]
         for (a, b), value in zip(pairwise(column), better, strict=True):
             error = max(abs(value - a), abs(value - b))
-            if error < least:
-                best, least = value, error
+            if error < least_error:
+                best = value
+                least_error = error
         column = better
     return best
 
@@ -122,7 +125,8 @@ class Tree:
         self._policy = policy
         self.lengths = torch.tensor([len(r) for r in rollouts.response_ids], dtype=torch.float64)
         shape = (len(rollouts), int(self.lengths.max()))
-        self._node, self._token = (torch.zeros(shape, dtype=torch.int64) for _ in range(2))
+        self._node = torch.zeros(shape, dtype=torch.int64)  # of the prefix before each token
+        self._token = torch.zeros(shape, dtype=torch.int64)
         self._is_token = torch.zeros(shape, dtype=torch.float64)
         nodes: dict[tuple[int, ...], int] = {}
         pairs = zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)
@@ -130,7 +134,8 @@ class Tree:
             ids = (*prompt.tolist(), *response.tolist())
             for k, token in enumerate(response.tolist()):
                 self._node[i, k] = nodes.setdefault(ids[: len(prompt) + k], len(nodes))
-                self._token[i, k], self._is_token[i, k] = token, 1.0
+                self._token[i, k] = token
+                self._is_token[i, k] = 1.0
         by_length: dict[int, list[tuple[int, ...]]] = {}
         for prefix in nodes:
             by_length.setdefault(len(prefix), []).append(prefix)

@@ -60,7 +60,7 @@ class TabularPolicy(nn.Module):
         """Maps `input_ids` (b, l) to a one-tuple of table rows (b, l, v)."""
 
         def decoder(input_ids: Tensor, use_cache: bool = False) -> tuple[Tensor]:
-            return (self.table[self._rows(input_ids)],)
+            return (self.table[self._number_rows(input_ids)],)
 
         return decoder
 
@@ -70,9 +70,9 @@ class TabularPolicy(nn.Module):
 
     def forward(self, input_ids: Tensor) -> SimpleNamespace:
         """Logits (b, l, v) of the next token after every prefix."""
-        return SimpleNamespace(logits=self.table[self._rows(input_ids)])
+        return SimpleNamespace(logits=self.table[self._number_rows(input_ids)])
 
-    def _rows(self, input_ids: Tensor) -> Tensor:
+    def _number_rows(self, input_ids: Tensor) -> Tensor:
         """A number in base v + 1 for every prefix, whose last digits are its last tokens."""
         rows = torch.zeros_like(input_ids)
         number = torch.zeros_like(input_ids[:, 0])

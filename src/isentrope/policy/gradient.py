@@ -24,7 +24,7 @@ from isentrope.models.architecture import refusal_by_name
 from isentrope.models.batching import MicroBatch, as_trained, micro_batches
 from isentrope.models.requirements import require_no_checkpointing
 from isentrope.models.sharding import layer_gradients
-from isentrope.nouns.differences import FrozenProducts
+from isentrope.nouns.forward_mode import FrozenProducts
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, is_sharded, zeros
 from isentrope.policy.derivative_guard import require_derivatives

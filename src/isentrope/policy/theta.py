@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from isentrope.models.sharding import Parameters, SpreadPoint, is_spread, moved_along
-from isentrope.nouns.differences import derivatives_along, derivatives_at_zero
+from isentrope.nouns.forward_mode import derivatives_along, derivatives_at_zero
 from isentrope.nouns.vectors import Vector, is_sharded, local_part, require_same_names, total
 
 

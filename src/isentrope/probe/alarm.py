@@ -40,7 +40,7 @@ from scipy.special import stdtr
 from torch import Tensor
 from transformers import TrainerCallback
 
-from isentrope.nouns.estimate import t_quantile
+from isentrope.nouns.freedom import t_quantile
 from isentrope.probe.callback import EntropyProbe
 from isentrope.system.processes import rank
 from isentrope.system.saved_fields import SavedFields

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import pandas as pd
 
 from isentrope.checkpoint.files import step_within
-from isentrope.nouns.estimate import COLUMNS, Estimate
+from isentrope.nouns.estimate import ESTIMATE_COLUMNS, Estimate
 from isentrope.reports.evaluations import (
     Evaluation,
     Sections,
@@ -86,7 +86,9 @@ class Measurement(Generic[R]):
         """Every number that has an error, by its dotted path in results.json."""
         found, prompts = dict[str, Estimate](), self.result.batches.E.prompt_draws
         for path, row in numbers_in(vars(self.result)):
-            value, se, low, high = (math.nan if row[x] is None else row[x] for x in COLUMNS)
+            value, se, low, high = (
+                math.nan if row[x] is None else row[x] for x in ESTIMATE_COLUMNS
+            )
             n, unit = row["n"] or prompts, row["unit"] or ""
             found[path] = Estimate(value, se, low, high, n, unit, "")
             if isinstance(self.result, MeasureResult) and path.startswith("budget."):

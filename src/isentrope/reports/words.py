@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from isentrope.nouns.estimate import COLUMNS, Estimate
+from isentrope.nouns.estimate import ESTIMATE_COLUMNS, Estimate
 from isentrope.system.formatting import MISSING, PAGE, known
 
 number = PAGE.number
@@ -46,7 +46,9 @@ def within_one_se(value: float, se: float) -> Estimate:
 
 def scaled(estimate: Estimate, factor: float) -> Estimate:
     """An estimate times a positive number."""
-    return replace(estimate, **{name: getattr(estimate, name) * factor for name in COLUMNS})
+    return replace(
+        estimate, **{name: getattr(estimate, name) * factor for name in ESTIMATE_COLUMNS}
+    )
 
 
 def estimates_in(rows: pd.DataFrame, metric: str) -> list[Estimate]:
@@ -61,7 +63,7 @@ def estimates_in(rows: pd.DataFrame, metric: str) -> list[Estimate]:
         One per row, with NaN in place of what is not there; within one standard error where the
         rows have no intervals.
     """
-    names = [metric + end for end in COLUMNS.values()]
+    names = [metric + end for end in ESTIMATE_COLUMNS.values()]
     numbers = rows.reindex(columns=names).apply(pd.to_numeric, errors="coerce").astype(float)
     if f"{metric}_ci_low" not in rows:
         return list(map(within_one_se, numbers[metric], numbers[f"{metric}_se"]))

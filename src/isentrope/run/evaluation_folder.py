@@ -25,7 +25,7 @@ import pandas as pd
 from pydantic import ConfigDict, Field
 
 from isentrope.checkpoint.files import require_own_name
-from isentrope.nouns.estimate import COLUMNS, Estimate
+from isentrope.nouns.estimate import ESTIMATE_COLUMNS, Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.results.result import ResultsError, decode, encode
 from isentrope.results.verbs import RECORDS
@@ -273,5 +273,5 @@ def table_of(results: Sequence[EvaluationResult]) -> pd.DataFrame:
         cells = {name: known(x) for columns in numbers for name, x in columns.items()}
         rows.append(head | cells)
     group = ["group"] if any(row.group for _, row in every) else []
-    columns = [*HEAD, *group, *(name + end for name in names for end in COLUMNS.values())]
+    columns = [*HEAD, *group, *(name + end for name in names for end in ESTIMATE_COLUMNS.values())]
     return pd.DataFrame(rows, columns=columns, dtype=object)

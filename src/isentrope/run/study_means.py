@@ -29,7 +29,8 @@ from torch import Tensor
 
 from isentrope.estimators.repeats import mean_over_repeats, ratio_of_means
 from isentrope.estimators.tail import noise_over_repeats, rare_units
-from isentrope.nouns.estimate import freedom_of_units, t_quantile, within_bounds
+from isentrope.nouns.estimate import within_bounds
+from isentrope.nouns.freedom import freedom_of_units, t_quantile
 
 MEAN = "mean"
 

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from isentrope.nouns.estimate import COLUMNS, Estimate
+from isentrope.nouns.estimate import ESTIMATE_COLUMNS, Estimate
 from isentrope.results.attributions import EntropyRecord
 from isentrope.results.result import Result
 from isentrope.results.sweep import AtRate
@@ -100,7 +100,7 @@ def numbers_in(content: Mapping[str, object], path: str = "") -> Iterator[tuple[
         elif isinstance(value, Mapping) or is_dataclass(value):
             yield from numbers_in(value if isinstance(value, Mapping) else vars(value), place)
         elif f"{key}_se" in content:
-            numbers = {column: content.get(key + end) for column, end in COLUMNS.items()}
+            numbers = {column: content.get(key + end) for column, end in ESTIMATE_COLUMNS.items()}
             yield place, numbers | dict.fromkeys(_ABOUT)
 
 

@@ -32,7 +32,8 @@ from isentrope.estimators.entropy_definitions import (
 from isentrope.estimators.functional import EstimatorOptions
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.sample import score_batch
-from isentrope.nouns.estimate import Estimate, t_quantile
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.at_temperature import at_temperature
 from isentrope.policy.own_logits import truncated_entropies

@@ -31,7 +31,7 @@ from isentrope.attribution.influence.contributions import (
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.projection import influence_shares
 from isentrope.attribution.influence.reliability import LISTED
-from isentrope.nouns.estimate import t_quantile
+from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.results.attributions import Budget, SharesRecord
 from isentrope.results.results import InfluenceResult

@@ -45,7 +45,8 @@ from isentrope.attribution.fisher.prompt_pairs import (
 from isentrope.attribution.fisher.spectrum import DRAWS, TOP, Null, simulated_null
 from isentrope.attribution.fisher.square import oversample
 from isentrope.attribution.fisher.truncation import RANKS, Prediction, predictions
-from isentrope.nouns.estimate import Estimate, freedom_of_groups
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.freedom import freedom_of_groups
 from isentrope.nouns.saved import Numbers
 
 Kind = Literal["rows", "columns", "both"]

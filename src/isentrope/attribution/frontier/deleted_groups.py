@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isentrope.nouns.estimate import freedom_of_groups
+from isentrope.nouns.freedom import freedom_of_groups
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from isentrope.estimators.jackknife import Units, infinitesimal_jackknife
 from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import ScoredBatch, cotangents
 from isentrope.models.architecture import derivative_of_scores
-from isentrope.nouns.estimate import Estimate, freedom_of_groups
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.freedom import freedom_of_groups
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply
 from isentrope.policy.gradient import Weights, weighted_gradients

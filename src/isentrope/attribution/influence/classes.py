@@ -37,7 +37,8 @@ from isentrope.attribution.influence.contributions import Influence
 from isentrope.attribution.proxies.proxies import token_covariance
 from isentrope.attribution.ranks import WeightedRanks, lowest, tied
 from isentrope.estimators.ratio import interval_of_ratio, too_near_zero
-from isentrope.nouns.estimate import NET_SHARE, Estimate, freedom_of_groups, t_quantile
+from isentrope.nouns.estimate import NET_SHARE, Estimate
+from isentrope.nouns.freedom import freedom_of_groups, t_quantile
 from isentrope.nouns.saved import Absent
 
 HIGH_ENTROPY = 0.2

@@ -46,7 +46,8 @@ from isentrope.estimators.tail import (
     noise_interval,
     uneven,
 )
-from isentrope.nouns.estimate import Estimate, freedom_of_units, t_quantile
+from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.freedom import freedom_of_units, t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy

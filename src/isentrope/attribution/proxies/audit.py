@@ -52,14 +52,8 @@ from isentrope.attribution.proxies.agreement import (
 )
 from isentrope.attribution.proxies.proxies import UNSIGNED
 from isentrope.attribution.ranks import Array
-from isentrope.nouns.estimate import (
-    NO_SPREAD,
-    ROUNDING,
-    Estimate,
-    held_by_few,
-    participation,
-    t_quantile,
-)
+from isentrope.nouns.estimate import NO_SPREAD, ROUNDING_SHARE, Estimate
+from isentrope.nouns.freedom import held_by_few, participation, t_quantile
 
 METHOD = "cluster bootstrap over prompts"
 _NEARLY_ONE = 1 - 1e-12
@@ -224,7 +218,7 @@ class _Sample:
             half = t_quantile(df, self.confidence) * there(finite).std(ddof=1)
             middle = float(there(np.array(value)))
             low, high = (float(back(middle + side * half)) for side in (-1, 1))
-        if se <= ROUNDING:
+        if se <= ROUNDING_SHARE:
             low, high, warnings = math.nan, math.nan, (*warnings, NO_SPREAD)
         unit = "correlation" if name.partition("_")[0] in ("pearson", "spearman") else "share"
         return Estimate(value, se, low, high, self.prompts, unit, METHOD, warnings=warnings)

@@ -1,0 +1,156 @@
+"""Forward mode along a direction, to second order, and the operations that it is given itself.
+
+(f, f', f'') at 0 come from one evaluation, by dual numbers over dual numbers. Two operations that
+torch's forward mode gets wrong, or takes too long over, are replaced.
+
+Layer normalisation, in elementary operations:
+
+    y = (x − mean x) · (var x + ε)^(−1/2) · weight + bias          (variance with 1/n)
+
+Forward mode over forward mode treats the mean and the deviation that `layer_norm` saves as
+constants. So its second derivative by x is wrong by tens of per cent, without an error; first
+derivatives and backward over backward are correct, and so are `group_norm` and `rms_norm`.
+docs/stability.md has a reproduction, tests/nouns/test_forward_mode.py the survey of other
+operations.
+
+Products with a frozen matrix:
+
+    y = x Wᵀ + b,        ∂y = ∂x Wᵀ
+
+torch adds x (∂W)ᵀ with ∂W = 0 as a matrix product of its own: a first derivative then takes four
+products in place of two, a second one (forward over forward) ten in place of four.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+
+def derivatives_at_zero(function: Callable[[Tensor], Any], order: int) -> tuple[Any, ...]:
+    """Value and derivatives of f(e) at e = 0.
+
+    At second order normalisation is written out, because torch's own derivative of it is wrong
+    there.
+
+    Args:
+        function: Maps a float64 scalar tensor on the CPU, which multiplies tensors of any device,
+            to a tensor or a tuple of tensors.
+        order: Highest derivative, 1 or 2 (forward over forward).
+
+    Returns:
+        (f, f') or (f, f', f''), each shaped like the function's result.
+
+    Raises:
+        ValueError: If `order` is not 1 or 2.
+    """
+    zero = torch.zeros((), dtype=torch.float64)
+    return derivatives_along(function, zero, torch.ones_like(zero), order)
+
+
+def derivatives_along(
+    function: Callable[[Any], Any], point: Any, direction: Any, order: int
+) -> tuple[Any, ...]:
+    """Value and derivatives of f(x + e v) at e = 0.
+
+    x takes v as its tangent as it is: a product of v with a dual e is many times slower.
+
+    Args:
+        function: Maps a tensor, or a dictionary of tensors, to a tensor or a tuple of tensors.
+        point: x.
+        direction: v, like x.
+        order: Highest derivative, 1 or 2.
+
+    Returns:
+        (f, f') or (f, f', f''), each shaped like the function's result.
+
+    Raises:
+        ValueError: If `order` is not 1 or 2.
+    """
+    if order not in (1, 2):
+        raise ValueError(f"order must be 1 or 2, got {order}.")
+
+    def with_slope(x: Any) -> Any:
+        return torch.func.jvp(function, (x,), (direction,))
+
+    if order == 1:
+        with FrozenProducts():
+            return with_slope(point)
+    with NormsWrittenOut(), FrozenProducts():
+        result: Any = torch.func.jvp(with_slope, (point,), (direction,))
+    (value, first), (_, second) = result  # of (f, f') its derivatives (f', f'')
+    return value, first, second
+
+
+class NormsWrittenOut(TorchFunctionMode):
+    """Replace every call of `layer_norm` by its formula.
+
+    It intercepts calls from Python, not those of a scripted or compiled module.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the formula in place of `layer_norm`, else `func`."""
+        if func in (functional.layer_norm, torch.layer_norm):
+            func = _normalise_layer
+        return func(*args, **(kwargs or {}))
+
+
+def _normalise_layer(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Tensor:
+    """In float32 at least, as torch's kernels compute it."""
+    dims = list(range(-len(normalized_shape), 0))
+    x = input.to(torch.promote_types(input.dtype, torch.float32))
+    centred = x - x.mean(dims, keepdim=True)
+    y = centred * (centred.square().mean(dims, keepdim=True) + eps).rsqrt()
+    y = y if weight is None else y * weight
+    return (y if bias is None else y + bias).to(input.dtype)
+
+
+class FrozenProducts(TorchFunctionMode):
+    """Replace `linear` where neither its matrix nor its bias is differentiated."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Multiply by a frozen matrix without its tangent, else call `func`."""
+        if func is functional.linear and not kwargs and all(map(_is_frozen, args[1:])):
+            return _frozen_linear(*args)
+        return func(*args, **(kwargs or {}))
+
+
+def _is_frozen(x: Tensor | None) -> bool:
+    """Whether a tensor is the same at every level of the derivatives that are being taken."""
+    return x is None or (not x.requires_grad and torch.func.debug_unwrap(x) is x)
+
+
+class _FrozenLinear(torch.autograd.Function):
+    """Its rule is one call and nothing else: outer levels do not see other operations in it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """(…, o) of (…, i) and (o, i)."""
+        return functional.linear(x, weight, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the matrix."""
+        ctx.save_for_forward(inputs[1])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        """The same product of the tangent."""
+        x = tangents[0]
+        return None if x is None else _frozen_linear(x, ctx.saved_tensors[0])
+
+
+_frozen_linear: Any = _FrozenLinear.apply  # pyright: ignore
