@@ -21,8 +21,7 @@ SHARED_NAMES = {
 }
 """Functions and classes that two modules define, and what each is."""
 
-LONG_FILES = {
-}
+LONG_FILES: set[str] = set()
 """Files of more than `MAX_LINES` lines."""
 
 MAX_LINES = 300
