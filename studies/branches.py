@@ -25,13 +25,14 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.config.values import existing, inputs_of
+from isentrope.parallel.ranks import from_first
 from isentrope.run.identity import CONFIG
 from isentrope.run.lock import noted_if_interrupted, one_writer
 from isentrope.system.file_contents import csv
 from isentrope.system.files import write_bytes
 from isentrope.system.memory import give_back
 from isentrope.system.outputs import require_apart
-from isentrope.system.processes import all_ranks, join_processes, rank
+from isentrope.system.processes import join_processes, rank
 from isentrope.system.progress import Progress
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.printed import Column, Printed, Table, ends
@@ -83,9 +84,7 @@ def branch_study(asked: BranchStudy) -> Branched:
         found: list[Effect] = []
         for start in starts:
             found += _effects(asked, start)
-        written = all_ranks().from_first(
-            lambda: write_bytes(asked.folder / TABLE, csv(table(found)))
-        )
+        written = from_first(lambda: write_bytes(asked.folder / TABLE, csv(table(found))))
     return Branched(written, starts, found)
 
 

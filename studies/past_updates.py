@@ -380,7 +380,7 @@ def past_updates(
             policy = Checkpoint(path, path.name).load(
                 ready.config.checkpoint, ready.config.sampling
             )
-            policy.ranks = ready.policy.ranks
+            policy.share_work()
             policy.convert(ready.policy.precision)
             size = update.get("gradient_norm")
             if size is None:  # not every recorder knows it

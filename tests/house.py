@@ -89,6 +89,26 @@ def packed_names(tree):
             yield node
 
 
+PROCESSES = {"ranks", "counted", "is_sharded", "Ranks", "ALONE"}
+"""Names that say which process does what."""
+
+
+def process_names(tree):
+    """Names, attributes and arguments that say which process does what."""
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.Name(id=name)
+                | ast.Attribute(attr=name)
+                | ast.arg(arg=name)
+                | ast.keyword(arg=name)
+                | ast.alias(name=name)
+                | ast.FunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ) if name in PROCESSES:
+                yield name
+
+
 def module_level_names(tree):
     """Public and private names that a module binds, imports apart."""
     for node in tree.body:

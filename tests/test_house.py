@@ -40,6 +40,12 @@ UNEXPORTED = {"Audit", "EntropyNoiseScale", "ProgressCallback", "Shares", "Sprea
 """Types that a public function takes or returns, and `ise` lacks."""
 IMPORTED_BY_TESTS = 671
 """Names of modules that tests import."""
+PROCESSES_OF = {
+    *("parallel", "models", "policy"),
+    *("reports.panels.kernel", "system.inert", "checkpoint.convert.verl"),
+    "verbs.printed",
+}
+"""Packages that know how work is distributed; and modules that mean something else by the names."""
 MATCHES = 640
 """Errors that tests know by their words."""
 
@@ -94,6 +100,13 @@ def test_texts_name_no_module_of_a_higher_floor():
     assert len(upward) <= UPWARD_TEXTS
 
 
+def test_the_mathematics_knows_no_processes():
+    naming = {module for module, tree in TREES.items() if list(house.process_names(tree))}
+    inside = {module for module in naming if {module, module.partition(".")[0]} & PROCESSES_OF}
+    assert naming - inside == set()
+    assert {x for x in PROCESSES_OF if "." in x} <= inside, "exceptions that are needed no more"
+
+
 def test_the_package_exports_what_its_functions_take_and_return():
     assert set(house.unexported_types(ise)) <= UNEXPORTED
 
@@ -131,4 +144,8 @@ def test_every_measure_finds_its_kind():
         "FIELDS": ["a", "b"],
         "f": ["a", "b"],
     }
+    processes = "policy.ranks = f(ranks=Ranks())\nif batch.counted: rows_counted = world"
+    assert sorted(house.process_names(ast.parse(processes))) == [
+        *("Ranks", "counted", "ranks", "ranks"),
+    ]
     assert house.code_lines('"""Doc."""\n# a\nx = (\n    1\n)\n') == 3

@@ -11,6 +11,7 @@ SOURCES = Path(isentrope.__file__).parent
 
 FLOORS = (
     ("_version", "system", "checkpoint.files"),
+    ("parallel",),
     ("nouns",),
     ("models",),
     ("policy",),

@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy.stats import pearsonr, rankdata, spearmanr
 
+from isentrope.attribution.mid_ranks import WeightedRanks
 from isentrope.attribution.proxies.agreement import ScoreColumn, agreement, top_counts
 from isentrope.attribution.proxies.audit import AuditOptions, audit
 from isentrope.attribution.proxies.proxies import token_proxies
-from isentrope.attribution.ranks import WeightedRanks
 from isentrope.nouns.estimate import NO_SPREAD
 from isentrope.policy.token_statistics import Scores
 

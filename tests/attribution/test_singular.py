@@ -104,7 +104,7 @@ def test_random_directions_have_no_value_above_their_null():
 
 def test_truncations_are_double_sums_over_what_is_left_of_the_block():
     K, S, x, rows, columns = numbers()
-    found = block_truncations(K, S, x, PromptPairs(rows, columns), ranks=(1, 3, 8, 99))
+    found = block_truncations(K, S, x, PromptPairs(rows, columns), leading_counts=(1, 3, 8, 99))
     assert list(found) == ["same_prompt", "rank 1", "rank 3", "rank 8", "full"]
     a, s, b = np.linalg.svd(K.numpy(), full_matrices=False)
     matrices = {f"rank {r}": (a[:, :r] * s[:r]) @ b[:r] for r in (1, 3, 8)}
@@ -121,4 +121,4 @@ def test_truncations_are_double_sums_over_what_is_left_of_the_block():
 def test_without_a_shared_prompt_there_is_no_same_prompt_row():
     K, S, x, rows, columns = numbers()
     pairs = PromptPairs(rows, columns + 9)
-    assert list(block_truncations(K, S, x, pairs, ranks=(2,))) == ["rank 2", "full"]
+    assert list(block_truncations(K, S, x, pairs, leading_counts=(2,))) == ["rank 2", "full"]

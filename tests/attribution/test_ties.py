@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from scipy.stats import rankdata
 
-from isentrope.attribution.ranks import lowest, signs, tied
+from isentrope.attribution.mid_ranks import lowest, signs, tied
 
 
 def test_values_that_differ_by_rounding_share_a_rank():

@@ -34,7 +34,7 @@ def test_every_truncation_is_the_double_sum_over_its_matrix():
     matrix, _ = uneven_kernel()
     S, x = signals(11)
     e = (S.mean() - S) / 11
-    found = truncations(SquareKernel.of(matrix, UNEVEN), S, x, ranks=(1, 3, 99))
+    found = truncations(SquareKernel.of(matrix, UNEVEN), S, x, leading_counts=(1, 3, 99))
     assert list(found) == NAMES
     full = 1.1 * ((e @ matrix - e * matrix.diagonal()) * x).numpy()
     for name, m in naive_matrices(matrix, UNEVEN).items():
@@ -54,10 +54,12 @@ def test_every_truncation_is_the_double_sum_over_its_matrix():
 def test_errors_are_those_of_dropping_each_prompt():
     matrix, prompts = planted_gram(8, 3, seed=1)
     S, x = signals(24)
-    found, without = truncations(SquareKernel.of(matrix, prompts), S, x, ranks=(1, 3)), []
+    found, without = truncations(SquareKernel.of(matrix, prompts), S, x, leading_counts=(1, 3)), []
     for prompt in range(8):
         k = prompts != prompt
-        rest = truncations(SquareKernel.of(matrix[k][:, k], prompts[k]), S[k], x[k], ranks=(1, 3))
+        rest = truncations(
+            SquareKernel.of(matrix[k][:, k], prompts[k]), S[k], x[k], leading_counts=(1, 3)
+        )
         without.append([(r.total.value * 24 / 21, r.ratio.value) for r in rest.values()])
     spread = np.array(without) - np.mean(without, 0)  # (8, 6, 2)
     exact = (7 / 8 * (spread**2).sum(0)) ** 0.5
@@ -76,7 +78,7 @@ def test_a_kernel_that_is_its_truncation_is_predicted_wholly():
         "rank 1": torch.outer(v, v),
     }
     for name, matrix in exact.items():
-        row = truncations(SquareKernel.of(matrix, UNEVEN), S, x, ranks=(1,))[name]
+        row = truncations(SquareKernel.of(matrix, UNEVEN), S, x, leading_counts=(1,))[name]
         assert row.ratio.value == pytest.approx(1)
         assert row.ratio.se < 1e-6
         assert row.pearson.value == pytest.approx(1)
@@ -84,7 +86,7 @@ def test_a_kernel_that_is_its_truncation_is_predicted_wholly():
 
 def test_all_ranks_together_are_the_full_kernel():
     matrix, _ = uneven_kernel()
-    found = truncations(SquareKernel.of(matrix, UNEVEN), *signals(11), ranks=(11,))
+    found = truncations(SquareKernel.of(matrix, UNEVEN), *signals(11), leading_counts=(11,))
     assert found["rank 11"].total.value == pytest.approx(found["full"].total.value)
     assert found["rank 11"].pearson.value == pytest.approx(1)
 
@@ -107,7 +109,7 @@ def test_without_self_pairs_the_full_sum_is_unbiased():
     batches = [policy_like(40, 4, seed) for seed in range(400)]
     centred = ((k, (S.mean() - S) / 160, x) for k, S, x in batches)
     full = [float((e @ k.matrix - e * k.diagonal) @ x) * 160 / 159 for k, e, x in centred]
-    some = [truncations(*b, ranks=())["full"].total.value for b in batches[:3]]
+    some = [truncations(*b, leading_counts=())["full"].total.value for b in batches[:3]]
     np.testing.assert_allclose(some, full[:3], rtol=1e-10)
     truth = -1.25 * 0.75 * (1 - 1 / 40)  # S̄ is a mean over 40 prompts
     assert abs(np.mean(full) - truth) < 4 * np.std(full) / 20
@@ -115,7 +117,7 @@ def test_without_self_pairs_the_full_sum_is_unbiased():
 
 @pytest.mark.slow
 def test_intervals_of_ratios_and_correlations_cover_as_stated():
-    found = [truncations(*policy_like(30, 4, seed), ranks=()) for seed in range(300)]
+    found = [truncations(*policy_like(30, 4, seed), leading_counts=()) for seed in range(300)]
     means = {
         name: np.mean([t[name].total.value for t in found]) for name in NAMES if "rank" not in name
     }
@@ -144,7 +146,7 @@ def test_a_sum_lost_in_noise_gives_no_interval_of_the_ratio():
 def test_the_ratio_has_an_interval_exactly_where_the_sum_is_not_zero():
     withheld = []
     for seed in range(30):
-        found = truncations(*policy_like(12, 4, seed), ranks=())
+        found = truncations(*policy_like(12, 4, seed), leading_counts=())
         withheld.append(found["full"].total.covers(0))
         assert np.isnan(found["diagonal"].ratio.ci_low) == withheld[-1]
     assert 2 < sum(withheld) < 28
@@ -154,7 +156,9 @@ def test_a_correlation_that_one_prompt_makes_whole_still_has_an_interval():
     """Without one of four prompts the ranks of the others agree in some of these kernels."""
     for seed in range(4):
         matrix, prompts = planted_gram(4, 2, seed=seed)
-        found = truncations(SquareKernel.of(matrix, prompts), *signals(8, seed), ranks=(1, 3))
+        found = truncations(
+            SquareKernel.of(matrix, prompts), *signals(8, seed), leading_counts=(1, 3)
+        )
         for row in list(found.values())[:-1]:
             for found in (row.pearson, row.spearman):  # ranks that agree in any case have no error
                 assert np.isfinite(found.ci_low) or NO_SPREAD in found.warnings

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from isentrope.models.batching import micro_batches, tokens_read
-from isentrope.system.processes import Ranks
+from isentrope.parallel.ranks import Ranks
 from tests import cases
 
 BATCH = cases.ragged(7)
@@ -24,12 +24,6 @@ def test_sequences_of_a_unit_stay_together():
         share = micro_batches(BATCH, 16, Ranks(own, 2), unit)
         here = {i for b in share if b.counted for i in b.sequences.tolist()}
         assert all(set((unit == u).nonzero()[:, 0].tolist()) <= here for u in unit[list(here)])
-
-
-def test_work_is_dealt_by_size():
-    parts = Ranks(0, 2).deal([5, 1, 4, 3, 3])
-    assert sorted(i for part in parts for i in part) == list(range(5))
-    assert [sum([5, 1, 4, 3, 3][i] for i in part) for part in parts] == [8, 8]
 
 
 def test_what_is_not_counted_is_not_placed():

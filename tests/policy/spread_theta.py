@@ -14,22 +14,12 @@ from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.models.architecture import UnsupportedModelError
 from isentrope.models.sharding import shard_base
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import (
-    axpy,
-    dot,
-    is_sharded,
-    largest_part,
-    local_part,
-    multiply,
-    norm,
-    sharded_like,
-    weighted_products,
-    whole,
-)
+from isentrope.nouns.vectors import axpy, dot, multiply, norm, weighted_products
+from isentrope.parallel.sharded import is_sharded, largest_part, local_part, sharded_like, whole
 from isentrope.policy.gradient import score_jvp, weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along
-from isentrope.system.processes import all_ranks, gather, join_processes, leave
+from isentrope.system.processes import gather, join_processes, leave
 from isentrope.verbs.batches import at_precision
 
 SIZES = ((3, 5), (2, 2), (4, 1), (2, 4), (1, 3))
@@ -139,9 +129,9 @@ def failures(policy):
 def case(partly):
     one = Policy(model(partly))
     spread_model = model(partly)
-    shard_base(spread_model, all_ranks())
+    shard_base(spread_model)
     spread = Policy(spread_model, precision="float32")
-    spread.ranks = all_ranks()
+    spread.share_work()
     before = score(spread, batch())
     with at_precision(spread, "bfloat16"):
         score(spread, batch())

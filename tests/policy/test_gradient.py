@@ -7,8 +7,8 @@ from trl.trainer.utils import add_fused_lm_head
 
 from isentrope.models.batching import as_trained
 from isentrope.models.precision import Precision
+from isentrope.parallel.ranks import Ranks
 from isentrope.policy.gradient import weighted_gradient
-from isentrope.system.processes import Ranks
 from tests import cases
 
 BATCH = cases.ragged(6)

@@ -12,12 +12,12 @@ from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.attribution.influence.projection import on_sums
 from isentrope.checks.draws import count_draws
 from isentrope.control.measured import kept_mass
+from isentrope.parallel.ranks import Ranks
 from isentrope.policy.chi_square import score_moved
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.system.memory import is_lack_of_memory
-from isentrope.system.processes import Ranks
 from tests import cases
 
 CPU = RuntimeError(

@@ -17,9 +17,9 @@ from isentrope.config.measure import CheckpointConfig
 from isentrope.config.stages import SamplingConfig
 from isentrope.config.train import TrainConfig
 from isentrope.models.sharding import shard_base
+from isentrope.parallel.ranks import Ranks
 from isentrope.planning.plan import CONTEXT, libraries_bytes, memory_of
 from isentrope.policy.scoring import tokens_in
-from isentrope.system.processes import Ranks
 from isentrope.training.models import build_toy_policy
 from isentrope.verbs.train import resume, train
 from tests import cases
@@ -311,7 +311,7 @@ def test_collectives_get_tensors_of_the_device_alone(nccl, monkeypatch):
 
 def test_a_base_on_the_cpu_is_not_spread_over_a_group_of_nccl(nccl):
     with pytest.raises(ValueError, match="cpu:gloo,cuda:nccl"):
-        shard_base(policy_of(device="cpu").model, nccl, "cpu")
+        shard_base(policy_of(device="cpu").model, "cpu")
 
 
 def test_the_group_of_torchrun_carries_tensors_of_both(monkeypatch):

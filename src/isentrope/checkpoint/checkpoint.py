@@ -16,10 +16,11 @@ from isentrope.config.measure import CheckpointConfig, PolicyConfig
 from isentrope.config.stages import SamplingConfig
 from isentrope.models.checkpoint import HOW_TO_CONVERT, require_checkpoint
 from isentrope.models.sharding import shard_base
+from isentrope.parallel.ranks import gather_lists
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import tokens_in
 from isentrope.system.memory import free_memory, require_device
-from isentrope.system.processes import all_ranks, world_size
+from isentrope.system.processes import world_size
 
 log = logging.getLogger("isentrope")
 
@@ -75,14 +76,14 @@ class Checkpoint:
             verify=where.verify,
         )
         if where.shard_base:
-            shard_base(policy.model, all_ranks(), device)
+            shard_base(policy.model, device)
             policy.convert("float32")
-            policy.ranks = all_ranks()
+            policy.share_work()
             policy.require_own_logits()  # in the precision that is measured
         elif policy.device.type == "cuda" and policy.precision.rounding is None:
             # rounded passes are cut as training's were; others by a number that all processes and
             # the next run share
-            fitting = min(all_ranks().all_of([tokens_in(free_memory(policy.device) // 2, policy)]))
+            fitting = min(gather_lists([tokens_in(free_memory(policy.device) // 2, policy)]))
             policy.max_tokens = min(policy.max_tokens, 2 ** (max(1, fitting).bit_length() - 1))
         return policy
 

@@ -17,7 +17,8 @@ from isentrope.checkpoint.files import CONTRACT
 from isentrope.checkpoint.record.contract import read_contract
 from isentrope.checks.state_order import StateOrder, describe_misplaced, state_order
 from isentrope.models.adapter import adapter_mismatch
-from isentrope.nouns.vectors import Vector, read_numbers
+from isentrope.nouns.vectors import Vector
+from isentrope.parallel.sharded import read_numbers
 from isentrope.policy.language_model import Policy
 from isentrope.system.errors import FileError
 from isentrope.system.file_contents import read_torch

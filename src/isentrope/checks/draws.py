@@ -12,14 +12,16 @@ batch, a sound batch stays within x with probability Π_k π_k(φ ≤ x), which 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from isentrope.models.batching import MicroBatch, micro_batches
+from isentrope.models.batching import MicroBatch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
+from isentrope.policy.passes import map_micro_batches
 from isentrope.policy.scoring import smaller_where_memory_is_short
 from isentrope.policy.tails import LOGITS_SORTED, SETTINGS, tail_places
 
@@ -87,18 +89,19 @@ def count_draws(policy: Policy, rollouts: Rollouts) -> Draws:
         The counts, from one forward pass and one sort of the vocabulary per token.
     """
     totals: list[Tensor] = []
-    for batch in micro_batches(rollouts, policy.max_tokens, policy.ranks, padding=policy.padding):
-        packed = batch.to(policy.device)
+
+    def count_batch(batch: MicroBatch, receive: Callable[[Tensor], object]) -> None:
         with torch.no_grad():
-            hidden = policy.packed_hidden(packed)
+            hidden = policy.packed_hidden(batch)
             size = max(1, LOGITS_SORTED // policy.vocabulary)
             for rows in torch.arange(len(hidden), device=hidden.device).split(size):
                 with policy.precision.active():
                     logits = policy.head(hidden[rows]).to(policy.precision.entropy)
-                if batch.counted:
-                    totals.append(_count_tokens(policy, packed, rows, logits / policy.temperature))
+                receive(_count_tokens(policy, batch, rows, logits / policy.temperature))
+
+    map_micro_batches(policy, rollouts, count_batch, totals.append)
     # (parts, events + settings + furthest)
-    joined = torch.stack(policy.ranks.all_of(totals))
+    joined = torch.stack(policy.gather_lists(totals))
     sizes = [8, *map(len, SETTINGS.values())]
     events, *masses = joined[:, :-3].sum(0).split(sizes)
     eos, repetitions = (Event(*sums) for sums in events.view(2, 4).tolist())

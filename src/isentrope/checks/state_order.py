@@ -23,7 +23,8 @@ from scipy.optimize import linear_sum_assignment
 from scipy.special import stdtr
 from torch import Tensor
 
-from isentrope.nouns.vectors import Vector, whole
+from isentrope.nouns.vectors import Vector
+from isentrope.parallel.sharded import whole
 
 ENTRIES_PER_AXIS = 128
 """Rows and columns of a tensor that are compared, at most; at even distances."""

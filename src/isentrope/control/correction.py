@@ -44,7 +44,8 @@ from torch import Tensor
 from isentrope.control.feedback import LEAST, Level
 from isentrope.control.gradients import slope_along
 from isentrope.control.requirements import BudgetOptions
-from isentrope.nouns.vectors import Vector, read_numbers
+from isentrope.nouns.vectors import Vector
+from isentrope.parallel.sharded import read_numbers
 
 Halves = tuple[Vector, Vector]
 """Entropy gradients of two independent samples: whole, or (K, ...) by groups of sequences."""

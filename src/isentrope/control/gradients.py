@@ -36,10 +36,11 @@ from isentrope.estimators.jackknife import Units, infinitesimal_jackknife
 from isentrope.models.architecture import derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply
+from isentrope.parallel.ranks import sum_over_processes
 from isentrope.policy.gradient import Weights, weighted_gradients
 from isentrope.policy.language_model import Policy
 from isentrope.probe.coming_step import ComingStep
-from isentrope.system.processes import all_ranks, rank, together, world_size
+from isentrope.system.processes import rank, together, world_size
 
 GROUPS = 4
 """Groups of prompts per sample of a single correction, over which errors are computed."""
@@ -196,7 +197,7 @@ def read_half(
         return found, own
 
     gradients, own = together(of_this_process)
-    all_ranks().sum((*gradients.values(), own))
+    sum_over_processes((*gradients.values(), own))
     parts = coming.components
     before = slope_along(gradients, axpy(1.0, parts["momentum"], parts["decay"]))
     at_once = slope_along(gradients, parts["gradient"])

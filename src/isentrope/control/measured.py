@@ -3,8 +3,8 @@
     kept_mass    M_ik = Σ_a π_a 1{π_a ≥ m max π}, 0 where the token itself is below
     influence    δH_ik = c_ik ∂_u s_ik,   u = P g_H,   g_H = ∂h estimated on E
 
-`attribution.influence` gives the last with errors. Processes share the passes as `Policy.ranks`
-says, and each has the result. E must be drawn apart from the update batch.
+`attribution.influence` gives the last with errors. Processes share the passes as the policy says
+(`Policy.share_work`), and each has the result. E must be drawn apart from the update batch.
 """
 
 from typing import Any

@@ -28,9 +28,10 @@ from isentrope.checkpoint.infer.fields import EVERY_RESPONSE
 from isentrope.checkpoint.record.token_record import TokenRecorder
 from isentrope.nouns.rollout_columns import numbered
 from isentrope.nouns.rollouts import Rollouts, concatenate
+from isentrope.parallel.ranks import gather_lists
 from isentrope.system.file_contents import read_tensors
 from isentrope.system.files import write_bytes
-from isentrope.system.processes import all_ranks, rank
+from isentrope.system.processes import rank
 from isentrope.system.reading import read_json, reading
 
 log = logging.getLogger("isentrope")
@@ -97,7 +98,7 @@ class OwnRollouts:
         """
         pieces, self._pieces = self._pieces, []
         record = self._recorder.collect([len(x) for _, responses in pieces for x in responses])
-        everywhere = zip(*all_ranks().all_of(pieces), strict=True)
+        everywhere = zip(*gather_lists(pieces), strict=True)
         prompts, responses = ([x for part in of for x in part] for of in everywhere)
         batch = getattr(self._trainer, "batch", None)  # of isentrope's own trainer
         trained = Rollouts(

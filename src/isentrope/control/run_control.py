@@ -25,7 +25,7 @@ from isentrope.control.feedback import Feedback
 from isentrope.control.measured import kept_mass, token_influence
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.system.processes import all_ranks, world_size
+from isentrope.system.processes import world_size
 from isentrope.system.saved_fields import SavedFields
 from isentrope.update.objective import RECORDED, sequence_weights
 from isentrope.update.optimizer_state import OptimizerLike
@@ -123,7 +123,7 @@ class RunControl(SavedFields):
         rule: Any = self.rule
         tokens = Tokens.of(rollouts, self._plain(rollouts), step=step, seed=self._seed)
         shared = policy if world_size() == 1 else copy(policy)
-        shared.ranks = all_ranks()  # whose passes all processes share
+        shared.share_work()
         with evaluating(policy.model):
             if rule.needs == "kept_mass":
                 tokens = replace(tokens, kept_mass=kept_mass(shared, rollouts, rule.min_p))

@@ -22,7 +22,7 @@ from isentrope.checkpoint.files import (
     CheckpointFolder,
 )
 from isentrope.models.base_model import NOT_GATHERED, adapter_base
-from isentrope.nouns.vectors import first_false
+from isentrope.parallel.sharded import first_false
 from isentrope.system.errors import FileError
 from isentrope.system.file_contents import read_tensors
 from isentrope.system.reading import reading

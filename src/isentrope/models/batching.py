@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.system.processes import ALONE, Ranks
+from isentrope.parallel.ranks import ALONE, Ranks
 
 _SHARE: ContextVar[float] = ContextVar("_SHARE", default=1.0)
 
@@ -139,7 +139,7 @@ def micro_batches(
     """
     totals = tokens_read(rollouts)
     order = sorted(range(len(totals)), key=lambda i: -totals[i])
-    owner = owners(totals, ranks, unit_of)
+    owner = ranks.owners(totals, unit_of)
     parts = [
         cut_by_length([i for i in order if owner[i] == k], totals, max_tokens, padding)
         for k in range(ranks.size)
@@ -180,25 +180,6 @@ def cut_by_length(
             padded = 0
         parts[-1].append(i)
     return parts
-
-
-def owners(totals: list[int], ranks: Ranks, unit_of: Tensor | None) -> Tensor:
-    """Deal sequences to processes by tokens.
-
-    Args:
-        totals: Tokens of each sequence.
-        ranks: The processes.
-        unit_of: (n,) sequences of one unit go to one process; None: each is its own.
-
-    Returns:
-        (n,) int64, the process of each sequence.
-    """
-    unit = torch.arange(len(totals)) if unit_of is None else unit_of.cpu()
-    sizes = [int(total) for total in unit.bincount(torch.tensor(totals))]
-    owner_of = torch.empty(len(sizes), dtype=torch.long)
-    for k, units in enumerate(ranks.deal(sizes)):
-        owner_of[units] = k
-    return owner_of[unit]
 
 
 def padded(rollouts: Rollouts, indices: list[int]) -> MicroBatch:

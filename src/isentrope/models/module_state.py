@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.nouns.vectors import is_sharded
+from isentrope.parallel.sharded import is_sharded
 
 _OF_TORCH = frozenset(vars(nn.Module()))
 """What every module has: its mode, hooks, parameters, buffers and parts."""

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
 from isentrope.models.architecture import text_config
-from isentrope.nouns.vectors import first_false, local_part
+from isentrope.parallel.sharded import first_false, local_part
 
 
 def end_tokens(chosen: int | Iterable[int] | None, tokenizer: Any, lm: Any) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 Each decoder layer is gathered when it is used and dropped afterwards, so a process holds its share
 of the layers, one whole layer, the embeddings and the adapter. Scores and both kinds of derivative
 are those of the whole model. Every process must run equally many forward passes, which
-`models.batching` and `sampling.generate` see to where `Policy.ranks` are all processes. In
+`models.batching` and `sampling.generate` see to where all processes share the work. In
 training each process has equally many sequences of its own.
 
 Where there is no adapter, trained layers are spread too, and so is θ. torch has no forward mode
@@ -29,23 +29,23 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from isentrope.models.architecture import UnsupportedModelError, decoder_of, name_of
-from isentrope.nouns.vectors import Vector, is_sharded, summed_in_parts, whole
-from isentrope.system.processes import Ranks
+from isentrope.nouns.vectors import Vector
+from isentrope.parallel.sharded import is_sharded, summed_in_parts, whole
+from isentrope.system.processes import world_size
 
 
-def shard_base(model: Any, ranks: Ranks, device: str | torch.device = "cpu") -> None:
+def shard_base(model: Any, device: str | torch.device = "cpu") -> None:
     """Spread the decoder layers over processes: those of a frozen base, or of the whole model.
 
     Args:
         model: The same weights on every process, on the CPU or on its device.
-        ranks: All processes of the run.
         device: Where this process computes; weights move there layer by layer.
 
     Raises:
         ValueError: If there is one process, or NCCL would have to carry tensors of the CPU.
         UnsupportedModelError: If the model keeps its layers elsewhere, or quantised.
     """
-    if ranks.size == 1:
+    if world_size() == 1:
         raise ValueError(
             "shard_base spreads the base over several processes, and there is one: "
             "start the command by torchrun --nproc_per_node N."
@@ -65,7 +65,7 @@ def shard_base(model: Any, ranks: Ranks, device: str | torch.device = "cpu") -> 
             f"{name_of(lm)} keeps its layers elsewhere than in `layers`, so its base cannot be "
             "sharded: leave shard_base false."
         )
-    mesh = init_device_mesh(torch.device(device).type, (ranks.size,))
+    mesh = init_device_mesh(torch.device(device).type, (world_size(),))
     for layer in layers:
         whole = {p for p in layer.parameters() if adapted and p.requires_grad}
         fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=whole)

@@ -22,7 +22,7 @@ from isentrope.models.precision import Precision
 from isentrope.models.sharding import Parameters, SpreadPoint, layers_at, moved_along
 from isentrope.nouns.differences import Function, Mode, derivative_gap
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import is_sharded, local_part, sharded_like, total
+from isentrope.parallel.sharded import is_sharded, local_part, sharded_like, total
 from isentrope.policy.head import Scorer
 from isentrope.policy.language_model import Policy
 from isentrope.system.memory import free_memory, mapped_blocks

@@ -26,14 +26,15 @@ from isentrope.models.requirements import require_no_checkpointing
 from isentrope.models.sharding import layer_gradients
 from isentrope.nouns.forward_mode import FrozenProducts
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector, is_sharded, zeros
+from isentrope.nouns.vectors import Vector, zeros
+from isentrope.parallel.ranks import ALONE, Ranks
+from isentrope.parallel.sharded import is_sharded
 from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.head import hidden_gradient, is_frozen_linear
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import collect, score_along, smaller_where_memory_is_short
 from isentrope.policy.token_statistics import Scores, token_statistics
 from isentrope.system.memory import mapped_blocks
-from isentrope.system.processes import Ranks
 
 DIRECTIONS_OF_A_BATCH = 4
 """Directions up to which a micro-batch has all its tokens: each takes the memory of an evaluation.
@@ -106,7 +107,6 @@ def weighted_gradient(
     rollouts: Rollouts,
     a: Tensor,
     b: Tensor | None = None,
-    ranks: Ranks | None = None,
     micro_batch: int | None = None,
 ) -> Vector:
     """The gradient by the trainable parameters.
@@ -118,7 +118,6 @@ def weighted_gradient(
         rollouts: n sequences.
         a: (n, t) weights of the log-probabilities.
         b: (n, t) weights of the entropies, or None for no entropy term.
-        ranks: The processes that share the work; None for those of the policy.
         micro_batch: Sequences per pass of training, where it is rounded; None for all in one.
 
     Returns:
@@ -127,7 +126,24 @@ def weighted_gradient(
     Raises:
         ValueError: If gradient checkpointing is active, or no trainable parameter is used.
     """
-    return weighted_gradients(policy, rollouts, [(a, b)], ranks, micro_batch)[0]
+    return weighted_gradients(policy, rollouts, [(a, b)], None, micro_batch)[0]
+
+
+def gradient_alone(
+    policy: Policy, rollouts: Rollouts, a: Tensor, b: Tensor | None = None
+) -> Vector:
+    """As `weighted_gradient`, of sequences that this process has and no other.
+
+    Args:
+        policy: The policy, whose θ is not spread.
+        rollouts: n sequences.
+        a: (n, t) weights of the log-probabilities.
+        b: (n, t) weights of the entropies, or None for no entropy term.
+
+    Returns:
+        The gradient by parameter name, float64, on this process.
+    """
+    return weighted_gradients(policy, rollouts, [(a, b)], ALONE)[0]
 
 
 @smaller_where_memory_is_short

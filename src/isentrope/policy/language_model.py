@@ -28,14 +28,13 @@ from isentrope.models.requirements import (
 )
 from isentrope.models.sharding import Parameters, layers_at
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import is_sharded
+from isentrope.parallel.sharded import is_sharded
 from isentrope.policy.head import Scorer
 from isentrope.policy.own_logits import require_float64
 from isentrope.policy.same_function import require_own_logits
 from isentrope.policy.theta import Theta
 from isentrope.policy.token_statistics import Scores, Softmax
 from isentrope.system.manifest import verification
-from isentrope.system.processes import ALONE, Ranks
 
 
 class Policy(Theta):
@@ -56,13 +55,9 @@ class Policy(Theta):
         pad_token_id: Token that pads prompts when sampling.
         max_tokens: Padded tokens per micro-batch.
         vocab_chunk: Vocabulary entries at a time.
-        ranks: The processes that share the work on each batch; every one of them must then make
-            the same calls. This process alone, until it is set.
         compared_derivatives: Ways of taking derivatives, and parameter types, in which they have
             been compared with finite differences (`derivative_guard`).
     """
-
-    ranks: Ranks = ALONE
 
     def __init__(
         self,

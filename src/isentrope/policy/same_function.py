@@ -20,7 +20,7 @@ from isentrope.models.architecture import (
 from isentrope.models.batching import padded
 from isentrope.models.precision import Precision, RoundingOperations
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import is_sharded
+from isentrope.parallel.sharded import is_sharded
 from isentrope.policy.head import Scorer
 from isentrope.policy.own_logits import own_logits, random_sequences
 from isentrope.policy.token_statistics import LOGITS_HELD, Scores, Softmax

@@ -26,7 +26,6 @@ from isentrope.models.batching import (
     RowRange,
     cut_by_length,
     micro_batches,
-    owners,
     padded,
     tokens_read,
 )
@@ -139,7 +138,7 @@ def scoring_batches(
         return micro_batches(rollouts, max_tokens, ranks, padding=padding)
     totals = tokens_read(rollouts)
     together = prompts >= GROUPS_OF_A_PROCESS * ranks.size
-    owner = owners(totals, ranks, torch.tensor(prompt_of) if together else None)
+    owner = ranks.owners(totals, torch.tensor(prompt_of) if together else None)
     own = [i for i in range(len(totals)) if int(owner[i]) == ranks.rank]
     own.sort(key=lambda i: -totals[i])
     groups: dict[int, list[int]] = {}

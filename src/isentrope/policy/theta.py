@@ -1,6 +1,6 @@
 """θ of a policy: the parameters of a model that require a gradient, and where they can move."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,10 +9,12 @@ from torch import Tensor
 
 from isentrope.models.sharding import Parameters, SpreadPoint, is_spread, moved_along
 from isentrope.nouns.forward_mode import derivatives_along, derivatives_at_zero
-from isentrope.nouns.vectors import Vector, is_sharded, local_part, require_same_names, total
+from isentrope.nouns.vectors import Vector, require_same_names
+from isentrope.parallel.ranks import SharedWork
+from isentrope.parallel.sharded import is_sharded, local_part, total
 
 
-class Theta:
+class Theta(SharedWork):
     """The trainable parameters of a model; their set is asserted when the policy is made.
 
     Attributes:
@@ -45,6 +47,42 @@ class Theta:
     def spreads_theta(self) -> bool:
         """Whether trained parameters are spread over processes (`models.sharding`)."""
         return any(map(is_sharded, self.theta.values()))
+
+    def parts_to_count(self, vector: Vector) -> Vector:
+        """What this process counts of a vector that all have, so that each entry is counted once.
+
+        Args:
+            vector: Over θ, or some of it.
+
+        Returns:
+            This process's parts of what is spread; of the rest everything on the first process.
+        """
+        return {n: local_part(x) for n, x in vector.items() if is_sharded(x) or not self.ranks.rank}
+
+    def complete_rows(self, rows: Iterable[Tensor]) -> None:
+        """Give every process all rows over θ, where each has written some.
+
+        Where θ is spread over processes, each has its parts of all rows, and they stay.
+
+        Args:
+            rows: Of any type, zero wherever another process has written.
+        """
+        if not self.spreads_theta:
+            self.ranks.join(rows)
+
+    def rows_to_count(self, count: int) -> Tensor:
+        """Which rows of a sum over θ this process counts: where θ is spread its parts of all.
+
+        Args:
+            count: Rows in all.
+
+        Returns:
+            Their indices, int64, on the device.
+        """
+        rows = torch.arange(count, device=self.device)
+        if self.spreads_theta:
+            return rows
+        return rows.tensor_split(self.ranks.size)[self.ranks.rank]
 
     def parameters_along(self, direction: Vector, eta: Tensor | float) -> Parameters:
         """θ + ηv, added in float64 and then rounded to the runtime dtype.

@@ -54,7 +54,7 @@ from isentrope.probe.scoring import (
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.prompts import PromptLike, as_prompts, name_prompts, with_template
 from isentrope.sampling.streams import generator_of
-from isentrope.system.processes import all_ranks, rank, together
+from isentrope.system.processes import rank, together
 from isentrope.system.saved_fields import SavedFields
 
 log = logging.getLogger("isentrope")
@@ -274,7 +274,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
             require_whole_model(model)
             self._policy = Policy(model, tokenizer, temperature=temperature, precision="as_is")
             if self._policy.sharded:
-                self._policy.ranks = all_ranks()
+                self._policy.share_work()
             self._prompts = as_prompts(self._policy, self._prompts)
         return self._policy
 

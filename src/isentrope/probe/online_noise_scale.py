@@ -39,7 +39,7 @@ from isentrope.estimators.ratio import fieller, quantile_from
 from isentrope.estimators.tail import degrees_of_freedom_of_sums, tail_degrees_of_freedom
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.freedom import t_quantile
-from isentrope.nouns.vectors import read_numbers
+from isentrope.parallel.sharded import read_numbers
 from isentrope.system.processes import gather
 from isentrope.system.saved_fields import SavedFields
 

@@ -1,7 +1,7 @@
 """An E mini-batch, drawn, and scored before and after a step by all processes of a run.
 
 Each process draws and scores a share; where the base is sharded all take part in every pass, and
-each has the whole (`Policy.ranks`).
+each has the whole (`Policy.share_work`).
 
 before the step    scores at θ and their derivatives along v = momentum + decay + gradient,
 and + control where the step is corrected
@@ -23,6 +23,7 @@ from isentrope.estimators.sampler_match import match_sampler
 from isentrope.models.architecture import derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector
+from isentrope.parallel.ranks import sum_over_processes
 from isentrope.policy.chi_square import Divergence, score_moved
 from isentrope.policy.gradient import score_jvp, weighted_gradient
 from isentrope.policy.language_model import Policy
@@ -33,7 +34,7 @@ from isentrope.probe.requirements import ProbeOptions
 from isentrope.sampling.draw import sample_responses
 from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import PromptLike, as_prompts, require_room
-from isentrope.system.processes import all_ranks, gather, rank, world_size
+from isentrope.system.processes import gather, rank, world_size
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def gradient_of_reading(policy: Policy, before: ScoredBefore) -> Vector:
 
     gradient = on_every_process(policy.sharded, own)
     if not policy.sharded:
-        all_ranks().sum(gradient.values())
+        sum_over_processes(gradient.values())
     return {name: x.float() for name, x in gradient.items()}
 
 

@@ -102,7 +102,7 @@ def update_batch(
             max_new_tokens=groups.max_new_tokens,
             batch_size=batch_size,
         )
-        return policy.ranks.from_first(lambda: with_rewards(batch, task, policy))
+        return policy.from_first(lambda: with_rewards(batch, task, policy))
 
     return draw_until_full(draw, groups, progress)
 

@@ -79,11 +79,8 @@ def sample_responses(
     n = len(prompt_ids)
     sequences: list[tuple[Tensor, ...]] = [()] * n
     order = sorted(range(n), key=lambda i: -len(prompt_ids[i]))  # similar lengths share a batch
-    ranks = policy.ranks
-    size = at_once = min(batch_size, -(-n // ranks.size))
-    for start in range(0, n, size * ranks.size):  # one batch per process
-        first = start + size * ranks.rank
-        chosen = order[first : first + size] or order[-1:]  # all run equally many batches
+    at_once = batch_size
+    for chosen in policy.rounds(order, batch_size):
         drawn: list[tuple[Tensor, ...]] = []
         while len(drawn) < len(chosen):  # in smaller pieces where memory is short
             piece = chosen[len(drawn) : len(drawn) + at_once]
@@ -100,9 +97,9 @@ def sample_responses(
                     at_once,
                 )
             give_back()
-        for i, sequence in ranks.all_of(list(zip(chosen, drawn, strict=True))):
+        for i, sequence in policy.gather_lists(list(zip(chosen, drawn, strict=True))):
             sequences[i] = sequence
-        (progress or silent)(min(start + size * ranks.size, n), n)
+        (progress or silent)(sum(map(bool, sequences)), n)
     return DrawnResponses(*(list(column) for column in zip(*sequences, strict=True)))
 
 

@@ -1,16 +1,14 @@
-"""The processes of a run under torchrun: rank, world size, exchange of objects, sums."""
+"""The processes of a run under torchrun: rank, world size, exchange of objects."""
 
 import gc
 import logging
 import os
 import traceback
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 _log = logging.getLogger("isentrope")
 
@@ -19,93 +17,6 @@ _T = TypeVar("_T")
 
 class OtherProcessError(RuntimeError):
     """This process stops because another one has failed, which says why."""
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """Processes that share the work on a batch: each does its part, and all get the sum.
-
-    Attributes:
-        rank: Number of this process.
-        size: Number of processes.
-    """
-
-    rank: int = 0
-    size: int = 1
-
-    def deal(self, sizes: Sequence[int]) -> list[list[int]]:
-        """Deal pieces of work to the processes, the largest first, each to the least loaded.
-
-        Args:
-            sizes: Of the pieces, 0 or more each.
-
-        Returns:
-            For each process the indices of its pieces, largest first; the same on every process.
-        """
-        parts: list[list[int]] = [[] for _ in range(self.size)]
-        loads = [0] * self.size
-        for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-            least = loads.index(min(loads))
-            parts[least].append(index)
-            loads[least] += sizes[index]
-        return parts
-
-    def sum(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor by its sum over the processes, the same bits on all of them.
-
-        Args:
-            tensors: As many, of the same shapes and types, on every process.
-        """
-        if self.size > 1:
-            for tensor in tensors:
-                _add_up(tensor)
-
-    def from_first(self, work: Callable[[], _T]) -> _T:
-        """What a function returns on the first of them, on all of them; it runs on no other.
-
-        Args:
-            work: Called by the first process; it must not wait for others.
-
-        Returns:
-            What it returned there; anything that can be pickled.
-
-        Raises:
-            Exception: On the first process, what `work` raised.
-            OtherProcessError: On the others, with its words.
-        """
-        if self.size == 1:
-            return work()
-        return cast(_T, gather(together(lambda: None if self.rank else work()))[0])
-
-    def all_of(self, content: list[_T]) -> list[_T]:
-        """The lists of all processes, one after the other."""
-        return content if self.size == 1 else [x for part in gather(content) for x in part]
-
-    def join(self, tensors: Iterable[Tensor]) -> None:
-        """Fill in what other processes have written into tensors of any type.
-
-        Args:
-            tensors: Zero wherever another process has written.
-        """
-        self.sum(tensor.view(torch.uint8) for tensor in tensors)  # of bytes of which one is zero
-
-
-ALONE = Ranks()
-"""One process, whatever others there are."""
-
-
-def _add_up(tensor: Tensor) -> None:
-    if dist.get_backend() != "nccl" or tensor.is_cuda:
-        dist.all_reduce(tensor)
-        return
-    on_device = tensor.cuda()
-    dist.all_reduce(on_device)
-    tensor.copy_(on_device)
-
-
-def all_ranks() -> Ranks:
-    """The processes of this run."""
-    return Ranks(rank(), world_size())
 
 
 def _joined() -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from isentrope.nouns.vectors import first_false, local_part
+from isentrope.parallel.sharded import first_false, local_part
 from isentrope.system.processes import gather
 from isentrope.training.run_files import RunFiles
 

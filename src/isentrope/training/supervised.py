@@ -18,7 +18,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from isentrope.models.sharding import shard_base as spread
 from isentrope.system.files import whole_folder, write_json
-from isentrope.system.processes import all_ranks, on_one_gpu
+from isentrope.system.processes import on_one_gpu
 from isentrope.training.checkpoints import WholeCheckpoints
 from isentrope.training.models import SpreadBase
 from isentrope.training.run_files import RunFiles
@@ -75,7 +75,7 @@ def supervised_trainer(
     """
     args = on_one_gpu(SFTConfig(**options))
     if shard_base:
-        spread(model, all_ranks(), args.device)
+        spread(model, args.device)
     # labels beside token ids are used unchanged; the collator pads them
     examples = Dataset.from_dict(dict(rows))
     trainer = _Trainer(model, args, train_dataset=examples, processing_class=tokenizer)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from isentrope.checkpoint.record.token_record import TokenRecord, policy_ratio
 from isentrope.nouns.rollouts import Rollouts, concatenate
+from isentrope.parallel.ranks import from_first
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import RewardFunction, with_rewards
 from isentrope.sampling.batches import Groups, UpdateBatchReport, draw_until_full
@@ -25,7 +26,7 @@ from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks import Task
 from isentrope.sampling.tasks.task import ReadsAnswers, RewardsBatches
-from isentrope.system.processes import all_ranks, gather, rank, world_size
+from isentrope.system.processes import gather, rank, world_size
 from isentrope.training.prompt_sampler import PromptSampler
 
 Respond = Callable[[list[Tensor], Tensor], DrawnResponses]
@@ -135,7 +136,7 @@ class UpdateBatches:
         whole = range(len(indices) * self.groups.size)
         if isinstance(self.task, RewardsBatches):  # it sees the whole batch, however it is shared
             batch = concatenate(gather(rollouts)).select(whole)
-            return all_ranks().from_first(lambda: self._rewarded(batch, policy))
+            return from_first(lambda: self._rewarded(batch, policy))
         return concatenate(gather(self._rewarded(rollouts, policy))).select(whole)
 
     def _rewarded(self, rollouts: Rollouts, policy: Policy) -> Rollouts:

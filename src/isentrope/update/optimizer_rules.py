@@ -27,7 +27,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from isentrope.nouns.vectors import total
+from isentrope.parallel.sharded import total
 from isentrope.policy.language_model import Policy
 
 ParameterState = Mapping[str, Any]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from isentrope.checkpoint.files import require_own_states
 from isentrope.models.checkpoint import HOW_TO_CONVERT
-from isentrope.nouns.vectors import first_false
+from isentrope.parallel.sharded import first_false
 from isentrope.policy.language_model import Policy
 from isentrope.system.errors import FileError, IsentropeError
 from isentrope.system.file_contents import read_torch

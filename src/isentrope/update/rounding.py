@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isentrope.nouns.vectors import Vector, axpy, local_part, norm, total, with_part
+from isentrope.nouns.vectors import Vector, axpy, norm
+from isentrope.parallel.sharded import local_part, total, with_part
 from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import OptimizerState
 from isentrope.update.step import Step

@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from isentrope.nouns.vectors import first_false, is_sharded, read_numbers, sharded_like
+from isentrope.parallel.sharded import first_false, read_numbers, split_like
 from isentrope.update.optimizer_rules import state_keys
 from isentrope.update.parameter_names import PARTLY_FROZEN, SIDECAR
 
@@ -86,8 +86,7 @@ def read_moments(
                 raise ValueError(f"The moment {what} is of type {kind}, not plain floating point.")
             least = 0.0 if key in SQUARES else -math.inf
             sound[what] = (x.isfinite() & (x >= least)).all()
-            whole = sharded_like(x, like[name]) if is_sharded(like[name]) else x
-            read[name][key] = whole.double()
+            read[name][key] = split_like(x, like[name]).double()
     if what := first_false(sound):
         raise ValueError(
             f"The moment {what} in the optimizer's state is not finite, or negative where it is a "

@@ -231,7 +231,7 @@ class Sampler:
     def rewarded_by(self, task: Task, batch: Rollouts) -> Rollouts:
         """A batch with the rewards of a task, which the first process gives."""
         reward = rewarding(task, self.policy, self.checkpoint)
-        return self.policy.ranks.from_first(lambda: with_rewards(batch, reward))
+        return self.policy.from_first(lambda: with_rewards(batch, reward))
 
 
 def read_rollouts(

@@ -41,7 +41,7 @@ from isentrope.sampling.advantages import with_advantages
 from isentrope.sampling.prompts import PromptLike
 from isentrope.system.manifest import verification
 from isentrope.system.outputs import require_writable
-from isentrope.system.processes import all_ranks, join_processes
+from isentrope.system.processes import join_processes
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import MAX_ROUNDING
@@ -82,7 +82,7 @@ def check(config: MeasureConfig) -> dict[str, list[Finding]]:
             except DoesNotFitError as error:
                 memory.append(Finding("memory", False, str(error)))
             policy = known.load(where, alone.sampling)
-            policy.ranks = all_ranks()
+            policy.share_work()
             sampler = Sampler(policy, alone, subject.path)
             findings[subject.name] = [*memory, *_checked(known, sampler)]
     return findings

@@ -27,6 +27,7 @@ from isentrope.evaluation.responses import (
     choose_prompts,
 )
 from isentrope.evaluation.vllm_engine import VllmEngine, require_vllm
+from isentrope.parallel.ranks import from_first
 from isentrope.run.evaluation_folder import (
     TABLE,
     EvaluationResult,
@@ -42,7 +43,7 @@ from isentrope.sampling.prompts import require_room
 from isentrope.system.file_contents import csv
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verification
-from isentrope.system.processes import all_ranks, barrier, gather, join_processes, world_size
+from isentrope.system.processes import barrier, gather, join_processes, world_size
 from isentrope.verbs.evaluation_chunks import ChunkedEvaluation
 
 log = logging.getLogger("isentrope")
@@ -168,7 +169,7 @@ class Evaluator(Runner[Checkpoint, EvaluateConfig, EvaluationResult]):
     def join(self, items: list[EvaluatedItem], results: list[EvaluationResult]) -> None:
         """Write the consolidated table, with a row for every checkpoint that is done."""
         content = csv(table_of(results))
-        all_ranks().from_first(lambda: write_bytes(self.folder / TABLE, content))
+        from_first(lambda: write_bytes(self.folder / TABLE, content))
 
     @cached_property
     def engine(self) -> VllmEngine | None:
@@ -205,13 +206,13 @@ class Evaluator(Runner[Checkpoint, EvaluateConfig, EvaluationResult]):
             write_bytes(self.folder / CONFIG, content)
             step.begin()
 
-        all_ranks().from_first(begin)
+        from_first(begin)
         starts = range(0, len(prompts), profile.chunk_prompts)
         chunks = [prompts[start : start + profile.chunk_prompts] for start in starts]
         made_in_chunks = ChunkedEvaluation(config, self.engine, item.subject, step)
         made_in_chunks.make(chunks, policy, task)
         barrier()
-        return all_ranks().from_first(lambda: made_in_chunks.finish(len(chunks)))
+        return from_first(lambda: made_in_chunks.finish(len(chunks)))
 
 
 def _step(item: EvaluatedItem) -> StepFolder:

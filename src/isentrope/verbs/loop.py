@@ -7,8 +7,8 @@
     <run folder>/measurements/<verb>_study.csv        every number of them (`study_table`)
 
 The first of the two tables of `measure` is all.parquet. A folder appears when its work is complete,
-and not before. Processes of torchrun share the work on each batch (`Policy.ranks`); each has all
-numbers, and the first of them writes.
+and not before. Processes of torchrun share the work on each batch; each has all numbers, and the
+first of them writes.
 """
 
 import logging
@@ -25,6 +25,7 @@ from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.values import inputs_of
 from isentrope.estimators.means import too_few_for_modes
+from isentrope.parallel.ranks import from_first
 from isentrope.results.result import Result, Tables
 from isentrope.results.verbs import MEASURE, Verb
 from isentrope.run.folder import content_differences, heed, resolved_content, run_directory
@@ -36,7 +37,7 @@ from isentrope.run.study_table import write_study
 from isentrope.system.files import whole_folder, write_bytes
 from isentrope.system.manifest import verification
 from isentrope.system.outputs import require_apart, require_writable
-from isentrope.system.processes import all_ranks, join_processes, world_size
+from isentrope.system.processes import join_processes, world_size
 from isentrope.system.progress import Clock
 from isentrope.system.reading import figure_left_out
 from isentrope.verbs.batches import at_precision
@@ -166,7 +167,7 @@ class MeasuringRunner(Runner[Subject, MeasureConfig, Result]):
     def join(self, items: list[MeasuredItem], results: list[Result]) -> None:
         """Write the tables of the study when all items are done; a single one has its own."""
         if 1 < len(items) == len(self._items):
-            all_ranks().from_first(lambda: write_study(self.verb, self.folder, items, results))
+            from_first(lambda: write_study(self.verb, self.folder, items, results))
 
     def make(self, item: MeasuredItem) -> Result:
         """Analyse a checkpoint and write its folder."""
@@ -187,7 +188,7 @@ class MeasuringRunner(Runner[Subject, MeasureConfig, Result]):
         result = replace(
             analysed, warnings=_warnings(verb, ready, analysed), timing=dict(clock.seconds)
         )
-        all_ranks().from_first(lambda: self._write(item, ready, result))
+        from_first(lambda: self._write(item, ready, result))
         saved = result.as_saved()
         if len(self._items) > 1:  # tables of tokens are large: those of a study wait on the disk
             saved = replace(saved, tables=Tables(item.target))

@@ -31,7 +31,6 @@ from isentrope.results.header import (
 from isentrope.run.folder import versions
 from isentrope.sampling.batches import UpdateBatchReport
 from isentrope.system.manifest import verify
-from isentrope.system.processes import all_ranks
 from isentrope.system.progress import Clock
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import RoundedStep
@@ -102,7 +101,7 @@ def prepare_checkpoint(
     estimator = config.estimator
     with clock.stage("load"):
         policy = policy or subject.load(config.checkpoint, config.sampling)
-        policy.ranks = all_ranks()
+        policy.share_work()
         state = load_optimizer_state(policy, subject.optimizer)
         estimator.etas(state.learning_rate)  # refuses a rate of 0 before any work
         log.debug("%s: optimizer %s matched by %s", subject.name, state.rule, state.matched_by)

@@ -40,7 +40,7 @@ from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.sampling.tasks.task import Task
 from isentrope.system.files import sha256
 from isentrope.system.outputs import require_disk
-from isentrope.system.processes import all_ranks, world_size
+from isentrope.system.processes import world_size
 from isentrope.system.progress import progress
 from isentrope.training.batch_trainer import RunOptions
 from isentrope.training.models import load_trainable
@@ -89,7 +89,7 @@ def prepare_training(
         before = read_contract(checkpoint)
         require_same_run(checkpoint, before, contract, branched=Branch.at(files, done) is not None)
     if config.model.shard_base:
-        shard_base(model, all_ranks(), args.device)
+        shard_base(model, args.device)
     held_out = _held_out_prompts(config, prompts)
     observers = _observers(config, held_out, task, model, args)
     if (control := run_control(config, args, held_out)) is not None:

@@ -17,7 +17,8 @@ from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import MeasureConfig
 from isentrope.models.adapter import stored_types
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import axpy, norm, require_same_names, sharded_like
+from isentrope.nouns.vectors import axpy, norm, require_same_names
+from isentrope.parallel.sharded import sharded_like
 from isentrope.policy.language_model import Policy
 from isentrope.update.objective import RECORDED
 from isentrope.update.off_policy import importance_ratios

@@ -29,7 +29,7 @@ from isentrope.models.precision import Precision
 from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.run.study import require_inputs
 from isentrope.system.manifest import verification
-from isentrope.system.processes import all_ranks, join_processes
+from isentrope.system.processes import join_processes
 from isentrope.system.progress import progress
 from isentrope.update.objective import RECORDED
 from isentrope.update.step import optimizer_step
@@ -96,7 +96,7 @@ def _replayed(
     if U.token_weights is None:
         raise NoNextStepError(f"{subject.path / NEXT_UPDATE} has no token weights to replay.")
     policy, moved = (c.load(where, sampling) for c in (subject, after))
-    policy.ranks = all_ranks()
+    policy.share_work()
     with at_precision(policy, precision):
         step = optimizer_step(
             policy,

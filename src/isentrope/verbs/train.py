@@ -12,6 +12,7 @@ from isentrope.config.io import ConfigError, key_of, load_config
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import shards_weights
 from isentrope.config.values import inputs_of
+from isentrope.parallel.ranks import from_first
 from isentrope.planning.plan import DoesNotFitError
 from isentrope.run.branch import (
     Branch,
@@ -27,7 +28,7 @@ from isentrope.run.resuming import BY_CONTENT, MAY_CHANGE, RESUMED, require_same
 from isentrope.system.files import write_bytes
 from isentrope.system.manifest import verify
 from isentrope.system.memory import is_lack_of_memory
-from isentrope.system.processes import all_ranks, barrier, join_processes, rank
+from isentrope.system.processes import barrier, join_processes, rank
 from isentrope.training.checkpoints import StopAt, require_resumable
 from isentrope.training.divergence import TrainingDivergedError
 from isentrope.training.rollout_digests import rollout_faults
@@ -94,7 +95,7 @@ def branch(
     files = RunFiles(config.output.directory)
     with one_writer(files.folder, [start, *inputs_of(config)]):
         require_no_run(files, "train")
-        all_ranks().from_first(lambda: begin_branch(start, parent, files, changed))
+        from_first(lambda: begin_branch(start, parent, files, changed))
         new = config.model_copy(update={"provenance": None})
         return _go_on(files, new, until)
 

@@ -44,7 +44,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
 )
 from isentrope.attribution.fisher.spectrum import DRAWS, TOP, Null, simulated_null
 from isentrope.attribution.fisher.square import oversample
-from isentrope.attribution.fisher.truncation import RANKS, Prediction, predictions
+from isentrope.attribution.fisher.truncation import LEADING_COUNTS, Prediction, predictions
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.freedom import freedom_of_groups
 from isentrope.nouns.saved import Numbers
@@ -184,7 +184,7 @@ def block_truncations(
     logprobs: Tensor,
     x: Tensor,
     pairs: PromptPairs,
-    ranks: Sequence[int] = RANKS,
+    leading_counts: Sequence[int] = LEADING_COUNTS,
 ) -> dict[str, Prediction]:
     """Compare each truncation of a block with the full double sum.
 
@@ -193,15 +193,15 @@ def block_truncations(
         logprobs: (n,) S of the rows, nats.
         x: (m,) w_j A_j, the weight of each response in the step.
         pairs: Rows and columns by prompt.
-        ranks: Numbers of leading triplets.
+        leading_counts: Numbers of leading triplets.
 
     Returns:
         "same_prompt", where a prompt is shared, "rank 1", ..., and "full" at last.
     """
-    ranks = [r for r in ranks if r <= min(matrix.shape)]
+    leading_counts = [count for count in leading_counts if count <= min(matrix.shape)]
     shared = ["same_prompt"] if bool(pairs.same.any()) else []
     _, vectors = torch.linalg.eigh(matrix.T @ matrix)
-    start = vectors.flip(1)[:, : oversample(max(ranks, default=0))]
+    start = vectors.flip(1)[:, : oversample(max(leading_counts, default=0))]
     removed = deletions(pairs)
 
     def influences(rows: Tensor, columns: Tensor, vectors: Tensor) -> Tensor:
@@ -211,7 +211,9 @@ def block_truncations(
         full = e @ block
         along = (full @ vectors)[:, None] * vectors.T  # (r, m)
         within = [e @ (block * pairs.same[rows][:, columns])] if shared else []
-        return torch.stack([*within, *(along[:r].sum(0) for r in ranks), full]) * x[columns]
+        return (
+            torch.stack([*within, *(along[:r].sum(0) for r in leading_counts), full]) * x[columns]
+        )
 
     def left(d: Deletion) -> Tensor:
         block = matrix[d.rows][:, d.columns]
@@ -223,7 +225,7 @@ def block_truncations(
     def errors(statistic: Tensor, unit: str) -> Estimate:
         return over_deletions(statistic, removed, unit)
 
-    names = [*shared, *(f"rank {r}" for r in ranks), "full"]
+    names = [*shared, *(f"rank {r}" for r in leading_counts), "full"]
     rows, columns = (torch.ones(n, dtype=torch.bool) for n in matrix.shape)
     whole = influences(rows, columns, start)
     return predictions(names, [whole, *map(left, removed)], errors, UNIT)

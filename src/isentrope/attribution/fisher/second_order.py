@@ -32,6 +32,8 @@ example's gradient, and the Hessian H of L taken as its K₁² part E_t[∂S ∂
 so that B_simple and B_noise are (T8) of these two Gram matrices, with examples as units.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -43,13 +45,14 @@ from isentrope.attribution.gradients.token_sum import score_sums
 from isentrope.attribution.noise.scale import NoiseScale, noise_scale_of_gram
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.models.architecture import derivative_of_scores
-from isentrope.models.batching import micro_batches
+from isentrope.models.batching import MicroBatch
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
+from isentrope.policy.passes import map_micro_batches
 from isentrope.policy.scoring import score, score_along, smaller_where_memory_is_short
 
 UNIT = "nats per example"
@@ -178,17 +181,19 @@ def second_order_kernel(
     products = first.T @ ((weights * (1 + centred))[:, None] * first)
     held = GradientStore(policy.theta, len(U), Storage())
     SequenceGradients(policy, gradients.backend).visit(score_sums(U).as_trained(), held.add)
-    held.share(policy.ranks)
+    policy.complete_rows(held.tensors)
     rows = {name: held.block(name) for name in policy.names}
-    coefficients = weights * centred  # of Σ_t coefficients_t S_t, whose Hessian is 𝓗
+    # of Σ_t coefficients_t S_t, whose Hessian is 𝓗
+    coefficients = (weights * centred).to(policy.device)
     theta = {n: p.requires_grad_() for n, p in policy.theta.items()}
     leaves = list(theta.values())
     out = torch.zeros(len(U), len(U), dtype=torch.float64, device=policy.device)
-    for batch in micro_batches(E, policy.max_tokens, policy.ranks, padding=policy.padding):
-        here = batch.to(policy.device)
+
+    def multiply(batch: MicroBatch, receive: Callable[[int, Tensor], object]) -> None:
+        """Pass on 𝓗 gⱼ times all rows, parameter by parameter, of every sequence j of U."""
         scores = derivative_of_scores(policy.model)
         with torch.enable_grad(), policy.precision.active(), scores:
-            s, _ = policy.packed_scores(here, theta)
+            s, _ = policy.packed_scores(batch, theta)
             of_tokens = coefficients[batch.sequences][batch.rows].to(s)
             slope = torch.autograd.grad(
                 of_tokens @ s, leaves, create_graph=True, materialize_grads=True
@@ -198,10 +203,14 @@ def second_order_kernel(
                 curved = torch.autograd.grad(
                     slope, leaves, vector, retain_graph=True, materialize_grads=True
                 )
-                if batch.counted:
-                    for name, x in zip(theta, curved, strict=True):
-                        out[:, j] += (rows[name] @ x.flatten()).double()
-    policy.ranks.sum([out])
+                for name, x in zip(theta, curved, strict=True):
+                    receive(j, (rows[name] @ x.flatten()).double())
+
+    def add(column: int, products_of_rows: Tensor) -> None:
+        out[:, column] += products_of_rows
+
+    map_micro_batches(policy, E, multiply, add)
+    policy.sum_over_processes([out])
     return -(products + out.cpu())
 
 

@@ -42,7 +42,7 @@ from isentrope.attribution.fisher.prompt_pairs import (
     fitted_dimension,
 )
 from isentrope.attribution.fisher.square import SquareKernel, oversample, ritz_pairs
-from isentrope.attribution.ranks import TIED, tied
+from isentrope.attribution.mid_ranks import TIED, tied
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Numbers
 

@@ -34,10 +34,10 @@ from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import delete_one, estimate_table
 from isentrope.attribution.fisher.square import SquareKernel, oversample, ritz_pairs
-from isentrope.attribution.ranks import tied
+from isentrope.attribution.mid_ranks import tied
 from isentrope.nouns.estimate import Estimate
 
-RANKS = (1, 2, 5, 10, 20)
+LEADING_COUNTS = (1, 2, 5, 10, 20)
 """Numbers of leading eigenpairs, or singular triplets; those above the kernel's are omitted."""
 
 _NO_TARGET = (
@@ -81,7 +81,10 @@ def truncation_table(rows: Mapping[str, Prediction]) -> pd.DataFrame:
 
 
 def truncations(
-    kernel: SquareKernel, logprobs: Tensor, x: Tensor, ranks: Sequence[int] = RANKS
+    kernel: SquareKernel,
+    logprobs: Tensor,
+    x: Tensor,
+    leading_counts: Sequence[int] = LEADING_COUNTS,
 ) -> dict[str, Prediction]:
     """Compare each truncation of K with the full double sum.
 
@@ -89,20 +92,20 @@ def truncations(
         kernel: K of the update batch with itself.
         logprobs: (n,) S, nats.
         x: (n,) w_i A_i, the weight of each response in the step.
-        ranks: Numbers of leading eigenpairs.
+        leading_counts: Numbers of leading eigenpairs.
 
     Returns:
         "diagonal", "same_prompt", "block model", "rank 1", ..., and "full" at last.
     """
-    ranks = [rank for rank in ranks if rank <= len(kernel)]
+    leading_counts = [count for count in leading_counts if count <= len(kernel)]
     e = (logprobs.mean() - logprobs) / len(kernel)
     values, vectors = torch.linalg.eigh(kernel.matrix)
-    values, start = values.flip(0), vectors.flip(1)[:, : oversample(max(ranks, default=0))]
+    values, start = values.flip(0), vectors.flip(1)[:, : oversample(max(leading_counts, default=0))]
 
     def influences(kernel: SquareKernel, e: Tensor, x: Tensor, *pairs: Tensor) -> Tensor:
         """(m, n) influences x_j Σ_{i≠j} e_i M_ij n/(n − 1), one row per truncation M."""
         matrix, n, (values, vectors) = kernel.matrix, len(x), pairs
-        leading = [(vectors[:, :r] * values[:r]) @ vectors[:, :r].T for r in ranks]
+        leading = [(vectors[:, :r] * values[:r]) @ vectors[:, :r].T for r in leading_counts]
         truncated = [matrix * kernel.pairs.same, kernel.fit(), *leading, matrix]
         rows = [n / (n - 1) * ((e @ m) * x - e * m.diagonal() * x) for m in truncated]
         return torch.stack([e * kernel.diagonal * x, *rows])
@@ -115,7 +118,13 @@ def truncations(
     def errors(statistic: Tensor, unit: str) -> Estimate:
         return delete_one(statistic[0], statistic[1:], len(left), unit)
 
-    names = ["diagonal", "same_prompt", "block model", *(f"rank {r}" for r in ranks), "full"]
+    names = [
+        "diagonal",
+        "same_prompt",
+        "block model",
+        *(f"rank {r}" for r in leading_counts),
+        "full",
+    ]
     whole = influences(kernel, e, x, values, start)
     return predictions(names, [whole, *left], errors, "nats per sequence and unit η", power=2)
 
@@ -159,9 +168,9 @@ def _statistics(influences: Tensor, scale: float) -> Tensor:
     from scipy.stats import rankdata  # half a second of imports
 
     totals = influences.sum(1)
-    ranks = torch.from_numpy(rankdata(tied(influences.numpy()), axis=1))
+    row_ranks = torch.from_numpy(rankdata(tied(influences.numpy()), axis=1))
     return torch.stack(
-        [scale * totals, totals / totals[-1], *map(_correlations, (influences, ranks))]
+        [scale * totals, totals / totals[-1], *map(_correlations, (influences, row_ranks))]
     )
 
 

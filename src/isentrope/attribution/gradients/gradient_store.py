@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from isentrope.attribution.gradients.storage_plan import INT8_BLOCK, Storage, Where
-from isentrope.nouns.vectors import Vector, local_part, require_same_names, with_part
-from isentrope.system.processes import Ranks
+from isentrope.nouns.vectors import Vector, require_same_names
+from isentrope.parallel.sharded import local_part, with_part
 
 
 class GradientStore:
@@ -82,13 +82,10 @@ class GradientStore:
             total = (in_blocks / scale.clamp_min(1e-38)[..., None]).round().flatten(1)
         held[unique] = total.to(held.dtype)
 
-    def share(self, ranks: Ranks) -> None:
-        """Give every process all rows, where each has added to rows of its own.
-
-        Args:
-            ranks: The processes.
-        """
-        ranks.join([*self._rows.values(), *self._scales.values()])
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Everything that is held; 0 in a row to which nothing was added."""
+        return [*self._rows.values(), *self._scales.values()]
 
     def block(self, name: str, rows: Tensor | slice = slice(None)) -> Tensor:
         """Rows of one parameter.

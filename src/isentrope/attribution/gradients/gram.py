@@ -21,12 +21,8 @@ from isentrope.attribution.gradients.storage_plan import (
     plan_storage,
 )
 from isentrope.attribution.gradients.token_sum import TokenSum
-from isentrope.nouns.vectors import (
-    Vector,
-    largest_part,
-    local_part,
-    require_same_names,
-)
+from isentrope.nouns.vectors import Vector, require_same_names
+from isentrope.parallel.sharded import largest_part, local_part
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import tried_again
 from isentrope.system.memory import free_memory
@@ -52,8 +48,8 @@ def gram(
         (rows of left, rows of right) float64, on the CPU.
     """
     computed = SequenceGradients(policy, gradients.backend)  # refuses unsupported layers
-    n_right, storage, ranks = right and right.n_rows, gradients.storage, policy.ranks
-    plan = gram_plan(policy, left.n_rows, n_right, storage)
+    n_right = None if right is None else right.n_rows
+    plan = gram_plan(policy, left.n_rows, n_right, gradients.storage)
     held, streamed = (left, right or left) if plan.hold_left else (right or left, left)
     P: Vector = {}
     if preconditioner is not None:
@@ -68,17 +64,15 @@ def gram(
         """(end − start, all streamed rows); of a symmetric matrix only what is not below it."""
         out = torch.zeros(end - start, streamed.n_rows, dtype=torch.float64, device=policy.device)
         with policy.precision.active(forward_mode=False):
-            rows = GradientStore(policy.parts, end - start, storage)
+            rows = GradientStore(policy.parts, end - start, gradients.storage)
             computed.visit(held.rows_between(start, end, shift=start), rows.add)
-            if not policy.spreads_theta:
-                rows.share(ranks)  # of θ that is spread, each has its parts of all rows
+            policy.complete_rows(rows.tensors)
             if right is None:
-                own = torch.arange(end - start, device=policy.device)
-                if not policy.spreads_theta:
-                    own = own.tensor_split(ranks.size)[ranks.rank]
+                counted_here = policy.rows_to_count(end - start)
                 for name in policy.names:
                     block = rows.block(name)
-                    out[own, start:end] += (scaled(name, block[own]) @ block.T).double()
+                    products = scaled(name, block[counted_here]) @ block.T
+                    out[counted_here, start:end] += products.double()
 
             def multiply(name: str, columns: Tensor, new: Tensor) -> None:
                 products = scaled(name, new.flatten(1)) @ rows.block(name).T  # (b, tile)
@@ -87,7 +81,7 @@ def gram(
             first = end if right is None else 0  # rows before the tile were met by earlier tiles
             if first < streamed.n_rows:
                 computed.visit(streamed.rows_between(first, streamed.n_rows), multiply)
-        ranks.sum([out])
+        policy.sum_over_processes([out])
         return out.cpu()
 
     out = torch.zeros(held.n_rows, streamed.n_rows, dtype=torch.float64)
@@ -140,7 +134,7 @@ def gram_plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage
         The plan.
     """
     if policy.device.type == "cuda":
-        storage = storage.within(min(policy.ranks.all_of([free_memory(policy.device)])))
+        storage = storage.within(min(policy.gather_lists([free_memory(policy.device)])))
     size = sum(largest_part(p) for p in policy.theta.values())  # as many tiles on every process
     element = max(p.element_size() for p in policy.theta.values())
     return plan_storage(n_left, n_right, size, element, storage)

@@ -35,23 +35,15 @@ from isentrope.models.architecture import (
 )
 from isentrope.models.batching import MicroBatch, at_once, micro_batches
 from isentrope.models.requirements import require_no_checkpointing
-from isentrope.nouns.vectors import (
-    Vector,
-    dot,
-    is_sharded,
-    local_part,
-    multiply,
-    norm,
-    read_numbers,
-    sharded_like,
-)
+from isentrope.nouns.vectors import Vector, dot, multiply, norm
+from isentrope.parallel.sharded import read_numbers, sharded_like
 from isentrope.policy.derivative_guard import require_derivatives
-from isentrope.policy.gradient import weighted_gradient
+from isentrope.policy.gradient import gradient_alone, weighted_gradient
 from isentrope.policy.head import hidden_gradient, is_frozen_linear, logit_gradient
 from isentrope.policy.language_model import Policy
+from isentrope.policy.passes import map_micro_batches
 from isentrope.policy.scoring import score_along
 from isentrope.system.memory import mapped_blocks
-from isentrope.system.processes import ALONE
 
 Visit = Callable[[str, Tensor, Tensor], object]
 """Called with a parameter's name, (b,) rows, and (b, *shape) gradients to be added to them."""
@@ -87,7 +79,7 @@ class SequenceGradients:
     def visit(self, token_sum: TokenSum, visit: Visit) -> None:
         """Pass every gradient to a visitor; a row may be visited several times, to be summed.
 
-        Where processes share the work (`policy.ranks`), each visits rows of its own, or its parts
+        Where processes share the work, each visits rows of its own, or its parts
         (`policy.parts`) of all rows: the caller adds up what they have.
 
         Args:
@@ -106,36 +98,41 @@ class SequenceGradients:
             if self._layers is None:
                 self._one_by_one(token_sum, visit)
                 return
-            sizes = policy.max_tokens, policy.ranks, token_sum.row_of, policy.padding
-            for batch in micro_batches(token_sum.rollouts, *sizes):
-                of_batch = visit if batch.counted else lambda *_: None  # another process has it
-                self._visit_batch(batch.to(policy.device), token_sum, of_batch)
+            map_micro_batches(
+                policy,
+                token_sum.rollouts,
+                lambda batch, visit: self._visit_batch(batch, token_sum, visit),
+                visit,
+                unit_of=token_sum.row_of,
+            )
 
     def _one_by_one(self, token_sum: TokenSum, visit: Visit) -> None:
-        """Rows by autograd, one after the other.
+        """Rows by autograd, one after the other; where θ is spread, each by all processes."""
+        policy = self.policy
+        row_of = token_sum.row_of
 
-        Where θ is spread, each is of all processes: each visits its parts, and the first what is
-        not sharded.
-        """
-        policy, row_of = self.policy, token_sum.row_of
-        if policy.spreads_theta:
-            ranks = policy.ranks
-            shared = (((row_of == row).nonzero()[:, 0], True) for row in row_of.unique())
-        else:
-            ranks = ALONE
-            batches = micro_batches(token_sum.rollouts, 1, policy.ranks, row_of)
-            shared = ((batch.sequences, batch.counted) for batch in batches)
-        for sequences, counted in shared:
-            one = token_sum.select(sequences)
-            weights = one.logprob_weights, one.entropy_weights
-            gradient = weighted_gradient(policy, one.rollouts, *weights, ranks)
-            if not counted:
-                continue
-            row = row_of[sequences[:1]].to(policy.device)
+        def visit_parameters(row: Tensor, gradient: Vector, visit: Visit) -> None:
             with policy.precision.active(forward_mode=False):  # as under the hooks
                 for name, x in gradient.items():
-                    if is_sharded(x) or not ranks.rank:
-                        visit(name, row, local_part(x).to(policy.theta[name].dtype)[None])
+                    visit(name, row.to(policy.device), x.to(policy.theta[name].dtype)[None])
+
+        if policy.spreads_theta:
+            for row in row_of.unique():
+                summed = token_sum.select((row_of == row).nonzero()[:, 0])
+                weights = summed.logprob_weights, summed.entropy_weights
+                gradient = weighted_gradient(policy, summed.rollouts, *weights)
+                visit_parameters(row[None], policy.parts_to_count(gradient), visit)
+            return
+
+        def visit_sequence(batch: MicroBatch, visit: Visit) -> None:
+            sequences = batch.sequences.cpu()
+            alone = token_sum.select(sequences)
+            weights = alone.logprob_weights, alone.entropy_weights
+            gradient = gradient_alone(policy, alone.rollouts, *weights)
+            visit_parameters(row_of[sequences], gradient, visit)
+
+        sums = token_sum.rollouts
+        map_micro_batches(policy, sums, visit_sequence, visit, unit_of=row_of, max_tokens=1)
 
     def _visit_batch(self, batch: MicroBatch, token_sum: TokenSum, visit: Visit) -> set[str]:
         """One backward pass; the names of the parameters that were visited."""

@@ -34,8 +34,8 @@ from torch import Tensor
 
 from isentrope.attribution.gradients.groups import GradientGroups
 from isentrope.attribution.influence.contributions import Influence
+from isentrope.attribution.mid_ranks import WeightedRanks, lowest, tied
 from isentrope.attribution.proxies.proxies import token_covariance
-from isentrope.attribution.ranks import WeightedRanks, lowest, tied
 from isentrope.estimators.ratio import interval_of_ratio, too_near_zero
 from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.nouns.freedom import freedom_of_groups, t_quantile
@@ -181,8 +181,8 @@ def sequence_classes(influence: Influence, *, confidence: float = 0.95) -> Class
     if influence.scores is not None:
         surprisal = -influence.scores.logprobs.sum(1)[acting] / length
         thresholds["surprisal of surprising"] = float(surprisal.quantile(0.5))
-        ranks = torch.from_numpy(tied(surprisal.numpy()))
-        above = ranks > ranks.double().quantile(0.5)
+        order = torch.from_numpy(tied(surprisal.numpy()))
+        above = order > order.double().quantile(0.5)
         words.append(np.where(above, "surprising", "expected"))
     return _Sums(influence, acting, confidence).classes(influence, _joined(*words), thresholds)
 

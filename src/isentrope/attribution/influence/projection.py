@@ -39,7 +39,8 @@ from isentrope.estimators.sample import ScoredBatch, cotangents, score_batch
 from isentrope.models.architecture import DerivativeOfTraining
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector, largest_part, local_part
+from isentrope.nouns.vectors import Vector
+from isentrope.parallel.sharded import largest_part, local_part
 from isentrope.policy.gradient import score_jvp
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import tried_again
@@ -88,7 +89,7 @@ def on_sums(
             out.index_add_(0, rows, (rows_of.flatten(1) @ stacked[name].T).double())
 
         SequenceGradients(policy, gradients.backend).visit(sums, project)
-        policy.ranks.sum([out])
+        policy.sum_over_processes([out])
         return out.T.cpu()
 
     while some := list(islice(short, max(1, MAX_STACKED_BYTES // size))):

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from isentrope.attribution.ranks import tied
+from isentrope.attribution.mid_ranks import tied
 from isentrope.nouns.estimate import Estimate
 
 UNIT = "rank correlation with an infinite E"
@@ -51,8 +51,8 @@ def split_half(by_group: Tensor) -> float:
 
     correlations: list[float] = []
     for halves in _halves(by_group):
-        ranks = [torch.from_numpy(rankdata(tied(half.numpy()))) for half in halves]
-        correlations.append(float(torch.corrcoef(torch.stack(ranks))[0, 1]))
+        half_ranks = [torch.from_numpy(rankdata(tied(half.numpy()))) for half in halves]
+        correlations.append(float(torch.corrcoef(torch.stack(half_ranks))[0, 1]))
     return sum(correlations) / len(correlations) if correlations else math.nan
 
 

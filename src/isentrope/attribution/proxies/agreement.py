@@ -10,8 +10,9 @@
 
 with k = max(1, round(q Σ w)), at least one item.
 Values are equal, or have no sign, where they differ from each other, or from 0, by rounding alone
-(`attribution.ranks`). Items tied with the last one of a top are in it by equal shares, and where
-both tops hold a share of an item the smaller one is common: so a proxy equal to y overlaps fully.
+(`attribution.mid_ranks`). Items tied with the last one of a top are in it by equal shares, and
+where both tops hold a share of an item the smaller one is common: so a proxy equal to y overlaps
+fully.
 A proxy without sign has sizes and overlap@q, and its negative_share@q is on the k largest |x|.
 """
 
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isentrope.attribution.ranks import Array, WeightedRanks, resolution, signs
+from isentrope.attribution.mid_ranks import Array, WeightedRanks, resolution, signs
 
 Statistic = tuple[float, tuple[Array, ...]]
 """A number, and the amounts (n,) of the items over which it is a sum, of one set or of two; none
@@ -100,9 +101,9 @@ class ScoreColumn:
         Returns:
             Ranks and tops.
         """
-        ranks, lowest = self._ascending.under(weights, counts)
+        mid_ranks, lowest = self._ascending.under(weights, counts)
         size_ranks, largest = self._by_size.under(weights, counts)
-        return WeightedColumn(self, ranks, size_ranks, lowest, largest)
+        return WeightedColumn(self, mid_ranks, size_ranks, lowest, largest)
 
 
 def halves_of(
@@ -137,14 +138,14 @@ class WeightedColumn:
 
     Attributes:
         column: The column.
-        ranks: (n,) mid-ranks of the values.
+        mid_ranks: (n,) mid-ranks of the values.
         size_ranks: (n,) mid-ranks of −|values|.
         lowest: Share of each item in the k most negative, (n,) for each k.
         largest: Share of each item in the k largest by size, (n,) for each k.
     """
 
     column: ScoreColumn
-    ranks: Array
+    mid_ranks: Array
     size_ranks: Array
     lowest: list[Array]
     largest: list[Array]
@@ -183,7 +184,7 @@ def agreement(
     signed, sized = float(both.sum()) or math.nan, float(both @ y.sizes) or math.nan
     found: dict[str, Statistic] = {
         "pearson": (correlation(weights, x.values, y.values), squares),
-        "spearman": (correlation(weights, proxy.ranks, measured.ranks), ()),
+        "spearman": (correlation(weights, proxy.mid_ranks, measured.mid_ranks), ()),
         "pearson_size": (correlation(weights, x.sizes, y.sizes), squares),
         "spearman_size": (correlation(weights, proxy.size_ranks, measured.size_ranks), ()),
         "sign_agreement": (float(agree.sum()) / signed, ()),
@@ -273,7 +274,10 @@ def statistics(
     if halves is None:
         return found
     one, two = (half.weighted(weights, ()) for half in halves)
-    pairs = {"pearson": (one.column.values, two.column.values), "spearman": (one.ranks, two.ranks)}
+    pairs = {
+        "pearson": (one.column.values, two.column.values),
+        "spearman": (one.mid_ranks, two.mid_ranks),
+    }
     for kind, pair in pairs.items():
         r = correlation(weights, *pair)
         reliability = math.sqrt(2 * r / (1 + r)) if r > 0 else math.nan

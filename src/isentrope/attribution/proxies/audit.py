@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from isentrope.attribution.fisher.prompt_pairs import estimate_columns
+from isentrope.attribution.mid_ranks import Array
 from isentrope.attribution.proxies.agreement import (
     MEASURED,
     ScoreColumn,
@@ -51,7 +52,6 @@ from isentrope.attribution.proxies.agreement import (
     top_counts,
 )
 from isentrope.attribution.proxies.proxies import UNSIGNED
-from isentrope.attribution.ranks import Array
 from isentrope.nouns.estimate import NO_SPREAD, ROUNDING_SHARE, Estimate
 from isentrope.nouns.freedom import held_by_few, participation, t_quantile
 

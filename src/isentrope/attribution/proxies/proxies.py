@@ -25,7 +25,7 @@ Token covariance: Cui et al. (2025), arXiv 2505.22617. S*: arXiv 2602.03392. For
 import torch
 from torch import Tensor
 
-from isentrope.attribution.ranks import lowest
+from isentrope.attribution.mid_ranks import lowest
 from isentrope.policy.token_statistics import Scores
 
 UNSIGNED = ("top_entropy",)

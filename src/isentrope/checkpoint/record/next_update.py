@@ -23,13 +23,15 @@ from torch import Tensor
 from isentrope.checkpoint.files import CHECKPOINT, require_own_update
 from isentrope.models.precision import AUTOCAST, AUTOCAST_FIELDS, Precision
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector, norm, read_numbers, zeros
+from isentrope.nouns.vectors import Vector, norm, zeros
+from isentrope.parallel.ranks import sum_over_processes
+from isentrope.parallel.sharded import read_numbers
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.system.file_contents import read_tensors
 from isentrope.system.files import MANIFEST, whole_folder
 from isentrope.system.manifest import file_digest, verify
-from isentrope.system.processes import all_ranks, together
+from isentrope.system.processes import together
 from isentrope.system.reading import read_json, require_types
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
 
@@ -80,7 +82,7 @@ def replay_error(
         return weighted_gradient(policy, mine, -c, None if d is None else -d)
 
     replayed = together(replay)
-    all_ranks().sum(replayed.values())
+    sum_over_processes(replayed.values())
     size = norm(replayed)
     clip = 1.0 if max_norm is None else min(1.0, max_norm / (size + 1e-6))
 

@@ -1,0 +1,1 @@
+"""How work is distributed: who shares it, sums over processes, tensors held in parts."""
