@@ -17,7 +17,7 @@ from tests.reports.test_compare import classes, positions
 from tests.reports.test_trade_off import rewarded
 
 ENDS = ("", "_se")
-LOGGED = (*curves.TRAINING, *curves.CONTROL)
+LOGGED = (*curves.TRAINING_LOGS, *curves.CONTROL_LOGS)
 TABLES = {"tokens", "checks", "provenance"}
 """Panels without a figure."""
 

@@ -21,7 +21,7 @@ def test_steps_are_in_order_of_their_number_and_the_last_is_shown(tmp_path):
     for name in ("step_8", "step_40", "step_100", "step_100_repeat_1"):
         write(tmp_path, "measure", name, measure(name))
     reading = read_run(tmp_path)
-    assert [one.name for one in reading.of(MeasureResult)][:2] == ["step_8", "step_40"]
+    assert [one.name for one in reading.all_of(MeasureResult)][:2] == ["step_8", "step_40"]
     assert reading.focus == "step_100"
 
 

@@ -68,10 +68,10 @@ WIDTH = 390
 DOTS = 72
 """Units per inch, as SVG has it."""
 
-STEP = "training step"
+TRAINING_STEP = "training step"
 """The label of an axis of whole numbers."""
 
-FEW = 16
+FEW_POINTS = 16
 """Points up to which a curve has bars, and no band."""
 
 MARKERS = "os^Dv*PX"
@@ -124,9 +124,11 @@ class Series:
 
     def __call__(self, axes: Axes) -> None:
         """Draw it."""
-        (x, xerr), (y, yerr) = _with_errors(self.x), _with_errors(self.y)
-        style, fmt = {"elinewidth": 1, "capsize": 2.5} | dict(self.style), self.fmt
-        if "-" in fmt and len(y) > FEW and yerr is not None:
+        x, xerr = _with_errors(self.x)
+        y, yerr = _with_errors(self.y)
+        style = {"elinewidth": 1, "capsize": 2.5} | dict(self.style)
+        fmt = self.fmt
+        if "-" in fmt and len(y) > FEW_POINTS and yerr is not None:
             band: Any = {"color": self.colour, "alpha": 0.16, "linewidth": 0}
             axes.fill_between(x, y - yerr[0], y + yerr[1], **band)
             yerr = None
@@ -164,8 +166,8 @@ def _with_errors(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
 def errors(estimates: Iterable[Estimate]) -> np.ndarray:
     """(2, m) lengths of intervals below and above the values; 0 where none holds the value."""
     lengths = np.array([(e.value - e.ci_low, e.ci_high - e.value) for e in estimates]).T
-    known = np.isfinite(lengths) & (lengths >= 0)  # not so in a log that was edited
-    return np.where(known.all(0), lengths, 0.0)
+    possible = np.isfinite(lengths) & (lengths >= 0)  # not so in a log that was edited
+    return np.where(possible.all(0), lengths, 0.0)
 
 
 def dashed(place: float, label: str, across: str = "y", dashes: Sequence[float] = (6, 2)) -> Mark:
@@ -213,7 +215,7 @@ class Chart:
                     (axes.yaxis, y, axes.axhline),
                 ):
                     low, high = axis.get_view_interval()
-                    if low < 0 < high and label not in ("", STEP):
+                    if low < 0 < high and label not in ("", TRAINING_STEP):
                         across(0, color=MUTED, linewidth=0.8, zorder=0)
                     _furnish(axis, label)
                 axes.grid(color=LINE, linewidth=0.8)
@@ -237,7 +239,7 @@ def _furnish(axis: Any, label: str) -> None:
         axis.set_major_formatter(lambda value, _: power_of_ten(value))
         axis.set_minor_formatter("")
     elif label:
-        whole = label == STEP
+        whole = label == TRAINING_STEP
         axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10], integer=whole))
         axis.set_major_formatter(lambda value, _: number(value))
 
@@ -276,13 +278,15 @@ class Bars:
 
     def figure(self) -> Figure:
         """The figure."""
-        names, estimates = list(self.named), list(self.named.values())
-        places, values = range(len(names)), [estimate.value for estimate in estimates]
-        own = [OF_ORDERS.get(name.partition("  ")[0]) for name in names]
+        names = list(self.named)
+        estimates = list(self.named.values())
+        places = range(len(names))
+        values = [estimate.value for estimate in estimates]
+        of_orders = [OF_ORDERS.get(name.partition("  ")[0]) for name in names]
         style: Any = {
             "color": [
                 hue or (by_sign(x) if self.changes else MUTED)
-                for hue, x in zip(own, values, strict=True)
+                for hue, x in zip(of_orders, values, strict=True)
             ],
             "xerr": errors(estimates),
             "error_kw": {"elinewidth": 1, "capsize": 2.5, "color": INK, "ecolor": INK},

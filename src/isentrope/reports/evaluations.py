@@ -19,7 +19,7 @@ from isentrope.estimators.functional import UNITS
 from isentrope.evaluation.metrics import prompt_scores
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports.panel import Source
-from isentrope.reports.words import Row
+from isentrope.reports.words import TableRow
 from isentrope.results.header import Provenance
 from isentrope.results.verbs import RECORDS
 from isentrope.run.evaluation_folder import TABLE, EvaluatedRow, EvaluationResult, finished
@@ -48,9 +48,9 @@ def read_sections(folder: Path, missing: list[str] | None = None) -> Sections:
 
 def provenance_of(config: Sections) -> Provenance:
     """With what a run was made."""
-    known = {field.name for field in fields(Provenance)}
+    names = {field.name for field in fields(Provenance)}
     content = config.get("provenance", {})
-    return Provenance(**{key: value for key, value in content.items() if key in known and value})
+    return Provenance(**{key: value for key, value in content.items() if key in names and value})
 
 
 def unit_of_log(config: Sections, column: str) -> str:
@@ -79,7 +79,7 @@ def again(verb: str, folder: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class RunEvaluation:
     """The numbers of one evaluation.
 
     Attributes:
@@ -102,14 +102,14 @@ class Evaluation:
 
     def along(self, metric: str) -> tuple[list[float], list[Estimate]]:
         """A metric of the sampled responses: steps that have it, and its estimates."""
-        known = [(step, row.metrics.get(metric)) for step, row in self.sampled()]
-        return [step for step, e in known if e], [e for _, e in known if e]
+        estimates = [(step, row.metrics.get(metric)) for step, row in self.sampled()]
+        return [step for step, e in estimates if e], [e for _, e in estimates if e]
 
     def by_group(self, metric: str) -> dict[str, Estimate]:
         """A metric of the sampled responses to each group of prompts, at the last step."""
         rows = (row for row in self.results[-1].rows if row.decoding == "sampled")
-        known = {row.group: row.metrics.get(metric) for row in rows}
-        return {group: e for group, e in known.items() if group is not None and e is not None}
+        estimates = {row.group: row.metrics.get(metric) for row in rows}
+        return {group: e for group, e in estimates.items() if group is not None and e is not None}
 
     def scores(self, step: float, ks: Sequence[int]) -> dict[int, pd.Series]:
         """pass@k of each prompt by its key, of sampled responses; empty where keys are unknown."""
@@ -123,13 +123,15 @@ class Evaluation:
             return {}
         right = records.groupby("key", sort=True)["right"].agg(["size", "sum"])
         drawn, correct = torch.tensor(right.to_numpy()).T
-        known = [k for k in ks if k <= int(drawn.min())]
-        return {k: pd.Series(prompt_scores(drawn, correct, k).numpy(), right.index) for k in known}
+        possible = [k for k in ks if k <= int(drawn.min())]
+        return {
+            k: pd.Series(prompt_scores(drawn, correct, k).numpy(), right.index) for k in possible
+        }
 
 
 def find_evaluations(
     run: Path, named: Sequence[str | Path], missing: list[str]
-) -> list[Evaluation]:
+) -> list[RunEvaluation]:
     """The evaluations of a run: those named, that in its own folder, and those that name it.
 
     Returns:
@@ -148,7 +150,7 @@ def find_evaluations(
     for folder in [run / "evaluation", *of_run]:
         if (folder / TABLE).exists():
             folders.setdefault(folder.resolve(), folder)
-    return [found for folder in folders.values() for found in _read(run, folder, missing)]
+    return [evaluation for folder in folders.values() for evaluation in _read(run, folder, missing)]
 
 
 def _names(config: Sections, run: Path) -> bool:
@@ -159,7 +161,7 @@ def _names(config: Sections, run: Path) -> bool:
     )
 
 
-def _read(run: Path, folder: Path, missing: list[str]) -> Iterator[Evaluation]:
+def _read(run: Path, folder: Path, missing: list[str]) -> Iterator[RunEvaluation]:
     try:
         results = finished(folder)
         for result in results:
@@ -174,7 +176,7 @@ def _read(run: Path, folder: Path, missing: list[str]) -> Iterator[Evaluation]:
     if unverified := [result.checkpoint for result in results if not result.verified]:
         missing.append(f"{folder}, {', '.join(unverified)}: {NOT_VERIFIED}")
     made_with = provenance_of(read_sections(folder))
-    yield Evaluation(
+    yield RunEvaluation(
         folder, results, Source(again("evaluate", folder), str(folder / TABLE), made_with)
     )
 
@@ -200,12 +202,13 @@ def read_metrics(run: Path, missing: list[str]) -> pd.DataFrame:
     return metrics.merge(times, "left", on="step", suffixes=("", " of timing.jsonl"))
 
 
-def read_log(path: str | Path) -> tuple[list[Row], int]:
+def read_log(path: str | Path) -> tuple[list[TableRow], int]:
     """The lines of a log that have a step and numbers alone, and how many others there are."""
     with reading(path) as file:
         lines = file.read_bytes().decode(errors="replace").split("\n")
-    rows, read = list[Row](), [line for line in lines if line.strip()]
-    for line in read:
+    rows = list[TableRow]()
+    written = [line for line in lines if line.strip()]
+    for line in written:
         try:
             row = parse_json(line)
         except (ValueError, RecursionError):
@@ -214,4 +217,4 @@ def read_log(path: str | Path) -> tuple[list[Row], int]:
         if type(step) is int and 0 <= step < 2**53:
             plain = all(x is None or isinstance(x, (int, float)) for x in row.values())
             rows += [row] if plain else []
-    return rows, len(read) - len(rows)
+    return rows, len(written) - len(rows)

@@ -1,8 +1,8 @@
 """The page: sections of panels as one HTML file that needs nothing else.
 
 Style, script and figures are inside it, and its content security policy forbids every connection.
-A panel's data are in it too, as a table and as CSV to be saved; those of more than LARGEST bytes
-are only begun in the page, and whole in the folder beside it.
+A panel's data are in it too, as a table and as CSV to be saved; those of more than
+LARGEST_CSV bytes are only begun in the page, and whole in the folder beside it.
 
 Figures are files, and are in the page, where their text stays text and colours follow the page.
 Identifiers carry the figure's name, so that two figures in one page do not draw each other's
@@ -65,15 +65,15 @@ def inline(svg: bytes, name: str, caption: str) -> str:
     return text
 
 
-LARGEST = 150_000
+LARGEST_CSV = 150_000
 """Bytes of CSV that a page carries for one panel."""
 
-ROWS = 12
+TABLE_ROWS = 12
 """Rows of the table under a figure."""
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """Panels under one heading.
 
     Attributes:
@@ -90,7 +90,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Column:
+class RunColumn:
     """One run of the page.
 
     Attributes:
@@ -103,14 +103,14 @@ class Column:
     label: str
     reading: Reading
     claims: list[Claim]
-    sections: list[Section]
+    sections: list[PageSection]
 
     def of(self, sentence: str) -> str:
         """A sentence, with the label of its run if it has one."""
         return f"{self.label}: {sentence}" if self.label else sentence
 
 
-def write_page(columns: Sequence[Column], folder: Path) -> str:
+def write_page(columns: Sequence[RunColumn], folder: Path) -> str:
     """Write the files of all panels into a folder.
 
     Args:
@@ -138,23 +138,32 @@ def write_page(columns: Sequence[Column], folder: Path) -> str:
     )
 
 
-def _sections(columns: Sequence[Column], folder: Path) -> Iterator[tuple[Section, list[Any]]]:
+def _sections(
+    columns: Sequence[RunColumn], folder: Path
+) -> Iterator[tuple[PageSection, list[Any]]]:
     """Panels that every run has, with the differences of two; all files are written."""
     shown = [
-        {panel.key: _show(column, panel, folder) for of in column.sections for panel in of.panels}
+        {
+            panel.key: _show(column, panel, folder)
+            for section in column.sections
+            for panel in section.panels
+        }
         for column in columns
     ]
     for section in columns[0].sections:
         keys = [panel.key for panel in section.panels]
-        rows = [[of[key] for of in shown] for key in keys if all(key in of for of in shown)]
+        common = [key for key in keys if all(key in panels for panels in shown)]
+        rows = [[panels[key] for panels in shown] for key in common]
         if rows:
             yield section, [(row, list(differences(*(x["panel"] for x in row)))) for row in rows]
 
 
-def _show(column: Column, panel: Panel, folder: Path) -> Mapping[str, Any]:
+def _show(column: RunColumn, panel: Panel, folder: Path) -> Mapping[str, Any]:
     """Write the files of a panel; what the page has of it, by the names of the template."""
     name = f"{column.label.lower()}_{panel.key}" if column.label else panel.key
-    data, figure, refused = panel.data, "", ""
+    data = panel.data
+    figure = ""
+    refused = ""
     text = csv(data)
     write_bytes(folder / f"{name}.csv", text)
     if panel.drawn is not None:
@@ -168,7 +177,7 @@ def _show(column: Column, panel: Panel, folder: Path) -> Mapping[str, Any]:
             write_bytes(folder / f"{name}.svg", svg)
             write_bytes(folder / f"{name}.png", png)
             figure = inline(svg, name, panel.caption)
-    begun = data.head(ROWS).astype(object)
+    begun = data.head(TABLE_ROWS).astype(object)
     return {
         "panel": panel,
         "id": name,
@@ -177,5 +186,5 @@ def _show(column: Column, panel: Panel, folder: Path) -> Mapping[str, Any]:
         "refused": refused,
         "data": data,
         "cells": begun.where(begun.notna(), None).to_numpy().tolist(),
-        "csv": text.decode() if len(text) <= LARGEST else None,
+        "csv": text.decode() if len(text) <= LARGEST_CSV else None,
     }

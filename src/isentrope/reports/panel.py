@@ -23,7 +23,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.reports.drawing import FEW, STEP, Bars, Chart, Mark, Series, with_shapes
+from isentrope.reports.drawing import (
+    FEW_POINTS,
+    TRAINING_STEP,
+    Bars,
+    Chart,
+    Mark,
+    Series,
+    with_shapes,
+)
 from isentrope.reports.words import from_to, has_interval, number, with_interval
 from isentrope.results.header import Provenance
 from isentrope.system.formatting import known
@@ -46,9 +54,13 @@ class Source:
     @property
     def versions(self) -> str:
         """Versions and seeds in one line."""
-        made = self.made_with
-        own = {"isentrope": made.isentrope, "commit": made.git, "python": made.python}
-        return _listed(own | made.packages)
+        origin = self.made_with
+        versions = {
+            "isentrope": origin.isentrope,
+            "commit": origin.git,
+            "python": origin.python,
+        }
+        return _listed(versions | origin.packages)
 
     @property
     def seeds(self) -> str:
@@ -121,14 +133,16 @@ def differences(first: Panel, second: Panel | None = None) -> Iterator[tuple[Est
         interval counts of the draws that the runs share.
     """
     others = {} if second is None else second.compared
-    for name, one in first.compared.items():
-        two = others.get(name)
-        if second is None or two is None or not math.isfinite(one.value + two.value):
+    for name, in_first in first.compared.items():
+        in_second = others.get(name)
+        if second is None or in_second is None:
+            continue
+        if not math.isfinite(in_first.value + in_second.value):
             continue
         seeds = first.source.made_with.seeds
         note = SAME_SEEDS if seeds and seeds == second.source.made_with.seeds else ""
         rho = _correlation(first.influences.get(name), second.influences.get(name))
-        apart = difference(one, two, rho or 0.0)
+        apart = difference(in_first, in_second, rho or 0.0)
         words = "an error is not known, so the difference has no interval"
         if apart is not None:
             verdict = f"{'higher' if apart.value > 0 else 'lower'} in B"
@@ -136,7 +150,8 @@ def differences(first: Panel, second: Panel | None = None) -> Iterator[tuple[Est
                 verdict = "which may be chance"
             note = note if rho is None else PAIRED
             words = f"difference {with_interval(apart)}{note}, {verdict}"
-        yield apart, f"{name}: {with_interval(one)} and {with_interval(two)}; {words}."
+        both = f"{with_interval(in_first)} and {with_interval(in_second)}"
+        yield apart, f"{name}: {both}; {words}."
 
 
 def _correlation(first: pd.Series | None, second: pd.Series | None) -> float | None:
@@ -160,15 +175,23 @@ def difference(first: Estimate, second: Estimate, correlation: float = 0.0) -> E
     if not all(e.n and has_interval(e) for e in (first, second)):
         return None
 
-    def reach(one: float, two: float) -> float:
-        one, two = max(one, 0.0), max(two, 0.0)
-        return math.sqrt(max(one**2 + two**2 - 2 * correlation * one * two, 0.0))
+    def reach(of_second: float, of_first: float) -> float:
+        a = max(of_first, 0.0)
+        b = max(of_second, 0.0)
+        return math.sqrt(max(a**2 + b**2 - 2 * correlation * a * b, 0.0))
 
     value = second.value - first.value
     below = reach(second.value - second.ci_low, first.ci_high - first.value)
     above = reach(second.ci_high - second.value, first.value - first.ci_low)
-    n, unit = min(first.n, second.n), f"difference of {first.unit}"
-    return Estimate(value, math.nan, value - below, value + above, n, unit, "MOVER")
+    return Estimate(
+        value,
+        math.nan,
+        value - below,
+        value + above,
+        min(first.n, second.n),
+        f"difference of {first.unit}",
+        "MOVER",
+    )
 
 
 def curve_panel(
@@ -201,7 +224,7 @@ def curve_panel(
         words = "; ".join(f"{curve.label} {_went(curve.y, summed)}" for curve in curves)
         caption = f"From step {min(steps):.0f} to {max(steps):.0f}: {words}{caption}."
         drawn = [*with_shapes(curves), *marks]
-        yield Panel(source, key, title, caption, Chart(STEP, {label: drawn}, 260))
+        yield Panel(source, key, title, caption, Chart(TRAINING_STEP, {label: drawn}, 260))
 
 
 def _went(estimates: Sequence[Estimate], summed: bool) -> str:
@@ -209,7 +232,7 @@ def _went(estimates: Sequence[Estimate], summed: bool) -> str:
     values = [estimate.value for estimate in estimates]
     if summed:
         return f"sums to {number(sum(values))}"
-    if len(values) <= FEW and estimates[0].n:
+    if len(values) <= FEW_POINTS and estimates[0].n:
         return f"went {from_to(estimates)}"
     tenth = max(1, len(values) // 10)
     first, last = (number(float(np.mean(part))) for part in (values[:tenth], values[-tenth:]))

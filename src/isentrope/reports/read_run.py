@@ -1,8 +1,8 @@
 """What a run folder holds, and what it lacks, before anything is drawn.
 
-    <run>/measurements/<verb>_<name>/results.json, *.parquet      `Measurement`
+    <run>/measurements/<verb>_<name>/results.json, *.parquet      `SavedResult`
     <run>/logs/metrics.jsonl, timing.jsonl                        `metrics`
-    <run>/evaluation, eval_runs/*: step_N/metrics.json            `Evaluation`
+    <run>/evaluation, eval_runs/*: step_N/metrics.json            `RunEvaluation`
 
 A file that cannot be read, or a measurement that was begun and not finished, is no error: the rest
 is reported, and a sentence says what is not there.
@@ -21,7 +21,7 @@ import pandas as pd
 from isentrope.checkpoint.files import step_within
 from isentrope.nouns.estimate import ESTIMATE_COLUMNS, Estimate
 from isentrope.reports.evaluations import (
-    Evaluation,
+    RunEvaluation,
     Sections,
     again,
     find_evaluations,
@@ -41,16 +41,19 @@ from isentrope.system.reading import reading
 from isentrope.training.rollout_digests import rollout_faults
 from isentrope.training.run_files import RunFiles
 
-KINDS: dict[type[Result], str] = {
+REPORTED_KINDS: dict[type[Result], str] = {
     load(verb.result): verb.absent for verb in VERBS.values() if verb.absent
 }
 """The results that are reported, and what is said where there is none."""
 
-OWN, MOVED = ("UU", "EE"), ("EU", "FU")
-"""Blocks of a batch with itself, and of measured responses with U; the first there is is shown."""
+OWN = ("UU", "EE")
+"""Blocks of a batch with itself; the first that there is is shown."""
 
-R = TypeVar("R", bound=Result)
-T = TypeVar("T")
+MOVED = ("EU", "FU")
+"""Blocks of measured responses with U, likewise."""
+
+AnyResult = TypeVar("AnyResult", bound=Result)
+Drawn = TypeVar("Drawn")
 
 
 class NotMeasuredError(IsentropeError):
@@ -58,7 +61,7 @@ class NotMeasuredError(IsentropeError):
 
 
 @dataclass(frozen=True)
-class Measurement(Generic[R]):
+class SavedResult(Generic[AnyResult]):
     """What one verb found at one checkpoint.
 
     Attributes:
@@ -69,7 +72,7 @@ class Measurement(Generic[R]):
 
     name: str
     folder: Path
-    result: R
+    result: AnyResult
 
     @property
     def step(self) -> int | None:
@@ -84,18 +87,18 @@ class Measurement(Generic[R]):
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
         """Every number that has an error, by its dotted path in results.json."""
-        found, prompts = dict[str, Estimate](), self.result.batches.E.prompt_draws
+        estimates = dict[str, Estimate]()
+        prompts = self.result.batches.E.prompt_draws
         for path, row in numbers_in(vars(self.result)):
-            value, se, low, high = (
-                math.nan if row[x] is None else row[x] for x in ESTIMATE_COLUMNS
-            )
-            n, unit = row["n"] or prompts, row["unit"] or ""
-            found[path] = Estimate(value, se, low, high, n, unit, "")
+            value, se, low, high = (math.nan if row[x] is None else row[x] for x in ESTIMATE_COLUMNS)
+            n = row["n"] or prompts
+            estimates[path] = Estimate(value, se, low, high, n, row["unit"] or "", "")
             if isinstance(self.result, MeasureResult) and path.startswith("budget."):
-                found[path] = self.result.part(path.removeprefix("budget.")) or found[path]
+                part = self.result.part(path.removeprefix("budget."))
+                estimates[path] = part or estimates[path]
             elif path.endswith("].first_order"):  # of a row of a sweep, which has no interval
-                found[path] = within_one_se(value, se)
-        return found
+                estimates[path] = within_one_se(value, se)
+        return estimates
 
     def at(self, paths: Mapping[str, str]) -> tuple[dict[str, Estimate], dict[str, pd.Series]]:
         """Numbers that another run's may be compared with.
@@ -107,17 +110,24 @@ class Measurement(Generic[R]):
         Returns:
             Those that are there, and the influences of E's prompts on them by key, where known.
         """
-        blocks, rate = getattr(self.result, "blocks", {}), self.result.step.rate_of_interest
-        own, moved = (next((x for x in of if x in blocks), "") for of in (OWN, MOVED))
-        places = {"own": own, "moved": moved, "rate": f"{rate or math.nan:g}"}
-        known = {name: path.format(**places) for name, path in paths.items()}
-        numbers = {n: self.estimates[path] for n, path in known.items() if path in self.estimates}
+        blocks = getattr(self.result, "blocks", {})
+        rate = self.result.step.rate_of_interest
+        places = {
+            "own": next((name for name in OWN if name in blocks), ""),
+            "moved": next((name for name in MOVED if name in blocks), ""),
+            "rate": f"{rate or math.nan:g}",
+        }
+        full = {name: path.format(**places) for name, path in paths.items()}
+        numbers = {n: self.estimates[path] for n, path in full.items() if path in self.estimates}
         numbers = {name: e for name, e in numbers.items() if not math.isnan(e.value)}
         table = self.result.tables.get("influences")
         if table is None or table["key"].isna().any():
             return numbers, {}
-        rows = {str(q): of.set_index("key")["influence"] for q, of in table.groupby("quantity")}
-        return numbers, {name: rows[path] for name, path in known.items() if path in rows}
+        rows = {
+            str(quantity): influences.set_index("key")["influence"]
+            for quantity, influences in table.groupby("quantity")
+        }
+        return numbers, {name: rows[path] for name, path in full.items() if path in rows}
 
     @property
     def source(self) -> Source:
@@ -142,9 +152,9 @@ class Reading:
 
     folder: Path
     config: Sections
-    measurements: list[Measurement[Any]]
+    measurements: list[SavedResult[Any]]
     metrics: pd.DataFrame
-    evaluations: list[Evaluation]
+    evaluations: list[RunEvaluation]
     focus: str | None
     missing: list[str] = field(default_factory=list)
 
@@ -153,15 +163,15 @@ class Reading:
         """Of the run folder."""
         return self.folder.resolve().name
 
-    def of(self, kind: type[R]) -> list[Measurement[R]]:
+    def all_of(self, kind: type[AnyResult]) -> list[SavedResult[AnyResult]]:
         """What a verb found, in the order of steps."""
-        return [one for one in self.measurements if type(one.result) is kind]
+        return [saved for saved in self.measurements if type(saved.result) is kind]
 
-    def found(self, kind: type[R]) -> Measurement[R] | None:
+    def in_focus(self, kind: type[AnyResult]) -> SavedResult[AnyResult] | None:
         """What a verb found at the checkpoint in focus; None if there is nothing."""
-        return next((one for one in self.of(kind) if one.name == self.focus), None)
+        return next((saved for saved in self.all_of(kind) if saved.name == self.focus), None)
 
-    def shown(self, kind: type[R]) -> Measurement[R]:
+    def shown(self, kind: type[AnyResult]) -> SavedResult[AnyResult]:
         """What a verb found at the checkpoint in focus.
 
         Returns:
@@ -170,9 +180,10 @@ class Reading:
         Raises:
             NotMeasuredError: If there is none.
         """
-        if (found := self.found(kind)) is None:
+        saved = self.in_focus(kind)
+        if saved is None:
             raise NotMeasuredError(f"{kind.verb} was not run on {self.focus}.")
-        return found
+        return saved
 
     def logged(self, *columns: str) -> pd.DataFrame:
         """The rows of the training log in which these have values."""
@@ -191,27 +202,27 @@ class Reading:
 
 
 def as_far_as_readable(
-    found: Reading, what: str, *draws: Callable[[Reading], Iterable[T]]
-) -> list[T]:
+    run: Reading, what: str, *draws: Callable[[Reading], Iterable[Drawn]]
+) -> list[Drawn]:
     """What each draws of the results.
 
     Args:
-        found: The run.
+        run: What was read of it.
         what: What is drawn, for the sentence on what cannot be read.
         *draws: Functions; one whose results were not measured draws nothing.
 
     Returns:
         Everything that was drawn.
     """
-    drawn = list[T]()
+    drawn = list[Drawn]()
     for draw in draws:
         try:
-            with reading(found.folder):
-                drawn += draw(found)
+            with reading(run.folder):
+                drawn += draw(run)
         except NotMeasuredError:
             continue
         except (IsentropeError, FileNotFoundError) as error:
-            found.missing.append(f"{what}: left out, because {error}")
+            run.missing.append(f"{what}: left out, because {error}")
     return drawn
 
 
@@ -248,8 +259,8 @@ def read_run(
             f"example with isentrope measure CONFIG --out {folder}."
         )
     missing += rollout_faults(RunFiles(folder))
-    for kind, absent in KINDS.items():
-        names = [one.name for one in measurements if type(one.result) is kind]
+    for kind, absent in REPORTED_KINDS.items():
+        names = [saved.name for saved in measurements if type(saved.result) is kind]
         if not names:
             missing.append(f"{absent}: run isentrope {kind.verb}.")
         elif focus not in names:
@@ -263,9 +274,9 @@ def read_run(
     return Reading(folder, sections, measurements, metrics, evaluated, focus, missing)
 
 
-def _measurements(folder: Path, missing: list[str]) -> list[Measurement[Any]]:
-    kinds = {kind.verb: kind for kind in KINDS}
-    found: list[Measurement[Any]] = []
+def _measurements(folder: Path, missing: list[str]) -> list[SavedResult[Any]]:
+    kinds = {kind.verb: kind for kind in REPORTED_KINDS}
+    measurements: list[SavedResult[Any]] = []
     for path in sorted((folder / "measurements").glob("*")):
         verb, _, name = path.name.lstrip(".").partition("_")
         if verb not in kinds or not path.is_dir():
@@ -280,16 +291,18 @@ def _measurements(folder: Path, missing: list[str]) -> list[Measurement[Any]]:
         except IsentropeError as error:
             missing.append(f"{error} {verb} is left out.")
             continue
-        found.append(Measurement(name, path, result))
-    return sorted(found, key=lambda one: (one.step or 0, one.name))
+        measurements.append(SavedResult(name, path, result))
+    return sorted(measurements, key=lambda saved: (saved.step or 0, saved.name))
 
 
-def _focus(measurements: list[Measurement[Any]], asked: str | None, folder: Path) -> str | None:
-    """The checkpoint asked for; else the last of those with the most results, no repeat."""
-    names = [one.name for one in measurements]
-    if asked is not None and asked not in names:
+def _focus(
+    measurements: list[SavedResult[Any]], checkpoint: str | None, folder: Path
+) -> str | None:
+    """The checkpoint that is named; else the last of those with the most results, no repeat."""
+    names = [saved.name for saved in measurements]
+    if checkpoint is not None and checkpoint not in names:
         every = ", ".join(dict.fromkeys(names)) or "none"
-        raise ValueError(f"{folder} has no measurement of {asked!r}; it has {every}.")
-    if asked is not None or not names:
-        return asked
+        raise ValueError(f"{folder} has no measurement of {checkpoint!r}; it has {every}.")
+    if checkpoint is not None or not names:
+        return checkpoint
     return max(names, key=lambda n: (names.count(n), step_within(n) or 0, "_repeat_" not in n, n))

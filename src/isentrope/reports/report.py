@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from isentrope.reports.page import Column, Section, write_page
+from isentrope.reports.page import PageSection, RunColumn, write_page
 from isentrope.reports.panel import Panel
 from isentrope.reports.panels import attribution, change, checks, curves, kernel, plane
 from isentrope.reports.read_run import Reading, as_far_as_readable, read_run
@@ -19,10 +19,10 @@ from isentrope.run.lock import one_writer
 from isentrope.system.files import write_bytes
 from isentrope.system.outputs import require_writable
 
-Draw = Callable[[Reading], Iterator[Panel]]
+DrawPanels = Callable[[Reading], Iterator[Panel]]
 """Draws what the results of a run allow; nothing where they are not there."""
 
-SECTIONS: tuple[tuple[str, str, str, tuple[Draw, ...]], ...] = (
+SECTIONS: tuple[tuple[str, str, str, tuple[DrawPanels, ...]], ...] = (
     (
         "change",
         "How far does a step move entropy?",
@@ -91,7 +91,7 @@ SECTIONS: tuple[tuple[str, str, str, tuple[Draw, ...]], ...] = (
 
 
 @dataclass(frozen=True)
-class Report:
+class WrittenReport:
     """What was written.
 
     Attributes:
@@ -114,7 +114,7 @@ def write_report(
     checkpoint: str | None = None,
     evaluations: Sequence[str | Path] = (),
     out: str | Path | None = None,
-) -> Report:
+) -> WrittenReport:
     """Write the report of a run, or of two side by side.
 
     Args:
@@ -128,17 +128,19 @@ def write_report(
         The files.
     """
     readings = [read_run(run, checkpoint=checkpoint, evaluations=evaluations)]
-    name, labels = "report", [""]
+    name = "report"
+    labels = [""]
     if other is not None:
         readings.append(read_run(other, checkpoint=checkpoint))
-        name, labels = f"report_and_{readings[1].name}", ["A", "B"]
-    columns = list[Column]()
+        name = f"report_and_{readings[1].name}"
+        labels = ["A", "B"]
+    columns = list[RunColumn]()
     for label, reading in zip(labels, readings, strict=True):
         sections = [
-            Section(key, title, lead, as_far_as_readable(reading, title, *draws))
+            PageSection(key, title, lead, as_far_as_readable(reading, title, *draws))
             for key, title, lead, draws in SECTIONS
         ]
-        columns.append(Column(label, reading, verdict(reading), sections))
+        columns.append(RunColumn(label, reading, verdict(reading), sections))
     place = readings[0].folder if out is None else Path(out)
     folder = place / name
     page = place / f"{name}.html"
@@ -147,4 +149,4 @@ def write_report(
         write_bytes(page, write_page(columns, folder).encode())
     claims = [c.of(claim.text) for c in columns for claim in c.claims]
     missing = [c.of(sentence) for c in columns for sentence in c.reading.missing]
-    return Report(page, folder, claims, missing)
+    return WrittenReport(page, folder, claims, missing)

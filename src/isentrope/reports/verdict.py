@@ -40,7 +40,7 @@ def verdict(reading: Reading) -> list[Claim]:
     """Sentences: those of the four first questions, then the others."""
     return [
         replace(claim, question=question)
-        for question, answer in QUESTIONS.items()
+        for question, answer in ANSWERS.items()
         for claim in as_far_as_readable(reading, question, answer)
         if claim.text
     ]
@@ -48,19 +48,24 @@ def verdict(reading: Reading) -> list[Claim]:
 
 def _change(reading: Reading) -> Iterator[Claim]:
     measured = reading.shown(MeasureResult)
-    result, change = measured.result, change_at_rate(measured.result)
+    result = measured.result
+    change = change_at_rate(result)
     if result.rate is None:
         return
     rate = f"the training rate η = {number(result.rate)}"
     if change is None:
         yield Claim(f"ΔH at {rate} was not measured.", "doubt")
         return
-    verb, tone, caveat = "lowers" if change.value < 0 else "raises", "fact", ""
+    verb = "lowers" if change.value < 0 else "raises"
+    tone = "fact"
+    caveat = ""
     if not has_interval(change):
-        verb, tone = f"seems to {verb[:-1]}", "doubt"
+        verb = f"seems to {verb[:-1]}"
+        tone = "doubt"
         caveat = " The weights are too uneven for an interval."
     elif change.covers(0.0):
-        verb, tone = "may raise or lower", "doubt"
+        verb = "may raise or lower"
+        tone = "doubt"
     entropy = result.at_theta.value
     yield Claim(
         f"One step at {rate} from {measured.name} {verb} entropy: ΔH = {with_interval(change)} "
@@ -71,7 +76,8 @@ def _change(reading: Reading) -> Iterator[Claim]:
 
 def _first_order(reading: Reading) -> Iterator[Claim]:
     result = reading.shown(MeasureResult).result
-    row, change = result.at_rate(), change_at_rate(result)
+    row = result.at_rate()
+    change = change_at_rate(result)
     if row is None or change is None or not change.value or result.first_order is None:
         return
     ratio = row.first_order / change.value
@@ -105,10 +111,13 @@ def _parts(reading: Reading) -> Iterator[Claim]:
         "control": "the control's correction",
         "rounding": "rounding to the type of the weights",
     }
-    how, write = "pull apart", with_error
-    if all(part.value * total > 0 for part in acting.values()):
-        how, write = "act alike", lambda part: percent(part.value / total)
-    terms = listed([f"{words[name]} {write(part)}" for name, part in acting.items()])
+    alike = all(part.value * total > 0 for part in acting.values())
+    how = "act alike" if alike else "pull apart"
+    sizes = {
+        name: percent(part.value / total) if alike else with_error(part)
+        for name, part in acting.items()
+    }
+    terms = listed([f"{words[name]} {size}" for name, size in sizes.items()])
     most = max(acting, key=lambda name: abs(acting[name].value))
     yield Claim(
         f"The parts of the first order {how}: {terms}; the largest, {most}, is "
@@ -121,7 +130,8 @@ def _price(reading: Reading) -> Iterator[Claim]:
     price = reading.shown(MeasureResult).result.price
     if price is None or price.whole.reward is None:
         return
-    reward, for_a_nat = price.whole.reward, price.whole.reward_for_a_nat
+    reward = price.whole.reward
+    for_a_nat = price.whole.reward_for_a_nat
     text = f"To first order reward changes by ΔJ = {with_interval(reward)} with it"
     if for_a_nat is not None and has_interval(for_a_nat):
         text += f", which is {with_interval(for_a_nat)} {for_a_nat.unit}"
@@ -131,7 +141,8 @@ def _price(reading: Reading) -> Iterator[Claim]:
 def _best_rate(reading: Reading) -> Iterator[Claim]:
     """Could the rate be raised, and is the batch large enough? Empty where ΔJ is not there."""
     result = reading.shown(MeasureResult).result
-    reward, rate = result.reward, result.rate
+    reward = result.reward
+    rate = result.rate
     if reward is None:
         return
     if (top := reward.top) is None:
@@ -152,11 +163,12 @@ def _best_rate(reading: Reading) -> Iterator[Claim]:
 
 
 def _batch(result: MeasureResult, top: Estimate, reading: Reading) -> str:
-    noise = reading.found(NoiseResult)
+    noise = reading.in_focus(NoiseResult)
     scale = None if noise is None else noise.result.preconditioned.get("b_simple")
     if scale is None:
         return "Whether the batch is large enough takes a noise scale: run isentrope noise."
-    averaged, prompts = averaged_batches(result.step.param_groups), result.batches.B_U
+    averaged = averaged_batches(result.step.param_groups)
+    prompts = result.batches.B_U
     if averaged is None:
         return "Param groups differ in momentum, so that no rate without noise follows."
     best = BestRate(top, scale, prompts, averaged)
@@ -173,8 +185,8 @@ def _batch(result: MeasureResult, top: Estimate, reading: Reading) -> str:
     )
 
 
-def _with_range(found: Range, write: Callable[[float], str] = number) -> str:
-    return f"{write(found.value)} [{write(found.low)}, {write(found.high)}]"
+def _with_range(span: Range, write: Callable[[float], str] = number) -> str:
+    return f"{write(span.value)} [{write(span.low)}, {write(span.high)}]"
 
 
 def _training(reading: Reading) -> Iterator[Claim]:
@@ -206,7 +218,7 @@ def _shares(reading: Reading) -> Iterator[Claim]:
     yield Claim(shares_of(reading)[1])
 
 
-QUESTIONS: dict[str, Callable[[Reading], Iterator[Claim]]] = {
+ANSWERS: dict[str, Callable[[Reading], Iterator[Claim]]] = {
     "How much?": _change,
     "Who did it?": _parts,
     "At what price?": _price,
@@ -217,5 +229,5 @@ QUESTIONS: dict[str, Callable[[Reading], Iterator[Claim]]] = {
     "Which tokens": _classes,
     "Training": _training,
 }
-FIRST = tuple(QUESTIONS)[:4]
+FIRST = tuple(ANSWERS)[:4]
 """Those that the page and the terminal show before all others."""

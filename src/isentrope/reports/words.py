@@ -12,7 +12,7 @@ from isentrope.system.formatting import MISSING, PAGE, known
 
 number = PAGE.number
 
-Row = Mapping[str, Any]
+TableRow = Mapping[str, Any]
 """A row of a table, by column; each column has a type of its own."""
 
 
@@ -70,9 +70,9 @@ def estimates_in(rows: pd.DataFrame, metric: str) -> list[Estimate]:
     return [Estimate.of_columns(metric, row, 0, "", "") for row in records(numbers)]
 
 
-def records(table: pd.DataFrame) -> list[Row]:
+def records(table: pd.DataFrame) -> list[TableRow]:
     """The rows of a table whose columns have names."""
-    return cast("list[Row]", table.to_dict("records"))
+    return cast("list[TableRow]", table.to_dict("records"))
 
 
 def rows_of(estimates: Mapping[str, Estimate]) -> pd.DataFrame:

@@ -22,8 +22,8 @@ from isentrope.attribution.influence.classes import BY_GROUP
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports.drawing import Bars
 from isentrope.reports.panel import Panel, markup
-from isentrope.reports.read_run import Measurement, Reading
-from isentrope.reports.words import Row, number, records, with_interval
+from isentrope.reports.read_run import Reading, SavedResult
+from isentrope.reports.words import TableRow, number, records, with_interval
 from isentrope.results.attributions import ProxyRecord
 from isentrope.results.results import AuditResult, InfluenceResult
 from isentrope.system.formatting import known, percent
@@ -37,7 +37,8 @@ RELATIONS = {
 
 def shares(reading: Reading) -> Iterator[Panel]:
     """The gradient's part by how two responses are related, on fresh responses to U's prompts."""
-    influence, (relations, sentence) = reading.shown(InfluenceResult), shares_of(reading)
+    influence = reading.shown(InfluenceResult)
+    relations, sentence = shares_of(reading)
     if relations:
         title = "Whose responses moved whose, on U's prompts"
         label = f"part of δH₁ ({relations['together'].unit})"
@@ -48,19 +49,20 @@ def shares(reading: Reading) -> Iterator[Panel]:
 def shares_of(reading: Reading) -> tuple[dict[str, Estimate], str]:
     """The shares by relation, and in words; empty where they were not asked for."""
     influence = reading.shown(InfluenceResult)
-    found, (relations, _) = influence.result.shares, influence.at(RELATIONS)
-    if found is None:
+    measured = influence.result.shares
+    relations, _ = influence.at(RELATIONS)
+    if measured is None:
         return {}, ""
     *parts, whole = (f"{words} {with_interval(e)}" for words, e in relations.items())
     return relations, (
-        f"On other responses than those of E, {found.measured_on}, the gradient's part is, in "
-        f"{found.gradient.unit}: {', '.join(parts)}; {whole}."
+        f"On other responses than those of E, {measured.measured_on}, the gradient's part is, in "
+        f"{measured.gradient.unit}: {', '.join(parts)}; {whole}."
     )
 
 
-def classified(reading: Reading) -> Measurement[InfluenceResult] | Measurement[AuditResult]:
+def classified(reading: Reading) -> SavedResult[InfluenceResult] | SavedResult[AuditResult]:
     """The influence, or else the audit, that has classes of tokens."""
-    influence = reading.found(InfluenceResult)
+    influence = reading.in_focus(InfluenceResult)
     if influence is not None and "tokens" in influence.result.classes:
         return influence
     return reading.shown(AuditResult)
@@ -68,14 +70,14 @@ def classified(reading: Reading) -> Measurement[InfluenceResult] | Measurement[A
 
 def class_panels(reading: Reading) -> Iterator[Panel]:
     """δH of every class of tokens, and of every group of prompts."""
-    found = classified(reading)
-    for of in ("tokens", BY_GROUP):
-        if of not in found.result.classes:
+    measured = classified(reading)
+    for members in ("tokens", BY_GROUP):
+        if members not in measured.result.classes:
             continue
-        classes = found.result.classes[of]
+        classes = measured.result.classes[members]
         total = sum(part.members for part in classes.parts.values())
         words = "Classes are the groups of the batch's prompts."
-        if of == "tokens":
+        if members == "tokens":
             ends = {name: number(value) for name, value in classes.thresholds.items()}
             words = (
                 f"Unlikely is log π ≤ {ends['s of unlikely']}, high entropy H ≥ "
@@ -88,9 +90,9 @@ def class_panels(reading: Reading) -> Iterator[Panel]:
             for name, part in classes.parts.items()
         }
         yield Panel(
-            found.source,
-            "classes" if of == "tokens" else "groups",
-            f"Which classes of {of.replace('_', ' ')} cost entropy",
+            measured.source,
+            "classes" if members == "tokens" else "groups",
+            f"Which classes of {members.replace('_', ' ')} cost entropy",
             f"{words} Beside a name is its share of the members.",
             Bars(f"δH ({classes.gradient.unit})", changes, written=written),
         )
@@ -102,8 +104,11 @@ SEQUENCES = 10
 WHOLE = 320
 """Tokens up to which a response is shown whole."""
 
-PEAKS, AROUND = 8, 14
-"""Of a longer one: its most influential tokens, and how many are shown on either side of each."""
+PEAKS = 8
+"""Of a longer one: its most influential tokens, which are shown."""
+
+AROUND = 14
+"""Tokens that are shown on either side of each."""
 
 _KEPT = ("\u200c", "\u200d", "\ufe0e", "\ufe0f")
 """Characters without a shape that join letters or choose the form of an emoji."""
@@ -117,22 +122,24 @@ _SIGNS = {
 def token_map(reading: Reading) -> Iterator[Panel]:
     """The heat map; nothing where tokens were not attributed."""
     influence = reading.shown(InfluenceResult)
-    tables, unit = influence.result.tables, influence.result.entropy.unit
+    tables = influence.result.tables
+    unit = influence.result.entropy.unit
     if not {"tokens", "sequences"} <= set(tables) or not len(tables["tokens"]):
         return
-    tokens, sequences = tables["tokens"], tables["sequences"]
+    tokens = tables["tokens"]
+    sequences = tables["sequences"]
     top = sequences.loc[sequences["delta_h"].abs().nlargest(SEQUENCES).index]
     shown = tokens[tokens["sequence"].isin(top["sequence"])]
     sizes = {
-        name[-1]: np.sign(of) * np.sqrt(of.abs() / (of.abs().max() or 1.0))
-        for name, of in shown.items()
+        name[-1]: np.sign(influences) * np.sqrt(influences.abs() / (influences.abs().max() or 1.0))
+        for name, influences in shown.items()
         if name in ("delta_h", "delta_j")
     }
     responses = shown.assign(**sizes).sort_values("position").groupby("sequence")
     maps = [(row, *_pieces(responses.get_group(row["sequence"]))) for row in records(top)]
     share = top["delta_h"].abs().sum() / (sequences["delta_h"].abs().sum() or 1.0)
-    real = known(influence.result.listed_share.get("tokens"))
-    kept = "are inflated" if real is None else f"keep about {percent(real)} of it"
+    listed_share = known(influence.result.listed_share.get("tokens"))
+    kept = "are inflated" if listed_share is None else f"keep about {percent(listed_share)} of it"
     yield Panel(
         influence.source,
         "tokens",
@@ -144,7 +151,7 @@ def token_map(reading: Reading) -> Iterator[Panel]:
     )
 
 
-def _pieces(tokens: pd.DataFrame) -> tuple[list[Row], int]:
+def _pieces(tokens: pd.DataFrame) -> tuple[list[TableRow], int]:
     """The tokens shown: all of a short response, windows around the peaks of a long one.
 
     Returns:
@@ -198,21 +205,22 @@ PROXIES = {
     "top_entropy": "top-entropy mask",
 }
 
-TOP = 0.02
+SHARE_SHOWN = 0.02
 """The share of the largest influences that is shown, or the nearest one that was audited."""
 
-RANKS = {"spearman": "", "spearman_size": ", by size"}
+RANK_CORRELATIONS = {"spearman": "", "spearman_size": ", by size"}
 """The rank correlation with the influence, or else with its size, and what is said of it."""
 
 
-def proxies_of(of: ProxyRecord, statistics: Mapping[str, str]) -> dict[str, Estimate]:
+def proxies_of(record: ProxyRecord, statistics: Mapping[str, str]) -> dict[str, Estimate]:
     """By proxy of tokens or of sequences, the first of these statistics that it has."""
-    found = dict[str, Estimate]()
-    for proxy, row in of.proxies.items():
-        known = [name for name in statistics if name in row and math.isfinite(row[name].value)]
-        if proxy != "measured" and known:
-            found[f"{PROXIES.get(proxy, proxy)}{statistics[known[0]]}"] = row[known[0]]
-    return found
+    estimates = dict[str, Estimate]()
+    for proxy, row in record.proxies.items():
+        finite = [name for name in statistics if name in row and math.isfinite(row[name].value)]
+        if proxy != "measured" and finite:
+            name = f"{PROXIES.get(proxy, proxy)}{statistics[finite[0]]}"
+            estimates[name] = row[finite[0]]
+    return estimates
 
 
 def audit_panels(reading: Reading) -> Iterator[Panel]:
@@ -220,13 +228,13 @@ def audit_panels(reading: Reading) -> Iterator[Panel]:
     audit = reading.shown(AuditResult)
     names = {name for row in audit.result.tokens.proxies.values() for name in row}
     tops = [float(name.partition("@")[2]) for name in names if name.startswith("overlap@")]
-    top = min(tops, key=lambda top: abs(math.log(top / TOP)))
+    top = min(tops, key=lambda top: abs(math.log(top / SHARE_SHOWN)))
     share = f"{top * 100:g} %"
     for key, title, statistics, label, lead in (
         (
             AuditResult.verb,
             "Do proxies rank as the measurement does?",
-            RANKS,
+            RANK_CORRELATIONS,
             "rank correlation with δH",
             "A proxy without sign is compared with the size of δH.",
         ),
@@ -238,8 +246,7 @@ def audit_panels(reading: Reading) -> Iterator[Panel]:
             f"Of the {share} of tokens with the largest influence each proxy finds so many.",
         ),
     ):
-        tokens, sequences = (
-            proxies_of(of, statistics) for of in (audit.result.tokens, audit.result.sequences)
-        )
+        tokens = proxies_of(audit.result.tokens, statistics)
+        sequences = proxies_of(audit.result.sequences, statistics)
         every = tokens | {f"{name}, sequences": e for name, e in sequences.items()}
         yield Panel(audit.source, key, title, lead, Bars(label, every, changes=False))

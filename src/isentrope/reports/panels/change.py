@@ -52,8 +52,10 @@ def parts_of(reading: Reading) -> dict[str, Estimate]:
     """δH₁ per unit η of each part of the step and "total"; empty where no verb measured it."""
     for kind, parts in {MeasureResult: "budget", InfluenceResult: "entropy"}.items():
         paths = {name: f"{parts}.{name}" for name in (*COMPONENTS, "total")}
-        if (found := reading.found(kind)) is not None and (known := found.at(paths)[0]):
-            return known
+        measured = reading.in_focus(kind)
+        estimates = {} if measured is None else measured.at(paths)[0]
+        if estimates:
+            return estimates
     return {}
 
 
@@ -84,14 +86,15 @@ def delta_h(reading: Reading) -> Iterator[Panel]:
 def _change_path(result: MeasureResult) -> dict[str, str]:
     """Where ΔH at the training rate is, by its name."""
     row = result.at_rate()
-    of = "delta_h" if row is None or row.resampled is None else "resampled"
-    return {f"ΔH {at_rate(result, result.unit)}": f"sweep[{{rate}}].{of}"}
+    column = "delta_h" if row is None or row.resampled is None else "resampled"
+    return {f"ΔH {at_rate(result, result.unit)}": f"sweep[{{rate}}].{column}"}
 
 
 def waterfall(reading: Reading) -> Iterator[Panel]:
     """The parts, their sum, and what lies beyond first order."""
     measured = reading.shown(MeasureResult)
-    result, paths = measured.result, {x: f"budget.{x}" for x in (*COMPONENTS, "total")}
+    result = measured.result
+    paths = {name: f"budget.{name}" for name in (*COMPONENTS, "total")}
     parts, influences = measured.at(paths)
     if not parts:
         return
@@ -112,7 +115,9 @@ def waterfall(reading: Reading) -> Iterator[Panel]:
     compared = {per_rate.get(name, name): parts.get(name, step) for name, step in steps.items()}
     words = [name for name in parts if name != "total"]
     words += ["first order", "second order", "the rest", "measured"]
-    starts, end, written = list[float](), 0.0, dict[str, str]()
+    starts = list[float]()
+    end = 0.0
+    written = dict[str, str]()
     for (name, step), word in zip(steps.items(), words, strict=False):
         starts.append(0.0 if word in ("first order", "measured") else end)
         end = starts[-1] + step.value
@@ -153,7 +158,9 @@ def _marks(
     result: MeasureResult, rates: np.ndarray, power: int, smallest: float | None = None
 ) -> list[Mark]:
     """What is drawn of ΔH/η^power, on a logarithmic axis down to the smallest change if any."""
-    marks, first, second = list[Mark](), result.first_order, result.second_order
+    marks = list[Mark]()
+    first = result.first_order
+    second = result.second_order
     trusted = [row for row in result.sweep if row.verdict == "trust"]
     uneven = [row for row in result.sweep if row.verdict != "trust"]
     fresh = [row for row in result.sweep if row.resampled]
@@ -162,9 +169,11 @@ def _marks(
         ("uneven weights", uneven, result.measured_at, MEASURED, "o", {"mfc": PAPER}),
         ("fresh responses", fresh, result.change_at, INK, "D", {}),
     ):
-        found = [scaled(change(row), row.eta**-power) for row in rows]
+        if not rows:
+            continue
+        changes = [scaled(change(row), row.eta**-power) for row in rows]
         eta = [row.eta for row in rows]
-        marks += [Series(label, colour, eta, found, fmt, {"zorder": 4, **style})] if rows else []
+        marks.append(Series(label, colour, eta, changes, fmt, {"zorder": 4, **style}))
     marks.append(lambda axes: _limit(axes, rates, smallest))
     if first is not None:
         line = [scaled(first, rate ** (1 - power)) for rate in rates]
@@ -192,7 +201,8 @@ def _limit(axes: Axes, rates: np.ndarray, smallest: float | None) -> None:
 
 def trial_figure(result: TrialResult) -> Figure:
     """Entropy gained over vanilla against reward gained (or tokens touched), by control."""
-    rewarded, marks = "delta_j" in result.vanilla["step"], list[Mark]()
+    rewarded = "delta_j" in result.vanilla["step"]
+    marks = list[Mark]()
     order = sorted(result.tried.values(), key=lambda entry: (entry.control, entry.strength))
     for k, (_, entries) in enumerate(groupby(order, lambda entry: entry.control)):
         tried = list(entries)
@@ -201,7 +211,8 @@ def trial_figure(result: TrialResult) -> Figure:
             entry.step["gained_delta_j"] if rewarded else entry.did.get("touched", 0.0)
             for entry in tried
         ]
-        fmt, style = f"-{'osD^v<>PX*hd8p'[k % 14]}", {"linewidth": 1, "capsize": 0}
+        fmt = f"-{'osD^v<>PX*hd8p'[k % 14]}"
+        style = {"linewidth": 1, "capsize": 0}
         marks.append(Series(tried[0].label, f"C{k}", against, gained, fmt, style))
     x = "ΔJ gained (reward)" if rewarded else "share of tokens touched"
     y = f"ΔH gained ({result.vanilla['step']['delta_h'].unit})"

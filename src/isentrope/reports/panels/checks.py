@@ -15,7 +15,7 @@ from isentrope.models.precision import AUTOCAST, AUTOCAST_FIELDS, DTYPES, roundi
 from isentrope.policy.ratio_test import Z_LIMIT
 from isentrope.reports.evaluations import Sections
 from isentrope.reports.panel import Panel, Source, markup
-from isentrope.reports.read_run import KINDS, Reading, as_far_as_readable
+from isentrope.reports.read_run import REPORTED_KINDS, Reading, as_far_as_readable
 from isentrope.reports.words import number
 from isentrope.results.results import InfluenceResult, MeasureResult
 from isentrope.system.formatting import known, listed
@@ -30,7 +30,10 @@ def provenance(reading: Reading) -> Iterator[Panel]:
     sources |= {f"{m.result.verb}: {m.name}": m.source for m in reading.measurements}
     sources |= {f"evaluate: {e.folder.name}": e.source for e in reading.evaluations}
     columns = ("seeds", "command", "versions")
-    rows = [{"of": name} | {c: getattr(made, c) for c in columns} for name, made in sources.items()]
+    rows = [
+        {"of": name} | {column: getattr(source, column) for column in columns}
+        for name, source in sources.items()
+    ]
     data = pd.DataFrame(rows)
     versions = data["versions"].unique()
     several = f"The parts were made with {len(versions)} different sets of versions: "
@@ -82,7 +85,8 @@ def _of_measure(reading: Reading) -> Iterator[Check]:
         if z is not None:
             about += f" ({in_words(p_value(z), len(identities))})"
         yield Check(name, f"z = {number(z)}", f"|z| ≤ {Z_LIMIT:g}", passed, about)
-    rate, smallest = result.rate, result.checks.rounding_floor.smallest_eta
+    rate = result.rate
+    smallest = result.checks.rounding_floor.smallest_eta
     if rate is not None and smallest is not None:
         yield Check(
             "rounding floor",
@@ -99,7 +103,8 @@ def _of_measure(reading: Reading) -> Iterator[Check]:
             row.verdict == "trust" or row.resampled is not None,
             "importance weights at the training rate are even enough for an interval",
         )
-    matched, confirmed = result.step.matched_by, bool(result.step.order_confirmed)
+    matched = result.step.matched_by
+    confirmed = bool(result.step.order_confirmed)
     yield Check(
         "optimizer state",
         f"matched by {matched}{', as its second moments confirm' if confirmed else ''}",
@@ -111,7 +116,8 @@ def _of_measure(reading: Reading) -> Iterator[Check]:
 
 def _of_influence(reading: Reading) -> Iterator[Check]:
     result = reading.shown(InfluenceResult).result
-    closure, bound = result.entropy.closure, result.entropy.closure_bound
+    closure = result.entropy.closure
+    bound = result.entropy.closure_bound
     yield Check(
         "parts sum to the total",
         number(closure, 2),
@@ -119,14 +125,14 @@ def _of_influence(reading: Reading) -> Iterator[Check]:
         None if bound is None else abs(closure) <= bound,
         "influences of all tokens, momentum and decay sum to δH₁",
     )
-    for of, estimate in result.reliability.items():
+    for kind, estimate in result.reliability.items():
         value = known(estimate.value)
         yield Check(
-            f"ranking of {of}",
+            f"ranking of {kind}",
             number(value, 2),
             f"≥ {LEAST_RELIABLE:g}",
             None if value is None else value >= LEAST_RELIABLE,
-            f"rank correlation of the {of} with those of an infinite E, about",
+            f"rank correlation of the {kind} with those of an infinite E, about",
         )
 
 
@@ -165,8 +171,9 @@ def checks_sentence(checks: list[Check]) -> str:
 def checks_panel(reading: Reading) -> Iterator[Panel]:
     """All checks as a table, with the warnings of the results."""
     if checks := checks_of(reading):
-        shown = [m for kind in KINDS if (m := reading.found(kind)) is not None]
+        shown = [m for kind in REPORTED_KINDS if (m := reading.in_focus(kind)) is not None]
         notes = [(m.result.verb, warning) for m in shown for warning in m.result.warnings]
-        source, data = (shown[0] if shown else reading).source, pd.DataFrame(map(vars, checks))
+        source = (shown[0] if shown else reading).source
+        data = pd.DataFrame(map(vars, checks))
         body = markup("checks", checks, notes)
         yield Panel(source, "checks", "Checks", checks_sentence(checks), table=data, body=body)

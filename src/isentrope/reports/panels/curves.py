@@ -26,7 +26,7 @@ from isentrope.reports.drawing import (
 )
 from isentrope.reports.evaluations import unit_of_log
 from isentrope.reports.panel import Panel, curve_panel
-from isentrope.reports.panels.kernel import COSINES, RANKS
+from isentrope.reports.panels.kernel import COSINES, EFFECTIVE_RANKS
 from isentrope.reports.read_run import Reading
 from isentrope.reports.words import estimates_in
 from isentrope.results.result import Result
@@ -58,7 +58,7 @@ class Logged:
     level: str = ""
 
 
-TRAINING = (
+TRAINING_LOGS = (
     Logged("reward", "Reward", "reward", {"reward": ("training", REWARD)}, evaluated="reward"),
     Logged(
         "entropy",
@@ -87,7 +87,7 @@ TRAINING = (
         level="prompts_per_step",
     ),
 )
-CONTROL = (
+CONTROL_LOGS = (
     Logged(
         "control_entropy",
         "Entropy wanted and attained",
@@ -123,16 +123,18 @@ CONTROL = (
 
 def training_panels(reading: Reading) -> Iterator[Panel]:
     """Reward, entropy, the probe and the noise scale."""
-    return (panel for logged in TRAINING for panel in _logged(reading, logged))
+    return (panel for logged in TRAINING_LOGS for panel in _logged(reading, logged))
 
 
 def control_panels(reading: Reading) -> Iterator[Panel]:
     """What the logs tell of a control, and its time; no panels for a run without one."""
-    return (panel for logged in CONTROL for panel in _logged(reading, logged))
+    return (panel for logged in CONTROL_LOGS for panel in _logged(reading, logged))
 
 
 def _logged(reading: Reading, logged: Logged) -> Iterator[Panel]:
-    curves, marks, caption = list[Series](), list[Mark](), ""
+    curves = list[Series]()
+    marks = list[Mark]()
+    caption = ""
     for column, (label, colour) in logged.drawn.items():
         rows = reading.logged("step", column)
         if logged.level and len(rows):
@@ -171,7 +173,8 @@ def passes(reading: Reading) -> Iterator[Panel]:
         ]
         last = curves[0].x[-1]
         key = "pass_at_k" if place == 1 else f"pass_at_k_{place}"
-        title, label = f"pass@k of {evaluation.folder.name}", "share of prompts"
+        title = f"pass@k of {evaluation.folder.name}"
+        label = "share of prompts"
         for panel in curve_panel(evaluation.source, key, title, label, curves):
             numbers = {str(curve.label): curve.y[-1] for curve in curves}
             by_prompt = {f"pass@{k}": x for k, x in evaluation.scores(last, ks).items()}
@@ -225,7 +228,7 @@ STUDIES: tuple[tuple[str, str, type[Result], str, dict[str, str], tuple[str, ...
         "Directions of the batch",
         KernelResult,
         "effective rank",
-        RANKS,
+        EFFECTIVE_RANKS,
         (MEASURED, INK),
     ),
     (
@@ -248,17 +251,19 @@ colours of a panel."""
 def study_panels(reading: Reading) -> Iterator[Panel]:
     """One panel per question that two checkpoints answer, from the change to the proxies."""
     for key, title, kind, label, paths, colours in STUDIES:
-        measured = [m for m in reading.of(kind) if m.step is not None]
+        measured = [m for m in reading.all_of(kind) if m.step is not None]
         unit = measured[-1].unit if measured else ""
         measured = [m for m in measured if m.unit == unit]
-        found = [(m.step, m.at(paths)[0]) for m in measured]
+        numbers = [(m.step, m.at(paths)[0]) for m in measured]
         curves = list[Series]()
         for name, colour in zip(paths, colours, strict=True):
-            points = [(step, by[name]) for step, by in found if name in by]
-            steps, estimates = [step for step, _ in points], [e for _, e in points]
+            points = [(step, by[name]) for step, by in numbers if name in by]
+            steps = [step for step, _ in points]
+            estimates = [estimate for _, estimate in points]
             curves.append(Series(name, colour, steps, estimates, "-o"))
         if len({step for curve in curves for step in curve.x}) > 1:
-            source, every = measured[0].source, f"{measured[0].folder.parent / kind.verb}_*"
+            source = measured[0].source
+            every = f"{measured[0].folder.parent / kind.verb}_*"
             command = source.command.replace(source.path, every)
             source = replace(source, command=command, path=every)
             yield from curve_panel(source, key, title, label.format(unit=unit), curves)

@@ -28,7 +28,7 @@ from isentrope.reports.drawing import (
     dashed,
 )
 from isentrope.reports.panel import Panel
-from isentrope.reports.read_run import MOVED, OWN, Measurement, Reading
+from isentrope.reports.read_run import MOVED, OWN, Reading, SavedResult
 from isentrope.reports.words import number, rows_of
 from isentrope.results.attributions import BlockRecord
 from isentrope.results.results import KernelResult
@@ -42,7 +42,7 @@ HUES = LinearSegmentedColormap.from_list(
 )
 """Hue by sign and opacity by size, in few shades, so that the picture is small."""
 
-ROWS = {"EU": "response of E", "FU": "fresh response to U's prompts"}
+ROW_TITLES = {"EU": "response of E", "FU": "fresh response to U's prompts"}
 
 COSINES = {
     name: f"blocks.{{own}}.structure.{relation}.rms_cosine"
@@ -57,7 +57,7 @@ COSINES = {
     "same less other": "blocks.{own}.same_less_other_prompt.rms_cosine",
     "E × U": "blocks.{moved}.structure.cross_prompt.rms_cosine",
 }
-RANKS = {
+EFFECTIVE_RANKS = {
     "effective rank": "blocks.{own}.spectrum.effective_rank",
     "effective rank of E × U": "blocks.{moved}.singular.effective_rank",
 }
@@ -75,7 +75,9 @@ def moved_panels(reading: Reading) -> Iterator[Panel]:
     name, block = block_of(kernel.result, MOVED)
     if block.singular is None:
         return
-    cosines, clusters, singular = _cosines(kernel, name), block.clusters, block.singular
+    cosines = _cosines(kernel, name)
+    clusters = block.clusters
+    singular = block.singular
     if clusters is not None:
         cosines = cosines[:, clusters.order.numpy()]
     caption = "Cosines; columns stand in the order of clusters, where there are any."
@@ -92,7 +94,7 @@ def moved_panels(reading: Reading) -> Iterator[Panel]:
         "kernel_block",
         f"How the update moves other responses ({name})",
         caption,
-        _picture(cosines, "response of U, ordered by cluster", ROWS[name]),
+        _picture(cosines, "response of U, ordered by cluster", ROW_TITLES[name]),
         *kernel.at(paths),
         table=pd.DataFrame({"singular_value": singular.values}),
     )
@@ -125,7 +127,8 @@ def own_panels(reading: Reading) -> Iterator[Panel]:
     if not name:
         return
     prompts = read_table(kernel.folder / name / "rows.parquet", schema=SIDE)["prompt"].to_numpy()
-    order, (numbers, _) = np.argsort(prompts, kind="stable"), kernel.at(COSINES)
+    order = np.argsort(prompts, kind="stable")
+    numbers, _ = kernel.at(COSINES)
     caption = (
         f"Root mean square cosines of {len(order)} responses, ordered by prompt: blue-green move "
         "together, red apart."
@@ -142,7 +145,8 @@ def own_panels(reading: Reading) -> Iterator[Panel]:
     if (spectrum := block.spectrum) is None:
         return
     values = spectrum.eigenvalues.numpy()
-    ranks, top = np.arange(1, len(values) + 1), max(values.max(), 1e-300)
+    ranks = np.arange(1, len(values) + 1)
+    top = max(values.max(), 1e-300)
     marks = list[Mark]([Series("observed", MEASURED, ranks, values, style={"ms": 3.5})])
     caption = f"Of {len(values)} responses."
     for null in spectrum.nulls:
@@ -160,16 +164,17 @@ def own_panels(reading: Reading) -> Iterator[Panel]:
         "In how many directions the batch pushes",
         caption,
         Chart("rank of the eigenvalue", {f"eigenvalue of K ({KERNEL_UNIT})": marks}),
-        *kernel.at(RANKS),
+        *kernel.at(EFFECTIVE_RANKS),
     )
 
 
-def _cosines(kernel: Measurement[KernelResult], name: str) -> np.ndarray:
+def _cosines(kernel: SavedResult[KernelResult], name: str) -> np.ndarray:
     """(n, m) cosines of a block; a symmetric one has its own diagonal."""
     tensors = read_tensors(kernel.folder / name / "kernel.safetensors")
     matrix = tensors["matrix"].double().numpy()
-    own = [np.diag(matrix)] * 2
-    sides = [tensors[side].double().numpy() for side in DIAGONALS] if name in MOVED else own
+    sides = [np.diag(matrix)] * 2
+    if name in MOVED:
+        sides = [tensors[side].double().numpy() for side in DIAGONALS]
     scales = [np.sqrt(np.where(side > 0, side, np.inf)) for side in sides]
     return np.clip(matrix / np.outer(*scales), -1, 1)
 

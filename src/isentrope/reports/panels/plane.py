@@ -42,7 +42,8 @@ AT = re.compile(r"price/at_(.+)/first_order$")
 def trade_off(reading: Reading) -> Iterator[Panel]:
     """ΔJ against ΔH over η, at the rates at which both have an interval."""
     measured = reading.shown(MeasureResult)
-    result, reward = measured.result, measured.result.reward
+    result = measured.result
+    reward = result.reward
     if reward is None:
         return
     pairs = list[tuple[Estimate, Estimate]]()
@@ -54,8 +55,8 @@ def trade_off(reading: Reading) -> Iterator[Panel]:
         return
     changes, gains = zip(*pairs, strict=True)
     marks: list[Mark] = [Series("measured", MEASURED, changes, gains)]
-    if (here := change_at_rate(result)) is not None:
-        marks.append(dashed(here.value, "training rate", "x"))
+    if (change := change_at_rate(result)) is not None:
+        marks.append(dashed(change.value, "training rate", "x"))
     paths = {
         "J": "reward.at_theta",
         "first order δJ₁": "reward.first_order",
@@ -73,16 +74,17 @@ def trade_off(reading: Reading) -> Iterator[Panel]:
 
 def law_of(reading: Reading) -> EntropyLaw | None:
     """The law of a run, fitted to its training log; None where that cannot fix it."""
-    known = reading.logged("entropy", "reward")
+    rows = reading.logged("entropy", "reward")
     try:
-        return fit_entropy_law(*(known[name].to_list() for name in ("entropy", "reward")))
+        return fit_entropy_law(*(rows[name].to_list() for name in ("entropy", "reward")))
     except (KeyError, ValueError):  # too few steps, or an entropy that never moved
         return None
 
 
 def along_training(reading: Reading) -> Iterator[Panel]:
     """Reward against entropy, of training batches and of evaluated checkpoints."""
-    steps, marks = reading.logged("step", "entropy", "reward"), list[Mark]()
+    steps = reading.logged("step", "entropy", "reward")
+    marks = list[Mark]()
     if len(steps):
         x, y = (steps[name].tolist() for name in ("entropy", "reward"))
         marks.append(Series("training batch", MUTED, x, y, "o", CLOUD))
@@ -93,7 +95,9 @@ def along_training(reading: Reading) -> Iterator[Panel]:
             marks.append(Series("evaluated", MEASURED, x, y, "-o", {"linewidth": 1.2}))
     if not marks:
         return
-    caption, law, fitted = "Training goes from high entropy to low.", law_of(reading), {}
+    caption = "Training goes from high entropy to low."
+    law = law_of(reading)
+    fitted = {}
     if law is not None and not law.misfits:
         fitted = {"a of the law": law.a, "reward at no entropy": law.ceiling}
         h = np.sort(steps["entropy"].to_numpy())
@@ -116,8 +120,10 @@ def along_training(reading: Reading) -> Iterator[Panel]:
 def within_step(reading: Reading) -> Iterator[Panel]:
     """What each sequence does to entropy and to reward."""
     influence = reading.shown(InfluenceResult)
-    entropy, reward = influence.result.entropy, influence.result.reward
-    table, marks = influence.result.tables.get("sequences"), list[Mark]()
+    entropy = influence.result.entropy
+    reward = influence.result.reward
+    table = influence.result.tables.get("sequences")
+    marks = list[Mark]()
     if reward is None or table is None:
         return
     signs = np.sign(table["advantage"].astype(float).fillna(0.0))
@@ -142,7 +148,8 @@ def within_step(reading: Reading) -> Iterator[Panel]:
 def step_price(reading: Reading) -> Iterator[Panel]:
     """Where the step of a measurement spends entropy, and what it earns there."""
     measured = reading.shown(MeasureResult)
-    result, price = measured.result, measured.result.price
+    result = measured.result
+    price = result.price
     if price is None or not price.at:
         return
     paths = {
@@ -174,11 +181,13 @@ def run_price(reading: Reading) -> Iterator[Panel]:
     def over_run(name: str) -> Estimate:
         """The sum of a logged number over steps; readings are drawn independently."""
         values, errors = (rows[key].to_numpy(dtype=float) for key in (name, f"{name}_se"))
-        value, se = float(np.nansum(weights * values)), np.sqrt(np.nansum((weights * errors) ** 2))
+        value = float(np.nansum(weights * values))
+        se = float(np.sqrt(np.nansum((weights * errors) ** 2)))
         method = "sum of readings"
-        return Estimate.from_standard_error(value, float(se), len(rows), unit="", method=method)
+        return Estimate.from_standard_error(value, se, len(rows), unit="", method=method)
 
-    classes = [found[1] for name in rows.columns if (found := AT.match(str(name)))]
+    matches = [AT.match(str(name)) for name in rows.columns]
+    classes = [match[1] for match in matches if match]
     spent = {"all positions": over_run("price/first_order")}
     spent |= {name.replace("_", " "): over_run(f"price/at_{name}/first_order") for name in classes}
     numbers = {"reward": over_run("price/reward")} if "price/reward" in rows else {}
