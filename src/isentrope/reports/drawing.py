@@ -5,9 +5,8 @@ which is a column of the page on a desktop; on a phone it shrinks by a fifth and
 
 A meaning has one colour in every figure, in a light and a dark shade. Figures are drawn in the
 light shades; in the page each is replaced by its CSS variable, so that a reader who prefers a dark
-screen gets the dark ones. The hues (Okabe and Ito's for what is measured and predicted; violet
-against ochre for fall and rise) can be distinguished by colour-blind readers, and what a legend
-names also differs in marker, dashes or filling.
+screen gets the dark ones. Colour-blind readers can distinguish the hues, and what a legend names
+also differs in marker, dashes or filling.
 """
 
 import itertools
@@ -46,7 +45,6 @@ COLOURS = {
 MEASURED, FIRST, SECOND, FALL, RISE, REWARD, LOSS, TOGETHER, APART, INK, MUTED, LINE, PAPER = (
     light for light, _ in COLOURS.values()
 )
-
 
 OF_ORDERS = {"first order": FIRST, "second order": SECOND, "measured": MEASURED}
 """Colours of bars of these names."""

@@ -8,18 +8,15 @@ A file that cannot be read, or a measurement that was begun and not finished, is
 is reported, and a sentence says what is not there.
 """
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name as load
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 
 from isentrope.checkpoint.files import step_within
-from isentrope.nouns.estimate import ESTIMATE_COLUMNS, Estimate
 from isentrope.reports.evaluations import (
     RunEvaluation,
     Sections,
@@ -30,12 +27,10 @@ from isentrope.reports.evaluations import (
     read_sections,
 )
 from isentrope.reports.panel import Source
-from isentrope.reports.words import within_one_se
+from isentrope.reports.saved_result import AnyResult, SavedResult
 from isentrope.results.result import Result
-from isentrope.results.results import MeasureResult
 from isentrope.results.verbs import VERBS
 from isentrope.run.origin import require_of_run
-from isentrope.run.study_table import numbers_in
 from isentrope.system.errors import IsentropeError
 from isentrope.system.reading import reading
 from isentrope.training.rollout_digests import rollout_faults
@@ -46,94 +41,11 @@ REPORTED_KINDS: dict[type[Result], str] = {
 }
 """The results that are reported, and what is said where there is none."""
 
-OWN = ("UU", "EE")
-"""Blocks of a batch with itself; the first that there is is shown."""
-
-MOVED = ("EU", "FU")
-"""Blocks of measured responses with U, likewise."""
-
-AnyResult = TypeVar("AnyResult", bound=Result)
 Drawn = TypeVar("Drawn")
 
 
 class NotMeasuredError(IsentropeError):
     """What a panel or a sentence is about was not measured at the checkpoint in focus."""
-
-
-@dataclass(frozen=True)
-class SavedResult(Generic[AnyResult]):
-    """What one verb found at one checkpoint.
-
-    Attributes:
-        name: The checkpoint's, with the number of the repeat if there is one.
-        folder: Where it is.
-        result: What was found.
-    """
-
-    name: str
-    folder: Path
-    result: AnyResult
-
-    @property
-    def step(self) -> int | None:
-        """The training step in the checkpoint's name."""
-        return step_within(self.name)
-
-    @property
-    def unit(self) -> str:
-        """Of entropy and its changes; empty where the result has none of its own."""
-        return self.result.unit if isinstance(self.result, MeasureResult) else ""
-
-    @cached_property
-    def estimates(self) -> dict[str, Estimate]:
-        """Every number that has an error, by its dotted path in results.json."""
-        estimates = dict[str, Estimate]()
-        prompts = self.result.batches.E.prompt_draws
-        for path, row in numbers_in(vars(self.result)):
-            value, se, low, high = (math.nan if row[x] is None else row[x] for x in ESTIMATE_COLUMNS)
-            n = row["n"] or prompts
-            estimates[path] = Estimate(value, se, low, high, n, row["unit"] or "", "")
-            if isinstance(self.result, MeasureResult) and path.startswith("budget."):
-                part = self.result.part(path.removeprefix("budget."))
-                estimates[path] = part or estimates[path]
-            elif path.endswith("].first_order"):  # of a row of a sweep, which has no interval
-                estimates[path] = within_one_se(value, se)
-        return estimates
-
-    def at(self, paths: Mapping[str, str]) -> tuple[dict[str, Estimate], dict[str, pd.Series]]:
-        """Numbers that another run's may be compared with.
-
-        Args:
-            paths: Dotted paths by what is there. In them {rate} is the training rate, {own} the
-                block of a batch with itself, and {moved} that of measured responses with U.
-
-        Returns:
-            Those that are there, and the influences of E's prompts on them by key, where known.
-        """
-        blocks = getattr(self.result, "blocks", {})
-        rate = self.result.step.rate_of_interest
-        places = {
-            "own": next((name for name in OWN if name in blocks), ""),
-            "moved": next((name for name in MOVED if name in blocks), ""),
-            "rate": f"{rate or math.nan:g}",
-        }
-        full = {name: path.format(**places) for name, path in paths.items()}
-        numbers = {n: self.estimates[path] for n, path in full.items() if path in self.estimates}
-        numbers = {name: e for name, e in numbers.items() if not math.isnan(e.value)}
-        table = self.result.tables.get("influences")
-        if table is None or table["key"].isna().any():
-            return numbers, {}
-        rows = {
-            str(quantity): influences.set_index("key")["influence"]
-            for quantity, influences in table.groupby("quantity")
-        }
-        return numbers, {name: rows[path] for name, path in full.items() if path in rows}
-
-    @property
-    def source(self) -> Source:
-        """Where a panel that is drawn from it comes from."""
-        command = again(self.result.verb, self.folder)
-        return Source(command, str(self.folder), self.result.provenance)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from isentrope.attribution.influence.classes import BY_GROUP
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports.drawing import Bars
 from isentrope.reports.panel import Panel, markup
-from isentrope.reports.read_run import Reading, SavedResult
+from isentrope.reports.read_run import Reading
+from isentrope.reports.saved_result import SavedResult
 from isentrope.reports.words import TableRow, number, records, with_interval
 from isentrope.results.attributions import ProxyRecord
 from isentrope.results.results import AuditResult, InfluenceResult

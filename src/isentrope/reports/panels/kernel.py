@@ -28,7 +28,8 @@ from isentrope.reports.drawing import (
     dashed,
 )
 from isentrope.reports.panel import Panel
-from isentrope.reports.read_run import MOVED, OWN, Reading, SavedResult
+from isentrope.reports.read_run import Reading
+from isentrope.reports.saved_result import MOVED_BLOCKS, OWN_BLOCKS, SavedResult
 from isentrope.reports.words import number, rows_of
 from isentrope.results.attributions import BlockRecord
 from isentrope.results.results import KernelResult
@@ -72,7 +73,7 @@ def block_of(result: KernelResult, names: tuple[str, ...]) -> tuple[str, BlockRe
 def moved_panels(reading: Reading) -> Iterator[Panel]:
     """How steps on U move other responses, and what its clusters do to entropy."""
     kernel = reading.shown(KernelResult)
-    name, block = block_of(kernel.result, MOVED)
+    name, block = block_of(kernel.result, MOVED_BLOCKS)
     if block.singular is None:
         return
     cosines = _cosines(kernel, name)
@@ -123,7 +124,7 @@ def moved_panels(reading: Reading) -> Iterator[Panel]:
 def own_panels(reading: Reading) -> Iterator[Panel]:
     """How responses of a batch move each other, and the spectrum against its null."""
     kernel = reading.shown(KernelResult)
-    name, block = block_of(kernel.result, OWN)
+    name, block = block_of(kernel.result, OWN_BLOCKS)
     if not name:
         return
     prompts = read_table(kernel.folder / name / "rows.parquet", schema=SIDE)["prompt"].to_numpy()
@@ -173,7 +174,7 @@ def _cosines(kernel: SavedResult[KernelResult], name: str) -> np.ndarray:
     tensors = read_tensors(kernel.folder / name / "kernel.safetensors")
     matrix = tensors["matrix"].double().numpy()
     sides = [np.diag(matrix)] * 2
-    if name in MOVED:
+    if name in MOVED_BLOCKS:
         sides = [tensors[side].double().numpy() for side in DIAGONALS]
     scales = [np.sqrt(np.where(side > 0, side, np.inf)) for side in sides]
     return np.clip(matrix / np.outer(*scales), -1, 1)
