@@ -7,7 +7,7 @@ from itertools import combinations
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 
-from isentrope.reports.drawing import PAPER
+from isentrope.reports import drawing
 
 UNIT = re.compile(r"(\(|, )(nats|reward|prompts|seconds|tokens)\b")
 """A unit in brackets, or after a comma."""
@@ -72,7 +72,7 @@ def told_by_hue(figure):
 
 def shape(line):
     """What distinguishes a line or its points without its hue."""
-    hollow = to_hex(line.get_markerfacecolor()) == PAPER
+    hollow = to_hex(line.get_markerfacecolor()) == drawing.PAPER
     dashes = str(line._unscaled_dash_pattern)
     return line.get_marker(), line.get_linestyle(), dashes, hollow
 

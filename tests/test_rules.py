@@ -12,10 +12,6 @@ ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "src" / "isentrope"
 
 SHARED_NAMES = {
-    "Column": "of a table that is printed; of a page, one per run",
-    "Evaluation": "of a policy on a task; what a run folder holds of one",
-    "Measurement": "of a checkpoint; what a run folder holds of one",
-    "Section": "of a configuration; of a page",
     "optimizer_step": "with the settings of training, for users; of a gradient and a state",
     "resume": "of train and of sft: the command line calls either by this name",
 }

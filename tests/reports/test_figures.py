@@ -6,7 +6,6 @@ from matplotlib.colors import to_hex
 
 from isentrope.nouns.estimate import Estimate
 from isentrope.reports import drawing, page
-from isentrope.reports.drawing import FALL, INK, MUTED, PAPER, RISE, Bars
 from isentrope.reports.panels.change import entropy_change_figure
 from isentrope.results.results import MeasureResult
 from tests.reports import made_up
@@ -59,7 +58,7 @@ def test_measurement_predictions_and_rates_are_told_apart(figure_of):
 def test_points_that_cannot_be_trusted_are_hollow_and_without_bar(figure_of, verdict):
     figure = figure_of(row(1e-3, -3e-3), row(1e-2, -2.6e-2, verdict))
     upper = figure.axes[0]
-    (hollow,) = [line for line in upper.lines if line.get_markerfacecolor() == PAPER]
+    (hollow,) = [line for line in upper.lines if line.get_markerfacecolor() == drawing.PAPER]
     assert hollow.get_xdata().tolist() == [1e-2]
     assert "uneven weights" in labels(figure)
 
@@ -93,7 +92,7 @@ def test_a_value_that_is_not_finite_does_not_spoil_the_figure(figure_of):
 def test_a_long_curve_is_drawn_by_its_extremes():
     values = np.random.default_rng(0).standard_normal(40_000)
     values[12_345], values[20_000:20_100] = 50.0, np.nan
-    curve = drawing.Series("curve", INK, np.arange(len(values)), values, "-")
+    curve = drawing.Series("curve", drawing.INK, np.arange(len(values)), values, "-")
     drawn = page.image(drawing.Chart("x", {"y": [curve]}).figure(), "svg", "curve")
     assert len(drawn) < 300_000
 
@@ -104,6 +103,6 @@ def test_colours_of_falls_and_rises_are_of_changes_alone(changes):
         "up": Estimate(0.5, 0.1, 0.3, 0.7, 9, "", ""),
         "down": Estimate(-0.5, 0.1, -0.7, -0.3, 9, "", ""),
     }
-    (axes,) = Bars("x", estimates, changes=changes).figure().axes
+    (axes,) = drawing.Bars("x", estimates, changes=changes).figure().axes
     colours = {to_hex(bar.get_facecolor()) for bar in axes.patches}
-    assert colours == ({FALL, RISE} if changes else {MUTED})
+    assert colours == ({drawing.FALL, drawing.RISE} if changes else {drawing.MUTED})

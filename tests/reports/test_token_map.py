@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from isentrope.reports.panels.attribution import AROUND, PEAKS, SEQUENCES, token_map, visible
+from isentrope.reports.panels import attribution
 from isentrope.reports.read_run import read_run
 from tests.reports.made_up import influence, tables, write
 
@@ -10,7 +10,7 @@ from tests.reports.made_up import influence, tables, write
 def body(folder, texts, prompts=2, group=2):
     sequences, tokens = tables(prompts, group, texts)
     write(folder, "influence", "step_8", influence(), sequences=sequences, tokens=tokens)
-    (panel,) = token_map(read_run(folder))
+    (panel,) = attribution.token_map(read_run(folder))
     return panel
 
 
@@ -23,7 +23,7 @@ def test_markup_in_a_response_is_text(tmp_path):
 
 @pytest.mark.parametrize("text", ["🎉", "שלום", "مرحبا", "👩\u200d🚀", "日本", "é"])
 def test_letters_of_any_script_are_kept(text):
-    assert str(visible(text, 7)) == text
+    assert str(attribution.visible(text, 7)) == text
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_letters_of_any_script_are_kept(text):
     ],
 )
 def test_what_cannot_be_seen_or_would_turn_the_text_is_named(text, shown):
-    said = str(visible(text, 7))
+    said = str(attribution.visible(text, 7))
     assert shown in said
     assert "\u202e" not in said
     assert "\x00" not in said
@@ -54,13 +54,13 @@ def test_a_long_response_is_shown_around_its_peaks_and_the_rest_is_counted(tmp_p
             int(c.replace("\u202f", "")) for c in re.findall(r"… ([\d\u202f]+) token", section)
         ]
         assert shown + sum(left_out) == 32_768
-        assert 2 * AROUND < shown <= PEAKS * (2 * AROUND + 1)
+        assert 2 * attribution.AROUND < shown <= attribution.PEAKS * (2 * attribution.AROUND + 1)
 
 
 def test_only_the_most_influential_sequences_are_shown(tmp_path):
     panel = body(tmp_path, ["x", "y"], prompts=20, group=2)
-    assert str(panel.body).count('class="sequence"') == SEQUENCES
-    assert f"The {SEQUENCES} most influential of 40 sequences" in panel.caption
+    assert str(panel.body).count('class="sequence"') == attribution.SEQUENCES
+    assert f"The {attribution.SEQUENCES} most influential of 40 sequences" in panel.caption
 
 
 def test_colours_have_the_sign_of_the_influence_and_one_is_the_largest(tmp_path):
@@ -74,4 +74,4 @@ def test_colours_have_the_sign_of_the_influence_and_one_is_the_largest(tmp_path)
 def test_tokens_that_were_not_attributed_make_no_panel(tmp_path):
     sequences, _ = tables(2, 2, ["a"])
     write(tmp_path, "influence", "step_8", influence(), sequences=sequences)
-    assert list(token_map(read_run(tmp_path))) == []
+    assert list(attribution.token_map(read_run(tmp_path))) == []
