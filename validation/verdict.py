@@ -514,12 +514,16 @@ def main() -> None:
             (weighted, fresh, theta), study(name, args.sizes, args.batches), strict=True
         ):
             all_cells |= cells
-    args.out.write_text(report(args.batches, weighted, fresh, theta), encoding="utf-8")
+    sizes = " ".join(map(str, args.sizes))
+    command = f"python -m validation.verdict --batches {args.batches} --sizes {sizes}"
+    if args.policies != list(POLICIES):
+        command += f" --policies {' '.join(args.policies)}"
+    args.out.write_text(report(command, weighted, fresh, theta), encoding="utf-8")
     print(args.out.read_text(encoding="utf-8"))
 
 
 def report(
-    batches: int,
+    command: str,
     weighted: dict[Cell, Tally],
     fresh: dict[Cell, Tally],
     theta: dict[Cell, Tally],
@@ -529,8 +533,8 @@ def report(
     other = {k: x for k, x in theta.items() if k[2] != OWN}
     return f"""# Do trusted intervals cover?
 
-`python -m validation.verdict --batches {batches}`: coverage of the nominal 95 % intervals that
-are printed, and in brackets the share of batches in which one is; – where fewer than 20 are.
+`{command}`: coverage of the nominal 95 % intervals
+that are printed, and in brackets the share of batches in which one is; – where fewer than 20 are.
 ESS/n is exact; the policies are enumerated (`validation/verdict.py`). The Monte-Carlo error of a
 coverage near .95 is ±.015 from 200 batches and ±.022 from 100.
 
