@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 from safetensors.numpy import save_file
 
 from isentrope.reports import page
@@ -100,6 +102,18 @@ def test_what_a_legend_names_differs_by_more_than_its_hue(figures):
     assert {key: list(told_by_hue(figure)) for key, figure in figures.items()} == {
         key: [] for key in figures
     }
+
+
+def test_no_label_of_an_axis_is_cut(figures):
+    for key, figure in figures.items():
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        room = figure.bbox.padded(1)
+        labels = [axis.label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
+        for label in filter(Text.get_text, labels):
+            box = label.get_window_extent(canvas.get_renderer())
+            assert room.contains(*box.p0), (key, label.get_text())
+            assert room.contains(*box.p1), (key, label.get_text())
 
 
 @pytest.mark.parametrize("label", ["ΔH", "change of entropy", "δH₁ per η", "eigenvalue of K"])
