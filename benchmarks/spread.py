@@ -136,7 +136,7 @@ def run(folder: Path, spread: bool, verb: str) -> None:
         run_verb(MEASURE, load_config(settings(folder, spread)))
     else:
         where = CheckpointConfig(checkpoint_path=str(folder / "step_1"), shard_base=spread)
-        Checkpoint(folder / "step_1", "step_1").load(where, SamplingConfig())
+        Checkpoint(folder / "step_1").load(where, SamplingConfig())
     done.set()
     watching.join()
     peaks = gather(peak - before)

@@ -13,8 +13,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from isentrope.checkpoint.checkpoint import find_checkpoints
 from isentrope.checkpoint.files import CONTRACT, step_of_folder
+from isentrope.checkpoint.find import find_checkpoints
 from isentrope.config.io import ConfigError, key_of, load_config
 from isentrope.config.measure import PolicyConfig
 from isentrope.config.train import TrainConfig

@@ -29,7 +29,8 @@ from isentrope.attribution.fisher.kernel import fisher_kernel
 from isentrope.attribution.fisher.pair_classes import own_pairs, pair_classes
 from isentrope.attribution.fisher.prompt_pairs import shared_identities
 from isentrope.attribution.influence.classes import Classes
-from isentrope.checkpoint.checkpoint import find_subjects
+from isentrope.checkpoint.find import find_with_optimizers
+from isentrope.checkpoint.in_force import SettingsInForce
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.policy.scoring import score
@@ -60,8 +61,8 @@ def prepared(path: Path, B_E: int, B_U: int, repeat: int = 0) -> tuple[Prepared,
             "analysis": {"share_responses": 8},
         }
     )
-    (subject,) = find_subjects(config.checkpoint)
-    return prepare_checkpoint(config, subject, Clock()), config
+    (checkpoint,) = find_with_optimizers(config.checkpoint)
+    return prepare_checkpoint(checkpoint, SettingsInForce(config), Clock()), config
 
 
 def classes_at(path: Path, B_E: int) -> dict[str, Classes]:

@@ -354,13 +354,14 @@ def past_updates(
         ValueError: If the checkpoint's name has no step, or its optimizer's momentum is not a sum
             of past gradients.
     """
-    here, folder = ready.subject.step, ready.subject.path.resolve().parent
+    here, folder = ready.checkpoint.step_number, ready.checkpoint.path.resolve().parent
     if here is None:
         raise ValueError(
-            f"{ready.subject.path} has no step in its name: give a checkpoint called step_N or "
+            f"{ready.checkpoint.path} has no step in its name: give a checkpoint called step_N or "
             "checkpoint-N beside those of its run."
         )
-    momentum = Momentum.of(ready.step, load_optimizer_state(ready.policy, ready.subject.optimizer))
+    state = load_optimizer_state(ready.policy, ready.checkpoint.optimizer)
+    momentum = Momentum.of(ready.step, state)
     attributions = [a for a in (table.entropy, table.reward) if a is not None]
     quantities = [a.groups for a in attributions]
     by_step = {step_of_folder(path.name): path for path in folder.iterdir() if path.is_dir()}
@@ -377,9 +378,7 @@ def past_updates(
                 missing.append(here - back)
                 continue
             batch, update = record
-            policy = Checkpoint(path, path.name).load(
-                ready.config.checkpoint, ready.config.sampling
-            )
+            policy = Checkpoint(path).load(ready.config.checkpoint, ready.config.sampling)
             policy.share_work()
             policy.convert(ready.policy.precision)
             size = update.get("gradient_norm")
@@ -421,7 +420,7 @@ def _record(
     before: Vector | None,
     missing: Sequence[int],
 ) -> MomentumRecord:
-    confidence, here = ready.estimator.confidence, ready.subject.step or 0
+    confidence, here = ready.estimator.confidence, ready.checkpoint.step_number or 0
     parts = [
         unroll(a, ready.step, [update.by_group[k] for update in updates], before)
         for k, a in enumerate(attributions)
@@ -540,8 +539,8 @@ def unrollings(config: MeasureConfig, folder: Path, steps: int) -> Iterator[Unro
     """Unroll the momentum at each checkpoint of a configuration."""
     with verification(config.checkpoint.verify):
         for item in study_items(INFLUENCE.name, config, folder):
-            ready = prepare_checkpoint(item.config, item.subject, Clock())
-            with at_precision(ready.policy, item.config.precision.measuring):
+            ready = prepare_checkpoint(item.checkpoint, item.settings, Clock())
+            with at_precision(ready.policy, item.settings.config.precision.measuring):
                 table = influence_of(ready, tokens=False, reward=ready.analysis.reward)
                 yield Unrolling(item.name, table, *past_updates(ready, table, steps))
 

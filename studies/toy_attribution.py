@@ -27,7 +27,8 @@ import pandas as pd
 import torch
 
 import isentrope as ise
-from isentrope.checkpoint.checkpoint import find_subjects
+from isentrope.checkpoint.find import find_with_optimizers
+from isentrope.checkpoint.in_force import SettingsInForce
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
@@ -84,8 +85,8 @@ def configured(path: Path, B_E: int, B_U: int) -> MeasureConfig:
 
 def prepared(config: MeasureConfig):
     """The one checkpoint of a configuration, with E and U."""
-    (subject,) = find_subjects(config.checkpoint)
-    return prepare_checkpoint(config, subject, Clock())
+    (checkpoint,) = find_with_optimizers(config.checkpoint)
+    return prepare_checkpoint(checkpoint, SettingsInForce(config), Clock())
 
 
 def study(path: Path, B_E: int = 1024, B_U: int = 64) -> dict[str, Any]:

@@ -16,11 +16,11 @@ SOURCES = ROOT / "src" / "isentrope"
 TREES = house.sources(SOURCES)
 TESTS = house.sources(ROOT / "tests")
 
-FUNCTIONS = 1105
+FUNCTIONS = 1091
 """Functions that `measure` enters; 800 are aimed at."""
 FILES = 122
 """Files that they are in; 90 are aimed at."""
-BEFORE_WEIGHTS = 285
+BEFORE_WEIGHTS = 263
 """Functions before any weight is loaded; 110 are aimed at."""
 RESULTS_READ = 0
 """Fresh results that are read from disk by the process that wrote them; 0 are aimed at."""

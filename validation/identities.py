@@ -24,7 +24,8 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from isentrope.checkpoint.checkpoint import find_subjects
+from isentrope.checkpoint.find import find_with_optimizers
+from isentrope.checkpoint.in_force import SettingsInForce
 from isentrope.config.io import load_config
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.nouns.vectors import Vector
@@ -76,8 +77,8 @@ def fresh_toy(checkpoint: Path, batches: int, kept: Path) -> np.ndarray:
     found = np.load(kept) if kept.exists() else np.zeros((0, 2, 3))
     if len(found) >= batches:
         return found[:batches]
-    (subject,) = find_subjects(config.checkpoint)
-    ready = prepare_checkpoint(config, subject, Clock())
+    (checkpoint,) = find_with_optimizers(config.checkpoint)
+    ready = prepare_checkpoint(checkpoint, SettingsInForce(config), Clock())
     policy, direction = merged(ready.policy, ready.step.direction)
     task = load_task("addition", config.batch_config.E_split)
     for k in range(len(found), batches):

@@ -39,8 +39,9 @@ from trl import (
     SFTTrainer,
 )
 
-from isentrope.checkpoint.checkpoint import Subject
-from isentrope.checkpoint.infer.as_trained import refuse
+from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.in_force import refuse
+from isentrope.checkpoint.settle import settle
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.nouns.rollouts import Rollouts
@@ -309,7 +310,7 @@ def compare(case: Case, folder: Path, step: int, batches: list[dict[str, Tensor]
         "batch_config": {"U_file": file, "E_file": file, "allow_overlap": True},
     }
     config = load_config(asked, case.settings)
-    refused, step_there = _step(config, Subject(here, "step", here / "optimizer.pt"))
+    refused, step_there = _step(config, Checkpoint(here, name="step"))
     after = Policy.from_checkpoint(there, precision="float32").theta
     before = Policy.from_checkpoint(here, precision="float32").theta
     moved = {
@@ -328,17 +329,16 @@ def _scored(U: Rollouts, checkpoint: Path) -> Rollouts:
     return U.with_columns(sampler_logprobs=[s[m] for s, m in rows])
 
 
-def _step(config: MeasureConfig, subject: Subject) -> tuple[tuple[str, ...], Any]:
+def _step(config: MeasureConfig, checkpoint: Checkpoint) -> tuple[tuple[str, ...], Any]:
     """What is refused, and the step that is computed all the same."""
     ignored: list[str] = []
     while True:
         allowed = tuple(dict.fromkeys(ignored))
         estimator = config.estimator.model_copy(update={"ignore_training_settings": allowed})
-        now, settled = config.model_copy(update={"estimator": estimator}).as_trained(subject.path)
+        settings = settle(checkpoint, config.model_copy(update={"estimator": estimator}))
         try:
-            refuse(settled.obstacles, allowed, subject.name)
-            known = Subject(subject.path, subject.name, subject.optimizer, settled)
-            return allowed, prepare_checkpoint(now, known, Clock()).step
+            refuse(settings.obstacles, allowed, checkpoint.name)
+            return allowed, prepare_checkpoint(checkpoint, settings, Clock()).step
         except ValueError as error:
             names = str(error).partition("ignore_training_settings: [")[2].partition("]")[0]
             if not names:

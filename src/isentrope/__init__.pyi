@@ -14,9 +14,14 @@ from isentrope.sampling.tasks.task import Task
 from isentrope.sampling.tasks import load_task
 from isentrope.sampling.advantages import with_rewards, with_advantages
 
-# The step of an optimizer
+# A checkpoint, and the step from it
+from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.step import CheckpointStep
+from isentrope.checkpoint.facts import RecordedStep
+from isentrope.checkpoint.infer.settings import Setting
+from isentrope.checkpoint.infer.arguments import SavedArguments
 from isentrope.update.step import Step
-from isentrope.verbs.training_step import optimizer_step
+from isentrope.checkpoint.optimizer_step import optimizer_step
 
 # Entropy, its change and its gradient
 from isentrope.nouns.estimate import Estimate
@@ -27,8 +32,6 @@ from isentrope.estimators.entropy import entropy, surprisal_entropy, entropy_gra
 from isentrope.estimators.functional import EstimatorOptions
 
 # What the change is made of
-from isentrope.attribution.frontier.batches import frontier
-from isentrope.attribution.frontier.frontier import Frontier
 from isentrope.attribution.influence.contributions import Influence
 from isentrope.attribution.influence.contributions import InfluenceOptions
 from isentrope.attribution.influence.influence import influence
@@ -58,6 +61,8 @@ from isentrope._version import __version__
 __all__ = [
     "AuditOptions",
     "BudgetOptions",
+    "Checkpoint",
+    "CheckpointStep",
     "EntropyBudget",
     "EntropyChange",
     "EntropyLaw",
@@ -77,8 +82,11 @@ __all__ = [
     "Precision",
     "ProbeOptions",
     "Prompt",
+    "RecordedStep",
     "Rollouts",
+    "SavedArguments",
     "Scores",
+    "Setting",
     "Step",
     "Target",
     "Task",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from isentrope.checkpoint.checkpoint import find_checkpoints
+from isentrope.checkpoint.find import find_checkpoints
 from isentrope.config.measure import CheckpointConfig
 
 

@@ -10,6 +10,7 @@ import torch
 
 import isentrope as ise
 from isentrope.checkpoint.record.next_update import CONTROL, read_control, read_next_update
+from isentrope.checkpoint.step import with_control
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.control import budget
@@ -25,7 +26,6 @@ from isentrope.update.step import optimizer_step
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.measure import measure
 from isentrope.verbs.train import resume, train
-from isentrope.verbs.training_step import with_control
 from tests.control.examples import NEGATIVE_SCALE
 from tests.probe import following
 from tests.training import runs
@@ -77,15 +77,15 @@ def test_measure_has_the_correction_as_a_part_of_the_step_on_trainings_own_batch
     policy = Policy.from_checkpoint(here, precision="float64")
     U, _ = read_next_update(here)
     plain = optimizer_step(policy, U, here, objective="recorded", max_grad_norm=0.03)
-    step = with_control(policy, here, U, plain)
+    step = with_control(ise.Checkpoint(here), policy, U, plain)
     assert "Attributions" in step.warnings[-1]
     assert set(step.components) == {"momentum", "decay", "gradient", "control"}
     assert runs.relative(step.components["control"], read_control(here)) == 0
-    step = with_control(policy, here, U.select([0]), plain)
+    step = with_control(ise.Checkpoint(here), policy, U.select([0]), plain)
     assert "U is another batch" in step.warnings[-1]
     assert step.direction is plain.direction
     unchanged = checkpoint(folder / "plain", 1)
-    assert with_control(policy, unchanged, U, plain) is plain
+    assert with_control(ise.Checkpoint(unchanged), policy, U, plain) is plain
 
 
 def test_a_checkpoint_is_tried_and_measured_on_fresh_and_on_its_own_batch(folder, tmp_path):

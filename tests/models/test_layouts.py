@@ -7,7 +7,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from isentrope.checkpoint.checkpoint import find_subjects
+from isentrope.checkpoint.find import find_with_optimizers
 from isentrope.config.io import load_config
 from isentrope.update.optimizer_state import load_optimizer_state
 from tests import cases
@@ -29,7 +29,7 @@ def test_a_folder_of_another_trainer_is_refused_with_the_way_out(tmp_path, layou
         path.write_text("{}")
     config = load_config({"checkpoint": {"checkpoint_path": str(tmp_path / "run")}})
     with pytest.raises(FileNotFoundError, match="isentrope convert FOLDER --out OUT"):
-        find_subjects(config.checkpoint)
+        find_with_optimizers(config.checkpoint)
 
 
 def test_a_folder_of_adapters_is_refused_with_the_name_of_one(tmp_path):
@@ -37,7 +37,7 @@ def test_a_folder_of_adapters_is_refused_with_the_name_of_one(tmp_path):
     (tmp_path / "model" / "adapter_config.json").write_text("{}")
     config = load_config({"checkpoint": {"checkpoint_path": str(tmp_path)}})
     with pytest.raises(FileNotFoundError, match=f"such as {tmp_path / 'model'}"):
-        find_subjects(config.checkpoint)
+        find_with_optimizers(config.checkpoint)
 
 
 def test_a_file_of_another_trainer_is_refused_with_the_way_out(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from isentrope.checkpoint.checkpoint import Checkpoint
+import isentrope as ise
 from isentrope.config.io import load_config
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
@@ -83,7 +83,7 @@ def test_a_study_that_was_stopped_goes_on_to_the_same_table(ask, whole, monkeypa
     def stops(ready, *rest):
         if len(made) == 2:
             raise KeyboardInterrupt
-        made.append(ready.subject.name)
+        made.append(ready.checkpoint.name)
         return real(ready, *rest)
 
     monkeypatch.setattr(measure_module, "measure_checkpoint", stops)
@@ -120,7 +120,7 @@ def contract(folder, **changes):
     group = {"lr": 1e-3, "initial_lr": 1e-3, "weight_decay": 0.0}
     content = {"objective": "dr_grpo", "temperature": 1.0, "seed": 0, "param_groups": [group]}
     (folder / "contract.json").write_text(json.dumps(content | changes))
-    return Checkpoint(folder, folder.name)
+    return ise.Checkpoint(folder)
 
 
 def test_checkpoints_of_runs_that_trained_alike_are_one_study(tmp_path):
@@ -128,7 +128,7 @@ def test_checkpoints_of_runs_that_trained_alike_are_one_study(tmp_path):
     one = contract(tmp_path / "one", config={"trainer": {"lr_scheduler_type": "linear"}})
     two = contract(tmp_path / "two", seed=1, param_groups=[later], config={"trainer": {}})
     (tmp_path / "foreign").mkdir()
-    require_one_contract([one, Checkpoint(tmp_path / "foreign", "foreign"), two])
+    require_one_contract([one, ise.Checkpoint(tmp_path / "foreign"), two])
 
 
 @pytest.mark.parametrize(
@@ -156,10 +156,10 @@ def test_an_adapter_whose_base_is_not_here_is_of_no_model_that_is_known(tmp_path
         settings = {"peft_type": "LORA", "base_model_name_or_path": "someone/model"}
         (folder / "adapter_config.json").write_text(json.dumps(settings))
         save_file({"a.lora_A.weight": torch.ones(2, 2)}, folder / "adapter_model.safetensors")
-    require_one_model([Checkpoint(f, f.name) for f in (adapter, later)], None)
-    require_one_model([Checkpoint(f, f.name) for f in (whole, whole)], None)
+    require_one_model([ise.Checkpoint(f) for f in (adapter, later)], None)
+    require_one_model([ise.Checkpoint(f) for f in (whole, whole)], None)
     with pytest.raises(ValueError, match=r"whole .*adapter .*whose base model is not here"):
-        require_one_model([Checkpoint(f, f.name) for f in (whole, adapter)], None)
+        require_one_model([ise.Checkpoint(f) for f in (whole, adapter)], None)
 
 
 def test_one_update_batch_cannot_be_repeated(ask):

@@ -8,7 +8,7 @@ import signal
 import sys
 from types import ModuleType, SimpleNamespace
 
-from isentrope.checkpoint import checkpoint as checkpoints
+from isentrope.checkpoint import facts
 from isentrope.config import stages as config_stages
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
@@ -19,7 +19,7 @@ from tests.tiny_checkpoint import PROMPTS, write_chatty, write_prompts
 from tests.verbs.observing import Observed, ReachedError, kept_in, spy
 
 CALLED = {  # and where each is called from
-    "from_checkpoint": [checkpoints.Policy],
+    "from_checkpoint": [facts.Policy],
     "draw_responses": [evaluate],
     "at_precision": [evaluate],
     "load_task": [config_stages],

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import torch
 
 from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage
-from isentrope.checkpoint import checkpoint as checkpoints
+from isentrope.checkpoint import facts
 from isentrope.config import stages as config_stages
 from isentrope.config.io import load_config
 from isentrope.models.precision import Precision
@@ -22,7 +22,7 @@ from isentrope.verbs.loop import run_verb
 from tests.tiny_checkpoint import settings
 
 CALLED = {  # and where each is called from
-    "from_checkpoint": [checkpoints.Policy],
+    "from_checkpoint": [facts.Policy],
     "load_task": [config_stages],
     "update_batch": [batches],
     "respond": [batches],

@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from isentrope.checkpoint.infer.arguments import SavedArguments
-from isentrope.checkpoint.infer.as_trained import Origin, refuse
-from isentrope.checkpoint.infer.settings import TrainingSettings
+import isentrope as ise
+from isentrope.checkpoint.in_force import Origin, refuse
 from isentrope.checkpoint.infer.step import Use
-from isentrope.checkpoint.infer.unshown import notes_on_base, notes_on_batch
+from isentrope.checkpoint.infer.unshown import notes_on_arguments, notes_on_base, notes_on_batch
+from isentrope.checkpoint.settle import settle
 from isentrope.config.io import ConfigError, load_config
 from isentrope.models.adapter import base_type
 from isentrope.nouns.rollouts import Rollouts
@@ -64,7 +64,8 @@ def settled(folder, *overrides, **sections):
     content = settings(folder, **sections)
     for section, key in (("batch_config", "G"), ("sampling", "max_new_tokens")):
         content[section].pop(key, None)
-    return load_config(content, overrides).as_trained(folder / "step_4")
+    in_force = settle(ise.Checkpoint(folder / "step_4"), load_config(content, overrides))
+    return in_force.config, in_force
 
 
 def refused(folder, *overrides):
@@ -177,7 +178,7 @@ def test_every_verb_refuses_and_every_result_says_where_settings_came_from(train
         assert result.policy.temperature == 0.7
         assert "temperature" not in (out / "config.yaml").read_text().split("sampling:")[1]
         again = load_config(out / "config.yaml")
-        assert again.as_trained(trained / "step_4")[0].sampling.temperature == 0.7
+        assert settle(ise.Checkpoint(trained / "step_4"), again).config.sampling.temperature == 0.7
 
 
 # --- TRL -------------------------------------------------------------------------------------
@@ -447,7 +448,7 @@ def test_dropout_of_training_is_refused_until_it_is_acknowledged(trained, tmp_pa
 
 
 def test_trls_disable_dropout_is_honoured_where_it_acts(trained):
-    from isentrope.verbs.training_step import training_dropout
+    from isentrope.checkpoint.limits import training_dropout
 
     adapter = trained / "step_4" / "adapter_config.json"
     adapter.write_text(json.dumps(json.loads(adapter.read_text()) | {"lora_dropout": 0.1}))
@@ -534,11 +535,14 @@ def test_a_stale_batch_whose_weights_are_not_known_is_sent_to_a_record(trained, 
 
 
 def notes_of(folder, U=None, *overrides):
-    config, found = settled(folder, *overrides)
+    config, _ = settled(folder, *overrides)
+    arguments = ise.Checkpoint(folder / "step_4").argument_fields
     U = U or Rollouts([[3, 4]], [[5, 1]], [0])
     stored = base_type(folder / "step_4")
-    notes = [*notes_on_base(found.arguments, stored, None)]
-    notes += notes_on_batch(found.arguments, U, config.batch_config.U_file)
+    notes = [*notes_on_base(arguments, stored, None)]
+    notes += notes_on_batch(
+        ise.Checkpoint(folder / "step_4").argument_fields, U, config.batch_config.U_file
+    )
     return " ".join(notes)
 
 
@@ -576,9 +580,7 @@ def test_a_base_of_16_bits_under_an_adapter_is_noted(trained, options, stored, w
 def test_products_of_ten_bits_are_noted(trained):
     with_arguments(trained, tf32=None)
     assert not any("TF32" in note for note in settled(trained)[1].notes)
-    arguments = SavedArguments("GRPOConfig", {"tf32": True})
-    settings = TrainingSettings(arguments=arguments)
-    (note,) = settings.notes(Use("dapo", False, False, False, None))
+    (note,) = notes_on_arguments({"tf32": True}, Use("dapo"))
     assert "TF32" in note
 
 

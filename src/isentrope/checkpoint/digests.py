@@ -97,10 +97,10 @@ def digest_of_names(folder: Path | None, names: Iterable[str]) -> str:
     """Digest of the files of a folder that have these names; `UNKNOWN` without a folder."""
     if folder is None:
         return UNKNOWN
-    files = [folder / name for name in names if (folder / name).is_file()]
+    files = list(filter(Path.is_file, map(folder.joinpath, names)))
     return digest_of_files(files) if files else NOTHING
 
 
 def digest_of_files(files: Iterable[Path]) -> str:
     """Digest of the contents of files in their order."""
-    return sha256(bytes.fromhex(file_digest(file)) for file in files)
+    return sha256(map(bytes.fromhex, map(file_digest, files)))

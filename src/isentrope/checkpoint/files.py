@@ -35,9 +35,10 @@ from isentrope.system.reading import read_json, reading, require_types
 CONTRACT = "contract.json"
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER = "adapter_model.safetensors"
+TRAINER_STATE = "trainer_state.json"
 RESTORE_CHECKPOINT = "Restore the checkpoint, or choose another."
 """What to do where a file of a checkpoint is wrong."""
-_STEP_IN = {"trainer_state.json": "global_step", CONTRACT: "step", "isentrope_state.json": "step"}
+_STEP_IN = {TRAINER_STATE: "global_step", CONTRACT: "step", "isentrope_state.json": "step"}
 """Files of a checkpoint and their keys that state its step."""
 CHECKPOINT = "checkpoint_manifest_sha256"
 """Key of update.json: SHA-256 of the manifest of the checkpoint that the step was taken from."""
@@ -144,6 +145,12 @@ class CheckpointFolder:
         return _read_json(file) if file.is_file() else None
 
     @property
+    def trainer_state(self) -> dict[str, Any]:
+        """The content of trainer_state.json; empty where there is none."""
+        file = self.path / TRAINER_STATE
+        return _read_json(file) if file.is_file() else {}
+
+    @property
     def weights(self) -> list[Path]:
         """Its safetensors files by name."""
         return sorted(self.path.glob("*.safetensors"))
@@ -193,9 +200,8 @@ def _parse_json(file: Path) -> Any:
 
 
 def _read_once(file: Path, read: Callable[[Path], _T]) -> _T:
-    with reading(
-        file, RESTORE_CHECKPOINT
-    ):  # verifies it, which an earlier reader may not have asked for
+    # verifies it, which an earlier reader may not have asked for
+    with reading(file, RESTORE_CHECKPOINT):
         return read_once(file, read)
 
 
@@ -214,7 +220,7 @@ def require_own_states(checkpoint: Path, taken: float, scheduled: int | None) ->
         FileError: Naming both numbers.
     """
     step = CheckpointFolder(checkpoint).step
-    if step is None or not (checkpoint / "trainer_state.json").is_file():
+    if step is None or not (checkpoint / TRAINER_STATE).is_file():
         return
     skips = (checkpoint / "scaler.pt").is_file()
     ours = (checkpoint / CONTRACT).is_file()

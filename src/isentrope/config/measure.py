@@ -13,8 +13,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from isentrope.checkpoint.infer.as_trained import ROUNDING, AsTrained, settle
-from isentrope.checkpoint.infer.settings import GivenBatch
 from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig, TrialConfig
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.stages import (
@@ -232,29 +230,6 @@ class MeasureConfig(Section):
     output: OutputConfig = OutputConfig()
     provenance: Settings | None = None
     """Written into a run folder's config.yaml; a rerun warns where versions differ from it."""
-
-    def as_trained(
-        self, checkpoint: Path, batch: GivenBatch | None = None
-    ) -> tuple[MeasureConfig, AsTrained]:
-        """Fill unset keys with training's values, and compare the others.
-
-        Args:
-            checkpoint: The folder.
-            batch: U, where it is in memory; None: as the configuration says.
-
-        Returns:
-            The configuration in force, and what became of it; nothing is refused yet.
-        """
-        sections = {name: getattr(self, name) for name in ("sampling", "batch_config", "estimator")}
-        values = {f"{name}.{key}": value for name, of in sections.items() for key, value in of}
-        values |= {ROUNDING: self.precision.updating.rounding}
-        values |= {"estimator.clip": self.estimator.clip_pair}
-        given = {f"{name}.{key}" for name, of in sections.items() for key in of.model_fields_set}
-        settled = settle(values, given, checkpoint, batch)
-        for key, value in settled.filled.items():
-            name, _, own = key.partition(".")
-            sections[name] = sections[name].model_copy(update={own: value})
-        return self.model_copy(update=sections), settled
 
     def refusals(self) -> Refusals:
         """Micro-batches that change nothing."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from pydantic import FiniteFloat
 
-from isentrope.checkpoint.infer.as_trained import Origin
+from isentrope.checkpoint.in_force import Origin
 from isentrope.checkpoint.infer.settings import Obstacle
 from isentrope.models.precision import Precision
 from isentrope.nouns.saved import Absent

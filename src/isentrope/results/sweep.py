@@ -6,7 +6,7 @@ Keys of that file are
     policy        checkpoint, optimizer, trainable parameters, temperature, device, precision
     batches       B_E sequences, B_U prompt groups, G responses per group; statistics of E and U
     estimator     functional, method, order, unit
-    settings      keys: value, from (which file), training's own; differs; ignored (`as_trained`)
+    settings      keys: value, from (which file), training's own; differs; ignored
     step          learning_rate, gradient_norm, clip_factor, direction_norm, matched_by, ...
     entropy       per_sequence, per_token: Estimates at θ
     first_order, second_order, pathwise      Estimates; null if not asked for

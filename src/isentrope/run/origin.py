@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from isentrope.checkpoint.checkpoint import Checkpoint
 from isentrope.checkpoint.digests import (
     NOTHING,
     TOKENIZER_FILES,
@@ -72,20 +73,24 @@ def data_digest(path: str | Path | None) -> str:
     """Digest of a data file, or of all files in a folder; `NOTHING` for None."""
     if path is None:
         return NOTHING
-    where = _present(path)
+    where = _require_present(path)
+    if where.is_file():
+        return digest_of_files([where])
     inside = (p for p in where.rglob("*") if p.is_file() and not p.name.startswith("."))
-    return digest_of_files([where] if where.is_file() else sorted(inside))
+    return digest_of_files(sorted(inside))
 
 
 def task_digest(*names: str | None) -> str:
     """Digest of the Python files that tasks are defined in; `NOTHING` for tasks by name."""
-    parts = [part for name in names if name is not None for part in name.split(", ")]
-    matches = [NAME.fullmatch(part) for part in parts]  # a module of a package has no file here
-    files = [_present(match["file"]) for match in matches if match and match["file"]]
+    files: list[Path] = []
+    for part in ", ".join(filter(None, names)).split(", "):
+        match = NAME.fullmatch(part)
+        if match and match["file"]:  # a module of a package has no file here
+            files.append(_require_present(match["file"]))
     return digest_of_files(files) if files else NOTHING
 
 
-def _present(path: str | Path) -> Path:
+def _require_present(path: str | Path) -> Path:
     """A file or folder of data; one that is missing is no other data."""
     where = Path(path).expanduser()
     if not where.exists():
@@ -96,16 +101,18 @@ def _present(path: str | Path) -> Path:
     return where
 
 
-def measurement_origin(config: MeasureConfig, checkpoint: Path, optimizer: Path) -> Digests:
+def measurement_origin(config: MeasureConfig, checkpoint: Checkpoint) -> Digests:
     """Digests, by part, of what the results of one item of a study are made from."""
-    settings, batch, where = of_measurement(config), config.batch_config, config.checkpoint
-    return {
-        **checkpoint_digests(checkpoint, where.base_model, allow_hub=where.allow_hub),
-        "optimizer": digest_of_names(optimizer.parent, [optimizer.name, SIDECAR]),
-        **{part: data_digest(settings[key]) for part, key in DATA_OF_MEASURE.items()},
-        "task": task_digest(batch.dataset_name, batch.U_dataset_name),
-        "settings": _settings_digest(config, settings),
-    }
+    settings = of_measurement(config)
+    batch = config.batch_config
+    optimizer = checkpoint.optimizer
+    digests = dict(checkpoint.digests)
+    digests["optimizer"] = digest_of_names(optimizer.parent, [optimizer.name, SIDECAR])
+    for part, key in DATA_OF_MEASURE.items():
+        digests[part] = data_digest(settings[key])
+    digests["task"] = task_digest(batch.dataset_name, batch.U_dataset_name)
+    digests["settings"] = _settings_digest(config, settings)
+    return digests
 
 
 def evaluation_origin(config: EvaluateConfig, checkpoint: Path) -> Digests:
@@ -145,16 +152,20 @@ def of_measurement(config: MeasureConfig) -> dict[str, Any]:
 def of_evaluation(config: EvaluateConfig) -> dict[str, Any]:
     """Dotted key → value of what may move a number, of paths the last part alone."""
     flat = by_key(config.model_dump(mode="json", exclude={"provenance"}))
-    found = {key: value for key, value in flat.items() if not key.startswith(_NO_NUMBER)}
-    return found | {key: _names(found[key]) for key in PATHS if key in found}
+    moving = {key: value for key, value in flat.items() if not key.startswith(_NO_NUMBER)}
+    return moving | {key: _shorten_paths(moving[key]) for key in PATHS if key in moving}
 
 
 def by_key(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The keys of all sections, each by its dotted name."""
-    return {f"{name}.{key}": value for name, of in sections.items() for key, value in of.items()}
+    flat: dict[str, Any] = {}
+    for name, section in sections.items():
+        for key, value in section.items():
+            flat[f"{name}.{key}"] = value
+    return flat
 
 
-def _names(paths: str | list[str] | None) -> Any:
+def _shorten_paths(paths: str | list[str] | None) -> Any:
     if isinstance(paths, list):
         return [Path(path).name for path in paths]
     return None if paths is None else Path(paths).name

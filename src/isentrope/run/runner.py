@@ -23,25 +23,24 @@ from isentrope.run.lock import noted_if_interrupted, one_writer
 
 log = logging.getLogger("isentrope")
 
-S = TypeVar("S", bound=Checkpoint)
 C = TypeVar("C")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Item(Generic[S, C]):
+class Item(Generic[C]):
     """One checkpoint, with one update batch where a verb draws them: one folder of results.
 
     Attributes:
-        subject: The checkpoint.
-        config: What to do for this item alone.
+        checkpoint: The checkpoint.
+        settings: What to do for this item alone.
         target: The folder of its results.
         identity: What they are made with.
         repeat: Which update batch, from 0.
     """
 
-    subject: S
-    config: C
+    checkpoint: Checkpoint
+    settings: C
     target: Path
     identity: Identity
     repeat: int = 0
@@ -49,7 +48,7 @@ class Item(Generic[S, C]):
     @property
     def name(self) -> str:
         """step_40, or step_40_repeat_2."""
-        return item_name(self.subject.name, self.repeat)
+        return item_name(self.checkpoint.name, self.repeat)
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class Run(Generic[R]):
     results: list[R]
 
 
-class Runner(ABC, Generic[S, C, R]):
+class Runner(ABC, Generic[C, R]):
     """Makes the results of a configuration that are not there yet.
 
     Attributes:
@@ -98,26 +97,26 @@ class Runner(ABC, Generic[S, C, R]):
         self._inputs = list(inputs)
 
     @abstractmethod
-    def plan(self) -> list[Item[S, C]]:
+    def plan(self) -> list[Item[C]]:
         """The items, in the order in which they are made; nobody else writes meanwhile."""
 
     @abstractmethod
-    def earlier(self, item: Item[S, C]) -> Earlier[R] | None:
-        """What an earlier run left of an item; None for nothing."""
+    def earlier(self, item: Item[C]) -> Earlier[R] | None:
+        """What an earlier run left of an item; None where there is nothing."""
 
     @abstractmethod
-    def make(self, item: Item[S, C]) -> R:
+    def make(self, item: Item[C]) -> R:
         """Make an item and write it."""
 
     @abstractmethod
-    def join(self, items: list[Item[S, C]], results: list[R]) -> None:
+    def join(self, items: list[Item[C]], results: list[R]) -> None:
         """Write the tables over all items; called with those that are done, after each."""
 
-    def compare(self, item: Item[S, C], earlier: Earlier[R]) -> None:
+    def compare(self, item: Item[C], earlier: Earlier[R]) -> None:
         """Refuse to go on from what was made with other settings or from other files."""
         require_same(item.target, earlier.identity, item.identity)
 
-    def how_to_go_on(self, items: list[Item[S, C]]) -> str | None:
+    def how_to_go_on(self, items: list[Item[C]]) -> str | None:
         """A sentence for those who stop the run; None for that of the command."""
         return None
 

@@ -17,13 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from isentrope.checkpoint.checkpoint import Checkpoint, Subject, find_subjects
+from isentrope.checkpoint.checkpoint import Checkpoint
 from isentrope.checkpoint.digests import Digests
-from isentrope.checkpoint.files import ADAPTER, CONTRACT, CheckpointFolder
-from isentrope.checkpoint.infer.as_trained import refuse
+from isentrope.checkpoint.files import CONTRACT
+from isentrope.checkpoint.find import find_with_optimizers
+from isentrope.checkpoint.in_force import SettingsInForce, refuse
 from isentrope.checkpoint.infer.fields import FIELDS
 from isentrope.checkpoint.infer.settings import Obstacle
-from isentrope.checkpoint.record.contract import contract_of
+from isentrope.checkpoint.settle import settle
 from isentrope.config.measure import MeasureConfig
 from isentrope.results.result import item_name
 from isentrope.run.identity import Content, Identity, changed, changed_parts, flat_settings
@@ -54,9 +55,11 @@ def require_one_model(checkpoints: Sequence[Checkpoint], base_model: str | None)
         ValueError: Naming two checkpoints and what differs between them.
     """
     first, *others = checkpoints
-    expected = _description(first.path, base_model)
+    if not others:
+        return
+    expected = _description(first, base_model)
     for other in others:
-        description = _description(other.path, base_model)
+        description = _description(other, base_model)
         aspects = [aspect for aspect in expected if expected[aspect] and description[aspect]]
         before, after = (
             flat_settings({aspect: side[aspect] for aspect in aspects})
@@ -77,16 +80,16 @@ def require_one_model(checkpoints: Sequence[Checkpoint], base_model: str | None)
         )
 
 
-def _description(path: Path, base_model: str | None) -> dict[str, dict[str, Any]]:
+def _description(checkpoint: Checkpoint, base_model: str | None) -> dict[str, dict[str, Any]]:
     """What a checkpoint is, by aspect; empty where its files do not tell."""
-    folder = CheckpointFolder(path)
+    path = checkpoint.path
     name = None
     base = path
-    shapes = {}
-    if settings := folder.adapter:
+    shapes: dict[str, tuple[int, ...]] = {}
+    if settings := checkpoint.files.adapter:
         name = base_model or settings.get("base_model_name_or_path")
         base = Path(name or path)
-        shapes = {key: tuple(shape) for key, (_, shape) in folder.header(ADAPTER).items()}
+        shapes = checkpoint.shapes
     config = base / "config.json"
     tokenizers = [place / "tokenizer.json" for place in (path, base)]
     # the base's counts where the adapter has none
@@ -108,7 +111,9 @@ def require_one_contract(checkpoints: Sequence[Checkpoint]) -> None:
     Raises:
         ValueError: Naming two checkpoints and what differs.
     """
-    contracts = [(c.path, _step_settings(x)) for c in checkpoints if (x := contract_of(c.path))]
+    if len(checkpoints) == 1:
+        return
+    contracts = [(c.path, _step_settings(c.contract)) for c in checkpoints if c.contract]
     for path, settings in contracts[1:]:
         first, expected = contracts[0]
         for key in sorted(settings.keys() & expected.keys()):
@@ -121,13 +126,15 @@ def require_one_contract(checkpoints: Sequence[Checkpoint]) -> None:
                 )
 
 
-def other_base(checkpoint: Path, made_from: Digests) -> list[Obstacle]:
+def other_base(checkpoint: Checkpoint, made_from: Digests) -> list[Obstacle]:
     """Whether the base model under an adapter is another than training had.
 
     Returns:
         One obstacle, or none; none where the contract does not say.
     """
-    recorded = contract_of(checkpoint).get("made_from", {})
+    recorded = checkpoint.contract.get("made_from")
+    if not recorded:
+        return []
     parts = [part for part in changed_parts(recorded, made_from) if part.startswith("base ")]
     if not parts:
         return []
@@ -148,19 +155,17 @@ def _without(content: Content, names: Collection[str]) -> dict[str, Any]:
     return {key: value for key, value in content.items() if key not in names}
 
 
-def require_inputs(config: MeasureConfig) -> list[Subject]:
+def require_inputs(config: MeasureConfig) -> list[Checkpoint]:
     """Refuse a configuration whose files are not there, before any work is done."""
     config.batch_config.require_files("batch_config")
-    subjects = find_subjects(config.checkpoint)
-    require_one_model(subjects, config.checkpoint.base_model)
+    checkpoints = find_with_optimizers(config.checkpoint)
+    require_one_model(checkpoints, config.checkpoint.base_model)
     if not config.checkpoint.allow_mixed:
-        require_one_contract(subjects)
-    return subjects
+        require_one_contract(checkpoints)
+    return checkpoints
 
 
-def study_items(
-    verb: str, config: MeasureConfig, folder: Path
-) -> list[Item[Subject, MeasureConfig]]:
+def study_items(verb: str, config: MeasureConfig, folder: Path) -> list[Item[SettingsInForce]]:
     """The items of a study, checkpoint by checkpoint and repeat by repeat.
 
     Args:
@@ -172,18 +177,17 @@ def study_items(
         One per checkpoint and repeat, whether it is done or not.
     """
     items = []
-    for subject in require_inputs(config):
-        checkpoint = config.checkpoint.model_copy(update={"checkpoint_path": str(subject.path)})
+    for checkpoint in require_inputs(config):
+        where = config.checkpoint.model_copy(update={"checkpoint_path": str(checkpoint.path)})
         for repeat in config.batch_config.repeat_numbers:
             batch = config.batch_config.model_copy(update={"repeats": 1, "first_repeat": repeat})
-            alone = config.model_copy(update={"checkpoint": checkpoint, "batch_config": batch})
-            alone, settled = alone.as_trained(subject.path)
-            made_from = measurement_origin(alone, subject.path, subject.optimizer)
-            obstacles = (*settled.obstacles, *other_base(subject.path, made_from))
-            refuse(obstacles, settled.ignored, subject.name)
-            settled = replace(settled, obstacles=obstacles)
-            ready = replace(subject, as_trained=settled, made_from=made_from)
-            target = folder / "measurements" / f"{verb}_{item_name(subject.name, repeat)}"
-            identity = Identity(of_measurement(alone), made_from)
-            items.append(Item(ready, alone, target, identity, repeat))
+            alone = config.model_copy(update={"checkpoint": where, "batch_config": batch})
+            settings = settle(checkpoint, alone)
+            made_from = measurement_origin(settings.config, checkpoint)
+            obstacles = (*settings.obstacles, *other_base(checkpoint, made_from))
+            refuse(obstacles, settings.ignored, checkpoint.name)
+            settings = replace(settings, obstacles=obstacles, made_from=made_from)
+            target = folder / "measurements" / f"{verb}_{item_name(checkpoint.name, repeat)}"
+            identity = Identity(of_measurement(settings.config), made_from)
+            items.append(Item(checkpoint, settings, target, identity, repeat))
     return items

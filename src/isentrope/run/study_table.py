@@ -27,9 +27,7 @@ from isentrope.system.files import write_bytes
 _NOT_NUMBERS = {"checks", *(field.name for field in fields(Result))}
 
 
-def study_table(
-    verb: Verb, items: Sequence[Item[Any, Any]], results: Sequence[Result]
-) -> pd.DataFrame:
+def study_table(verb: Verb, items: Sequence[Item[Any]], results: Sequence[Result]) -> pd.DataFrame:
     """The tidy table of a study.
 
     Args:
@@ -44,7 +42,7 @@ def study_table(
     means: list[Row] = []
     confidence = results[0].estimator.confidence
     pairs = zip(items, results, strict=True)
-    for _, group in groupby(pairs, key=lambda pair: pair[0].subject.name):
+    for _, group in groupby(pairs, key=lambda pair: pair[0].checkpoint.name):
         repeats = list(group)
         rows_of_checkpoint: list[Row] = []
         for item, result in repeats:
@@ -63,7 +61,7 @@ def study_table(
 
 
 def write_study(
-    verb: Verb, folder: Path, items: Sequence[Item[Any, Any]], results: Sequence[Result]
+    verb: Verb, folder: Path, items: Sequence[Item[Any]], results: Sequence[Result]
 ) -> None:
     """Write the tables of a study of several items."""
     measurements = folder / "measurements"
@@ -107,8 +105,13 @@ def numbers_in(content: Mapping[str, object], path: str = "") -> Iterator[tuple[
 _ABOUT = ("n", "unit", "degrees_of_freedom")
 
 
-def _place(item: Item[Any, Any]) -> Row:
-    return {"checkpoint": item.subject.name, "step": item.subject.step, "repeat": item.repeat}
+def _place(item: Item[Any]) -> Row:
+    checkpoint = item.checkpoint
+    return {
+        "checkpoint": checkpoint.name,
+        "step": checkpoint.step_number,
+        "repeat": item.repeat,
+    }
 
 
 def _influences(tables: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, Tensor]:

@@ -14,10 +14,18 @@ from dataclasses import replace
 
 import torch
 
-from isentrope.checkpoint.checkpoint import Subject
-from isentrope.checkpoint.digests import checkpoint_digests
+from isentrope.checkpoint.checkpoint import Checkpoint
 from isentrope.checkpoint.files import CONTRACT
+from isentrope.checkpoint.in_force import SettingsInForce
 from isentrope.checkpoint.infer.arguments import TRAINING_ARGS
+from isentrope.checkpoint.limits import (
+    model_obstacles,
+    stale_batch,
+    training_dropout,
+    unlike_advantages,
+)
+from isentrope.checkpoint.settle import settle
+from isentrope.checkpoint.step import WAYS_OUT, rounding_of, step_of_files, step_on_batch
 from isentrope.checks import (
     Finding,
     check_adapter,
@@ -43,21 +51,13 @@ from isentrope.system.manifest import verification
 from isentrope.system.outputs import require_writable
 from isentrope.system.processes import join_processes
 from isentrope.update.objective import RECORDED, entropy_weights, token_weights
-from isentrope.update.optimizer_state import load_optimizer_state
+from isentrope.update.optimizer_state import OptimizerState, load_optimizer_state
 from isentrope.update.rounding import MAX_ROUNDING
 from isentrope.update.saved_state import MissingStateError
 from isentrope.update.step import Step
 from isentrope.verbs.batches import Sampler, at_precision
 from isentrope.verbs.own_prompts import own_prompts
 from isentrope.verbs.plan import require_memory
-from isentrope.verbs.real_step import WAYS_OUT, OptimizerOf, update_step
-from isentrope.verbs.training_step import (
-    model_obstacles,
-    stale_batch,
-    step_of_files,
-    training_dropout,
-    unlike_advantages,
-)
 
 FEW = 32
 """Responses that show what the scorer does; the tests of the sampler need them all."""
@@ -70,50 +70,54 @@ def check(config: MeasureConfig) -> dict[str, list[Finding]]:
     if config.output.directory is not None:
         require_writable(config.output.directory, "--out (output.directory)")
     with verification(config.checkpoint.verify):
-        for subject in require_inputs(config):
-            alone, settled = config.as_trained(subject.path)
-            where = alone.checkpoint
-            here = checkpoint_digests(subject.path, where.base_model, allow_hub=where.allow_hub)
-            obstacles = (*settled.obstacles, *other_base(subject.path, here))
-            known = replace(subject, as_trained=replace(settled, obstacles=obstacles))
-            memory = list[Finding]()
+        for checkpoint in require_inputs(config):
+            settings = settle(checkpoint, config)
+            obstacles = (*settings.obstacles, *other_base(checkpoint, checkpoint.digests))
+            settings = replace(settings, obstacles=obstacles)
+            alone = settings.config
+            memory: list[Finding] = []
             try:
-                require_memory(MEASURE.name, subject.name, subject.path, alone)
+                require_memory(MEASURE.name, checkpoint.name, checkpoint.path, alone)
             except DoesNotFitError as error:
                 memory.append(Finding("memory", False, str(error)))
-            policy = known.load(where, alone.sampling)
+            policy = checkpoint.load(alone.checkpoint, alone.sampling)
             policy.share_work()
-            sampler = Sampler(policy, alone, subject.path)
-            findings[subject.name] = [*memory, *_checked(known, sampler)]
+            sampler = Sampler(policy, alone, checkpoint.path)
+            findings[checkpoint.name] = [*memory, *_check_one(checkpoint, settings, sampler)]
     return findings
 
 
-def _checked(subject: Subject, sampler: Sampler) -> list[Finding]:
+def _check_one(
+    checkpoint: Checkpoint, settings: SettingsInForce, sampler: Sampler
+) -> list[Finding]:
     """The findings of one checkpoint."""
-    policy, config, settled = sampler.policy, sampler.config, subject.as_trained
-    estimator, precision = config.estimator, config.precision
-    adapter = check_adapter(policy, subject.path, subject.optimizer)
-    findings = [_settings(policy, subject), adapter]
+    policy = sampler.policy
+    config = settings.config
+    estimator = config.estimator
+    precision = config.precision
+    adapter = check_adapter(policy, checkpoint.path, checkpoint.optimizer)
+    findings = [_compare_settings(policy, checkpoint, settings), adapter]
     E, U, rewarded = _batches(sampler)
     findings.append(rewarded)
     with at_precision(policy, precision.updating):
-        findings += _of_batch(sampler, U, subject)
-        longest, more = sampler.longest(U), list[Finding]()
-        refusal, objective = "", estimator.objective
+        findings += _check_batch(sampler, U, checkpoint, settings)
+        longest = sampler.longest(U)
+        more: list[Finding] = []
+        refusal = ""
+        objective = estimator.objective
         if U.token_weights is None and objective == RECORDED:
             objective = "dapo"
         # the checks need any direction like a step's, also where U's record is faulty
         direct = estimator.model_copy(update={"objective": objective, "off_policy": False})
-        of = stepped = None
+        state = stepped = None
+        directed = replace(settings, config=config.model_copy(update={"estimator": direct}))
         try:
-            state = load_optimizer_state(policy, subject.optimizer)
+            state = load_optimizer_state(policy, checkpoint.optimizer)
         except (ValueError, FileNotFoundError):  # check_optimizer says why
             pass
         else:
-            directed = config.model_copy(update={"estimator": direct})
-            of = OptimizerOf(policy, subject, state, directed)
-            stepped = _step(of, U, longest)
-        if of is None or stepped is None:
+            stepped = _try_step(checkpoint, policy, state, directed, U, longest)
+        if state is None or stepped is None:
             weights = token_weights(U, direct.objective, **direct.weighting(longest))
             gradient = weighted_gradient(policy, U, weights, entropy_weights(U, direct.objective))
             along = gradient
@@ -121,14 +125,15 @@ def _checked(subject: Subject, sampler: Sampler) -> list[Finding]:
             step, refusal = stepped
             gradient = {name: -x for name, x in step.loss_gradient.items()}
             along = gradient if norm(gradient) else step.direction  # at A = B = 0, say
-            more = [check_rates(of.state, subject.path), _rounding(of, step)]
-        fits = check_optimizer(policy, gradient, subject.optimizer, bool(rewarded.passed))
+            rounding = _check_rounding(checkpoint, policy, state, directed, step)
+            more = [check_rates(state, checkpoint.path), rounding]
+        fits = check_optimizer(policy, gradient, checkpoint.optimizer, bool(rewarded.passed))
         findings += [fits, *more]
         if refusal and all(finding.passed is not False for finding in (fits, *more)):
             findings.append(Finding("the step of the optimizer", False, refusal))
     dropped = {}
-    if "dropout" not in settled.ignored:
-        dropped = training_dropout(policy.model, settled.arguments)
+    if "dropout" not in settings.ignored:
+        dropped = training_dropout(policy.model, checkpoint.argument_fields)
     with at_precision(policy, precision.measuring):
         few = E.select(range(min(FEW, len(E))))
         findings += check_instrument(policy, few, along, training_rates=dropped)
@@ -140,31 +145,35 @@ def _checked(subject: Subject, sampler: Sampler) -> list[Finding]:
 _OTHER_STEP = "The step would not be the one that training takes"
 
 
-def _settings(policy: Policy, subject: Subject) -> Finding:
+def _compare_settings(policy: Policy, checkpoint: Checkpoint, settings: SettingsInForce) -> Finding:
     """Compare a configuration with what the checkpoint says it was trained with."""
-    name, settled = "settings of training", subject.as_trained
-    of_model = [o for o in model_obstacles(policy, subject) if o.name != "dropout"]
-    unlike = [o.words for o in (*settled.obstacles, *of_model) if o.name not in settled.ignored]
-    known = [key for key, origin in settled.origins.items() if origin.training is not None]
-    if not known and not settled.filled and not unlike:
+    name = "settings of training"
+    of_model = [o for o in model_obstacles(policy, checkpoint) if o.name != "dropout"]
+    obstacles = (*settings.obstacles, *of_model)
+    unlike = [o.words for o in obstacles if o.name not in settings.ignored]
+    compared = [key for key, origin in settings.origins.items() if origin.training is not None]
+    if not compared and not settings.filled and not unlike:
         return Finding(name, None, f"no {CONTRACT} and no {TRAINING_ARGS} say how it was trained")
     advice = f"{_OTHER_STEP}: set these keys as in training, or leave them out."
-    ignored = f"; ignored: {', '.join(settled.ignored)}" if settled.ignored else ""
-    sound = f"as in training: {', '.join(known)}{ignored}"
+    ignored = f"; ignored: {', '.join(settings.ignored)}" if settings.ignored else ""
+    sound = f"as in training: {', '.join(compared)}{ignored}"
     return Finding.judged(name, "; ".join(unlike), advice, sound)
 
 
-def _of_batch(sampler: Sampler, U: Rollouts, subject: Subject) -> Iterator[Finding]:
+def _check_batch(
+    sampler: Sampler, U: Rollouts, checkpoint: Checkpoint, settings: SettingsInForce
+) -> Iterator[Finding]:
     """Is U a draw of the policy, and has it training's advantages?"""
-    name, estimator = "U is a draw of the policy", sampler.config.estimator
+    name = "U is a draw of the policy"
+    estimator = settings.config.estimator
     if sampler.data.U_file is None:
         yield Finding(name, None, "U is drawn here")
         return
     stale, _ = stale_batch(sampler.policy, U, estimator)
-    for obstacle in (*unlike_advantages(U, subject.as_trained), *stale):
-        of = name if obstacle in stale else "advantages of U"
-        passed = None if obstacle.name in estimator.ignore_training_settings else False
-        yield Finding(of, passed, obstacle.words, f"{_OTHER_STEP}.")
+    for obstacle in (*unlike_advantages(U, checkpoint, settings), *stale):
+        aspect = name if obstacle in stale else "advantages of U"
+        passed = None if obstacle.name in settings.ignored else False
+        yield Finding(aspect, passed, obstacle.words, f"{_OTHER_STEP}.")
     if U.sampler_logprobs is None:
         yield Finding(name, None, "U has no log-probabilities of its sampler")
     elif not stale:  # a faulty record is one of `stale` wherever the step depends on it
@@ -173,37 +182,52 @@ def _of_batch(sampler: Sampler, U: Rollouts, subject: Subject) -> Iterator[Findi
         yield Finding(name, True if record.sound else None, record.sentence.rstrip("."), advice)
 
 
-def _step(of: OptimizerOf, U: Rollouts, longest: int) -> tuple[Step, str] | None:
+def _try_step(
+    checkpoint: Checkpoint,
+    policy: Policy,
+    state: OptimizerState,
+    settings: SettingsInForce,
+    U: Rollouts,
+    longest: int,
+) -> tuple[Step, str] | None:
     """The step on U, and why a measurement would refuse it; empty where it would not.
 
     Returns:
         None where a part of the optimizer's state is missing, which check_optimizer says.
     """
     try:
-        return step_of_files(of, U, longest).step, ""
+        return step_of_files(checkpoint, policy, state, settings, U, longest), ""
     except MissingStateError:
         return None
     except ValueError as error:
         refusal = str(error)
     try:
-        return update_step(of.policy, U, of.state, of.config.estimator, longest)[1], refusal
+        return step_on_batch(policy, U, state, settings.config.estimator, longest)[1], refusal
     except MissingStateError:
         return None
 
 
-def _rounding(optimizer: OptimizerOf, step: Step) -> Finding:
+def _check_rounding(
+    checkpoint: Checkpoint,
+    policy: Policy,
+    state: OptimizerState,
+    settings: SettingsInForce,
+    step: Step,
+) -> Finding:
     """Is v the step that training takes in the type of its weights?"""
-    name, rounding = "the step survives rounding", optimizer.rounding(step)
+    name = "the step survives rounding"
+    rounding = rounding_of(checkpoint, policy, state, settings, step)
     if rounding is None:
-        stored = set(stored_types(optimizer.subject.path, optimizer.policy.names).values())
+        stored = set(stored_types(checkpoint.path, policy.names).values())
         kinds = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in stored))
         short = stored & {torch.bfloat16, torch.float16}
         kept = "; training kept a float32 copy of them" if short else ""
         return Finding(name, True, f"weights on disk are {kinds}{kept}")
-    if optimizer.config.estimator.rounded_step:
-        return Finding(name, True, f"{rounding[0]}; the rounded step is measured")
-    seen = f"{rounding[0]} (bound {MAX_ROUNDING:g})"
-    return Finding.judged(name, seen if rounding[0].error > MAX_ROUNDING else "", WAYS_OUT, seen)
+    if settings.config.estimator.rounded_step:
+        return Finding(name, True, f"{rounding}; the rounded step is measured")
+    detail = f"{rounding} (bound {MAX_ROUNDING:g})"
+    failure = detail if rounding.error > MAX_ROUNDING else ""
+    return Finding.judged(name, failure, WAYS_OUT, detail)
 
 
 def _batches(sampler: Sampler) -> tuple[Rollouts, Rollouts, Finding]:

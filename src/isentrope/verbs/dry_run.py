@@ -14,7 +14,8 @@ from pkgutil import resolve_name as load
 
 import torch
 
-from isentrope.checkpoint.checkpoint import Subject
+from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.in_force import SettingsInForce
 from isentrope.config.measure import MeasureConfig
 from isentrope.models.batching import share_of_limits
 from isentrope.nouns.rollouts import Rollouts
@@ -126,22 +127,23 @@ def batches_of(config: MeasureConfig, policy: Policy) -> tuple[Batch, Batch]:
 
 
 def stages_of(
-    plans: Sequence[Plan], config: MeasureConfig, subject: Subject, folder: Path
+    plans: Sequence[Plan], checkpoint: Checkpoint, settings: SettingsInForce, folder: Path
 ) -> list[Plan]:
     """Run the verbs of plans on two shares of their batches.
 
     Args:
         plans: A plan a verb, without stages.
-        config: In force.
-        subject: The checkpoint.
+        checkpoint: The checkpoint.
+        settings: The settings in force.
         folder: Where files may be written.
 
     Returns:
         The plans, each with the stages of the whole batches, or with why its verb stopped.
     """
+    config = settings.config
     loading = Clock()
     with loading.stage("load"):
-        policy = subject.load(config.checkpoint, config.sampling)
+        policy = checkpoint.load(config.checkpoint, config.sampling)
         _load_what_is_late()
     alive = Alive(policy.device.type, [*policy.model.parameters(), *policy.model.buffers()])
     first = [Stage("load", loading.seconds["load"], alive.now, alive.now)]
@@ -165,7 +167,9 @@ def stages_of(
         data = config.batch_config.model_copy(update={**files, "allow_overlap": True})
         small = config.model_copy(update={"batch_config": data})
         with share_of_limits(parts[-1]), alive:
-            meters.append(_run([p.verb for p in plans], small, subject, policy, alive, stopped))
+            verbs = [plan.verb for plan in plans]
+            smaller = replace(settings, config=small)
+            meters.append(_run(verbs, checkpoint, smaller, policy, alive, stopped))
     policy.max_tokens = most
     largest = max(b.largest(most) for b in whole)
 
@@ -193,8 +197,8 @@ def stages_of(
 
 def _run(
     verbs: Sequence[str],
-    config: MeasureConfig,
-    subject: Subject,
+    checkpoint: Checkpoint,
+    settings: SettingsInForce,
     policy: Policy,
     alive: Alive,
     stopped: dict[str, str],
@@ -202,13 +206,13 @@ def _run(
     """Run verbs on one share; meters of them and of what they start from, each of its own."""
     meters = {PREPARED: Meter(alive)}
     policy.compared_derivatives.clear()  # a verb compares them once
-    ready = prepare_checkpoint(config, subject, meters[PREPARED], policy)
+    ready = prepare_checkpoint(checkpoint, settings, meters[PREPARED], policy)
     for verb in verbs:
         own = meters[verb] = Meter(alive)
         own.seconds.update(meters[PREPARED].seconds)  # which some verbs read
         analyse = load(VERBS[verb].analyse)
         try:
-            with at_precision(ready.policy, config.precision.measuring), own.stage(verb):
+            with at_precision(ready.policy, ready.config.precision.measuring), own.stage(verb):
                 analyse(replace(ready, clock=own))
         except (ValueError, RuntimeError, ArithmeticError) as error:
             stopped[verb] = f"This is not all: its dry run stopped: {error}"

@@ -97,7 +97,7 @@ def find_entropies(ready: Prepared) -> EntropiesResult:
 def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
     """Definitions on a batch; weighted by policy over sampler, as E is, or as a trainer does."""
     scored = score_batch(ready.policy, batch, EstimatorOptions("per_token", "sequence"))
-    n, arguments = len(batch), ready.subject.as_trained.arguments
+    n, arguments = len(batch), ready.checkpoint.argument_fields
     section = ready.config.entropies
     size = section.micro_batch or int(arguments.get("per_device_train_batch_size") or n)
     mask = scored.functional.tokens
@@ -128,7 +128,7 @@ def _on(ready: Prepared, batch: Rollouts, *, weighted: bool) -> _Found:
 def _other_distributions(ready: Prepared, batch: Rollouts) -> Iterator[tuple[str, Tensor]]:
     """Entropies (n, t) at temperature 1, of a truncated sampler, and in bfloat16."""
     policy, section = ready.policy, ready.config.entropies
-    arguments, temperature = ready.subject.as_trained.arguments, ready.policy.temperature
+    arguments, temperature = ready.checkpoint.argument_fields, ready.policy.temperature
     if temperature != 1:
         with at_temperature(policy, 1.0):
             yield "temperature_1", score(policy, batch).entropies
@@ -178,27 +178,29 @@ def _bound(logged: float, value: Estimate, U: _Found, of_U: bool, confidence: fl
 
 def _logged(ready: Prepared) -> tuple[float | None, str | None, bool]:
     """The logged entropy, where it is from, and whether U is the batch that it is of."""
-    recorded, here = ready.sampler.data.U_file is not None, ready.subject
-    given, step = ready.config.entropies.logged, here.step
-    if given is not None:
-        return given, "entropies.logged", recorded
+    recorded = ready.sampler.data.U_file is not None
+    folder = ready.checkpoint.path
+    step = ready.checkpoint.step_number
+    stated = ready.config.entropies.logged
+    if stated is not None:
+        return stated, "entropies.logged", recorded
     if step is None:
         return None, None, False
     after = step + 1, "which was taken from here", recorded
     before = step, "before which the policy was another", False
-    run = RunFiles(here.path.parent.parent)
-    if run.checkpoints == here.path.parent:  # a log of all steps, whichever checkpoints are kept
+    run = RunFiles(folder.parent.parent)
+    if run.checkpoints == folder.parent:  # a log of all steps, whichever checkpoints are kept
         lines = [parse_json(text) for _, text in readable_lines(run.metrics)[0]]
         for at, words, of_U in (after, before):
             if (value := _entropy_at(lines, at)) is not None:
                 return value, f"{run.metrics.name}, step {at}, {words}", of_U
-    beside = ((step_of_folder(folder.name) or 0, folder) for folder in here.path.parent.iterdir())
-    later = [(folder, after) for number, folder in sorted(beside) if number > step]
-    for folder, (at, words, of_U) in [*later, (here.path, before)]:
-        path = folder / "trainer_state.json"
+    beside = ((step_of_folder(other.name) or 0, other) for other in folder.parent.iterdir())
+    later = [(other, after) for number, other in sorted(beside) if number > step]
+    for place, (at, words, of_U) in [*later, (folder, before)]:
+        path = place / "trainer_state.json"
         lines = read_json(path, finite=False).get("log_history", []) if path.is_file() else []
         if (value := _entropy_at(lines, at)) is not None:
-            return value, f"{folder.name}, step {at}, {words}", of_U
+            return value, f"{place.name}, step {at}, {words}", of_U
     return None, None, False
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from isentrope.checkpoint.checkpoint import Checkpoint, find_checkpoints
+from isentrope.checkpoint.checkpoint import Checkpoint
 from isentrope.checkpoint.digests import Digests
+from isentrope.checkpoint.find import find_checkpoints
 from isentrope.config.evaluate import (
     EvaluateConfig,
     EvaluationData,
@@ -101,10 +102,10 @@ def require_evaluation_inputs(
     return checkpoints
 
 
-EvaluatedItem = Item[Checkpoint, EvaluateConfig]
+EvaluatedItem = Item[EvaluateConfig]
 
 
-class Evaluator(Runner[Checkpoint, EvaluateConfig, EvaluationResult]):
+class Evaluator(Runner[EvaluateConfig, EvaluationResult]):
     """Evaluates the checkpoints of a configuration.
 
     Attributes:
@@ -140,14 +141,15 @@ class Evaluator(Runner[Checkpoint, EvaluateConfig, EvaluationResult]):
         items = []
         for checkpoint in self.checkpoints:
             made_from = evaluation_origin(config, checkpoint.path)
-            self._require_base(checkpoint.path, made_from)
+            self._require_base(checkpoint, made_from)
             target = self.folder / checkpoint.name
             items.append(Item(checkpoint, config, target, Identity(settings, made_from)))
         return items
 
-    def _require_base(self, path: Path, made_from: Digests) -> None:
+    def _require_base(self, checkpoint: Checkpoint, made_from: Digests) -> None:
         """Refuse a base model other than training's that was not chosen."""
-        for obstacle in other_base(path, made_from):
+        path = checkpoint.path
+        for obstacle in other_base(checkpoint, made_from):
             if self.config.checkpoint.base_model is None:
                 raise ValueError(
                     f"{path} cannot be evaluated as trained: {obstacle.words}. Restore the "
@@ -193,8 +195,8 @@ class Evaluator(Runner[Checkpoint, EvaluateConfig, EvaluationResult]):
         config = self.config
         data, profile, sampling = config.data, config.evaluation, config.sampling
         step = _step(item)
-        log.info("evaluating %s", item.subject.path)
-        policy = item.subject.load(config.checkpoint, sampling)
+        log.info("evaluating %s", item.checkpoint.path)
+        policy = item.checkpoint.load(config.checkpoint, sampling)
         task = data.task(data.split)
         require_format(task, profile.metrics or (), data.dataset_name)
         prompts = choose_prompts(task.prompts, profile.n_prompts, profile.seed, policy=policy)
@@ -209,7 +211,7 @@ class Evaluator(Runner[Checkpoint, EvaluateConfig, EvaluationResult]):
         from_first(begin)
         starts = range(0, len(prompts), profile.chunk_prompts)
         chunks = [prompts[start : start + profile.chunk_prompts] for start in starts]
-        made_in_chunks = ChunkedEvaluation(config, self.engine, item.subject, step)
+        made_in_chunks = ChunkedEvaluation(config, self.engine, item.checkpoint, step)
         made_in_chunks.make(chunks, policy, task)
         barrier()
         return from_first(lambda: made_in_chunks.finish(len(chunks)))

@@ -124,7 +124,7 @@ class ChunkedEvaluation:
             schema=SCHEMA,
             checkpoint=checkpoint.name,
             path=str(checkpoint.path),
-            step=checkpoint.step,
+            step=checkpoint.step_number,
             dataset=config.data.dataset_name,
             split=config.data.split,
             temperature=config.sampling.temperature,

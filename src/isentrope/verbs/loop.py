@@ -20,7 +20,7 @@ from pathlib import Path
 from pkgutil import resolve_name as load
 from typing import Any
 
-from isentrope.checkpoint.checkpoint import Subject
+from isentrope.checkpoint.in_force import SettingsInForce
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.values import inputs_of
@@ -49,7 +49,7 @@ log = logging.getLogger("isentrope")
 Draw = Callable[[Any], Any]
 """From a result to its figure, which has matplotlib's `savefig`."""
 
-MeasuredItem = Item[Subject, MeasureConfig]
+MeasuredItem = Item[SettingsInForce]
 
 
 def run_verb(
@@ -96,7 +96,7 @@ def run_verb(
         return MeasuringRunner(verb, config, draw, prepare).run()
 
 
-class MeasuringRunner(Runner[Subject, MeasureConfig, Result]):
+class MeasuringRunner(Runner[SettingsInForce, Result]):
     """Runs a measuring verb on the items of a study.
 
     Attributes:
@@ -172,18 +172,18 @@ class MeasuringRunner(Runner[Subject, MeasureConfig, Result]):
     def make(self, item: MeasuredItem) -> Result:
         """Analyse a checkpoint and write its folder."""
         verb = self.verb
-        subject = item.subject
+        checkpoint = item.checkpoint
         clock = Clock()
-        log.info("%s of %s", verb.name, subject.path)
-        require_memory(verb.name, subject.name, subject.path, item.config)
-        ready = self._prepare(item.config, subject, clock)
+        log.info("%s of %s", verb.name, checkpoint.path)
+        require_memory(verb.name, checkpoint.name, checkpoint.path, item.settings.config)
+        ready = self._prepare(checkpoint, item.settings, clock)
         if ready.along is not None and not verb.rounded:
             raise ValueError(
                 f"estimator.rounded_step=true acts in {MEASURE.name}: the shares of {verb.name} "
                 "sum to v, which rounding is no part of. Set it to false."
             )
         timed = nullcontext() if verb.own_stages else clock.stage(verb.name)
-        with at_precision(ready.policy, item.config.precision.measuring), timed:
+        with at_precision(ready.policy, item.settings.config.precision.measuring), timed:
             analysed: Result = load(verb.analyse)(ready)
         result = replace(
             analysed, warnings=_warnings(verb, ready, analysed), timing=dict(clock.seconds)
@@ -196,7 +196,8 @@ class MeasuringRunner(Runner[Subject, MeasureConfig, Result]):
 
     def _write(self, item: MeasuredItem, ready: Prepared, result: Result) -> None:
         """Write the folder of an item; it appears last, when all of it is there."""
-        data = item.config.batch_config
+        config = item.settings.config
+        data = config.batch_config
         figure = self.verb.figure
         # results without their log are not finished, nor is there a log of no results
         with ExitStack() as stack, whole_folder(item.target) as folder:
@@ -206,7 +207,7 @@ class MeasuringRunner(Runner[Subject, MeasureConfig, Result]):
                     self._draw(result).savefig(folder / figure[1], dpi=150)
                 except Exception as error:  # those of matplotlib have no class in common
                     log.warning("%s", figure_left_out(error))
-            content = resolved_content(item.config, self.folder, item.target, seeds=data.seeds)
+            content = resolved_content(config, self.folder, item.target, seeds=data.seeds)
             (folder / CONFIG).write_bytes(content)
             if data.save_batches:
                 ready.E.save(folder / "E.parquet")
@@ -219,7 +220,7 @@ class MeasuringRunner(Runner[Subject, MeasureConfig, Result]):
         """Write the configuration into the run folder, if it has none."""
         if (self.folder / CONFIG).exists():
             return
-        filled = {key for item in self._items for key in item.subject.as_trained.filled}
+        filled = {key for item in self._items for key in item.settings.filled}
         seeds = self.config.batch_config.seeds
         content = resolved_content(self.config, self.folder, seeds=seeds, omit=filled)
         write_bytes(self.folder / CONFIG, content)

@@ -204,7 +204,7 @@ def _tables(
     for row in sweep:
         gained = reward and reward.at(row.eta)
         of_reward = vars(gained) | {"reward_verdict": gained.verdict} if gained else {}
-        rows.append({"checkpoint": found.ready.subject.name} | of_reward | vars(row))
+        rows.append({"checkpoint": found.ready.checkpoint.name} | of_reward | vars(row))
     table = pd.DataFrame(rows)
     tables = {"sweep": table[[name for name in SCHEMAS["sweep"].columns if name in table]]}
     if found.influences:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from isentrope.checkpoint.checkpoint import find_checkpoints
+from isentrope.checkpoint.find import find_checkpoints
 from isentrope.config.io import load_config
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.train import ModelConfig, SftConfig, TrainConfig
@@ -124,7 +124,7 @@ def _measuring(config: MeasureConfig, verbs: Sequence[str], memory: str | None) 
         return plans
     with tempfile.TemporaryDirectory() as place:
         item = study_items(MEASURE.name, config, Path(place))[0]
-        return stages_of(plans, item.config, item.subject, Path(place))
+        return stages_of(plans, item.checkpoint, item.settings, Path(place))
 
 
 def _without_weights(path: Path, where: CheckpointConfig) -> tuple[Any, bool]:

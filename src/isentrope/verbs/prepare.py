@@ -10,8 +10,10 @@ from pathlib import Path
 
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.influence.contributions import Influence
-from isentrope.checkpoint.checkpoint import Subject
-from isentrope.checkpoint.infer.as_trained import refuse
+from isentrope.checkpoint.checkpoint import Checkpoint
+from isentrope.checkpoint.in_force import SettingsInForce, refuse
+from isentrope.checkpoint.limits import model_obstacles
+from isentrope.checkpoint.step import CheckpointStep, take_step
 from isentrope.config.analysis import AnalysisConfig
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.config.measure import MeasureConfig
@@ -34,21 +36,18 @@ from isentrope.system.manifest import verify
 from isentrope.system.progress import Clock
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import RoundedStep
-from isentrope.update.step import Step
 from isentrope.verbs.batches import Sampler, at_precision
-from isentrope.verbs.real_step import OptimizerOf, RealStep
-from isentrope.verbs.training_step import model_obstacles, training_step
 
 log = logging.getLogger("isentrope")
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A checkpoint ready to be looked at.
+    """What every verb starts from: the checkpoint, the settings, the batches and the step.
 
     Attributes:
-        config: The settings in force.
-        subject: The checkpoint.
+        checkpoint: The checkpoint.
+        settings: The settings in force.
         policy: In float32, to be set to a precision for each stage (`at_precision`).
         E: What entropy is measured on.
         U: What the step is computed from, with advantages.
@@ -56,22 +55,30 @@ class Prepared:
         header: What results say of all that.
         clock: Counts the time of each stage.
         sampler: Draws and rewards further batches.
-        along: The step by learning rate where training rounds it; None where it is v.
         attributed: Influences of tokens that a verb has computed, for another that looks at the
             same checkpoint; None where there is no other.
     """
 
-    config: MeasureConfig
-    subject: Subject
+    checkpoint: Checkpoint
+    settings: SettingsInForce
     policy: Policy
     E: Rollouts
     U: Rollouts
-    step: Step
+    step: CheckpointStep
     header: Header
     clock: Clock
     sampler: Sampler
-    along: Callable[[float], RoundedStep] | None = None
     attributed: list[Influence] | None = None
+
+    @property
+    def config(self) -> MeasureConfig:
+        """The configuration in force."""
+        return self.settings.config
+
+    @property
+    def along(self) -> Callable[[float], RoundedStep] | None:
+        """The step by learning rate where training rounds it; None where it is v."""
+        return self.step.along
 
     @property
     def estimator(self) -> EstimatorConfig:
@@ -95,24 +102,34 @@ class Prepared:
 
 
 def prepare_checkpoint(
-    config: MeasureConfig, subject: Subject, clock: Clock, policy: Policy | None = None
+    checkpoint: Checkpoint,
+    settings: SettingsInForce,
+    clock: Clock,
+    policy: Policy | None = None,
 ) -> Prepared:
     """Load a checkpoint, if its policy is not there, draw E and U, and compute the step."""
+    config = settings.config
     estimator = config.estimator
     with clock.stage("load"):
-        policy = policy or subject.load(config.checkpoint, config.sampling)
+        policy = policy or checkpoint.load(config.checkpoint, config.sampling)
         policy.share_work()
-        state = load_optimizer_state(policy, subject.optimizer)
+        state = load_optimizer_state(policy, checkpoint.optimizer)
         estimator.etas(state.learning_rate)  # refuses a rate of 0 before any work
-        log.debug("%s: optimizer %s matched by %s", subject.name, state.rule, state.matched_by)
-    sampler = Sampler(policy, config, subject.path)
+        log.debug("%s: optimizer %s matched by %s", checkpoint.name, state.rule, state.matched_by)
+    sampler = Sampler(policy, config, checkpoint.path)
     with clock.stage("batches"):
-        of_model = model_obstacles(policy, subject)
-        refuse(of_model, estimator.ignore_training_settings, subject.name)
+        refuse(model_obstacles(policy, checkpoint), settings.ignored, checkpoint.name)
         E, U, report = sampler.batches()
     with clock.stage("update"), at_precision(policy, config.precision.updating):
-        of, drawn_here = OptimizerOf(policy, subject, state, config), sampler.data.U_file is None
-        real = training_step(of, U, sampler.longest(U), drawn_here=drawn_here)
+        step = take_step(
+            checkpoint,
+            policy,
+            state,
+            settings,
+            U,
+            sampler.longest(U),
+            drawn_here=sampler.data.U_file is None,
+        )
     sizes = {*U.prompt_index.unique(return_counts=True)[1].tolist()}
     batches = BatchesRecord(
         B_E=len(E),
@@ -122,20 +139,19 @@ def prepare_checkpoint(
         U=_record(U, report),
     )
     return Prepared(
-        config=config,
-        subject=subject,
+        checkpoint=checkpoint,
+        settings=settings,
         policy=policy,
         E=E,
-        U=real.U,
-        step=real.step,
-        header=_header(subject, sampler, batches, real),
+        U=step.rollouts or U,
+        step=step,
+        header=_header(checkpoint, settings, sampler, batches, step),
         clock=clock,
         sampler=sampler,
-        along=real.along,
     )
 
 
-Prepare = Callable[[MeasureConfig, Subject, Clock], Prepared]
+Prepare = Callable[[Checkpoint, SettingsInForce, Clock], Prepared]
 
 
 class PreparedOnce:
@@ -144,37 +160,48 @@ class PreparedOnce:
     def __init__(self) -> None:
         self._made: dict[Path, tuple[Prepared, dict[str, float]]] = {}
 
-    def __call__(self, config: MeasureConfig, subject: Subject, clock: Clock) -> Prepared:
+    def __call__(self, checkpoint: Checkpoint, settings: SettingsInForce, clock: Clock) -> Prepared:
         """The checkpoint, with the seconds of its first preparation on every clock."""
-        if subject.path not in self._made:
-            ready = prepare_checkpoint(config, subject, clock)
-            self._made[subject.path] = replace(ready, attributed=[]), dict(clock.seconds)
-        ready, seconds = self._made[subject.path]
+        if checkpoint.path not in self._made:
+            ready = prepare_checkpoint(checkpoint, settings, clock)
+            self._made[checkpoint.path] = replace(ready, attributed=[]), dict(clock.seconds)
+        ready, seconds = self._made[checkpoint.path]
         clock.seconds.update(seconds)
         return replace(ready, clock=clock)
 
 
-def _header(subject: Subject, sampler: Sampler, batches: BatchesRecord, real: RealStep) -> Header:
+def _header(
+    checkpoint: Checkpoint,
+    settings: SettingsInForce,
+    sampler: Sampler,
+    batches: BatchesRecord,
+    step: CheckpointStep,
+) -> Header:
     """The header of the results of one checkpoint."""
-    settled, policy, step = subject.as_trained, sampler.policy, real.step
-    estimator, precision = sampler.config.estimator, sampler.config.precision
+    policy = sampler.policy
+    estimator = settings.config.estimator
+    precision = settings.config.precision
     return Header(
         policy=PolicyRecord(
-            name=subject.name,
-            checkpoint=str(subject.path),
-            optimizer=str(subject.optimizer),
+            name=checkpoint.name,
+            checkpoint=str(checkpoint.path),
+            optimizer=str(checkpoint.optimizer),
             trainable_tensors=len(policy.names),
             trainable_parameters=sum(p.numel() for p in policy.theta.values()),
             temperature=policy.temperature,
             device=str(policy.device),
-            precision={of: getattr(precision, of) for of in ("measuring", "updating", "sampling")},
-            manifest_sha256=verify(subject.path),
+            precision={
+                "measuring": precision.measuring,
+                "updating": precision.updating,
+                "sampling": precision.sampling,
+            },
+            manifest_sha256=verify(checkpoint.path),
         ),
         batches=batches,
         estimator=EstimatorRecord(
             estimator.functional, estimator.options.method, estimator.confidence
         ),
-        settings=SettingsRecord(settled.origins, settled.obstacles, settled.ignored),
+        settings=SettingsRecord(dict(settings.origins), settings.obstacles, settings.ignored),
         step=StepRecord(
             objective=estimator.objective,
             learning_rate=step.learning_rate,
@@ -182,10 +209,12 @@ def _header(subject: Subject, sampler: Sampler, batches: BatchesRecord, real: Re
             clip_factor=step.clip_factor,
             direction_norm=norm(step.direction),
             matched_by=step.matched_by,
-            **real.facts,
+            param_groups=step.param_groups,
+            order_confirmed=step.order_confirmed,
+            rounding=step.rounding,
         ),
         provenance=Provenance(
-            **versions(), seeds=sampler.data.seeds, made_from=dict(subject.made_from)
+            **versions(), seeds=sampler.data.seeds, made_from=dict(settings.made_from)
         ),
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 from transformers import PrinterCallback
 
 from isentrope.checkpoint.files import step_of_folder
+from isentrope.checkpoint.limits import balancing_weight
 from isentrope.checkpoint.record.contract import (
     environment,
     frozen_hash,
@@ -49,7 +50,6 @@ from isentrope.training.run_files import RunFiles, kept_steps
 from isentrope.training.tensorboard import TENSORBOARD
 from isentrope.training.trainer import EntropyGRPOTrainer
 from isentrope.training.update_batches import UpdateBatches
-from isentrope.verbs.training_step import balancing_weight
 
 log = logging.getLogger("isentrope")
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from isentrope.checkpoint.infer.as_trained import ASSUMED, OURS
+from isentrope.checkpoint.in_force import ASSUMED, OURS
+from isentrope.checkpoint.limits import FEWER_STEPS
+from isentrope.checkpoint.step import OTHER_GROUPS
 from isentrope.checks.checkpoint import describe_group
 from isentrope.estimators.identities import in_words, p_value
 from isentrope.nouns.estimate import Estimate
@@ -80,10 +82,6 @@ def _rows(result: MeasureResult) -> Iterator[dict[str, str]]:
 
 WITHHELD = "δH₁ and δH₂ are not given"
 """How a sentence on missing derivatives begins."""
-OTHER_GROUPS = "THE PARAM GROUPS ARE NOT THOSE OF TRAINING"
-"""How a sentence on param groups that another file contradicts begins."""
-FEWER_STEPS = "The optimizer has counted"
-"""How a sentence on steps that a state lacks begins."""
 
 
 def _said_first(result: MeasureResult) -> list[str]:

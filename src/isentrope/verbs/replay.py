@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import torch
 
-from isentrope.checkpoint.checkpoint import Checkpoint, Subject
+from isentrope.checkpoint.checkpoint import Checkpoint
 from isentrope.checkpoint.files import step_of_folder
 from isentrope.checkpoint.record.next_update import (
     NEXT_UPDATE,
@@ -21,6 +21,8 @@ from isentrope.checkpoint.record.next_update import (
     read_next_update,
     replay_tolerance,
 )
+from isentrope.checkpoint.settle import settle
+from isentrope.checkpoint.step import with_control
 from isentrope.checks import Finding
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.stages import SamplingConfig
@@ -34,7 +36,6 @@ from isentrope.system.progress import progress
 from isentrope.update.objective import RECORDED
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.batches import at_precision
-from isentrope.verbs.real_step import with_control
 
 STEP = "the recorded step is the one taken"
 NORM = "its gradient has the recorded norm"
@@ -60,53 +61,56 @@ def replay(config: MeasureConfig) -> dict[str, list[Finding]]:
     findings: dict[str, list[Finding]] = {}
     missing: list[NoNextStepError] = []
     with verification(config.checkpoint.verify), progress().bar("replaying") as report:
-        subjects = require_inputs(config)
-        for done, subject in enumerate(subjects):
-            report(done, len(subjects), subject.name)
-            alone, settled = config.as_trained(subject.path)
-            arguments, precision = settled.arguments, alone.precision.updating
+        checkpoints = require_inputs(config)
+        for done, checkpoint in enumerate(checkpoints):
+            report(done, len(checkpoints), checkpoint.name)
+            alone = settle(checkpoint, config).config
+            arguments = checkpoint.argument_fields
+            precision = alone.precision.updating
             # autocast as in the trainer's arguments, where the configuration has none
             autocast = precision.autocast or precision_of(SimpleNamespace(**arguments)).autocast
             if autocast is not None:
                 precision = replace(precision, runtime_dtype="float32", autocast=autocast)
             rows = alone.estimator.micro_batch or arguments.get("per_device_train_batch_size")
             try:
-                found = _replayed(subject, alone.checkpoint, alone.sampling, precision, rows)
+                replayed = _replay_one(
+                    checkpoint, alone.checkpoint, alone.sampling, precision, rows
+                )
             except NoNextStepError as error:
                 missing.append(error)
-                found = [Finding(STEP, None, str(error))]
-            findings[subject.name] = found
-    if len(missing) == len(subjects):
+                replayed = [Finding(STEP, None, str(error))]
+            findings[checkpoint.name] = replayed
+    if len(missing) == len(checkpoints):
         raise missing[0]
     return findings
 
 
-def _replayed(
-    subject: Subject,
+def _replay_one(
+    checkpoint: Checkpoint,
     where: CheckpointConfig,
     sampling: SamplingConfig,
     precision: Precision,
     micro_batch: int | None,
 ) -> list[Finding]:
-    after = _next(subject)
+    after = _find_next(checkpoint)
     try:
-        U, update = read_next_update(subject.path)
+        U, update = read_next_update(checkpoint.path)
     except FileNotFoundError as error:
         raise NoNextStepError(f"{str(error).rstrip('.')}, or recorded none.") from error
     if U.token_weights is None:
-        raise NoNextStepError(f"{subject.path / NEXT_UPDATE} has no token weights to replay.")
-    policy, moved = (c.load(where, sampling) for c in (subject, after))
+        raise NoNextStepError(f"{checkpoint.path / NEXT_UPDATE} has no token weights to replay.")
+    policy, moved = (c.load(where, sampling) for c in (checkpoint, after))
     policy.share_work()
     with at_precision(policy, precision):
         step = optimizer_step(
             policy,
             U,
-            subject.optimizer,
+            checkpoint.optimizer,
             objective=RECORDED,
             max_grad_norm=update.get("max_grad_norm"),
             micro_batch=micro_batch,
         )
-        step = with_control(policy, subject.path, U, step)
+        step = with_control(checkpoint, policy, U, step)
         limit = replay_tolerance(policy)
         # the largest rounding that the types of the stored weights allow
         kinds = stored_types(after.path, policy.names)
@@ -129,28 +133,28 @@ def _replayed(
         "What is measured is not the step that training took: compare the optimizer's state and "
         "settings with those of training."
     )
-    found = [Finding.judged(STEP, "" if error <= allowed else detail, advice, detail)]
+    findings = [Finding.judged(STEP, "" if error <= allowed else detail, advice, detail)]
     recorded, norm_here = update.get("gradient_norm"), step.gradient_norm
     if recorded is not None:
         gap = abs(norm_here - recorded) / recorded if recorded else norm_here
         detail = f"relative error {gap:.2g}, allowed {limit:.2g}"
-        found.append(Finding(NORM, gap <= limit, detail))
-    return found
+        findings.append(Finding(NORM, gap <= limit, detail))
+    return findings
 
 
-def _next(subject: Subject) -> Checkpoint:
+def _find_next(checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint one step later."""
-    step = subject.step
+    step = checkpoint.step_number
     if step is None:
         raise NoNextStepError(
-            f"{subject.path} has no step in its name: replay a checkpoint called step_N or "
+            f"{checkpoint.path} has no step in its name: replay a checkpoint called step_N or "
             "checkpoint-N beside those of its run."
         )
-    for path in subject.path.resolve().parent.iterdir():
+    for path in checkpoint.path.resolve().parent.iterdir():
         if path.is_dir() and step_of_folder(path.name) == step + 1:
-            return Checkpoint(path, path.name)
+            return Checkpoint(path, name=path.name)
     raise NoNextStepError(
-        f"There is no checkpoint of step {step + 1} beside {subject.path} to compare with: train "
-        "with training.save_every=1, or take the step again by `isentrope train --from "
-        f"{subject.path} --set training.steps={step + 1} --out FOLDER`."
+        f"There is no checkpoint of step {step + 1} beside {checkpoint.path} to compare with: "
+        "train with training.save_every=1, or take the step again by `isentrope train --from "
+        f"{checkpoint.path} --set training.steps={step + 1} --out FOLDER`."
     )

@@ -110,7 +110,7 @@ class TrialSteps:
         yield Attempt(control=SHRUNK, strength=SHRUNK_BY), Trial(whole, gradient, {})
         if norm(parts["momentum"]) == 0:
             return
-        state = load_optimizer_state(ready.policy, ready.subject.optimizer).without_momentum
+        state = load_optimizer_state(ready.policy, ready.checkpoint.optimizer).without_momentum
         parts, _ = follow_rule(ready.policy, state, plain.loss_gradient, plain.clip_factor)
         whole = axpy(1.0, parts["decay"], parts["gradient"])
         yield Attempt(control=NO_MOMENTUM, strength=1.0), Trial(whole, parts["gradient"], {})
@@ -186,7 +186,7 @@ class TrialSteps:
             step = optimizer_step(
                 ready.policy,
                 controlled_batch(ready.U, rewritten),
-                ready.subject.optimizer,
+                ready.checkpoint.optimizer,
                 objective=RECORDED,
                 max_grad_norm=ready.estimator.max_grad_norm,
                 micro_batch=ready.estimator.micro_batch,

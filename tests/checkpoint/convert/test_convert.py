@@ -15,7 +15,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import isentrope as ise
 from isentrope.checkpoint.convert.write import convert
-from isentrope.checkpoint.infer.settings import read_training_settings
 from isentrope.models.checkpoint import load_tokenizer
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.system.file_contents import read_torch_as_data
@@ -209,7 +208,7 @@ def test_the_parts_of_zero_are_joined(base, tmp_path, stage, padding):
     made = convert(source, tmp_path / "out", base / "base")
     assert made.layout == "DeepSpeed ZeRO"
     same(made, weights, optimizer)
-    assert read_training_settings(made.folder).keys["estimator.max_grad_norm"] == 0.5
+    assert ise.Checkpoint(made.folder).settings["estimator.max_grad_norm"].value == 0.5
 
 
 def test_what_a_trainer_wrote_of_itself_stays(base, tmp_path):

@@ -7,7 +7,6 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import isentrope as ise
 from isentrope.checkpoint.convert.write import convert
-from isentrope.checkpoint.infer.settings import read_training_settings
 from isentrope.models.checkpoint import load_tokenizer
 from isentrope.nouns.rollouts import Rollouts
 from tests.checkpoint.convert.sharded_run import RATE
@@ -49,7 +48,7 @@ def test_weights_moments_and_the_next_step_are_those_of_deepspeed(base, tmp_path
     adapter = "adapter" in case
     model = tmp_path / ("adapter" if adapter else "base")
     made = convert(tmp_path / "checkpoint", tmp_path / "out", model)
-    assert read_training_settings(made.folder).keys["estimator.max_grad_norm"] == CLIP
+    assert ise.Checkpoint(made.folder).settings["estimator.max_grad_norm"].value == CLIP
     weights = load_file(made.folder / f"{'adapter_model' if adapter else 'model'}.safetensors")
     state = torch.load(made.folder / "optimizer.pt")["state"]
     assert len(whole["before"]) == len(state) == made.parameters

@@ -10,12 +10,13 @@ import torch
 import yaml
 
 import isentrope as ise
+from isentrope.checkpoint.in_force import refuse
 from isentrope.checkpoint.infer.arguments import LOSSES, VERL_SETTINGS
-from isentrope.checkpoint.infer.as_trained import refuse
 from isentrope.checkpoint.infer.fields import require_known_settings
 from isentrope.checkpoint.infer.logged_texts import read_logged_texts
-from isentrope.checkpoint.infer.settings import read_training_settings
+from isentrope.checkpoint.infer.settings import obstacles_of
 from isentrope.checkpoint.infer.step import Use
+from isentrope.checkpoint.infer.unshown import notes_on_arguments
 from isentrope.sampling.advantages import with_advantages
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.errors import FileError
@@ -58,7 +59,11 @@ def settings(folder, **changes):
             section = section.setdefault(key, {})
         section[last] = value
     (folder / VERL_SETTINGS).write_text(yaml.safe_dump(content))
-    return read_training_settings(folder)
+    return ise.Checkpoint(folder)
+
+
+def values(checkpoint):
+    return {key: setting.value for key, setting in checkpoint.settings.items()}
 
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
@@ -66,7 +71,7 @@ ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 
 def test_settings_become_keys_of_the_configuration(tmp_path):
     found = settings(tmp_path)
-    assert dict(found.keys) == {
+    assert values(found) == {
         "sampling.temperature": 0.9,
         "sampling.max_new_tokens": 32,
         "batch_config.G": 4,
@@ -75,9 +80,9 @@ def test_settings_become_keys_of_the_configuration(tmp_path):
         "estimator.max_grad_norm": 0.5,
         "estimator.clip": (0.2, 0.28),
     }
-    assert set(found.sources.values()) == {VERL_SETTINGS}
-    assert found.obstacles(Use("dapo")) == []
-    assert found.notes(Use("dapo")) == []
+    assert {setting.file for setting in found.settings.values()} == {VERL_SETTINGS}
+    assert obstacles_of(found.arguments, Use("dapo")) == []
+    assert notes_on_arguments(found.argument_fields, Use("dapo")) == []
 
 
 def test_dr_grpo_is_read_with_its_constant(tmp_path):
@@ -88,11 +93,11 @@ def test_dr_grpo_is_read_with_its_constant(tmp_path):
         ACTOR + "clip_ratio_low": None,
     }
     found = settings(tmp_path, **places)
-    assert found.keys["estimator.objective"] == "dr_grpo"
-    assert found.keys["estimator.advantages"] == "dr_grpo"
-    assert found.keys["estimator.max_response_length"] == 64
-    assert found.keys["estimator.clip"] == (0.3, 0.28)
-    assert found.obstacles(Use("dr_grpo")) == []
+    assert values(found)["estimator.objective"] == "dr_grpo"
+    assert values(found)["estimator.advantages"] == "dr_grpo"
+    assert values(found)["estimator.max_response_length"] == 64
+    assert values(found)["estimator.clip"] == (0.3, 0.28)
+    assert obstacles_of(found.arguments, Use("dr_grpo")) == []
 
 
 @pytest.mark.parametrize(
@@ -120,17 +125,18 @@ def test_dr_grpo_is_read_with_its_constant(tmp_path):
     ],
 )
 def test_what_the_computed_step_lacks_is_refused_by_verls_name(tmp_path, place, value, name):
-    (obstacle,) = settings(tmp_path, **{place: value}).obstacles(Use("dapo"))
+    (obstacle,) = obstacles_of(settings(tmp_path, **{place: value}).arguments, Use("dapo"))
     assert name in obstacle.words
 
 
 def test_the_second_clip_is_refused_off_policy_alone(tmp_path):
-    (obstacle,) = settings(tmp_path).obstacles(Use("dapo", off_policy=True))
+    (obstacle,) = obstacles_of(settings(tmp_path).arguments, Use("dapo", off_policy=True))
     assert "delta=3.0" in obstacle.words
 
 
 def test_training_in_bfloat16_is_noted(tmp_path):
-    (note,) = settings(tmp_path, **{ACTOR + "fsdp_config.dtype": "bfloat16"}).notes(Use("dapo"))
+    found = settings(tmp_path, **{ACTOR + "fsdp_config.dtype": "bfloat16"})
+    (note,) = notes_on_arguments(found.argument_fields, Use("dapo"))
     assert "bf16" in note
 
 
@@ -144,17 +150,19 @@ def test_training_in_bfloat16_is_noted(tmp_path):
 )
 def test_settings_of_something_else_are_refused(tmp_path, place, value, message):
     with pytest.raises(FileError, match=message):
-        settings(tmp_path, **{place: value})
+        _ = settings(tmp_path, **{place: value}).settings
 
 
 def test_a_file_that_is_no_yaml_is_refused(tmp_path):
     (tmp_path / VERL_SETTINGS).write_text("a: [")
     with pytest.raises(FileError, match=r"verl\.yaml"):
-        read_training_settings(tmp_path)
+        _ = ise.Checkpoint(tmp_path).settings
 
 
 def test_a_refused_setting_may_be_acknowledged(tmp_path):
-    (obstacle,) = settings(tmp_path, **{ACTOR + "use_kl_loss": True}).obstacles(Use("dapo"))
+    (obstacle,) = obstacles_of(
+        settings(tmp_path, **{ACTOR + "use_kl_loss": True}).arguments, Use("dapo")
+    )
     require_known_settings([obstacle.name])
     refuse([obstacle], ["verl"], "a checkpoint")
     with pytest.raises(ValueError, match=r"use_kl_loss=True.*ignore_training_settings: \[verl\]"):
@@ -210,11 +218,11 @@ def test_the_weights_are_those_of_verls_own_loss(core, mode):
 def test_verls_own_settings_are_read(core, tmp_path):
     path = Path(core.__file__).parents[2] / "trainer" / "config" / "_generated_ppo_trainer.yaml"
     shutil.copy(path, tmp_path / VERL_SETTINGS)
-    found = read_training_settings(tmp_path)  # verl's defaults: PPO, in four steps per batch
-    (obstacle,) = found.obstacles(Use("dapo"))
+    found = ise.Checkpoint(tmp_path)  # verl's defaults: PPO, in four steps per batch
+    (obstacle,) = obstacles_of(found.arguments, Use("dapo"))
     assert "(verl=algorithm.adv_estimator=gae, ppo_mini_batch_size=256 of 1024)" in obstacle.words
-    assert found.keys["sampling.max_new_tokens"] == 512
-    assert found.keys["estimator.clip"] == (0.2, 0.2)
+    assert values(found)["sampling.max_new_tokens"] == 512
+    assert values(found)["estimator.clip"] == (0.2, 0.2)
 
 
 def test_verls_own_dump_is_read(core, tmp_path):

@@ -5,6 +5,5 @@ passed.py      the fields that our own runs set, and the ranges of those that th
 step.py        what the fields say of a step, and where an unusual value acts
 arguments.py   training_args.bin and verl's settings, read as data
 settings.py    the settings of training's step in a checkpoint's files and its update batch
-as_trained.py  a configuration beside them: what is filled, what differs
 logged_texts.py    the texts that they log
 """

@@ -9,13 +9,13 @@ length, its step.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from isentrope.checkpoint.files import CONTRACT, CheckpointFolder
+from isentrope.checkpoint.files import CONTRACT, TRAINER_STATE
 from isentrope.checkpoint.infer.arguments import (
     TRAINING_ARGS,
     VERL_SETTINGS,
@@ -23,13 +23,11 @@ from isentrope.checkpoint.infer.arguments import (
     read_training_arguments,
     read_verl_settings,
 )
-from isentrope.checkpoint.infer.fields import FIELDS, REFUSALS
+from isentrope.checkpoint.infer.fields import REFUSALS
 from isentrope.checkpoint.infer.step import TrainerStep, Use
-from isentrope.checkpoint.record.contract import contract_of
-from isentrope.models.precision import AUTOCAST_FIELDS
 from isentrope.nouns.rollouts import saved_length
 from isentrope.system.file_contents import read_arrow, read_schema
-from isentrope.system.reading import parse_json, read_json, read_text
+from isentrope.system.reading import parse_json, read_text
 from isentrope.update.objective import OBJECTIVES, RECORDED, SFT
 
 
@@ -60,8 +58,6 @@ def obstacles_of(arguments: SavedArguments, use: Use) -> list[Obstacle]:
     return obstacles
 
 
-TRAINER_STATE = "trainer_state.json"
-
 _OBJECTIVE = "estimator.objective"
 _NAMES = {
     "temperature": "sampling.temperature",
@@ -79,111 +75,60 @@ _SCALED = {"group": "grpo", True: "grpo", "none": "dr_grpo", False: "dr_grpo"}
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
-    """The training settings in a checkpoint's files.
+class Setting:
+    """A setting of training.
 
     Attributes:
-        keys: Value by key of the configuration, such as "sampling.temperature".
-        sources: Name of the file that each key was read from.
-        replayable: False if, according to the contract, recorded weights do not replay the step.
-        arguments: The trainer's own arguments, or None if the checkpoint does not have them.
-        uncontrolled: The objective without the run's control, where `keys` has that one.
-        step: The training step of the checkpoint; None where no file and no name says it.
+        value: Its value, as the configuration has it.
+        file: Name of the file of the checkpoint that says it.
     """
 
-    keys: Mapping[str, Any] = field(default_factory=dict)
-    sources: Mapping[str, str] = field(default_factory=dict)
-    replayable: bool = True
-    arguments: SavedArguments | None = None
-    uncontrolled: str | None = None
-    step: int | None = None
-
-    def obstacles(self, use: Use) -> list[Obstacle]:
-        """The parts of training's step that the computed step lacks, one obstacle per field."""
-        words = f"{CONTRACT} says that its steps cannot be replayed (replayable is false)"
-        own = [] if self.replayable else [Obstacle("replayable", words)]
-        return own + ([] if self.arguments is None else obstacles_of(self.arguments, use))
-
-    def notes(self, use: Use) -> list[str]:
-        """Sentences on small or unknown differences of training's step and the computed one."""
-        fields = {} if self.arguments is None else self.arguments.fields
-        notes = [
-            f"Training ran under {name} autocast: its gradient is one of rounded products, and the "
-            "step measured here is not rounded. In tests v differed by 13 to 16 % at the first "
-            "step of Adam and by .6 to 2 % at the fourth. With precision.update_vector: {use_amp: "
-            f"true, amp_dtype: {kind}}} it is rounded too."
-            for name, kind in AUTOCAST_FIELDS.items()
-            if fields.get(name) and use.rounding != kind
-        ]
-        if fields.get("tf32"):
-            notes.append(
-                "Training ran with TF32, which rounds the inputs of its products to 10 bits on a "
-                "GPU that has it: its gradient is one of rounded products, and the step measured "
-                "here is not rounded."
-            )
-        if self.uncontrolled:
-            notes.insert(
-                0,
-                "Training ran under a control. The step measured here is that of its objective "
-                f"{self.uncontrolled} without the token weights of the control.",
-            )
-        if use.objective == RECORDED:
-            return notes
-        if fields.get("use_vllm"):
-            notes.append(
-                "Training sampled with vLLM: its correction for vLLM's log-probabilities is not in "
-                "the step measured here."
-            )
-        unknown = {n for n, value in fields.items() if value and not n.startswith("_")} - {*FIELDS}
-        if unknown:
-            notes.append(
-                f"{TRAINING_ARGS} sets {', '.join(sorted(unknown))}, which this version does not "
-                "know: compare one step with training's own if that changes the loss."
-            )
-        return notes
+    value: Any
+    file: str
 
 
-def read_training_settings(
-    checkpoint: Path, objective: str | None = None, *, drawn: bool = False
-) -> TrainingSettings:
-    """Read the training settings of a checkpoint.
+def read_arguments(folder: Path) -> dict[str, SavedArguments]:
+    """The arguments of a trainer in a checkpoint's folder, by the name of the file."""
+    readers = {TRAINING_ARGS: read_training_arguments, VERL_SETTINGS: read_verl_settings}
+    arguments: dict[str, SavedArguments] = {}
+    for name, read in readers.items():
+        if (folder / name).is_file():
+            arguments[name] = read(folder / name)
+    return arguments
 
-    A token control acts through the recorded weights of training's own batch. A fresh batch has
-    none, and an objective by name leaves them out: the objective is then the one without control.
+
+def settings_in_files(
+    contract: Mapping[str, Any],
+    arguments: Mapping[str, SavedArguments],
+    trainer_state: Mapping[str, Any],
+) -> dict[str, Setting]:
+    """Training's settings by key of the configuration; the first file that has one counts.
 
     Args:
-        checkpoint: Its folder.
-        objective: The one that the configuration sets; None where it sets none.
-        drawn: Whether the update batch is drawn here.
+        contract: Content of contract.json; empty for none.
+        arguments: Of a trainer, by the name of their file.
+        trainer_state: Content of trainer_state.json; empty for none.
 
     Returns:
-        The settings; empty if no file contains any.
+        Value and file of each setting that a file has.
     """
-    contract = contract_of(checkpoint)
-    plain, arguments = contract.get("plain_objective"), None
-    named = contract.get("control") and plain in OBJECTIVES
-    without = plain if named and (drawn if objective is None else objective == plain) else None
-    of_contract = _contract_keys({**contract, "objective": without} if without else contract)
-    found = {CONTRACT: of_contract}
-    for name, read in (
-        (TRAINING_ARGS, read_training_arguments),
-        (VERL_SETTINGS, read_verl_settings),
-    ):
-        if (path := checkpoint / name).is_file():
-            arguments = read(path)
-            found[name] = _argument_keys(arguments, of_contract.get(_OBJECTIVE))
-    if (path := checkpoint / TRAINER_STATE).is_file():  # transformers writes NaN into it
-        state = read_json(path, "Restore it, or remove it.", finite=False)
-        found[TRAINER_STATE] = _contract_keys(state)
-    keys, sources = dict[str, Any](), dict[str, str]()
-    for source, settings in found.items():  # the first file that has a key counts
-        keys, sources = settings | keys, dict.fromkeys(settings, source) | sources
-    replayable, step = contract.get("replayable", True), CheckpointFolder(checkpoint).step
-    return TrainingSettings(keys, sources, replayable, arguments, without, step)
+    by_contract = _contract_keys(contract)
+    files = {CONTRACT: by_contract}
+    for name, saved in arguments.items():
+        files[name] = _argument_keys(saved, by_contract.get(_OBJECTIVE))
+    files[TRAINER_STATE] = _contract_keys(trainer_state)
+    settings: dict[str, Setting] = {}
+    for file, keys in files.items():
+        for key, value in keys.items():
+            settings.setdefault(key, Setting(value, file))
+    return settings
 
 
 def _contract_keys(contract: Mapping[str, Any]) -> dict[str, Any]:
-    keys = {key: contract[name] for name, key in _NAMES.items() if name in contract}
+    keys: dict[str, Any] = {}
+    for name, key in _NAMES.items():
+        if name in contract:
+            keys[key] = contract[name]
     if contract.get("objective") == "dr_grpo" and "max_new_tokens" in contract:
         keys["estimator.max_response_length"] = contract["max_new_tokens"]
     return keys
@@ -271,15 +216,13 @@ def first_row(path: Path) -> dict[str, Any]:
     return first if isinstance(first, dict) else {}
 
 
-def of_another_step(
-    file: str | None, training: TrainingSettings, batch: GivenBatch
-) -> list[Obstacle]:
-    """Whether U's file was logged at another step than the one from this checkpoint."""
-    if file is None or batch.step is None or training.step in (None, batch.step - 1):
+def of_another_step(file: str | None, batch: GivenBatch, step: int | None) -> list[Obstacle]:
+    """Whether U's file was logged at another step than the one from the checkpoint of `step`."""
+    if file is None or batch.step is None or step in (None, batch.step - 1):
         return []
     words = (
         f"{file} is the batch of the step to {batch.step}, and the next step of this checkpoint is "
-        f"the one to {training.step + 1}: give the batch of that one, which a trainer with "
+        f"the one to {step + 1}: give the batch of that one, which a trainer with "
         "logging_steps=1 logs"
     )
     return [Obstacle("stale_batch", words)]

@@ -1,0 +1,221 @@
+"""What settings a measurement of a checkpoint has: its own, or else training's.
+
+A key that the configuration does not set has training's value, where a file of the checkpoint says
+it. One that is set otherwise is refused, and so is what training's step has and the computed one
+has not. `estimator.ignore_training_settings` lists what may differ all the same; each then leaves a
+warning in the result, and so does a default in place of a setting that no file says. The command
+line and `ise.optimizer_step` both go through `settle`.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from isentrope.checkpoint.facts import CheckpointFacts
+from isentrope.checkpoint.files import CONTRACT
+from isentrope.checkpoint.in_force import ASSUMED, Origin, SettingsInForce
+from isentrope.checkpoint.infer.fields import KEYS
+from isentrope.checkpoint.infer.settings import (
+    GivenBatch,
+    Obstacle,
+    Setting,
+    batch_in_file,
+    obstacles_of,
+    of_another_step,
+)
+from isentrope.checkpoint.infer.step import Use
+from isentrope.checkpoint.infer.unshown import notes_on_arguments
+from isentrope.config.measure import BatchConfig, MeasureConfig
+from isentrope.update.objective import ADVANTAGES_OF, RECORDED, SFT
+
+_SECTIONS = ("sampling", "batch_config", "estimator")
+_OBJECTIVE = "estimator.objective"
+_NULL_IS_UNSET = ("estimator.advantages", "estimator.max_response_length", "estimator.micro_batch")
+"""Keys whose null leaves the value to others."""
+_NEEDED = {
+    RECORDED: "its token weights (next_update/rollouts.parquet of the checkpoint)",
+    SFT: "its demonstrations",
+}
+
+
+def settle(
+    checkpoint: CheckpointFacts, config: MeasureConfig, batch: GivenBatch | None = None
+) -> SettingsInForce:
+    """Compare settings with training's, and fill in those that are not set.
+
+    Args:
+        checkpoint: The checkpoint.
+        config: The settings.
+        batch: U, where it is in memory; None: as the configuration says.
+
+    Returns:
+        What is in force; nothing is refused yet.
+    """
+    values, chosen = _read_sections(config)
+    file = config.batch_config.U_file
+    if batch is None:
+        batch = batch_in_file(file, computed=config.estimator.advantages is not None)
+    own_objective = values[_OBJECTIVE] if _OBJECTIVE in chosen else None
+    uncontrolled = checkpoint.uncontrolled_objective(own_objective, drawn=batch.drawn)
+    training = checkpoint.settings
+    if uncontrolled is not None:
+        training = checkpoint.settings_without_control(uncontrolled)
+    objective, obstacles = _objective(values, training, chosen, batch)
+    use = Use(
+        objective,
+        off_policy=config.estimator.off_policy,
+        own_advantages=batch.advantages,
+        entropy_weights=batch.entropy_weights,
+        rounding=config.precision.updating.rounding,
+        reward_weights=() if batch.rewards else _reward_weights(config.batch_config),
+    )
+    sampled = batch.drawn or config.batch_config.E_file is None
+    acting, assumed = _acting_keys(checkpoint, training, use, batch, chosen, sampled=sampled)
+    if file is not None:
+        obstacles += of_another_step(file, batch, checkpoint.files.step)
+    origins: dict[str, Origin] = {}
+    filled: dict[str, Any] = {}
+    for key in KEYS:
+        setting = training.get(key) if key in acting else None
+        if key in chosen:
+            origins[key] = Origin(values[key], "configuration", setting and setting.value)
+            if setting is not None and not _same(values[key], setting.value):
+                words = (
+                    f"{key} is {_plain(values[key])!r}, training had {_plain(setting.value)!r} "
+                    f"({setting.file})"
+                )
+                obstacles.append(Obstacle(key, words))
+        elif setting is not None:
+            origins[key] = Origin(setting.value, setting.file, setting.value)
+            filled[key] = setting.value
+        elif key in assumed:
+            by_rule = key == "estimator.advantages"
+            value = ADVANTAGES_OF[objective] if by_rule else values[key]
+            origins[key] = Origin(value, ASSUMED)
+        else:
+            origins[key] = Origin(values[key], "default")
+    obstacles += _obstacles_of_training(checkpoint, use)
+    notes = notes_on_arguments(checkpoint.argument_fields, use, uncontrolled)
+    in_force = _fill(config, filled)
+    return SettingsInForce(in_force, origins, tuple(obstacles), tuple(notes))
+
+
+def _reward_weights(data: BatchConfig) -> tuple[float, ...]:
+    """Weights of the reward functions of U's task; empty where none are set."""
+    if data.U_dataset_name not in (None, data.dataset_name):
+        return ()  # the options are those of E's task
+    weights = data.dataset_options.get("weights")
+    return tuple(weights) if isinstance(weights, list) else ()
+
+
+def _read_sections(config: MeasureConfig) -> tuple[dict[str, Any], set[str]]:
+    """The settings by key, the clip as a pair, and the keys that the configuration itself sets."""
+    values: dict[str, Any] = {}
+    chosen: set[str] = set()
+    for name in _SECTIONS:
+        section = getattr(config, name)
+        for field, value in section:
+            key = f"{name}.{field}"
+            values[key] = value
+            unset = value is None and key in _NULL_IS_UNSET
+            if key in KEYS and field in section.model_fields_set and not unset:
+                chosen.add(key)
+    return values | {"estimator.clip": config.estimator.clip_pair}, chosen
+
+
+def _fill(config: MeasureConfig, values: Mapping[str, Any]) -> MeasureConfig:
+    """The configuration with training's values."""
+    sections: dict[str, Any] = {}
+    for key, value in values.items():
+        name, _, field = key.partition(".")
+        section = sections.get(name, getattr(config, name))
+        sections[name] = section.model_copy(update={field: value})
+    return config.model_copy(update=sections)
+
+
+def _obstacles_of_training(checkpoint: CheckpointFacts, use: Use) -> list[Obstacle]:
+    """The parts of training's step that the computed step lacks, one obstacle per field."""
+    obstacles: list[Obstacle] = []
+    if not checkpoint.contract.get("replayable", True):
+        words = f"{CONTRACT} says that its steps cannot be replayed (replayable is false)"
+        obstacles.append(Obstacle("replayable", words))
+    if checkpoint.arguments is not None:
+        obstacles += obstacles_of(checkpoint.arguments, use)
+    return obstacles
+
+
+def _objective(
+    values: Mapping[str, Any],
+    training: Mapping[str, Setting],
+    chosen: Collection[str],
+    batch: GivenBatch,
+) -> tuple[str, list[Obstacle]]:
+    """The objective in force, and why training's is not where it cannot be."""
+    own = values[_OBJECTIVE]
+    setting = training.get(_OBJECTIVE)
+    if _OBJECTIVE in chosen or setting is None:
+        return own, []
+    trained = setting.value
+    if trained == RECORDED and values["estimator.off_policy"]:
+        why = "whose token weights hold the ratios already: leave estimator.off_policy out"
+    elif trained != "dr_grpo" and values["estimator.max_response_length"] is not None:
+        why = "and estimator.max_response_length acts with dr_grpo only"
+    elif trained in _NEEDED and batch.drawn:
+        why = f"which needs batch_config.U_file: {_NEEDED[trained]}"
+    else:
+        return trained, []
+    words = f"training's objective is {trained} ({setting.file}), {why}"
+    return own, [Obstacle(_OBJECTIVE, words)]
+
+
+def _acting_keys(
+    checkpoint: CheckpointFacts,
+    training: Mapping[str, Setting],
+    use: Use,
+    batch: GivenBatch,
+    chosen: Collection[str],
+    *,
+    sampled: bool,
+) -> tuple[set[str], set[str]]:
+    """Keys that act on the step in question or on its batches, and those that are assumed."""
+    objective = use.objective
+    trained = training[_OBJECTIVE].value if _OBJECTIVE in training else None
+    same = trained in (None, objective)
+    recorded = objective == RECORDED
+    weighted = objective not in (RECORDED, SFT)
+    acts = {
+        "sampling.temperature": True,
+        "sampling.max_new_tokens": sampled,
+        "batch_config.chat_template_kwargs": True,
+        "estimator.max_grad_norm": True,
+        _OBJECTIVE: same and trained is not None if recorded else same or _OBJECTIVE in chosen,
+        "batch_config.G": weighted and batch.drawn,
+        "estimator.advantages": weighted and same and not use.own_advantages,
+        "estimator.max_response_length": same and objective == "dr_grpo",
+        "estimator.clip": weighted and same and (use.off_policy or objective == "cispo"),
+        "estimator.micro_batch": (same and objective == "bnpo") or use.rounding is not None,
+    }
+    acting = set(filter(acts.get, acts))
+    settled = {*chosen, *training}
+    # the number of responses of a group and the length of those of E make no other step
+    same_step = {"batch_config.G", "estimator.max_response_length"}
+    same_step.add("batch_config.chat_template_kwargs")  # most prompts have none
+    one_pass = "per_device_train_batch_size" in checkpoint.argument_fields  # which null says
+    if objective != "bnpo" or one_pass:
+        same_step.add("estimator.micro_batch")
+    constant = objective == "dr_grpo" and "estimator.max_response_length" not in settled
+    if batch.max_new_tokens or not (batch.drawn or constant):
+        same_step.add("sampling.max_new_tokens")
+    return acting, acting - settled - same_step
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _same(own: Any, trained: Any) -> bool:
+    if isinstance(own, (tuple, list)) and isinstance(trained, (tuple, list)):
+        return len(own) == len(trained) and all(map(_same, own, trained))
+    if isinstance(own, (int, float)) and isinstance(trained, (int, float)):
+        return math.isclose(own, trained, rel_tol=1e-9)
+    return own == trained
