@@ -56,9 +56,9 @@ def alignment(
     blocks = products.view(2, G, 2, G).transpose(1, 2)  # (2, 2, G, G)
     every = torch.arange(G)
     kept = [every, *(every[every != g] for g in every)]
-    found = torch.stack([_products(blocks[:, :, k][..., k], shares[k]) for k in kept])
-    lengths = found.diagonal(dim1=1, dim2=2)  # (1 + G, 2): <g_J, P g_J> and <g_H, P g_H>
-    whole, *rest = found[:, 0, 1] / lengths.where(lengths > 0, math.nan).prod(1).sqrt()
+    products_kept = torch.stack([_products(blocks[:, :, k][..., k], shares[k]) for k in kept])
+    lengths = products_kept.diagonal(dim1=1, dim2=2)  # (1 + G, 2): <g_J, P g_J> and <g_H, P g_H>
+    whole, *rest = products_kept[:, 0, 1] / lengths.where(lengths > 0, math.nan).prod(1).sqrt()
     influences = (1 - 1 / G) * (torch.stack(rest).mean() - torch.stack(rest))
     noisy = [name for name, x in zip(("reward", "entropy"), lengths.T, strict=True) if x.min() <= 0]
     trusted = all(x.sample.trust.verdict == "trust" for x in (of_reward, of_entropy))

@@ -6,7 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from isentrope.attribution.gradients.storage_plan import GradientBackend, Kept, Storage, Where
+from isentrope.attribution.gradients.storage_plan import (
+    GradientBackend,
+    Kept,
+    Storage,
+    StoragePlace,
+)
 from isentrope.config.stages import Refusals, Section
 from isentrope.config.values import (
     Count,
@@ -150,7 +155,7 @@ class KernelConfig(Section):
     """Memory for held gradients, in GiB; null: no limit. More is cut into tiles."""
     storage: Kept = "exact"
     """How held gradients are kept; bfloat16 and int8 round (about 2e-4 and 1e-3 of the kernel)."""
-    where: Where = "device"
+    where: StoragePlace = "device"
     """Where they are held, and with them the gradients of the error groups of influence."""
     rank: Whole = 5
     """Leading eigenpairs in the block model."""

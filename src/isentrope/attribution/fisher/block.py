@@ -35,21 +35,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isentrope.attribution.fisher.pair_classes import UNIT
+from isentrope.attribution.fisher.pair_classes import CHANGE_UNIT
 from isentrope.attribution.fisher.prompt_pairs import (
     PromptPairs,
     above_rounding,
     at_most,
     fitted_dimension,
 )
-from isentrope.attribution.fisher.spectrum import DRAWS, TOP, Null, simulated_null
+from isentrope.attribution.fisher.spectrum import LEADING_SHARES, NULL_DRAWS, Null, simulated_null
 from isentrope.attribution.fisher.square import oversample
 from isentrope.attribution.fisher.truncation import LEADING_COUNTS, Prediction, predictions
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.freedom import freedom_of_groups
 from isentrope.nouns.saved import Numbers
 
-Kind = Literal["rows", "columns", "both"]
+DeletedSide = Literal["rows", "columns", "both"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Deletion:
 
     rows: Tensor
     columns: Tensor
-    kind: Kind
+    kind: DeletedSide
 
 
 def deletions(pairs: PromptPairs, most: int = 32) -> list[Deletion]:
@@ -78,7 +78,7 @@ def deletions(pairs: PromptPairs, most: int = 32) -> list[Deletion]:
         One per group.
     """
     in_rows, in_columns = set(pairs.rows.tolist()), set(pairs.columns.tolist())
-    kinds: dict[Kind, set[int]] = {
+    kinds: dict[DeletedSide, set[int]] = {
         "rows": in_rows - in_columns,
         "columns": in_columns - in_rows,
         "both": in_rows & in_columns,
@@ -105,10 +105,10 @@ def over_deletions(statistic: Tensor, removed: Sequence[Deletion], unit: str) ->
     """
     parts, counts = [], []
     for kind in dict.fromkeys(d.kind for d in removed):
-        here = statistic[1:][torch.tensor([d.kind == kind for d in removed])]
-        counts.append(len(here))
-        around_mean = here - here.mean()
-        variance = (1 - 1 / len(here)) * float(around_mean.square().sum())
+        of_kind = statistic[1:][torch.tensor([d.kind == kind for d in removed])]
+        counts.append(len(of_kind))
+        around_mean = of_kind - of_kind.mean()
+        variance = (1 - 1 / len(of_kind)) * float(around_mean.square().sum())
         parts.append((variance, freedom_of_groups(around_mean)))
     n, variance = min(counts), sum(v for v, _ in parts)
     return Estimate.from_standard_error(
@@ -155,14 +155,14 @@ def singular_spectrum(
         The spectrum.
     """
     removed, values = deletions(pairs), torch.linalg.svdvals(matrix)
-    top = [k for k in TOP if k <= len(values)]
+    top = [k for k in LEADING_SHARES if k <= len(values)]
     blocks = (matrix[d.rows][:, d.columns] for d in removed)
     statistics = [_of(x, top) for x in (values, *map(torch.linalg.svdvals, blocks))]
     rank, *shares = torch.tensor(statistics, dtype=torch.float64).T  # (1 + P,) each
     fitted, null = fitted_dimension(matrix, pairs, diagonals), None
     if math.isfinite(fitted.value):
         rng = np.random.default_rng(seed)
-        null = simulated_null(diagonals, values, fitted.value, DRAWS, rng)
+        null = simulated_null(diagonals, values, fitted.value, NULL_DRAWS, rng)
     return SingularValues(
         above_rounding(values, max(matrix.shape)),
         at_most(min(matrix.shape), over_deletions(rank, removed, "responses")),
@@ -228,4 +228,4 @@ def block_truncations(
     names = [*shared, *(f"rank {r}" for r in leading_counts), "full"]
     rows, columns = (torch.ones(n, dtype=torch.bool) for n in matrix.shape)
     whole = influences(rows, columns, start)
-    return predictions(names, [whole, *map(left, removed)], errors, UNIT)
+    return predictions(names, [whole, *map(left, removed)], errors, CHANGE_UNIT)

@@ -29,7 +29,7 @@ from isentrope.attribution.fisher.prompt_pairs import PromptPairs, delete_one, s
 from isentrope.estimators.jackknife import Units
 from isentrope.nouns.estimate import Estimate
 
-UNIT = "nats per sequence per η"
+CHANGE_UNIT = "nats per sequence per η"
 
 HELD_OUT = (
     "E has none of U's prompts, so all of δH₁ on E is coupling between different sequences: there "
@@ -72,11 +72,11 @@ def kernel_form(matrix: Tensor, logprobs: Tensor, x: Tensor, row_prompt: Tensor)
     units = Units.of(row_prompt)
     n, of_s, of_y, of_sy = (_left(v, units) for v in (torch.ones_like(S), S, y, S * y))
     forms = -(of_sy - of_s * of_y / n) / n
-    return delete_one(forms[0] + 0.0, forms[1:], units.count, UNIT)  # no −0
+    return delete_one(forms[0] + 0.0, forms[1:], units.count, CHANGE_UNIT)  # no −0
 
 
 def pair_classes(
-    matrix: Tensor, logprobs: Tensor, x: Tensor, pairs: PromptPairs, own: Tensor
+    matrix: Tensor, logprobs: Tensor, x: Tensor, pairs: PromptPairs, same_response: Tensor
 ) -> dict[str, PairClass]:
     """Contributions to δH₁ by class.
 
@@ -85,24 +85,29 @@ def pair_classes(
         logprobs: (n,) S of the rows, nats.
         x: (m,) w_j A_j.
         pairs: Rows and columns by prompt.
-        own: (n, m) bool, the pairs of a response with itself or with an equal one (`own_pairs`).
+        same_response: (n, m) bool, the pairs of a response with itself or with an equal one
+            (`own_pairs`).
 
     Returns:
         "own", "same_prompt" and "other_prompt", those that have a pair.
     """
     S, kx = logprobs, matrix * x * len(x)
-    masks = {"own": own & pairs.same, "same_prompt": pairs.same & ~own, "other_prompt": ~pairs.same}
+    masks = {
+        "own": same_response & pairs.same,
+        "same_prompt": pairs.same & ~same_response,
+        "other_prompt": ~pairs.same,
+    }
     of_rows = Units(pairs.rows, pairs.n_prompts)
     S_bar = _left(S, of_rows) / _left(torch.ones_like(S), of_rows)
-    found = {}
+    classes = {}
     for name, mask in masks.items():
         if not bool(mask.any()):
             continue
         means = pairs.means(-S[:, None] * kx, mask) + S_bar * pairs.means(kx, mask)
         fraction = int(mask.sum()) / mask.numel()
-        per_pair, part = (pairs.estimate(f * means, mask, UNIT) for f in (1.0, fraction))
-        found[name] = PairClass(int(mask.sum()), fraction, per_pair, part)
-    return found
+        per_pair, part = (pairs.estimate(f * means, mask, CHANGE_UNIT) for f in (1.0, fraction))
+        classes[name] = PairClass(int(mask.sum()), fraction, per_pair, part)
+    return classes
 
 
 def own_pairs(rows: list[Tensor], columns: list[Tensor], same_prompt: Tensor) -> Tensor:

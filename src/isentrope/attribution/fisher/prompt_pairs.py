@@ -3,7 +3,6 @@
     θ̂_(p) = (Σ − Σ_touching p) / (# − #_touching p),     SE² = (P − 1)/P · Σ_p (θ̂_(p) − θ̄)²
 
 Deleting a prompt removes its rows and its columns together, which needs row and column sums only.
-
 """
 
 import math
@@ -44,8 +43,8 @@ class PromptPairs:
 
     def _touching(self, values: Tensor) -> Tensor:
         """(P,) the sum of (n, m) values over rows or columns of each prompt, each entry once."""
-        own = (values * self.same).sum(1)
-        of_rows = Units(self.rows, self.n_prompts).sums(values.sum(1) - own)
+        within_prompt = (values * self.same).sum(1)
+        of_rows = Units(self.rows, self.n_prompts).sums(values.sum(1) - within_prompt)
         return of_rows.index_add_(0, self.columns, values.sum(0))
 
     def sums(self, values: Tensor) -> Tensor:
@@ -105,15 +104,15 @@ def delete_one(value: Tensor, deleted: Tensor, n: int, unit: str) -> Estimate:
     Returns:
         The estimate; no interval, and a warning, where a deletion leaves no pair.
     """
-    known = n > 1 and bool(deleted.isfinite().all())
+    has_error = n > 1 and bool(deleted.isfinite().all())
     influences = (1 - 1 / len(deleted)) * (deleted.mean() - deleted)
     return Estimate.from_influences(
         float(value),
-        influences if known else influences * math.nan,
+        influences if has_error else influences * math.nan,
         at_most=n,
         unit=unit,
         method="jackknife over prompts",
-        warnings=() if known else (_NO_ERROR,),
+        warnings=() if has_error else (_NO_ERROR,),
     )
 
 

@@ -55,7 +55,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.passes import map_micro_batches
 from isentrope.policy.scoring import score, score_along, smaller_where_memory_is_short
 
-UNIT = "nats per example"
+LOSS_UNIT = "nats per example"
 
 
 def supervised_loss_change(
@@ -84,9 +84,9 @@ def supervised_loss_change(
     s, _, second = (x.logprobs.sum(1) for x in score_along(policy, E, v, 2))
     slope = kernel.mean(1)  # (n_E,) ∂_vS of each sequence of E
     squared, curved = slope.square() / 2, -(second + slope.square()) / 2
-    first, second_unit = f"{UNIT} per η", f"{UNIT} per η²"
+    first, second_unit = f"{LOSS_UNIT} per η", f"{LOSS_UNIT} per η²"
     numbers = {  # (n_E,) each
-        "loss": (-s, UNIT),
+        "loss": (-s, LOSS_UNIT),
         "first_order": (-slope, first),
         "second_order": (squared + curved, second_unit),
         "squared_kernel": (squared, second_unit),
@@ -131,15 +131,15 @@ def supervised_noise_scale(
             "independent: give one demonstration per prompt draw."
         )
     trained = score_sums(U).as_trained()
-    own = gram(policy, trained, gradients=gradients)
+    within = gram(policy, trained, gradients=gradients)
     cross = gram(policy, score_sums(E), trained, gradients=gradients)
 
     def scale(matrix: Tensor, unit: str) -> NoiseScale:
         return noise_scale_of_gram(
-            matrix, confidence=confidence, unit="examples", square_unit=f"{UNIT} per {unit}"
+            matrix, confidence=confidence, unit="examples", square_unit=f"{LOSS_UNIT} per {unit}"
         )
 
-    return scale(own, "η"), scale(cross.T @ cross / len(E), "η²")
+    return scale(within, "η"), scale(cross.T @ cross / len(E), "η²")
 
 
 @smaller_where_memory_is_short

@@ -46,10 +46,10 @@ from isentrope.attribution.mid_ranks import TIED, tied
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Numbers
 
-DRAWS = 19
+NULL_DRAWS = 19
 """Simulated matrices."""
 
-TOP = (1, 2, 5, 10, 20)
+LEADING_SHARES = (1, 2, 5, 10, 20)
 """Numbers of leading values whose share is reported; those above min(n, m) are omitted."""
 
 
@@ -200,8 +200,8 @@ def kernel_spectrum(
     kernel: SquareKernel,
     dimension: int | None = None,
     *,
-    top: Sequence[int] = TOP,
-    draws: int = DRAWS,
+    top: Sequence[int] = LEADING_SHARES,
+    draws: int = NULL_DRAWS,
     seed: int = 0,
 ) -> Spectrum:
     """Eigenvalues, effective rank, outlier sequences, and the nulls.

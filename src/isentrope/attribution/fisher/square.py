@@ -117,8 +117,8 @@ class SquareKernel:
         Returns:
             (1 + P,) by relation, whole and without each prompt.
         """
-        found = {name: mask for name, mask in self.masks.items() if bool(mask.any())}
-        return {name: self.pairs.means(values, mask) for name, mask in found.items()}
+        present = {name: mask for name, mask in self.masks.items() if bool(mask.any())}
+        return {name: self.pairs.means(values, mask) for name, mask in present.items()}
 
     def norms(self) -> tuple[Tensor, Tensor]:
         """Trace and squared Frobenius norm, whole and without each prompt, at the batch's shape.

@@ -5,12 +5,9 @@
 The pairs of a kernel fall into relations: a sequence with itself (diagonal), with another response
 to the same prompt draw (same_prompt), with a response to another prompt (cross_prompt). The mean of
 a relation is a U-statistic over prompts, a ratio of sums over pairs; its error is the delete-one-
-prompt jackknife, which removes a prompt's rows and columns together,
-
-    θ̂_(p) = (Σ − Σ_touching p) / (# − #_touching p),     SE² = (P − 1)/P · Σ_p (θ̂_(p) − θ̄)²
-
-and needs row and column sums only. Where the true mean is zero and stays zero given either sequence
+prompt jackknife of `prompt_pairs`. Where the true mean is zero and stays zero given either sequence
 (a degenerate U-statistic), this SE is too large, by up to √2, and not too small on average.
+
 Whether responses to one prompt are more alike than others is one number, the difference of the two
 relations, jackknifed as one statistic, because the two relations share their prompts' errors.
 A sequence with K_ii = 0 has no cosine: it is omitted from cosines, counted and reported.
@@ -169,21 +166,24 @@ def _structure(
     relations: dict[str, Relation] = {}
     statistics: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}  # (1 + P,) and (n, m) its pairs
     for name, mask in masks.items():
-        found = statistics[name] = {}
+        quantities = statistics[name] = {}
         if not bool(mask.any()):
             continue
         mean, square = pairs.means(matrix, mask), pairs.means(matrix.square(), mask)
-        found["mean"] = mean, mask
-        found["spread"] = (square - mean.square()).clamp_min(0).sqrt(), mask
-        if bool((known := mask & cosine.isfinite()).any()):
-            found["mean_cosine"] = pairs.means(cosine, known), known
-            found["rms_cosine"] = pairs.means(cosine.square(), known).clamp_min(0).sqrt(), known
-        estimates = {q: pairs.estimate(*x, _UNITS[q]) for q, x in found.items()}
+        quantities["mean"] = mean, mask
+        quantities["spread"] = (square - mean.square()).clamp_min(0).sqrt(), mask
+        if bool((with_cosine := mask & cosine.isfinite()).any()):
+            quantities["mean_cosine"] = pairs.means(cosine, with_cosine), with_cosine
+            quantities["rms_cosine"] = (
+                pairs.means(cosine.square(), with_cosine).clamp_min(0).sqrt(),
+                with_cosine,
+            )
+        estimates = {q: pairs.estimate(*x, _UNITS[q]) for q, x in quantities.items()}
         relations[name] = Relation(int(mask.sum()), **estimates)
-    one, two = statistics["same_prompt"], statistics["cross_prompt"]
+    same, cross = statistics["same_prompt"], statistics["cross_prompt"]
     differences = {
-        q: pairs.estimate(one[q][0] - two[q][0], one[q][1] | two[q][1], unit)
+        q: pairs.estimate(same[q][0] - cross[q][0], same[q][1] | cross[q][1], unit)
         for q, unit in _OF_DIFFERENCES.items()
-        if q in one and q in two
+        if q in same and q in cross
     }
     return KernelStructure(relations, tuple(warnings), differences)

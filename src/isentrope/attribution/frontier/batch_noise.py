@@ -14,7 +14,7 @@ import torch
 from isentrope.attribution.frontier.deleted_groups import DeletedGroups, pairs_of_groups
 from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.attribution.gradients.groups import assign_groups
-from isentrope.attribution.gradients.storage_plan import Where
+from isentrope.attribution.gradients.storage_plan import StoragePlace
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import weighted_products
 from isentrope.policy.gradient import weighted_gradients
@@ -23,7 +23,7 @@ from isentrope.update.step import Step
 
 
 def mean_square_length(
-    policy: Policy, U: Rollouts, step: Step, groups: int, where: Where = "device"
+    policy: Policy, U: Rollouts, step: Step, groups: int, where: StoragePlace = "device"
 ) -> DeletedGroups:
     """|ḡ|²_P of the mean gradient whose sample the step is. It takes a backward pass over U.
 

@@ -3,7 +3,7 @@
 from isentrope.attribution.frontier.batch_noise import mean_square_length
 from isentrope.attribution.frontier.frontier import FEWEST_GROUPS, Frontier, frontier_of_gradients
 from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
-from isentrope.attribution.gradients.storage_plan import Where
+from isentrope.attribution.gradients.storage_plan import StoragePlace
 from isentrope.estimators.functional import EstimatorOptions
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.rollouts import Rollouts
@@ -19,7 +19,7 @@ def frontier(
     options: EstimatorOptions = EstimatorOptions(),
     *,
     groups: int = 16,
-    where: Where = "device",
+    where: StoragePlace = "device",
 ) -> Frontier:
     """Say what any step of the same length could do to reward and entropy (T14).
 

@@ -18,7 +18,7 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
-from isentrope.attribution.gradients.storage_plan import INT8_BLOCK, Storage, Where
+from isentrope.attribution.gradients.storage_plan import INT8_BLOCK, Storage, StoragePlace
 from isentrope.nouns.vectors import Vector, require_same_names
 from isentrope.parallel.sharded import local_part, with_part
 
@@ -110,7 +110,7 @@ class GradientStore:
 class HeldVectors(Sequence[Vector]):
     """Sums of named vectors that are kept short, and read in float64."""
 
-    def __init__(self, theta: Vector, count: int, where: Where = "device") -> None:
+    def __init__(self, theta: Vector, count: int, where: StoragePlace = "device") -> None:
         """So many vectors of zeros.
 
         Args:
@@ -121,9 +121,9 @@ class HeldVectors(Sequence[Vector]):
         self._count = count
         self._like = {name: p.detach() for name, p in theta.items()}  # shapes and devices
         dtype = reduce(torch.promote_types, (p.dtype for p in theta.values()), torch.float32)
-        own = {n: torch.empty((), dtype=dtype, device=p.device).expand(local_part(p).shape)
+        parts = {n: torch.empty((), dtype=dtype, device=p.device).expand(local_part(p).shape)
                for n, p in theta.items()}  # fmt: skip
-        self._store = GradientStore(own, count, Storage(where=where))
+        self._store = GradientStore(parts, count, Storage(where=where))
 
     def __len__(self) -> int:
         return self._count

@@ -113,12 +113,12 @@ def gram_diagonals(
     plan = gram_plan(policy, sides[0].n_rows, sides[1].n_rows, gradients.storage)
     size = max(end - start for start, end in plan.tiles)
 
-    found: list[Tensor] = []
+    diagonals: list[Tensor] = []
     for side in sides:
         parts = (side.rows_between(k, k + size, shift=k) for k in range(0, side.n_rows, size))
         blocks = (gram(policy, part, None, preconditioner, gradients) for part in parts)
-        found.append(torch.cat([block.diagonal() for block in blocks]))
-    return found[0], found[1]
+        diagonals.append(torch.cat([block.diagonal() for block in blocks]))
+    return diagonals[0], diagonals[1]
 
 
 def gram_plan(policy: Policy, n_left: int, n_right: int | None, storage: Storage) -> StoragePlan:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from isentrope.attribution.gradients.closure import require_agreement
 from isentrope.attribution.gradients.gradient_store import HeldVectors
-from isentrope.attribution.gradients.storage_plan import Where
+from isentrope.attribution.gradients.storage_plan import StoragePlace
 from isentrope.estimators.functional import Functionals
 from isentrope.estimators.jackknife import Units, infinitesimal_jackknife
 from isentrope.estimators.reward_change import RewardMean
@@ -123,7 +123,7 @@ def gradients_by_group(
     batch: Rollouts,
     samples: Sequence[ScoredBatch],
     groups: int,
-    where: Where = "device",
+    where: StoragePlace = "device",
     *,
     direction: Vector | None = None,
 ) -> list[GradientGroups]:
@@ -154,9 +154,9 @@ def gradients_by_group(
         sums.append((ratio[1], None))
     held = [HeldVectors(policy.theta, groups, where) for _ in samples]
     for g in range(groups):
-        here = (group == g).nonzero()[:, 0]  # (n_g,)
-        some, t = batch.select(here), int(batch.lengths[here].max())
-        cut = [(a[here, :t], None if b is None else b[here, :t]) for a, b in sums]
+        sequences = (group == g).nonzero()[:, 0]  # (n_g,)
+        some, t = batch.select(sequences), int(batch.lengths[sequences].max())
+        cut = [(a[sequences, :t], None if b is None else b[sequences, :t]) for a, b in sums]
         with derivative_of_scores(policy.model):
             gradients = weighted_gradients(policy, some, cut)
         for parts, gradient in zip(held, gradients, strict=False):
@@ -165,13 +165,16 @@ def gradients_by_group(
             of_length = axpy(1.0, gradients[-1], of_length) if g else gradients[-1]
         if direction is not None and g == 0:
             _require_both_modes(policy, some, cut[0], direction, held[0][0])
-    found = [GradientGroups(x, group, of) for x, of in zip(held, samples, strict=True)]
+    gradients_by_group = [
+        GradientGroups(x, group, sample) for x, sample in zip(held, samples, strict=True)
+    ]
     if ratio is not None:
-        total = found[0].total  # ∂h itself, before any part is changed: what is added sums to zero
+        # ∂h itself, before any part is changed: what is added sums to zero
+        total = gradients_by_group[0].total
         for g, (of_h, of_n) in enumerate(ratio[0].T.tolist()):
             held[0].add(g, of_length, -of_h)
             held[0].add(g, total, -of_n)
-    return found
+    return gradients_by_group
 
 
 def of_reward(sample: ScoredBatch, rewards: Tensor | None) -> ScoredBatch:

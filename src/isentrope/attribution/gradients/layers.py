@@ -39,19 +39,22 @@ class Layer:
         """What of the input is needed later: the input itself, or x̂ of a norm."""
         if not _is_norm(self.module) or "weight" not in self.names:
             return x
-        own = dict(self.module.named_parameters())
+        parameters = dict(self.module.named_parameters())
 
         def output(weight: float) -> Tensor:
-            filled = {n: torch.full_like(p, weight * (n == "weight")) for n, p in own.items()}
+            filled = {
+                n: torch.full_like(p, weight if n == "weight" else 0.0)
+                for n, p in parameters.items()
+            }
             return functional_call(self.module, filled, (x,))
 
         return output(1.0) - output(0.0)
 
-    def gradient(self, own: str, x: Tensor, g: Tensor) -> Tensor:
+    def gradient(self, parameter: str, x: Tensor, g: Tensor) -> Tensor:
         """The gradients of one of its parameters.
 
         Args:
-            own: Its own name, "weight" or "bias".
+            parameter: Its name in the layer, "weight" or "bias".
             x: (b, l, in) what was kept of the input.
             g: (b, l, out) output gradients.
 
@@ -59,7 +62,7 @@ class Layer:
             (b, *shape).
         """
         module = self.module
-        if own == "bias":
+        if parameter == "bias":
             return g.sum(1)
         if isinstance(module, nn.Embedding):
             if module.padding_idx is not None:
@@ -92,8 +95,8 @@ def find_layers(policy: Policy) -> list[Layer]:
     name_of = {id(p): n for n, p in policy.model.named_parameters() if p.requires_grad}
     layers = []
     for path, module in policy.model.named_modules():
-        own = dict(module.named_parameters(recurse=False, remove_duplicate=False))
-        names = {key: name_of[id(p)] for key, p in own.items() if id(p) in name_of}
+        parameters = dict(module.named_parameters(recurse=False, remove_duplicate=False))
+        names = {key: name_of[id(p)] for key, p in parameters.items() if id(p) in name_of}
         if not names:
             continue
         plain = type(module) in (nn.Linear, Conv1D)
@@ -111,8 +114,9 @@ def find_layers(policy: Policy) -> list[Layer]:
 
 def _is_norm(module: nn.Module) -> bool:
     """An elementwise scale and shift after a normalisation, in any library's spelling."""
-    own = dict(module.named_parameters(recurse=False))
-    vectors = all(p.ndim == 1 for p in own.values()) and set(own) <= {"weight", "bias"}
+    parameters = dict(module.named_parameters(recurse=False))
+    of_norms = set(parameters) <= {"weight", "bias"}
+    vectors = of_norms and all(p.ndim == 1 for p in parameters.values())
     return vectors and "Norm" in type(module).__name__
 
 

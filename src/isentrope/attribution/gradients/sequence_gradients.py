@@ -143,13 +143,13 @@ class SequenceGradients:
         def hand_over(layer: Layer, x: Tensor, g: Tensor) -> None:
             if alone is None:
                 x, g = by_sequence(x, batch), by_sequence(g, batch)
-            of = rows if alone is None else alone, x, g
-            for own, name in layer.names.items():
+            columns = rows if alone is None else alone, x, g
+            for parameter, name in layer.names.items():
                 visited.add(name)
-                size = getattr(layer.module, own).numel()
-                parts = (y.split(max(1, at_once(ELEMENTS_HELD) // size)) for y in of)
+                size = getattr(layer.module, parameter).numel()
+                parts = (y.split(max(1, at_once(ELEMENTS_HELD) // size)) for y in columns)
                 for some, kept, of_output in zip(*parts, strict=True):
-                    visit(name, some, layer.gradient(own, kept, of_output))
+                    visit(name, some, layer.gradient(parameter, kept, of_output))
 
         a = batch.pack(token_sum.logprob_weights.to(batch.rows.device))
         b = token_sum.entropy_weights
@@ -168,10 +168,10 @@ class SequenceGradients:
                 cotangent = torch.empty_like(hidden)
                 for i, row in enumerate(rows.split(1)):
                     alone, at = row, batch.rows == i
-                    of = batch.targets[at], a[at], None if b is None else b[at]
+                    arguments = batch.targets[at], a[at], None if b is None else b[at]
                     read = hidden[at].detach()[None].requires_grad_()
                     logits = head(read)
-                    of_logits = logit_gradient(logits[0].detach(), *of, policy.temperature)
+                    of_logits = logit_gradient(logits[0].detach(), *arguments, policy.temperature)
                     cotangent[at] = torch.autograd.grad(logits, read, of_logits[None])[0][0]
                 alone = None
             if sources:

@@ -23,7 +23,7 @@ from typing import Literal
 INT8_BLOCK = 64
 
 Kept = Literal["exact", "bfloat16", "int8"]
-Where = Literal["device", "cpu", "disk"]
+StoragePlace = Literal["device", "cpu", "disk"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Storage:
 
     memory: int | None = None
     kept: Kept = "exact"
-    where: Where = "device"
+    where: StoragePlace = "device"
 
     def within(self, free: int) -> Storage:
         """The same; without a limit of its own, half of a device's free memory is one.

@@ -152,11 +152,11 @@ def token_classes(
     thresholds = {"s of unlikely": float(s[unlikely].max())}
     thresholds["H of high entropy"] = float(H[high].min())
     sums = _Sums(influence, acting, confidence)
-    found = sums.classes(influence, names, thresholds)
+    classes = sums.classes(influence, names, thresholds)
     if influence.U.advantages is not None:
         cov = token_covariance(scores.logprobs, scores.mask, influence.U.advantages)[acting]
-        found.criterion.update({q: _criterion(sums, cov, names, q) for q in criterion})
-    return found
+        classes.criterion.update({q: _criterion(sums, cov, names, q) for q in criterion})
+    return classes
 
 
 def sequence_classes(influence: Influence, *, confidence: float = 0.95) -> Classes:
@@ -256,9 +256,11 @@ class _Sums:
         of_reward = self._change("j", w) if "j" in self._of else (None, None)
         return ClassPart(float(w.sum()), weight, delta_h, share_h, fall, *of_reward)
 
-    def _change(self, of: str, w: Tensor, among: Tensor | None = None) -> tuple[Estimate, Estimate]:
+    def _change(
+        self, functional: str, w: Tensor, among: Tensor | None = None
+    ) -> tuple[Estimate, Estimate]:
         """Σ w δ, and its share of Σ δ, with Fieller's interval, over those `among` (m,) of 0, 1."""
-        groups, table = self._of[of]
+        groups, table = self._of[functional]
         by_group = table if among is None else among * table
         part, whole = by_group @ w, by_group.sum(1)
         change = groups.estimate(part, self._confidence)
@@ -288,7 +290,10 @@ def _criterion(sums: _Sums, change: Tensor, names: np.ndarray, q: float) -> Crit
     if n > 1 and total:
         spread = math.sqrt(k * (1 - k / n) * float(falls.var())) / abs(total)
     _, (selected,) = WeightedRanks(change.double().numpy()).under(np.ones(n), [k])
-    left = {str(name): sums.part((names == name) * (1 - selected)) for name in np.unique(names)}
+    unselected = 1 - selected
+    left = {
+        str(name): sums.part(np.where(names == name, unselected, 0.0)) for name in np.unique(names)
+    }
     name = min(left, key=lambda x: left[x].delta_h.value)
     missed = (name, left[name]) if left[name].delta_h.value < 0 else (None, None)
     return CriterionPart(sums.part(selected), k / n, spread, *missed)

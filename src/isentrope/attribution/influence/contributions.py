@@ -214,10 +214,10 @@ def columns_of_tokens(U: Rollouts, tokenizer: Any = None) -> dict[str, Any]:
     """What is known of each drawn token: sequence, position (from 0), token_id and text."""
     sequence, position = U.mask.nonzero(as_tuple=True)
     ids = pad_sequence(U.response_ids, batch_first=True)[U.mask].tolist()
-    known = {} if tokenizer is None else {i: tokenizer.decode([i]) for i in {*ids}}
+    texts = {} if tokenizer is None else {i: tokenizer.decode([i]) for i in {*ids}}
     return {
         "sequence": sequence.tolist(),
         "position": position.tolist(),
         "token_id": ids,
-        "text": [known[i] for i in ids] if known else None,
+        "text": [texts[i] for i in ids] if texts else None,
     }

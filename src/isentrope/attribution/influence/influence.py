@@ -104,9 +104,9 @@ def influence(
         by_sequence = on_sums(policy, sums, chain(*u), options.gradients)
     parts: list[Attribution] = []
     for k, quantity in enumerate(quantities):
-        here = slice(k * groups, (k + 1) * groups)
-        table = None if by_token is None else by_token[here]
-        parts.append(_attribute(policy, step, quantity, by_sequence[here], table, options))
+        rows = slice(k * groups, (k + 1) * groups)
+        table = None if by_token is None else by_token[rows]
+        parts.append(_attribute(policy, step, quantity, by_sequence[rows], table, options))
     used = {"sequences": parts[0].by_group[:, step.acting.any(1)]}  # (G, m) by kind
     if by_token is not None:
         used["tokens"] = by_token[:groups, step.acting]
@@ -149,11 +149,11 @@ def require_disjoint(E: Rollouts, U: Rollouts) -> None:
     Raises:
         ValueError: If a prompt with its response is in both.
     """
-    one, other = (
+    left, right = (
         {(p.numpy().tobytes(), r.numpy().tobytes()) for p, r in pairs}
         for pairs in (zip(x.prompt_ids, x.response_ids, strict=True) for x in (E, U))
     )
-    if shared := len(one & other):
+    if shared := len(left & right):
         raise ValueError(
             f"{shared} sequences are in both E and U, so E does not measure U's effect without "
             "bias: draw E on other prompts; or, if E was drawn separately on U's prompts and the "
@@ -212,7 +212,7 @@ def _attribute(
     options: InfluenceOptions,
 ) -> Attribution:
     """The effect of each sequence (G, n) and token (G, n, t) on a quantity; parts sum to it."""
-    own = sequences.sum(1)
+    by_gradient = sequences.sum(1)
     momentum, decay, update = (
         gradient.along(step.components[name]) for name in ("momentum", "decay", "gradient")
     )
@@ -220,8 +220,8 @@ def _attribute(
         "momentum": momentum,
         "decay": decay,
         "baseline": momentum + decay,
-        "gradient": own,
-        "total": momentum + decay + (own if options.overlap == "u_statistic" else update),
+        "gradient": by_gradient,
+        "total": momentum + decay + (by_gradient if options.overlap == "u_statistic" else update),
     }
     budget = {name: gradient.estimate(x, options.confidence) for name, x in columns.items()}
     parts = [budget[name].value for name in ("momentum", "decay", "gradient")]

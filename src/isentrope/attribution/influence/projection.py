@@ -79,7 +79,7 @@ def on_sums(
     theta = policy.parts
     size = sum(largest_part(p) * p.element_size() for p in policy.theta.values())
     short = ({n: local_part(u[n]).flatten().to(p) for n, p in theta.items()} for u in directions)
-    found: list[Tensor] = []
+    projections: list[Tensor] = []
 
     def once(stacked: Vector, count: int) -> Tensor:
         """(count, n) of directions that are stacked by parameter, by one backward pass."""
@@ -94,8 +94,8 @@ def on_sums(
 
     while some := list(islice(short, max(1, MAX_STACKED_BYTES // size))):
         stacked = {n: torch.stack([u.pop(n) for u in some]) for n in theta}
-        found.append(tried_again(policy, sums.rollouts, partial(once, stacked, len(some))))
-    return torch.cat(found)
+        projections.append(tried_again(policy, sums.rollouts, partial(once, stacked, len(some))))
+    return torch.cat(projections)
 
 
 def pairs_by_unit(

@@ -26,7 +26,7 @@ from torch import Tensor
 from isentrope.attribution.mid_ranks import tied
 from isentrope.nouns.estimate import Estimate
 
-UNIT = "rank correlation with an infinite E"
+RELIABILITY_UNIT = "rank correlation with an infinite E"
 
 LISTED = (8, 4)
 """Number of the most negative and of the most positive values in a printed list."""
@@ -75,7 +75,7 @@ def rank_correlation(by_group: Tensor, prompts: int) -> Estimate:
     )
     warnings = (few,) if prompts < MIN_PROMPTS and r == r else ()
     nan, method = math.nan, "split halves of E"
-    return Estimate(value, nan, nan, nan, prompts, UNIT, method, warnings=warnings)
+    return Estimate(value, nan, nan, nan, prompts, RELIABILITY_UNIT, method, warnings=warnings)
 
 
 def of_whole(half: float, groups: int) -> float:
@@ -102,14 +102,14 @@ def listed_share(by_group: Tensor) -> float:
         λ, between 0 and 1; NaN with one group, or where all influences are zero.
     """
     above = below = 0.0
-    for one, other in _halves(by_group):
-        for chosen_by, measured in ((one, other), (other, one)):
+    for first, second in _halves(by_group):
+        for chosen_by, measured in ((first, second), (second, first)):
             order = chosen_by.argsort()
             low = min(LISTED[0], len(order))
             high = max(low, len(order) - LISTED[1])
-            here = torch.cat((order[:low], order[high:]))
-            above += float((chosen_by[here].sign() * measured[here]).sum())
-            below += float(chosen_by[here].abs().sum())
+            listed = torch.cat((order[:low], order[high:]))
+            above += float((chosen_by[listed].sign() * measured[listed]).sum())
+            below += float(chosen_by[listed].abs().sum())
     return of_whole(above / below, len(by_group)) if below > 0 else math.nan
 
 

@@ -92,8 +92,8 @@ class BestRate:
         """
 
         def rate(top: float, noise: float) -> float:
-            here, there = (1 + noise / (self.averaged * b) for b in (self.prompts, prompts))
-            return top * here / there
+            measured = 1 + noise / (self.averaged * self.prompts)
+            return top * measured / (1 + noise / (self.averaged * prompts))
 
         return self._over_both(rate)
 

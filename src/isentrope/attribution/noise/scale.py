@@ -57,7 +57,7 @@ from isentrope.update.objective import token_weights as objective_weights
 MIN_UNITS = 4
 """Fewest groups: with three, α and β cannot be separated."""
 
-METHOD = "delete-one jackknife"
+JACKKNIFE = "delete-one jackknife"
 ESTIMATES = ("gradient_square", "trace", "b_simple")
 
 
@@ -204,7 +204,7 @@ def noise_scale_of_gram(
             float(spread[k, k].clamp_min(0).sqrt()),
             n,
             unit=square_unit,
-            method=METHOD,
+            method=JACKKNIFE,
             confidence=confidence,
             degrees_of_freedom=df,
             **caveats,
@@ -281,7 +281,7 @@ def _ratio(
         low = low if high == math.inf else math.nan
         high = high if high == math.inf else math.nan
     low, high = (max(x - 1, 0.0) for x in (low, high))  # NaN stays NaN
-    return Estimate(value, se, low, high, n, unit, METHOD, warnings=warnings), caveats
+    return Estimate(value, se, low, high, n, unit, JACKKNIFE, warnings=warnings), caveats
 
 
 _BY_CHANCE = "which chance does: there is no noise scale. More of them give one."

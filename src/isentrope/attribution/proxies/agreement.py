@@ -33,7 +33,7 @@ Statistic = tuple[float, tuple[Array, ...]]
 for ranks and signs, which are spread over all items."""
 
 
-MEASURED = "measured"
+MEASURED_ROW = "measured"
 """The name under which the influence itself is in the table: its concentration and reliability."""
 
 
@@ -81,10 +81,10 @@ class ScoreColumn:
             raise ValueError(
                 f"{name} has shape {tuple(values.shape)} where the mask has {tuple(mask.shape)}."
             )
-        here = values[mask]
-        if not bool(here.isfinite().all()):
-            raise ValueError(f"{int((~here.isfinite()).sum())} values of {name} are not finite.")
-        return cls(here.numpy(), signed)
+        items = values[mask]
+        if not bool(items.isfinite().all()):
+            raise ValueError(f"{int((~items.isfinite()).sum())} values of {name} are not finite.")
+        return cls(items.numpy(), signed)
 
     @property
     def varies(self) -> bool:
@@ -122,14 +122,14 @@ def halves_of(
     Raises:
         ValueError: If they do not sum to it.
     """
-    one, two = (ScoreColumn.of(f"half {k}", half, mask) for k, half in enumerate(halves))
-    weights, sums = np.ones(len(one.values)), one.values + two.values
+    first, second = (ScoreColumn.of(f"half {k}", half, mask) for k, half in enumerate(halves))
+    weights, sums = np.ones(len(first.values)), first.values + second.values
     if not correlation(weights, sums, measured.values) > 1 - 1e-6:
         raise ValueError(
             "The halves do not sum to the measured influence: give the two halves of the very "
             "measurement that is audited."
         )
-    return one, two
+    return first, second
 
 
 @dataclass(frozen=True)
@@ -180,9 +180,10 @@ def agreement(
     """
     x, y = proxy.column, measured.column
     squares, product = (x.squares, y.squares), x.signs * y.signs
-    both, agree = weights * (product != 0), weights * (product > 0)
+    both = np.where(product != 0, weights, 0.0)
+    agree = np.where(product > 0, weights, 0.0)
     signed, sized = float(both.sum()) or math.nan, float(both @ y.sizes) or math.nan
-    found: dict[str, Statistic] = {
+    table: dict[str, Statistic] = {
         "pearson": (correlation(weights, x.values, y.values), squares),
         "spearman": (correlation(weights, proxy.mid_ranks, measured.mid_ranks), ()),
         "pearson_size": (correlation(weights, x.sizes, y.sizes), squares),
@@ -196,13 +197,13 @@ def agreement(
             "overlap_negative": (proxy.lowest[j], measured.lowest[j]),
         }
         for name, sets in tops.items():
-            found[f"{name}@{q:g}"] = float(weights @ np.minimum(*sets)) / k, sets
+            table[f"{name}@{q:g}"] = float(weights @ np.minimum(*sets)) / k, sets
         chosen = proxy.lowest[j] if x.signed else proxy.largest[j]  # that would lower entropy
-        found[f"negative_share@{q:g}"] = negative_share(weights, chosen, y), (chosen,)
+        table[f"negative_share@{q:g}"] = negative_share(weights, chosen, y), (chosen,)
     unsigned = ("pearson_size", "spearman_size", "overlap@", "negative_share@")
     return {
         name: (value if x.signed or name.startswith(unsigned) else math.nan, sets)
-        for name, (value, sets) in found.items()
+        for name, (value, sets) in table.items()
     }
 
 
@@ -263,28 +264,28 @@ def statistics(
     """
     counts = top_counts(float(weights.sum()), tops)
     y = measured.weighted(weights, counts.values())
-    found: dict[tuple[str, str], Statistic] = {}
+    table: dict[tuple[str, str], Statistic] = {}
     for q, lowest in zip(tops, y.lowest, strict=True):
         share = negative_share(weights, lowest, measured)
-        found[MEASURED, f"negative_share@{q:g}"] = share, (lowest,)
+        table[MEASURED_ROW, f"negative_share@{q:g}"] = share, (lowest,)
     for proxy, column in proxies.items():
         row = agreement(weights, column.weighted(weights, counts.values()), y, counts)
         for name, (x, sets) in row.items():
-            found[proxy, name] = x if column.varies else math.nan, sets
+            table[proxy, name] = x if column.varies else math.nan, sets
     if halves is None:
-        return found
-    one, two = (half.weighted(weights, ()) for half in halves)
+        return table
+    first, second = (half.weighted(weights, ()) for half in halves)
     pairs = {
-        "pearson": (one.column.values, two.column.values),
-        "spearman": (one.mid_ranks, two.mid_ranks),
+        "pearson": (first.column.values, second.column.values),
+        "spearman": (first.mid_ranks, second.mid_ranks),
     }
     for kind, pair in pairs.items():
         r = correlation(weights, *pair)
         reliability = math.sqrt(2 * r / (1 + r)) if r > 0 else math.nan
         of_y = (measured.squares,) if kind == "pearson" else ()
-        found[MEASURED, f"{kind}_of_halves"] = r, of_y
-        found[MEASURED, f"{kind}_reliability"] = reliability, of_y
+        table[MEASURED_ROW, f"{kind}_of_halves"] = r, of_y
+        table[MEASURED_ROW, f"{kind}_reliability"] = reliability, of_y
         for proxy in proxies:
-            value, sets = found[proxy, kind]
-            found[proxy, f"{kind}_corrected"] = value / reliability, sets
-    return found
+            value, sets = table[proxy, kind]
+            table[proxy, f"{kind}_corrected"] = value / reliability, sets
+    return table

@@ -44,7 +44,7 @@ from torch import Tensor
 from isentrope.attribution.fisher.prompt_pairs import estimate_columns
 from isentrope.attribution.mid_ranks import Array
 from isentrope.attribution.proxies.agreement import (
-    MEASURED,
+    MEASURED_ROW,
     ScoreColumn,
     Statistic,
     halves_of,
@@ -55,7 +55,7 @@ from isentrope.attribution.proxies.proxies import UNSIGNED
 from isentrope.nouns.estimate import NO_SPREAD, ROUNDING_SHARE, Estimate
 from isentrope.nouns.freedom import held_by_few, participation, t_quantile
 
-METHOD = "cluster bootstrap over prompts"
+BOOTSTRAP = "cluster bootstrap over prompts"
 _NEARLY_ONE = 1 - 1e-12
 
 MIN_SPREAD = 15
@@ -163,14 +163,14 @@ def audit(
             "mask must be (n, t) or (n,) with a token in it and prompt_index (n,); got "
             f"{tuple(mask.shape)} with {int(mask.sum())} tokens and {len(prompt_index)}."
         )
-    if MEASURED in proxies:
-        raise ValueError(f"{MEASURED!r} is the name of the influence itself: rename the proxy.")
+    if MEASURED_ROW in proxies:
+        raise ValueError(f"{MEASURED_ROW!r} is the name of the influence itself: rename the proxy.")
     if not all(0 < q < 1 for q in top) or len(set(top)) < len(top) or options.draws < 2:
         raise ValueError(
             "top must be different shares between 0 and 1, and draws at least 2 (200 is usual), "
             f"got {top} and {options.draws}."
         )
-    y = ScoreColumn.of(MEASURED, measured, mask)
+    y = ScoreColumn.of(MEASURED_ROW, measured, mask)
     if not y.varies:
         raise ValueError("The measured influences do not vary: there is nothing to rank.")
     columns = {
@@ -183,13 +183,13 @@ def audit(
     copies = rng.multinomial(prompts, np.full(prompts, 1 / prompts), size=options.draws)
     drawn: list[dict[tuple[str, str], float]] = []
     for row in copies:
-        one = statistics(row[sample.place].astype(np.float64), y, columns, both, top)
-        drawn.append({name: x for name, (x, _) in one.items()})
-    found: dict[str, dict[str, Estimate]] = {}
+        table = statistics(row[sample.place].astype(np.float64), y, columns, both, top)
+        drawn.append({name: x for name, (x, _) in table.items()})
+    estimates: dict[str, dict[str, Estimate]] = {}
     for key, statistic in statistics(np.ones(len(place)), y, columns, both, top).items():
         series = np.array([draw[key] for draw in drawn])
-        found.setdefault(key[0], {})[key[1]] = sample.estimate(key[1], statistic, series)
-    return Audit(found, top_counts(len(place), top), len(place))
+        estimates.setdefault(key[0], {})[key[1]] = sample.estimate(key[1], statistic, series)
+    return Audit(estimates, top_counts(len(place), top), len(place))
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class _Sample:
         if se <= ROUNDING_SHARE:
             low, high, warnings = math.nan, math.nan, (*warnings, NO_SPREAD)
         unit = "correlation" if name.partition("_")[0] in ("pearson", "spearman") else "share"
-        return Estimate(value, se, low, high, self.prompts, unit, METHOD, warnings=warnings)
+        return Estimate(value, se, low, high, self.prompts, unit, BOOTSTRAP, warnings=warnings)
 
     def _caveats(self, name: str, value: float, spread: float) -> tuple[bool, tuple[str, ...]]:
         """Whether a statistic's interval can be trusted, and the warnings on it."""

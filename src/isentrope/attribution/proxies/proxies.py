@@ -87,11 +87,11 @@ def token_proxies(scores: Scores, advantages: Tensor) -> dict[str, Tensor]:
         (n, t) float64 each, 0 where there is no token; those in `UNSIGNED` predict |δH_ik|.
     """
     s, h, m = scores.logprobs, scores.entropies, scores.mask
-    by_token, own = advantages[:, None], discriminator(s, h)  # (n, 1) A_i and (n, t) S*_ik
+    by_token, own_token = advantages[:, None], discriminator(s, h)  # (n, 1) A_i and (n, t) S*_ik
     return {
         "token_covariance": token_covariance(s, m, advantages),
-        "discriminator": -by_token * own,  # exact where only the token's own logit moves
-        "centred_discriminator": -by_token * _centred(own, m),
+        "discriminator": -by_token * own_token,  # exact where only the token's own logit moves
+        "centred_discriminator": -by_token * _centred(own_token, m),
         "surprisal_advantage": -s * by_token,  # rewarded unlikely tokens raise the entropy
         "advantage": by_token * m,
         "entropy": h,
