@@ -24,8 +24,9 @@ from torch import Tensor
 
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.repeats import mean_over_repeats
+from isentrope.evaluation.records import RecordRow
 from isentrope.nouns.estimate import ESTIMATE_COLUMNS, Estimate
-from isentrope.results.verbs import RECORDS
+from isentrope.nouns.tables import table_schema
 from isentrope.system.file_contents import read_table
 from studies.branch_plan import UNCHANGED
 
@@ -43,7 +44,7 @@ def sums_by_prompt(file: Path) -> pd.DataFrame:
         A row per prompt: `entropy`, Σ H over the tokens of its responses in nats, `length`, their
         tokens, and `reward`, their mean reward.
     """
-    by_prompt = read_table(file, schema=RECORDS).groupby("prompt")
+    by_prompt = read_table(file, schema=table_schema(RecordRow)).groupby("prompt")
     return by_prompt.agg({"entropy": "sum", "length": "sum", "reward": "mean"})
 
 

@@ -20,7 +20,7 @@ from isentrope.control.requirements import BudgetOptions
 from isentrope.estimators.paired import PairedSteps
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.results.verbs import TRY
+from isentrope.results.verbs import VERBS
 from isentrope.system.errors import IsentropeError
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.loop import run_verb
@@ -104,7 +104,7 @@ def test_a_checkpoint_is_tried_and_measured_on_fresh_and_on_its_own_batch(folder
     batch["U_file"] = str(here / "next_update" / "rollouts.parquet")
     given["estimator"]["objective"] = "dr_grpo"
     given["output"] = {"directory": str(tmp_path / "own")}
-    done = run_verb(TRY, load_config(given))
+    done = run_verb(VERBS["try"], load_config(given))
     (results,) = done.results
     # the correction is no part of the step that controls are compared with
     policy = Policy.from_checkpoint(here, precision="float64")

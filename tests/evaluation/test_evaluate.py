@@ -7,6 +7,7 @@ from pyarrow import Table
 
 import isentrope as ise
 from isentrope.evaluation.evaluate import EvaluationOptions, require_format
+from isentrope.evaluation.records import RecordRow
 from isentrope.evaluation.responses import (
     choose_prompts,
     draw_responses,
@@ -14,9 +15,9 @@ from isentrope.evaluation.responses import (
     random_numbers,
     skip_random_numbers,
 )
+from isentrope.nouns import tables
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.token_statistics import Scores
-from isentrope.results.verbs import RECORDS
 from isentrope.sampling.generate import texts_of
 from isentrope.sampling.prompts import Prompt
 from tests.training.conftest import small_policy
@@ -162,7 +163,7 @@ def test_answers_that_cannot_be_read_are_counted_by_tasks_that_read_them(policy)
     share = np.mean(["c" in text for text in found.records["text"]])
     assert 0 < share < 1
     assert found.metrics["unread"].value == pytest.approx(share, rel=1e-12)
-    assert RECORDS.fault(Table.from_pandas(found.records)) is None
+    assert tables.table_schema(RecordRow).fault(Table.from_pandas(found.records)) is None
     assert evaluated(policy).metrics["unread"] is None
     with pytest.raises(ValueError, match="'addition' does not say which answers"):
         require_format(ise.load_task("addition"), ["unread"], "addition")

@@ -7,7 +7,8 @@ import pandas as pd
 from safetensors.numpy import save_file
 
 from isentrope.nouns.estimate import Estimate
-from isentrope.results.result import Result, encode
+from isentrope.results import encode as writing
+from isentrope.results.result import Result
 from isentrope.run.evaluation_folder import (
     METRICS,
     TABLE,
@@ -304,7 +305,7 @@ def write_evaluation(folder, run, steps=(8, 16), groups=()):
     done = [evaluated(step, groups) for step in steps]
     for result in done:
         (folder / result.checkpoint).mkdir()
-        write_json(folder / result.checkpoint / METRICS, encode(result))
+        write_json(folder / result.checkpoint / METRICS, writing.encode(result))
     table_of(done).to_csv(folder / TABLE)
     config = f"checkpoint:\n  checkpoint_path: {run}/training_state/step_*\n"
     (folder / "config.yaml").write_text(config)

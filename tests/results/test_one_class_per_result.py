@@ -13,7 +13,7 @@ FIELDS, SHARE = 4, 2 / 3
 
 ALLOWED = {
     ("BatchRecord", "UpdateBatchReport"): "the file has the report's keys among those of U",
-    ("Point", "ProbeReading"): "a change on a batch, and the same between two steps of training",
+    ("ProbeReading", "RateRow"): "a change on a batch, and that of a step of training",
 }
 """Pairs of classes that may, and why. It may only become shorter."""
 

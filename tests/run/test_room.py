@@ -7,7 +7,7 @@ import pytest
 
 from isentrope.config.io import load_config
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.results.verbs import MEASURE, NOISE
+from isentrope.results.verbs import MEASURE, VERBS
 from isentrope.run.folder import folder_name
 from isentrope.system.errors import FileError
 from isentrope.system.outputs import require_writable
@@ -60,7 +60,7 @@ def test_checkpoints_are_counted_as_they_are_kept(steps, keep, kept):
 
 def test_a_noise_scale_of_three_groups_is_refused_before_sampling(tiny):
     with pytest.raises(ValueError, match=r"four prompt groups or more, and .*B_U is 3"):
-        run_verb(NOISE, load_config(settings(tiny)))
+        run_verb(VERBS["noise"], load_config(settings(tiny)))
 
 
 @pytest.mark.parametrize("text", ["../../x", "a/b", "tasks/mine.py:task", "..\\x"])

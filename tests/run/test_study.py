@@ -12,8 +12,8 @@ import isentrope as ise
 from isentrope.config.io import load_config
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.results import numbers
 from isentrope.run.study import require_one_contract, require_one_model
-from isentrope.run.study_table import numbers_in
 from isentrope.verbs import measure as measure_module
 from isentrope.verbs.measure import measure
 from tests.tiny_checkpoint import settings
@@ -170,7 +170,7 @@ def test_one_update_batch_cannot_be_repeated(ask):
 def test_only_numbers_with_an_error_are_in_the_table():
     estimate = Estimate.from_standard_error(1.0, 0.1, 8, unit="", method="")
     content = {"a": estimate, "b": 2.0, "c": 3.0, "c_se": 0.3}
-    assert [name for name, _ in numbers_in({"x": content})] == ["x.a", "x.c"]
+    assert [name for name, *_ in numbers.numbers_in({"x": content})] == ["x.a", "x.c"]
 
 
 def test_the_influences_of_the_prompts_are_those_of_every_error(whole):
@@ -181,8 +181,7 @@ def test_the_influences_of_the_prompts_are_those_of_every_error(whole):
     result = whole.results[0]
     influences = result.tables["influences"].groupby("quantity")["influence"]
     own = {name: math.sqrt(len(x) / (len(x) - 1) * float(x @ x)) for name, x in influences}
-    with_errors = dict(numbers_in(vars(result)))
-    for name, numbers in with_errors.items():
+    for name, estimate, _ in numbers.numbers_in(vars(result)):
         without = name.startswith(("entropy.", "price.")) or name == "reward.at_theta"
-        if not without and not math.isnan(numbers["se"]):
-            assert own[name] == pytest.approx(numbers["se"], rel=1e-9, abs=1e-15), name
+        if not without and not math.isnan(estimate.se):
+            assert own[name] == pytest.approx(estimate.se, rel=1e-9, abs=1e-15), name

@@ -19,7 +19,7 @@ from isentrope.models.adapter import base_type
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.results.verbs import INFLUENCE
+from isentrope.results.verbs import VERBS
 from isentrope.sampling.generate import sample
 from isentrope.verbs.check import check
 from isentrope.verbs.loop import run_verb
@@ -166,10 +166,10 @@ def test_every_verb_refuses_and_every_result_says_where_settings_came_from(train
     with pytest.raises(ValueError, match=r"temperature .*1\.0, .*0\.7"):
         EntropyMeasurements(wrong).run_experiments()
     with pytest.raises(ValueError, match=r"temperature .*1\.0, .*0\.7"):
-        run_verb(INFLUENCE, wrong)
+        run_verb(VERBS["influence"], wrong)
     for name, verb in (
         ("measure", measure),
-        ("influence", lambda config: run_verb(INFLUENCE, config)),
+        ("influence", lambda config: run_verb(VERBS["influence"], config)),
     ):
         out = tmp_path / name
         run = verb(load_config(asked, [*usual, f"output.directory={out}"]))

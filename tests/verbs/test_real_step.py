@@ -11,7 +11,7 @@ from isentrope.config.io import load_config
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.results.verbs import INFLUENCE
+from isentrope.results.verbs import VERBS
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.update.optimizer_rules import short_types
 from isentrope.update.optimizer_state import load_optimizer_state
@@ -108,11 +108,11 @@ def test_the_rounded_step_is_measured_at_every_rate(tiny, tmp_path, config):
     for row in said.sweep:
         direction = rounded_step(policy, state, step, types, row.eta).direction
         point = entropy_change(policy, E, direction, [row.eta], order=0).points[0]
-        assert row.delta_h == pytest.approx(point.change.value, rel=1e-9)
-    parts = sum(said.budget[n] for n in ("momentum", "decay", "gradient", "rounding"))
+        assert row.change.value == pytest.approx(point.change.value, rel=1e-9)
+    parts = sum(said.budget[n].value for n in ("momentum", "decay", "gradient", "rounding"))
     assert parts == pytest.approx(said.first_order.value, rel=1e-9)
     with pytest.raises(ValueError, match="rounded_step=true"):
-        run_verb(INFLUENCE, config(short, "estimator.rounded_step=true"))
+        run_verb(VERBS["influence"], config(short, "estimator.rounded_step=true"))
 
 
 def test_rates_of_all_groups_are_told_and_exchanged_ones_noticed(folder, config):

@@ -108,7 +108,7 @@ def test_check_and_measure_work_at_step_0(run, tmp_path):
     assert adapter.passed
     assert "as before the first step" in adapter.detail
     (result,) = measure(load_config(content)).results
-    assert result.budget["momentum"] == 0
+    assert result.budget["momentum"].value == 0
     assert result.first_order.value != 0
     assert any("first step" in sentence for sentence in result.warnings)
 

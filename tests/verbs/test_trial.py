@@ -19,7 +19,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.results.attributions import Tried
 from isentrope.results.results import TrialResult
-from isentrope.results.verbs import TRY
+from isentrope.results.verbs import VERBS
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.loop import run_verb
@@ -57,7 +57,7 @@ def run(tiny, tmp_path):
             *SMALL,
             *overrides,
         ]
-        done = run_verb(TRY, load_config(settings(of), where))
+        done = run_verb(VERBS["try"], load_config(settings(of), where))
         (folder, *_) = done.measurements.values()
         results = json.loads((folder / "results.json").read_text())
         mine = {k: v for k, v in results["tried"].items() if v["control"] not in WITHOUT_CONTROL}

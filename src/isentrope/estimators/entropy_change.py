@@ -10,13 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from isentrope.estimators.functional import EstimatorOptions, Functional, Method
-from isentrope.estimators.importance import Trust, Verdict
+from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.means import too_few_for_modes
 from isentrope.estimators.ratio import ratio_of
@@ -26,6 +26,7 @@ from isentrope.estimators.sample import (
     score_batch,
     statistics_of_sample,
 )
+from isentrope.estimators.sweep import ChangeAtRate, SweepRow, orders_at
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -34,48 +35,12 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores
 from isentrope.system.progress import ProgressCallback, silent
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 MovedScores = tuple[Scores, Divergence | None] | None
 """Scores at θ + ηv, and how far each distribution has moved from the sampler's, where that is
 known; None where the scores are not finite."""
-
-
-@dataclass(frozen=True)
-class ChangeAtRate:
-    """ΔH at one learning rate.
-
-    Attributes:
-        eta: η.
-        change: ΔH(η).
-        residual: ΔH(η) − ηδH₁ − η²δH₂ with its own (paired) error; None without derivatives.
-        trust: Diagnostics of the weights at this η, or of those at θ where they are worse.
-        residual_trust: The same for the residual, which requires more of the weights.
-    """
-
-    eta: float
-    change: Estimate
-    residual: Estimate | None
-    trust: Trust
-    residual_trust: Trust | None = None
-
-    @property
-    def ess(self) -> float:
-        """Effective sample size, in this batch, of the weights that the method uses."""
-        return self.change.ess or math.nan
-
-    @property
-    def ess_integrated(self) -> float:
-        """Effective sample size with each token integrated over the vocabulary; NaN if unknown."""
-        return self.trust.ess_integrated
-
-    @property
-    def khat(self) -> float:
-        """PSIS k̂ of the whole-sequence weights."""
-        return self.trust.khat
-
-    @property
-    def verdict(self) -> Verdict:
-        """One of "trust", "smooth" and "resample"."""
-        return self.trust.verdict
 
 
 @dataclass(frozen=True)
@@ -110,28 +75,26 @@ class EntropyChange:
     moved: Sequence[MovedScores] = field(default=(), repr=False)
     influences: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor], repr=False)
 
-    def to_frame(self) -> Any:
+    @property
+    def unit(self) -> str:
+        """Unit of a change."""
+        return self.entropy.unit
+
+    def rows(self) -> list[SweepRow]:
+        """The sweep as it is saved and printed, one row per learning rate."""
+        return [SweepRow.from_point(point) for point in self.points]
+
+    def to_frame(self) -> "pd.DataFrame":
         """A pandas table, one row per learning rate.
 
         Returns:
-            Columns eta, delta_h (ΔH(η)), first_order (ηδH₁), second_order (η²δH₂), residual, ess,
-            ess_integrated, khat, verdict, residual_verdict; beside delta_h and residual _se,
-            _ci_low and _ci_high.
+            The columns of `SweepRow`: eta, delta_h (ΔH(η)), first_order (ηδH₁), second_order
+            (η²δH₂), residual, ess, ess_integrated, khat, verdict, residual_verdict, ...; with _se,
+            and beside delta_h and residual _ci_low and _ci_high.
         """
-        import pandas as pd
+        from isentrope.nouns.tables import frame
 
-        nan = math.nan
-        unknown = Estimate(nan, nan, nan, nan, 0, "", "")
-        first, second = (x or unknown for x in (self.first_order, self.second_order))
-        return pd.DataFrame(
-            {"eta": p.eta}
-            | p.change.columns("delta_h")
-            | {"first_order": p.eta * first.value, "second_order": p.eta * p.eta * second.value}
-            | (p.residual or unknown).columns("residual")
-            | {name: getattr(p, name) for name in ("ess", "ess_integrated", "khat", "verdict")}
-            | {"residual_verdict": p.residual_trust.verdict if p.residual_trust else None}
-            for p in self.points
-        )
+        return frame(self.rows())
 
 
 _ROUNDING = 1e-15
@@ -221,6 +184,13 @@ def change_of_sample(
     def options(unit: str = f.unit, trust: Trust = base) -> dict[str, Any]:
         return {"unit": unit, "confidence": confidence, **trust.options(f.method)}
 
+    first = pathwise = second = linear_range = None
+    if order:
+        first = result.estimate(1, **options(f"{f.unit} per η"))
+        pathwise = result.estimate(2, **options(f"{f.unit} per η"))
+    if order == 2:
+        second = result.estimate(3, order=2, **options(f"{f.unit} per η²"))
+        linear_range = ratio_of(result, 1, 3, name=f"δ{f.symbol}₂", **options("η"))
     points: list[ChangeAtRate] = []
     for row, eta, (scores, divergence) in zip(count(FIRST_CHANGE, 2), etas, pairs, strict=False):
         trusts = [x.or_worse(base) for x in sample.trust_of_change(scores, divergence)]
@@ -228,22 +198,26 @@ def change_of_sample(
             trusts = [x.without_interval() for x in trusts]
         trust, residual_trust = trusts
         change = result.estimate(row, order=trust.order, **options(trust=trust))
-        if order < 2:
-            points.append(ChangeAtRate(eta, change, None, trust))
-            continue
-        residual = result.estimate(
-            row + 1, order=residual_trust.order, **options(trust=residual_trust)
+        residual = None
+        if order == 2:
+            residual = result.estimate(
+                row + 1, order=residual_trust.order, **options(trust=residual_trust)
+            )
+        points.append(
+            ChangeAtRate(
+                eta=eta,
+                change=change,
+                **orders_at(eta, first, second, f.unit),
+                residual=residual,
+                trust=trust,
+                residual_trust=None if residual is None else residual_trust,
+            )
         )
-        points.append(ChangeAtRate(eta, change, residual, trust, residual_trust))
-    second = linear_range = None
-    if order == 2:
-        second = result.estimate(3, order=2, **options(f"{f.unit} per η²"))
-        linear_range = ratio_of(result, 1, 3, name=f"δ{f.symbol}₂", **options("η"))
     entropy = result.estimate(0, **options())
     return EntropyChange(
         entropy=replace(entropy, warnings=(*entropy.warnings, *too_few_for_modes(result.n_units))),
-        first_order=result.estimate(1, **options(f"{f.unit} per η")) if order else None,
-        pathwise=result.estimate(2, **options(f"{f.unit} per η")) if order else None,
+        first_order=first,
+        pathwise=pathwise,
         second_order=second,
         linear_range=linear_range,
         points=points,

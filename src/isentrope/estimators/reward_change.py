@@ -23,11 +23,12 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from isentrope.estimators.entropy_change import ChangeAtRate, EntropyChange, change_of_sample
+from isentrope.estimators.entropy_change import EntropyChange, change_of_sample
 from isentrope.estimators.functional import Functionals, stable_exp
 from isentrope.estimators.jackknife import Units
 from isentrope.estimators.means import bounded_mean
 from isentrope.estimators.sample import ScoredBatch
+from isentrope.estimators.sweep import ChangeAtRate
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
 
@@ -136,6 +137,11 @@ class RewardChange(RewardOrders):
     points: list[ChangeAtRate]
     influences: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor], repr=False)
 
+    @property
+    def unit(self) -> str:
+        """Unit of a change."""
+        return self.reward.unit
+
 
 def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.95) -> RewardChange:
     """Measure ΔJ(η) on the batch that ΔH(η) was measured on: arrays only, no model.
@@ -158,14 +164,7 @@ def reward_change(change: EntropyChange, rewards: Tensor, confidence: float = 0.
     no_top = _explain_no_top(swept)
     top = None
     if no_top is None and (linear_range := swept.linear_range) is not None:
-        # η_top is η*/2, because the orders have unlike signs
-        top = replace(
-            linear_range,
-            value=linear_range.value / 2,
-            se=linear_range.se / 2,
-            ci_low=linear_range.ci_low / 2,
-            ci_high=linear_range.ci_high / 2,
-        )
+        top = linear_range.scaled(0.5)  # η_top is η*/2, because the orders have unlike signs
     reward = swept.entropy  # F at θ, which is J
     sample = change.sample
     in_range = not bool(((rewards < 0) | (rewards > 1)).any())

@@ -9,7 +9,6 @@ error.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -241,24 +240,25 @@ class Estimate:
             for field, end in ESTIMATE_COLUMNS.items()
         }
 
-    @classmethod
-    def of_columns(
-        cls, name: str, row: Mapping[str, Any], n: int, unit: str, method: str
-    ) -> Estimate:
-        """The estimate in the columns of a row.
+    def scaled(self, factor: float, unit: str = "") -> Estimate:
+        """The same estimate times a number, with its interval.
 
         Args:
-            name: Of the value's column.
-            row: Number by column.
-            n: Number of independent units.
-            unit: Of the numbers.
-            method: The estimator.
+            factor: The number.
+            unit: Unit of the product; that of the estimate if empty.
 
         Returns:
-            What `columns` was made of, as far as the columns say it.
+            The product.
         """
-        numbers = [row[name + end] for end in ESTIMATE_COLUMNS.values()]
-        return cls(*numbers, n=n, unit=unit, method=method)
+        ends = sorted((factor * self.ci_low, factor * self.ci_high))
+        return replace(
+            self,
+            value=factor * self.value,
+            se=abs(factor) * self.se,
+            ci_low=ends[0],
+            ci_high=ends[1],
+            unit=unit or self.unit,
+        )
 
     def to_dict(self) -> dict[str, object]:
         """All fields, ready for JSON."""

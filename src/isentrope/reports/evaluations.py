@@ -17,11 +17,12 @@ from isentrope.config.io import ConfigError, read_yaml
 from isentrope.control.requirements import BudgetOptions
 from isentrope.estimators.functional import UNITS
 from isentrope.evaluation.metrics import prompt_scores
+from isentrope.evaluation.records import RecordRow
 from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.tables import table_schema
 from isentrope.reports.panel import Source
 from isentrope.reports.words import TableRow
 from isentrope.results.header import Provenance
-from isentrope.results.verbs import RECORDS
 from isentrope.run.evaluation_folder import TABLE, EvaluatedRow, EvaluationResult, finished
 from isentrope.run.origin import require_of_run
 from isentrope.system.errors import IsentropeError
@@ -116,7 +117,7 @@ class RunEvaluation:
         path = self.folder / f"step_{step:.0f}" / "records.parquet"
         if not path.is_file():
             return {}
-        records = read_table(path, schema=RECORDS)
+        records = read_table(path, schema=table_schema(RecordRow))
         if "decoding" in records:
             records = records[records["decoding"] == "sampled"]
         if not len(records) or records["key"].isna().any():

@@ -10,13 +10,13 @@ from typing import Generic, TypeVar
 import pandas as pd
 
 from isentrope.checkpoint.files import step_within
-from isentrope.nouns.estimate import ESTIMATE_COLUMNS, Estimate
+from isentrope.nouns.estimate import Estimate
 from isentrope.reports.evaluations import again
 from isentrope.reports.panel import Source
 from isentrope.reports.words import within_one_se
+from isentrope.results.numbers import numbers_in
 from isentrope.results.result import Result
 from isentrope.results.results import MeasureResult
-from isentrope.run.study_table import numbers_in
 
 OWN_BLOCKS = ("UU", "EE")
 """Blocks of a batch with itself; the first that there is is shown."""
@@ -54,19 +54,11 @@ class SavedResult(Generic[AnyResult]):
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
         """Every number that has an error, by its dotted path in results.json."""
-        estimates = dict[str, Estimate]()
-        prompts = self.result.batches.E.prompt_draws
-        for path, row in numbers_in(vars(self.result)):
-            value, se, low, high = (
-                math.nan if row[x] is None else row[x] for x in ESTIMATE_COLUMNS
-            )
-            n = row["n"] or prompts
-            estimates[path] = Estimate(value, se, low, high, n, row["unit"] or "", "")
-            if isinstance(self.result, MeasureResult) and path.startswith("budget."):
-                part = self.result.part(path.removeprefix("budget."))
-                estimates[path] = part or estimates[path]
-            elif path.endswith("].first_order"):  # of a row of a sweep, which has no interval
-                estimates[path] = within_one_se(value, se)
+        estimates: dict[str, Estimate] = {}
+        for path, estimate, saved in numbers_in(vars(self.result)):
+            estimates[path] = estimate
+            if "ci_low" not in saved:
+                estimates[path] = within_one_se(estimate.value, estimate.se)
         return estimates
 
     def at(self, paths: Mapping[str, str]) -> tuple[dict[str, Estimate], dict[str, pd.Series]]:

@@ -78,9 +78,9 @@ def _first_order(reading: Reading) -> Iterator[Claim]:
     result = reading.shown(MeasureResult).result
     row = result.at_rate()
     change = change_at_rate(result)
-    if row is None or change is None or not change.value or result.first_order is None:
+    if row is None or change is None or not change.value or row.first_order is None:
         return
-    ratio = row.first_order / change.value
+    ratio = row.first_order.value / change.value
     how = f"{'over' if ratio > 1 else 'under'}states the change by {percent(abs(ratio - 1))}"
     if abs(ratio - 1) < 0.02:
         how = "agrees to 2 %"
@@ -88,7 +88,7 @@ def _first_order(reading: Reading) -> Iterator[Claim]:
         how = "has the sign wrong"
     if not has_interval(change):
         how = "the measured change has no interval to compare it with"
-    text = f"First order says {PAGE.with_error(row.first_order, row.first_order_se)} and {how}"
+    text = f"First order says {with_error(row.first_order)} and {how}"
     reach = result.linear_range
     if reach is not None and reach.rate_over_range is not None:
         part = f"{number(reach.rate_over_range, 2)} of the linear range"

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import pandas as pd
@@ -44,13 +43,6 @@ def within_one_se(value: float, se: float) -> Estimate:
     return Estimate(value, se, value - se, value + se, 0, "", "")
 
 
-def scaled(estimate: Estimate, factor: float) -> Estimate:
-    """An estimate times a positive number."""
-    return replace(
-        estimate, **{name: getattr(estimate, name) * factor for name in ESTIMATE_COLUMNS}
-    )
-
-
 def estimates_in(rows: pd.DataFrame, metric: str) -> list[Estimate]:
     """The estimates in rows of a log.
 
@@ -67,7 +59,10 @@ def estimates_in(rows: pd.DataFrame, metric: str) -> list[Estimate]:
     numbers = rows.reindex(columns=names).apply(pd.to_numeric, errors="coerce").astype(float)
     if f"{metric}_ci_low" not in rows:
         return list(map(within_one_se, numbers[metric], numbers[f"{metric}_se"]))
-    return [Estimate.of_columns(metric, row, 0, "", "") for row in records(numbers)]
+    return [
+        Estimate(*(row[name] for name in names), n=0, unit="", method="")
+        for row in records(numbers)
+    ]
 
 
 def records(table: pd.DataFrame) -> list[TableRow]:

@@ -18,7 +18,7 @@ from isentrope.attribution.fisher.truncation import Prediction
 from isentrope.attribution.influence.classes import Classes
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
-from isentrope.results.result import also_as
+from isentrope.results.names_of_notes import AlsoAs
 from isentrope.system.formatting import Format, known, percent
 
 CLIP_COV = 0.02
@@ -129,7 +129,7 @@ class ProxyRecord:
     proxies: dict[str, dict[str, Estimate]]
 
 
-Changes = Annotated[dict[str, Estimate], also_as("deltaH", "deltaJ")]
+Changes = Annotated[dict[str, Estimate], AlsoAs(("deltaH", "deltaJ"))]
 """Changes of entropy (delta_h) and reward (delta_j), written with the names of the notes too."""
 
 

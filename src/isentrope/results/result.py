@@ -5,140 +5,32 @@
 
 This is the only module that reads or writes results.json. Keys of the file are names of fields.
 
-Errors of reading are one sentence. JSON holds neither NaN nor infinity, so both are written as
-null, and null is NaN again wherever the type of a field wants a number. Where it may be None, null
-is None.
-
-The notes call changes deltaH: results.json has those names beside ours, and files of the first
-version have them alone.
+How their content lies there is said in `results.encode`. Errors of reading are one sentence.
 """
 
-import json
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, reduce
-from operator import getitem
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self
 
 import pandas as pd
-from pydantic import (
-    ConfigDict,
-    Field,
-    FiniteFloat,
-    SerializerFunctionWrapHandler,
-    TypeAdapter,
-    ValidationError,
-    WrapSerializer,
-)
+from pydantic import ConfigDict, Field, FiniteFloat
 
 from isentrope.checkpoint.files import require_own_name
 from isentrope.config.measure import repeat_of
+from isentrope.nouns.tables import table_schema
+from isentrope.results.decode import CURE, ResultsError, decode
+from isentrope.results.encode import encode
 from isentrope.results.header import Header
-from isentrope.results.verbs import SCHEMAS, VERBS
-from isentrope.system.errors import FileError, IsentropeError
+from isentrope.results.names_of_notes import our_name
+from isentrope.results.tables import ROWS
+from isentrope.results.verbs import VERBS
+from isentrope.system.errors import FileError
 from isentrope.system.file_contents import read_table
 from isentrope.system.files import write_json
-from isentrope.system.formatting import finite
 from isentrope.system.manifest import verify
-from isentrope.system.reading import read_json, reading
-
-T = TypeVar("T")
-
-CURE = "Run the command that made it again."
-
-OF_THE_NOTES = {
-    "deltaH_true": "delta_h",
-    "deltaH_approx": "first_order",
-    "deltaH_second": "second_order",
-    "deltaH": "delta_h",
-    "deltaJ": "delta_j",
-}
-"""Our names of what the notes call otherwise; the longer ones first."""
-
-
-class ResultsError(IsentropeError, ValueError):
-    """A results.json that cannot be read."""
-
-
-def our_name(name: str) -> str:
-    """The name that a column or key of the notes has here."""
-    for theirs, ours in OF_THE_NOTES.items():
-        name = name.replace(theirs, ours)
-    return name
-
-
-def also_as(*theirs: str) -> WrapSerializer:
-    """Writes numbers under names of the notes too."""
-
-    def write(content: Any, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written = handler(content)
-        return written | {
-            key.replace(OF_THE_NOTES[name], name): value
-            for name in theirs
-            for key, value in written.items()
-            if OF_THE_NOTES[name] in key
-        }
-
-    return WrapSerializer(write)
-
-
-@cache
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
-    return TypeAdapter(kind)
-
-
-def encode(content: Any) -> dict[str, Any]:
-    """The content of a file."""
-    return finite(_adapter(type(content)).dump_python(content, by_alias=True))
-
-
-def decode(kind: type[T], content: object, path: Path) -> T:
-    """Read back what `encode` made; numbers are not made of texts, nor texts of numbers.
-
-    Args:
-        kind: The type of what was made.
-        content: JSON as it was read.
-        path: The file that holds it, for messages.
-
-    Returns:
-        The content.
-
-    Raises:
-        ResultsError: If a key is missing, or its value has another type.
-    """
-    with reading(path, CURE):  # content may be nested too deeply
-        content = _with_our_names(content)
-    try:
-        try:
-            return _adapter(kind).validate_json(json.dumps(content))
-        except ValidationError as error:
-            _put_nan(content, error)
-            return _adapter(kind).validate_json(json.dumps(content))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"])) or "its content"
-        what = "is missing" if first["type"] == "missing" else f"is wrong ({first['msg']})"
-        raise ResultsError(f"{path}: {key} {what}. {CURE}") from error
-
-
-def _with_our_names(content: Any) -> Any:
-    if isinstance(content, list):
-        return [_with_our_names(part) for part in content]
-    if isinstance(content, dict):
-        return {our_name(key): _with_our_names(part) for key, part in content.items()}
-    return content
-
-
-def _put_nan(content: Any, error: ValidationError) -> None:
-    """Put NaN where a number is wanted and the file has null: pydantic says where that is."""
-    for wrong in error.errors(include_url=False):
-        if wrong["type"] == "float_type" and wrong["input"] is None:
-            *path, last = wrong["loc"]
-            reduce(getitem, path, content)[last] = math.nan
-
+from isentrope.system.reading import read_json
 
 RESULTS = "results.json"
 
@@ -152,14 +44,14 @@ class Tables(Mapping[str, pd.DataFrame]):
     def __getitem__(self, name: str) -> pd.DataFrame:
         if name not in self:
             raise KeyError(name)
-        path, schema = self.folder / f"{name}.parquet", SCHEMAS[name]
-        return read_table(path, CURE, schema=schema, today=our_name)
+        path = self.folder / f"{name}.parquet"
+        return read_table(path, CURE, schema=table_schema(ROWS[name]), today=our_name)
 
     def __contains__(self, name: object) -> bool:
-        return name in SCHEMAS and (self.folder / f"{name}.parquet").is_file()
+        return name in ROWS and (self.folder / f"{name}.parquet").is_file()
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in sorted(SCHEMAS) if name in self)
+        return (name for name in sorted(ROWS) if name in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -221,9 +113,8 @@ class Result(Header):
         self.save_more(folder)
 
     def as_saved(self) -> Self:
-        """What `load` makes of it, without the disk: infinite numbers are NaN, writers are gone."""
-        loaded = decode(type(self), self.to_dict(), Path(RESULTS))
-        return replace(loaded, tables=self.tables)
+        """The result without its writers, and with them what it was computed from."""
+        return replace(self, save_more=_nothing, write_log=_no_log)
 
     @classmethod
     def load(cls, folder: Path) -> Self:

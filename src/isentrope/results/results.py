@@ -1,13 +1,16 @@
 """What the verbs find: one result per checkpoint. Fields are keys of results.json."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Annotated
 
 from pydantic import FiniteFloat
 
 from isentrope.attribution.fisher.truncation import Prediction
 from isentrope.attribution.influence.classes import Classes
 from isentrope.estimators.price import Price
+from isentrope.estimators.sweep import SweepRow
 from isentrope.estimators.variance import MethodVariance
+from isentrope.nouns.columns import ByName
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.results.attributions import (
@@ -21,7 +24,7 @@ from isentrope.results.attributions import (
     Tried,
 )
 from isentrope.results.result import Result
-from isentrope.results.sweep import Checks, LinearRange, RewardRecord, SavedRow, SweepRow
+from isentrope.results.sweep import Checks, LinearRange, RewardRecord, SavedRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +38,8 @@ class MeasureResult(Result):
         second_order: δH₂ per unit η².
         sweep: One row per learning rate.
         linear_range: η* = |δH₁/δH₂|.
-        budget: δH₁ of the step and of its parts, each with its error at NAME_se and the
-            error's degrees of freedom at NAME_degrees_of_freedom, NaN where it has no interval.
+        budget: δH₁ per unit η of the step ("total") and of its parts: "momentum", "decay" and
+            "gradient", and where there are any "control" and "rounding".
         checks: Whether the instrument is sound.
         reward: ΔJ(η) likewise; None where E has no rewards.
         price: What the step spends and earns at the rate of interest, to first order.
@@ -48,7 +51,7 @@ class MeasureResult(Result):
     second_order: Estimate | None
     sweep: tuple[SavedRow, ...]
     linear_range: LinearRange | None
-    budget: dict[str, float]
+    budget: Annotated[dict[str, Estimate], ByName("per η")]
     checks: Checks
     reward: Absent[RewardRecord] = None
     price: Absent[Price] = None
@@ -71,40 +74,6 @@ class MeasureResult(Result):
     def at_rate(self) -> SweepRow | None:
         """The row of the sweep at the learning rate of interest; None if it is not in the sweep."""
         return next((row for row in self.sweep if row.eta == self.rate), None)
-
-    def change_at(self, row: SweepRow) -> Estimate:
-        """ΔH(η) of a row: from fresh responses where they were drawn."""
-        if row.resampled is not None:
-            return replace(row.resampled, unit=self.unit, n=self.at_theta.n)
-        return self.measured_at(row)
-
-    def measured_at(self, row: SweepRow) -> Estimate:
-        """ΔH(η) of a row as measured on E; no interval where the weights cannot be trusted."""
-        return Estimate.of_columns("delta_h", vars(row), self.at_theta.n, self.unit, row.method)
-
-    def part(self, name: str) -> Estimate | None:
-        """A part of δH₁ per unit η, with its interval over the prompts of E.
-
-        Args:
-            name: "total", "momentum", "decay", "gradient", "control" or "rounding".
-
-        Returns:
-            The part; None if the step has no such part, or δH₁ was not asked for.
-        """
-        if name not in self.budget:
-            return None
-        n, unit, se = self.at_theta.n, f"{self.unit} per η", self.budget[f"{name}_se"]
-        if se == 0:  # the step has no such component
-            return Estimate.exact(self.budget[name], n, unit=unit, method="budget")
-        return Estimate.from_standard_error(
-            self.budget[name],
-            se,
-            n,
-            unit=unit,
-            method="budget",
-            confidence=self.estimator.confidence,
-            degrees_of_freedom=self.budget.get(f"{name}_degrees_of_freedom"),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

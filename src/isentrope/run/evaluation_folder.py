@@ -25,10 +25,11 @@ import pandas as pd
 from pydantic import ConfigDict, Field
 
 from isentrope.checkpoint.files import require_own_name
+from isentrope.evaluation.records import RecordRow
 from isentrope.nouns.estimate import ESTIMATE_COLUMNS, Estimate
 from isentrope.nouns.saved import Absent
+from isentrope.nouns.tables import table_schema
 from isentrope.results.result import ResultsError, decode, encode
-from isentrope.results.verbs import RECORDS
 from isentrope.run.identity import Identity
 from isentrope.run.runner import Earlier
 from isentrope.system.errors import FileError
@@ -207,7 +208,7 @@ class StepFolder:
                     f"written: remove its files {decoding}_{number:06d}_*, and the same command "
                     "makes it again.",
                 )
-            parts.append(read_table(files[0], schema=RECORDS))
+            parts.append(read_table(files[0], schema=table_schema(RecordRow)))
         return pd.concat(parts, ignore_index=True)
 
     def _chunk(self, decoding: str, number: int, content: str) -> Path:

@@ -4,8 +4,8 @@ A row is one quantity of one checkpoint and repeat: checkpoint, step, repeat, qu
 ci_low, ci_high, n, unit. With N ≥ 2 repeats there is a row "mean" more (`study_means`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+import math
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,13 @@ import torch
 from torch import Tensor
 
 from isentrope.nouns.estimate import ESTIMATE_COLUMNS, Estimate
-from isentrope.results.attributions import EntropyRecord
+from isentrope.results.numbers import numbers_in
 from isentrope.results.result import Result
-from isentrope.results.sweep import AtRate
 from isentrope.results.verbs import Verb
 from isentrope.run.runner import Item
 from isentrope.run.study_means import Row, means_over_repeats
 from isentrope.system.file_contents import csv, parquet
 from isentrope.system.files import write_bytes
-
-_NOT_NUMBERS = {"checks", *(field.name for field in fields(Result))}
 
 
 def study_table(verb: Verb, items: Sequence[Item[Any]], results: Sequence[Result]) -> pd.DataFrame:
@@ -47,8 +44,9 @@ def study_table(verb: Verb, items: Sequence[Item[Any]], results: Sequence[Result
         rows_of_checkpoint: list[Row] = []
         for item, result in repeats:
             largest = max(result.batches.E.prompt_draws - 1, 1)
-            for quantity, numbers in numbers_in(vars(result)):
-                stated = numbers["degrees_of_freedom"]
+            for quantity, estimate, saved in numbers_in(vars(result)):
+                numbers = _columns(estimate, saved)
+                stated = numbers.pop("degrees_of_freedom")
                 freedom = largest if stated is None else max(stated, 1)
                 row = {**_place(item), "quantity": quantity, **numbers, "freedom": freedom}
                 rows_of_checkpoint.append(row)
@@ -57,7 +55,7 @@ def study_table(verb: Verb, items: Sequence[Item[Any]], results: Sequence[Result
         if verb.errors_over_E:
             shared = _influences([result.tables for _, result in repeats])
         means += means_over_repeats(rows_of_checkpoint, shared, confidence)
-    return pd.DataFrame(rows + means).drop(columns=["freedom", "degrees_of_freedom"])
+    return pd.DataFrame(rows + means).drop(columns=["freedom"])
 
 
 def write_study(
@@ -74,35 +72,14 @@ def write_study(
     write_bytes(measurements / f"{verb.name}_study.csv", csv(study_table(verb, items, results)))
 
 
-def numbers_in(content: Mapping[str, object], path: str = "") -> Iterator[tuple[str, Row]]:
-    """Every number that has an error, by its dotted path.
-
-    Args:
-        content: The fields of a result, or of a part of it.
-        path: Where the part is.
-
-    Yields:
-        Path and value, se, ci_low, ci_high, n, unit: of an Estimate, or of k with k_se beside it;
-        degrees_of_freedom.
-    """
-    for key, value in content.items():
-        place = f"{path}.{key}" if path else key
-        if isinstance(value, Estimate):
-            yield place, value.columns() | {name: getattr(value, name) for name in _ABOUT}
-        elif place in _NOT_NUMBERS:
-            continue
-        elif isinstance(value, tuple):
-            for row in value:
-                if isinstance(row, AtRate | EntropyRecord):
-                    yield from numbers_in(vars(row), f"{place}{row.place}")
-        elif isinstance(value, Mapping) or is_dataclass(value):
-            yield from numbers_in(value if isinstance(value, Mapping) else vars(value), place)
-        elif f"{key}_se" in content:
-            numbers = {column: content.get(key + end) for column, end in ESTIMATE_COLUMNS.items()}
-            yield place, numbers | dict.fromkeys(_ABOUT)
-
-
-_ABOUT = ("n", "unit", "degrees_of_freedom")
+def _columns(estimate: Estimate, saved: Collection[str]) -> Row:
+    """The columns of a number; None for what its file does not say."""
+    columns: Row = dict.fromkeys((*ESTIMATE_COLUMNS, "n", "unit", "degrees_of_freedom"))
+    for name in columns.keys() & set(saved):
+        value = getattr(estimate, name)
+        # files have no infinity, and a table is the same of results that were read
+        columns[name] = math.nan if isinstance(value, float) and math.isinf(value) else value
+    return columns
 
 
 def _place(item: Item[Any]) -> Row:

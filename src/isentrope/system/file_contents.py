@@ -84,10 +84,12 @@ class TableSchema:
     Attributes:
         columns: Type by name.
         optional: Columns that may be absent.
+        others: Type of columns of any other name; None where there are none.
     """
 
     columns: Mapping[str, str]
     optional: frozenset[str] = frozenset()
+    others: str | None = None
 
     def fault(self, table: Table) -> str | None:
         """What is wrong with a table.
@@ -107,7 +109,7 @@ class TableSchema:
         for name in names:
             if names.count(name) > 1:
                 return f"it has two columns {name!r}"
-            declared = self.columns.get(name, "int64" if name == _INDEX else None)
+            declared = self.columns.get(name, "int64" if name == _INDEX else self.others)
             if declared is None:
                 return f"it has a column {name!r}, which is none of such a table"
             column = table.column(name)

@@ -11,18 +11,12 @@ import pandas as pd
 from isentrope.attribution.influence.contributions import Influence
 from isentrope.attribution.proxies.audit import Audit, AuditOptions, audit
 from isentrope.attribution.proxies.proxies import sequence_proxies, token_proxies
+from isentrope.nouns.columns import Column
 from isentrope.results.attributions import ProxyRecord
 from isentrope.results.results import AuditResult
 from isentrope.verbs.influence import classes_of, influence_of
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import (
-    Column,
-    Printed,
-    Table,
-    class_lines,
-    classes_table,
-    reliability_line,
-)
+from isentrope.verbs.printed import Printed, Table, class_lines, classes_table, reliability_line
 
 
 def find_audit(ready: Prepared) -> AuditResult:

@@ -32,6 +32,7 @@ from isentrope.estimators.entropy_definitions import (
 from isentrope.estimators.functional import EstimatorOptions
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.sample import score_batch
+from isentrope.nouns.columns import Column, ends
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.rollouts import Rollouts
@@ -44,7 +45,7 @@ from isentrope.system.reading import parse_json, read_json
 from isentrope.training.run_files import RunFiles, readable_lines
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import Column, Printed, Table, ends, interval_title
+from isentrope.verbs.printed import Printed, Table, interval_title
 
 ROUNDING = 1e-4
 """Relative difference of a logged value from the recorded batch's that is rounding of float32."""

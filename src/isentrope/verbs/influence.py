@@ -31,6 +31,7 @@ from isentrope.attribution.influence.contributions import (
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.projection import influence_shares
 from isentrope.attribution.influence.reliability import LISTED
+from isentrope.nouns.columns import Column, text
 from isentrope.nouns.freedom import t_quantile
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.results.attributions import Budget, SharesRecord
@@ -40,14 +41,12 @@ from isentrope.system.formatting import TERMINAL, known
 from isentrope.system.progress import progress
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed import (
-    Column,
     Printed,
     Table,
     class_lines,
     classes_table,
     named,
     reliability_line,
-    text,
 )
 
 LEAST_RELIABLE = 0.8

@@ -18,13 +18,14 @@ from safetensors.torch import save_file
 from isentrope.attribution.fisher.pair_classes import HELD_OUT
 from isentrope.attribution.fisher.second_order import second_order_change, second_order_kernel
 from isentrope.attribution.fisher.truncation import truncation_table
+from isentrope.nouns.columns import KEY, Column, ends, text
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.results.attributions import BlockRecord, SecondOrder
 from isentrope.results.results import KernelResult
 from isentrope.system.progress import progress
 from isentrope.verbs.kernel_block import UNEQUAL, Block, weights_of_update
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import KEY, Column, Printed, Table, ends, named, number, text
+from isentrope.verbs.printed import Printed, Table, named, number
 
 _SHARES = ("diagonal", "same_prompt", "constant", "low_rank", "rest")
 

@@ -16,7 +16,7 @@ the original notes.
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,15 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample
 from isentrope.estimators.functional import Functional, Functionals
 from isentrope.estimators.means import too_few_for_modes
-from isentrope.estimators.reward_change import RewardChange, RewardOrders
+from isentrope.estimators.reward_change import RewardChange
+from isentrope.estimators.sweep import SweepRow, orders_at
 from isentrope.nouns.estimate import Estimate
+from isentrope.nouns.tables import frame, frame_of_columns
 from isentrope.policy.ratio_test import Z_LIMIT
 from isentrope.results.results import MeasureResult
-from isentrope.results.sweep import LinearRange, RewardRecord, RewardRow, SweepRow
-from isentrope.results.verbs import MEASURE, SCHEMAS
+from isentrope.results.sweep import LinearRange, RewardRecord, RewardRow, SweepLine
+from isentrope.results.tables import InfluenceRow
+from isentrope.results.verbs import MEASURE
 from isentrope.run.runner import Run
 from isentrope.verbs.detailed_log import detailed_log
 from isentrope.verbs.loop import Draw, run_verb
@@ -65,33 +68,24 @@ def find_change(ready: Prepared) -> MeasureResult:
     Returns:
         The result, which writes its log when it is saved.
     """
-    found = measure_checkpoint(ready)
+    measurement = measure_checkpoint(ready)
     with ready.clock.stage("log"):
-        write_log = detailed_log(found)
-    header, change, gained, rate = ready.header, found.change, found.reward, ready.rate
+        write_log = detailed_log(measurement)
+    header = ready.header
+    change = measurement.change
+    rate = ready.rate
     estimator = replace(
         header.estimator,
         method=ready.estimator.method,
-        order=0 if found.withheld else ready.estimator.order,
+        order=0 if measurement.withheld else ready.estimator.order,
         unit=change.entropy.unit,
     )
-    budget: dict[str, float] = {}
-    for name, part in found.budget.items():
-        known = math.isfinite(part.ci_low) and part.degrees_of_freedom
-        budget |= {name: part.value, f"{name}_se": part.se}
-        budget[f"{name}_degrees_of_freedom"] = known or math.nan
+    linear_range = None
     if (reach := change.linear_range) is not None:
         over = rate / reach.value if reach.value else None
-        reach = LinearRange(**vars(reach), rate_over_range=over)
-    reward = None
-    if gained is not None:
-        rows = (
-            RewardRow(**_numbers("delta_j", p.eta, p.change, gained, p.residual), verdict=p.verdict)
-            for p in gained.points
-        )
-        orders = {field.name: getattr(gained, field.name) for field in fields(RewardOrders)}
-        reward = RewardRecord(**orders, at_theta=gained.reward, sweep=tuple(rows))
-    sweep = tuple(_rows(found))
+        linear_range = LinearRange(**vars(reach), rate_over_range=over)
+    sweep = tuple(_rows(measurement))
+    reward = None if measurement.reward is None else _reward_record(measurement.reward)
     return MeasureResult(
         **vars(header)
         | {"estimator": estimator, "step": replace(header.step, rate_of_interest=rate)},
@@ -100,13 +94,13 @@ def find_change(ready: Prepared) -> MeasureResult:
         pathwise=change.pathwise,
         second_order=change.second_order,
         sweep=sweep,
-        linear_range=reach,
-        budget=budget,
-        checks=found.checks,
+        linear_range=linear_range,
+        budget=measurement.budget,
+        checks=measurement.checks,
         reward=reward,
-        price=found.price,
-        warnings=tuple(_warnings(found)),
-        tables=_tables(found, sweep, reward),
+        price=measurement.price,
+        warnings=tuple(_warnings(measurement)),
+        tables=_tables(measurement, sweep, reward),
         write_log=write_log,
     )
 
@@ -120,11 +114,12 @@ def _entropies(change: EntropyChange, confidence: float) -> dict[str, Estimate]:
     return dict(sorted({change.functional: change.entropy, other: entropy}.items()))
 
 
-def _warnings(found: Measurement) -> Iterator[str]:
+def _warnings(measurement: Measurement) -> Iterator[str]:
     """Sentences on what limits the use of the numbers."""
-    change, checks = found.change, found.checks
-    yield from (*found.withheld, *found.no_reward)
-    if found.reward and not found.reward.points:
+    change = measurement.change
+    checks = measurement.checks
+    yield from (*measurement.withheld, *measurement.no_reward)
+    if measurement.reward and not measurement.reward.points:
         yield (
             'ΔJ(η) is measured by importance weights, and method "resampled" has none: the '
             "two orders of J are given without it."
@@ -136,25 +131,25 @@ def _warnings(found: Measurement) -> Iterator[str]:
                 f"{name} = {z:.1f}: E was not drawn from the policy that is scored, or only from a "
                 "part of it; run isentrope check."
             )
-    of_result = too_few_for_modes(change.entropy.n)
+    general = too_few_for_modes(change.entropy.n)
     for sentence in change.entropy.warnings:
-        if sentence not in of_result:
+        if sentence not in general:
             yield f"At θ: {sentence}"
     if (reach := change.linear_range) and math.isfinite(reach.ci_low):
         for sentence in reach.warnings:
             yield f"Linear range η*: {sentence}"
     by_sentence: dict[str, list[str]] = {}
-    for eta, estimate in (*((p.eta, p.change) for p in change.points), *found.fresh.items()):
+    for eta, estimate in (*((p.eta, p.change) for p in change.points), *measurement.fresh.items()):
         for sentence in estimate.warnings:
             by_sentence.setdefault(sentence, []).append(f"{eta:g}")
     for sentence, etas in by_sentence.items():
         yield f"{AT_RATE}{', '.join(etas)}: {sentence}"
-    for point in found.reward.points if found.reward else ():
+    for point in measurement.reward.points if measurement.reward else ():
         for sentence in point.change.warnings:
             if sentence not in by_sentence:
                 yield f"ΔJ: {sentence}"
     smallest = checks.rounding_floor.smallest_eta or 0.0
-    if below := sum(eta < smallest for eta in found.etas):
+    if below := sum(eta < smallest for eta in measurement.etas):
         yield (
             f"{below} learning rates lie below {smallest:.2g}, where ΔH is below three times "
             "the rounding floor or θ + ηv is rounded to a step more than 1 % off: use "
@@ -162,62 +157,71 @@ def _warnings(found: Measurement) -> Iterator[str]:
         )
 
 
-def _rows(found: Measurement) -> Iterator[SweepRow]:
+def _rows(measurement: Measurement) -> Iterator[SweepRow]:
     """One row per learning rate: by weights, or where there are none by fresh responses."""
-    change = found.change
+    change = measurement.change
     for point in change.points:
-        yield SweepRow(
-            **_numbers("delta_h", point.eta, point.change, change, point.residual),
-            **{name: getattr(point, name) for name in ("ess", "ess_integrated", "khat", "verdict")},
-            **{name: getattr(point.trust, name) for name in ("ess_whole", "carriers")},
-            residual_verdict=point.residual_trust and point.residual_trust.verdict,
-            method=point.change.method,
-            resampled=found.fresh.get(point.eta),
-        )
-    for eta, fresh in found.fresh.items() if not change.points else ():
+        yield SweepRow.from_point(point, measurement.fresh.get(point.eta))
+    for eta, fresh in measurement.fresh.items() if not change.points else ():
         verdict = "trust" if math.isfinite(fresh.ci_low) else "smooth"  # that of one prompt
-        numbers = _numbers("delta_h", eta, fresh, change)
-        yield SweepRow(**numbers, verdict=verdict, method=fresh.method)
+        orders = orders_at(eta, change.first_order, change.second_order, change.unit)
+        yield SweepRow(eta=eta, change=fresh, **orders, verdict=verdict, method=fresh.method)
 
 
-def _numbers(
-    name: str,
-    eta: float,
-    measured: Estimate,
-    change: EntropyChange | RewardChange,
-    residual: Estimate | None = None,
-) -> dict[str, Any]:
-    """The columns of a learning rate: the change, what both orders predict, and what they leave."""
-    row = {"eta": eta} | measured.columns(name)
-    for power, order in enumerate(("first_order", "second_order"), 1):
-        part: Estimate | None = getattr(change, order)
-        value, se = (part.value, part.se) if part else (math.nan, math.nan)
-        row |= {order: eta**power * value, f"{order}_se": eta**power * se}
-    return row | (residual.columns("residual") if residual else {})
+def _reward_record(gained: RewardChange) -> RewardRecord:
+    """ΔJ(η), one row per learning rate."""
+    rows: list[RewardRow] = []
+    for point in gained.points:
+        row = RewardRow(
+            eta=point.eta,
+            change=point.change,
+            first_order=point.first_order,
+            second_order=point.second_order,
+            residual=point.residual,
+            verdict=point.verdict,
+        )
+        rows.append(row)
+    return RewardRecord(
+        first_order=gained.first_order,
+        second_order=gained.second_order,
+        top=gained.top,
+        no_top=gained.no_top,
+        at_theta=gained.reward,
+        sweep=tuple(rows),
+    )
 
 
 def _tables(
-    found: Measurement, sweep: tuple[SweepRow, ...], reward: RewardRecord | None
+    measurement: Measurement, sweep: tuple[SweepRow, ...], reward: RewardRecord | None
 ) -> dict[str, pd.DataFrame]:
     """The sweep by learning rate, ΔJ in the same rows, and influences by E's prompt draws."""
-    rows = []
+    lines = []
     for row in sweep:
-        gained = reward and reward.at(row.eta)
-        of_reward = vars(gained) | {"reward_verdict": gained.verdict} if gained else {}
-        rows.append({"checkpoint": found.ready.checkpoint.name} | of_reward | vars(row))
-    table = pd.DataFrame(rows)
-    tables = {"sweep": table[[name for name in SCHEMAS["sweep"].columns if name in table]]}
-    if found.influences:
-        E = found.ready.E
-        keys = dict(zip(E.prompt_index.tolist(), E.prompt_keys or (), strict=False))
-        draws = sorted({*E.prompt_index.tolist()})
-        head = {"prompt": draws, "key": [keys.get(draw) for draw in draws]}
-        parts = [
-            pd.DataFrame({"quantity": name, **head, "influence": x.tolist()})
-            for name, x in found.influences.items()
-        ]
-        tables["influences"] = pd.concat(parts, ignore_index=True)
+        line = SweepLine(**vars(row), checkpoint=measurement.ready.checkpoint.name)
+        if reward is not None and (gained := reward.at(row.eta)) is not None:
+            line = replace(line, gained=gained.change, reward_verdict=gained.verdict)
+        lines.append(line)
+    tables = {"sweep": frame(lines)}
+    if measurement.influences:
+        tables["influences"] = _influence_table(measurement)
     return tables
+
+
+def _influence_table(measurement: Measurement) -> pd.DataFrame:
+    """The influence of each of E's prompts on each number."""
+    E = measurement.ready.E
+    keys = dict(zip(E.prompt_index.tolist(), E.prompt_keys or (), strict=False))
+    prompts = sorted({*E.prompt_index.tolist()})
+    tables: list[pd.DataFrame] = []
+    for name, influences in measurement.influences.items():
+        columns = {
+            "quantity": name,
+            "prompt": prompts,
+            "key": [*map(keys.get, prompts)],
+            "influence": influences.tolist(),
+        }
+        tables.append(frame_of_columns(InfluenceRow, columns))
+    return pd.concat(tables, ignore_index=True)
 
 
 class EntropyMeasurements:

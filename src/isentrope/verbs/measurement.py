@@ -32,6 +32,7 @@ from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.reward_change import RewardChange, reward_change
 from isentrope.estimators.rounding_floor import rounding_floor
+from isentrope.estimators.sweep import orders_at
 from isentrope.nouns.estimate import NET_SHARE, Estimate
 from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.policy.derivative_guard import DerivativeError
@@ -93,15 +94,10 @@ def measure_checkpoint(ready: Prepared) -> Measurement:
             no_reward = (f"There is no ΔJ(η), which needs rewards: {error}",)
     with clock.stage("sweep"):
         change, reward, after, withheld = _sweep(ready, etas, rewards)
-    fresh = etas
-    if estimator.method != "resampled":
-        fresh = [
-            point.eta
-            for point in change.points
-            if estimator.resample_collapsed
-            and point.verdict == "resample"
-            and math.isfinite(point.change.value)  # else none to draw
-        ]
+    fresh = [*etas] if estimator.method == "resampled" else []
+    for point in change.points if estimator.resample_collapsed else ():
+        if point.verdict == "resample" and math.isfinite(point.change.value):  # else none to draw
+            fresh.append(point.eta)
     with clock.stage("resample"):
         resampled = _resample(ready, fresh) if fresh else {}
     with clock.stage("budget"):
@@ -171,10 +167,15 @@ def _steps(
 
 
 def _joined(parts: list[T]) -> T:
-    """The first change, with the points of all."""
+    """The first change, with the points of all, which are compared with its orders."""
+    change = parts[0]
     influences = {name: x for part in parts for name, x in part.influences.items()}
-    points = [point for part in parts for point in part.points]
-    return replace(parts[0], points=points, influences=influences)
+    points = [
+        replace(point, **orders_at(point.eta, change.first_order, change.second_order, change.unit))
+        for part in parts
+        for point in part.points
+    ]
+    return replace(change, points=points, influences=influences)
 
 
 def _resample(ready: Prepared, etas: list[float]) -> dict[float, Estimate]:

@@ -19,6 +19,7 @@ from isentrope.estimators.tail import (
     MIN_UNITS_FOR_INTERVAL,
     MIN_UNITS_FOR_UPPER_END,
 )
+from isentrope.nouns.columns import Column, ends
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.results.results import NoiseResult
@@ -27,7 +28,7 @@ from isentrope.system.formatting import known
 from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.verbs.influence import influence_of
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import Column, Printed, Table, each_once, ends
+from isentrope.verbs.printed import Printed, Table, each_once
 
 
 def find_noise(ready: Prepared) -> NoiseResult:

@@ -1,48 +1,17 @@
-"""What a verb prints: tables of columns, and lines; `cli.console` fits them to the terminal.
+"""What a verb prints: tables of columns, and lines; `cli.console` fits them to the terminal."""
 
-A column names an attribute of a row, or computes its cell; cells are written by their type.
-"""
-
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from isentrope.attribution.influence.classes import BY_GROUP, Classes
+from isentrope.nouns.columns import Column, ends, text
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.attributions import is_it_all
 from isentrope.results.result import Result
 from isentrope.system.formatting import MISSING, TERMINAL, known
 
-number, bounds = TERMINAL.number, TERMINAL.interval
-
-KEY = "(key)"
-"""In place of an attribute: the key of a row, its place where rows have none."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table.
-
-    Attributes:
-        title: Its heading.
-        of: An attribute of a row (an entry of a mapping or tuple), `KEY`, or a function of it.
-        rank: 0 for one that is always there; the larger, the earlier it is left out.
-        left: Whether it is aligned to the left, as text is.
-    """
-
-    title: str
-    of: str | int | Callable[[Any], object] = KEY
-    rank: int = 0
-    left: bool = False
-
-    def cell(self, key: object, row: Any) -> str:
-        """The cell of a row."""
-        of = self.of
-        if callable(of):
-            return text(of(row))
-        if isinstance(row, Mapping) and of != KEY:
-            return text(row.get(of))
-        return text(key if of == KEY else row[of] if isinstance(of, int) else getattr(row, of))
+number = TERMINAL.number
 
 
 @dataclass(frozen=True)
@@ -71,25 +40,11 @@ class Table:
 Printed = Iterator[Table | str]
 
 
-def text(value: Any) -> str:
-    """A cell, such as "-2.24 ± 0.1" for an estimate; a dash where there is nothing."""
-    if isinstance(value, Estimate):
-        return TERMINAL.with_error(value.value, value.se)
-    if isinstance(value, float) or value is None:
-        return number(value)
-    return str(value)
-
-
 def value_and_interval(estimate: Estimate | None) -> str:
     """Value and interval; no value without an interval, because a share of noise has no meaning."""
     if estimate is None or known(estimate.ci_low) is None:
         return MISSING
     return f"{number(estimate.value)} {ends(estimate)}"
-
-
-def ends(estimate: Estimate) -> str:
-    """The interval of an estimate."""
-    return bounds(estimate.ci_low, estimate.ci_high)
 
 
 def interval_title(result: Result) -> str:

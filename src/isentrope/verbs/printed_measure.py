@@ -1,26 +1,20 @@
 """What `isentrope measure` prints: the sweeps in one table, and lines for each checkpoint."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from isentrope.checkpoint.in_force import ASSUMED, OURS
 from isentrope.checkpoint.limits import FEWER_STEPS
 from isentrope.checkpoint.step import OTHER_GROUPS
 from isentrope.checks.checkpoint import describe_group
 from isentrope.estimators.identities import in_words, p_value
+from isentrope.nouns.columns import KEY, ends, printed_columns, text
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.results import MeasureResult
+from isentrope.results.sweep import SweepLine
 from isentrope.system.formatting import MISSING, known
 from isentrope.update.step import COMPONENTS
-from isentrope.verbs.printed import (
-    Column,
-    Printed,
-    Table,
-    ends,
-    named,
-    number,
-    text,
-    value_and_interval,
-)
+from isentrope.verbs.printed import Printed, Table, named, number, value_and_interval
 
 
 def printed_measurements(results: Sequence[MeasureResult]) -> Printed:
@@ -29,18 +23,11 @@ def printed_measurements(results: Sequence[MeasureResult]) -> Printed:
     if any(s.source == ASSUMED for result in results for s in result.settings.keys.values()):
         title += ", of a step with assumed settings (note)"
     columns = [
-        Column("η", "η"),
-        Column("ΔH ± se", "ΔH"),
-        Column("interval", "interval", 1),
-        Column("first order", "first", 2),
-        Column("first + second", "both", 4),
-        Column("ESS", "ess", 3),
-        Column("k̂", "khat", 5),
-        Column("verdict", "verdict"),
+        replace(column, value=column.title)
+        for column in printed_columns(SweepLine)
+        if column.title != "checkpoint" or len(results) > 1
     ]
-    if len(results) > 1:
-        columns.insert(0, Column("checkpoint", "checkpoint", left=True))
-    yield Table(title, [cells for result in results for cells in _rows(result)], columns)
+    yield Table(title, [cells for result in results for cells in _cells(result)], columns)
     for result in results:
         name = f"{result.policy.name}: " if len(results) > 1 else ""
         for sentence in _of_rows(result):
@@ -58,26 +45,19 @@ def _of_rows(result: MeasureResult) -> list[str]:
     return [sentence for sentence in result.warnings if sentence.startswith(AT_RATE)]
 
 
-def _rows(result: MeasureResult) -> Iterator[dict[str, str]]:
-    """Cells of each learning rate, and below it those of fresh responses."""
+def _cells(result: MeasureResult) -> Iterator[dict[str, str]]:
+    """Cells of each learning rate by heading, and below it those of fresh responses."""
+    columns = list(printed_columns(SweepLine))
     for row in result.sweep:
-        change = result.measured_at(row)
-        ess, khat = known(row.effective_size), known(row.khat)
-        cells = {
-            "checkpoint": result.policy.name,
-            "η": f"{row.eta:.3g}",
-            "ΔH": text(change),
-            "interval": ends(change),
-            "first": number(row.first_order),
-            "both": number(row.total),
-            "ess": MISSING if ess is None else f"{ess:.0f}/{result.batches.B_E}",
-            "khat": MISSING if khat is None else f"{khat:.2f}",
-            "verdict": row.verdict,
-        }
+        line = SweepLine(**vars(row), checkpoint=result.policy.name)
+        cells = {column.title: column.cell(KEY, line) for column in columns}
+        if cells["ESS"] != MISSING:
+            cells["ESS"] += f"/{result.batches.B_E}"
         yield cells
-        if fresh := row.resampled:
-            own = {"ΔH": text(fresh), "interval": ends(fresh), "verdict": "resampled"}
-            yield dict.fromkeys(cells, "") | own
+        if (fresh := row.resampled) is not None:
+            again = replace(line, change=fresh, verdict="resampled")
+            shown = ("change", "verdict")
+            yield {c.title: c.cell(KEY, again) if c.value in shown else "" for c in columns}
 
 
 WITHHELD = "δH₁ and δH₂ are not given"
@@ -112,12 +92,11 @@ def summary_lines(result: MeasureResult) -> Iterator[str]:
             f"  first order  {text(first)} {first.unit}; at fixed samples (what an entropy bonus "
             f"sees) {text(result.pathwise)}"
         )
-        yield f"  of which     {named({name: result.part(name) for name in COMPONENTS})}"
+        yield f"  of which     {named({name: result.budget.get(name) for name in COMPONENTS})}"
     if (reward := result.reward) is not None:
         line = f"  reward       J {text(reward.at_theta)}"
         if (row := reward.at(result.rate)) is not None:
-            change = row.change(reward.at_theta)
-            line += f"; at η = {row.eta:.3g} ΔJ {text(change)} {ends(change)}"
+            line += f"; at η = {row.eta:.3g} ΔJ {text(row.change)} {ends(row.change)}"
         if reward.top is not None:
             line += f"; highest at η = {number(reward.top.value)} {ends(reward.top)}"
         yield line

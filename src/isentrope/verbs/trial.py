@@ -20,13 +20,14 @@ import pandas as pd
 from isentrope.control.controls import STEP, TOKEN
 from isentrope.control.trial import OutOfReachError, Trial
 from isentrope.estimators.paired import PairedChanges, PairedSteps
+from isentrope.nouns.columns import Column, ends, text
 from isentrope.nouns.estimate import Estimate
 from isentrope.results.attributions import Attempt, Tried
 from isentrope.results.results import TrialResult
 from isentrope.system.formatting import MISSING
 from isentrope.system.progress import ProgressCallback, progress
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import Column, Printed, Table, ends, interval_title, named, text
+from isentrope.verbs.printed import Printed, Table, interval_title, named
 from isentrope.verbs.trial_steps import PARTS, SHRUNK, TrialSteps
 
 TITLES = {

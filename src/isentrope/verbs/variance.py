@@ -18,13 +18,14 @@ from isentrope.estimators.functional import METHODS, EstimatorOptions, Method
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.estimators.tail import MIN_UNITS_FOR_INTERVAL, MIN_UNITS_FOR_UPPER_END
 from isentrope.estimators.variance import CERTAIN, variance_study
+from isentrope.nouns.columns import Column, text
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.chi_square import score_moved
 from isentrope.policy.scoring import FEATURES, score
 from isentrope.policy.token_statistics import NotFiniteError
 from isentrope.results.results import VarianceResult
 from isentrope.verbs.prepare import Prepared
-from isentrope.verbs.printed import Column, Printed, Table, each_once, named, number, text
+from isentrope.verbs.printed import Printed, Table, each_once, named, number
 
 
 def find_variance(ready: Prepared) -> VarianceResult:

@@ -32,7 +32,7 @@ from isentrope.reports.drawing import (
 )
 from isentrope.reports.panel import Panel
 from isentrope.reports.read_run import Reading
-from isentrope.reports.words import number, scaled, with_error, within_one_se
+from isentrope.reports.words import number, with_error, within_one_se
 from isentrope.results.results import InfluenceResult, MeasureResult, TrialResult
 from isentrope.update.step import COMPONENTS
 
@@ -40,7 +40,7 @@ from isentrope.update.step import COMPONENTS
 def change_at_rate(result: MeasureResult) -> Estimate | None:
     """ΔH at the training rate, where it was measured."""
     row = result.at_rate()
-    return None if row is None or math.isnan(row.delta_h) else result.change_at(row)
+    return None if row is None or math.isnan(row.change.value) else row.best
 
 
 def at_rate(result: MeasureResult, unit: str) -> str:
@@ -101,13 +101,13 @@ def waterfall(reading: Reading) -> Iterator[Panel]:
     rate = result.rate or 1.0
     row = result.at_rate()
     change = change_at_rate(result)
-    steps = {name: scaled(part, rate) for name, part in parts.items()}
+    steps = {name: part.scaled(rate) for name, part in parts.items()}
     per_rate = {name: f"{name} per unit η" for name in parts}
     if row is not None and change is not None and result.second_order is not None:
         at = at_rate(result, result.unit)
-        second = scaled(result.second_order, rate**2)
-        rest = Estimate.of_columns("residual", vars(row), change.n, result.unit, "residual")
-        if row.resampled is not None or math.isnan(rest.value):
+        second = result.second_order.scaled(rate**2)
+        rest = row.residual
+        if rest is None or row.resampled is not None or math.isnan(rest.value):
             value = change.value - steps["total"].value - second.value
             rest = within_one_se(value, math.nan)
         steps |= {f"second order {at}": second, f"the rest {at}": rest, f"ΔH {at}": change}
@@ -145,7 +145,7 @@ def _chart(result: MeasureResult) -> Chart:
     eta = [row.eta for row in result.sweep]
     spread = 1.8 if min(eta) < max(eta) else 4.0
     rates = np.geomspace(min(eta) / spread, max(eta) * spread, 160)
-    sizes = [abs(row.delta_h) for row in result.sweep if abs(row.delta_h) > 0]
+    sizes = [size for row in result.sweep if (size := abs(row.change.value)) > 0]
     smallest = 10 ** math.floor(math.log10(min(sizes))) if sizes else None
     rows = {
         f"ΔH ({result.unit})": _marks(result, rates, 0, smallest),
@@ -165,18 +165,18 @@ def _marks(
     uneven = [row for row in result.sweep if row.verdict != "trust"]
     fresh = [row for row in result.sweep if row.resampled]
     for label, rows, change, colour, fmt, style in (
-        ("measured", trusted, result.measured_at, MEASURED, "o", {}),
-        ("uneven weights", uneven, result.measured_at, MEASURED, "o", {"mfc": PAPER}),
-        ("fresh responses", fresh, result.change_at, INK, "D", {}),
+        ("measured", trusted, "change", MEASURED, "o", {}),
+        ("uneven weights", uneven, "change", MEASURED, "o", {"mfc": PAPER}),
+        ("fresh responses", fresh, "best", INK, "D", {}),
     ):
         if not rows:
             continue
-        changes = [scaled(change(row), row.eta**-power) for row in rows]
+        changes = [getattr(row, change).scaled(row.eta**-power) for row in rows]
         eta = [row.eta for row in rows]
         marks.append(Series(label, colour, eta, changes, fmt, {"zorder": 4, **style}))
     marks.append(lambda axes: _limit(axes, rates, smallest))
     if first is not None:
-        line = [scaled(first, rate ** (1 - power)) for rate in rates]
+        line = [first.scaled(rate ** (1 - power)) for rate in rates]
         marks.append(Series("first order", FIRST, rates, line, "-"))
         if second is not None:
             both = (first.value + second.value * rates) * rates ** (1 - power)

@@ -49,7 +49,7 @@ def trade_off(reading: Reading) -> Iterator[Panel]:
     pairs = list[tuple[Estimate, Estimate]]()
     for row in result.sweep:
         if (gained := reward.at(row.eta)) is not None:
-            pair = result.change_at(row), gained.change(reward.at_theta)
+            pair = (row.best, gained.change)
             pairs += [pair] if all(map(has_interval, pair)) else []
     if not pairs:
         return
