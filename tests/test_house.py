@@ -26,7 +26,7 @@ RESULTS_READ = 0
 """Fresh results that are read from disk by the process that wrote them; 0 are aimed at."""
 FILLERS = 8.0
 """Parameters and targets with a name that says nothing, per 1,000 lines; 3 are aimed at."""
-TUPLES = 344
+TUPLES = 316
 """Assignments of several values at once."""
 PRODUCTS = 6
 """Products with a comparison."""

@@ -117,7 +117,7 @@ def test_measurements_of_another_run_are_not_reported_as_those_of_this_one(run, 
     shutil.copytree(run / "measurements", theirs / "measurements")
     shutil.rmtree(theirs / "measurements" / "measure_step_1")
     reading = read_run(theirs)
-    assert not reading.found(MeasureResult)
+    assert not reading.all_of(MeasureResult)
     assert any("step_2" in x and "another checkpoint" in x for x in reading.missing)
 
 

@@ -58,7 +58,8 @@ def read_deepspeed(folder: Path) -> Gathered | None:
         raise FileNotFoundError(
             f"{folder} has {len(saved)} *_optim_states.pt of {count}: copy those of all processes."
         )
-    settings, groups = _settings(saved[0]), models[0]["param_shapes"]
+    settings = _settings(saved[0])
+    groups = models[0]["param_shapes"]
     weights, moments = (_third_stage if "fp32_flat_groups" in saved[0] else _first_stages)(
         saved, models
     )

@@ -32,7 +32,8 @@ _OF_DCP = {
     "pathlib._local": "PosixPath",
 }
 """What torch itself writes into .metadata."""
-FSDP_WEIGHTS, FSDP_OPTIMIZER = "pytorch_model_fsdp", "optimizer"
+FSDP_WEIGHTS = "pytorch_model_fsdp"
+FSDP_OPTIMIZER = "optimizer"
 
 
 def is_dcp(folder: Path) -> bool:
@@ -110,7 +111,8 @@ def require_inert(folder: Path) -> None:
 def _content(folder: Path) -> Any:
     """What was saved, whole: mappings and lists of values by their paths."""
     with reading(folder / METADATA):
-        saved, root = _Saved(folder), _Node()
+        saved = _Saved(folder)
+        root = _Node()
         for name, entry in saved.entries.items():
             *path, last = saved.paths.get(name, (name,))
             here = root
@@ -130,7 +132,9 @@ class _Saved:
     def __init__(self, folder: Path) -> None:
         with (folder / METADATA).open("rb") as file:
             loaded = load_pickle(file)
-        metadata, self.folder, self.classes = loaded.value.attributes(), folder, loaded.classes
+        metadata = loaded.value.attributes()
+        self.folder = folder
+        self.classes = loaded.classes
         self.entries: Mapping[str, Inert] = metadata["state_dict_metadata"]
         self.paths = metadata.get("planner_data") or {}
         self.places = {
@@ -149,7 +153,8 @@ class _Saved:
         if entry.name == _BYTES:
             return self.loaded(name, None).value
         saved = entry.attributes()
-        size, dtype = tuple(saved["size"]), saved["properties"].state[0]
+        size = tuple(saved["size"])
+        dtype = saved["properties"].state[0]
         chunks = [chunk.attributes() for chunk in saved["chunks"]]
         parts = [self.loaded(name, chunk["offsets"]).value for chunk in chunks]
         fits = all(
@@ -169,7 +174,9 @@ class _Saved:
         place = self.places[name, offset]
         if place.get("transform_descriptors"):
             raise ValueError(f"{name!r} was written through an extension of torch")
-        path, start, length = place["relative_path"], place["offset"], place["length"]
+        path = place["relative_path"]
+        start = place["offset"]
+        length = place["length"]
         if not 0 <= start <= start + length <= self.sizes[path]:
             raise ValueError(f"{path} is shorter than it was written")
         with reading(self.folder / path) as whole, whole.open("rb") as file:

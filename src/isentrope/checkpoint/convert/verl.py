@@ -91,7 +91,8 @@ def _named(optimizer: State, names: list[str]) -> dict[str, Any]:
     """The optimizer by name; of an adapter without the base, which verl's optimizer counts too."""
     # a frozen base has no state, and with save_lora_only its weights are not saved
     state, (group,) = optimizer["state"], optimizer["param_groups"]
-    trained, adapter = sorted(state), _of_adapter(names)
+    trained = sorted(state)
+    adapter = _of_adapter(names)
     if trained and len(trained) == len(adapter):
         named = dict(zip(trained, adapter, strict=True))
     elif sorted(group["params"]) != list(range(len(names))):

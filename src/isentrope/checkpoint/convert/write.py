@@ -77,7 +77,8 @@ def convert(
         FileError: If `out` is in the source or the model.
         ValueError: If weights and configuration do not fit, or there is nothing to convert.
     """
-    folder, out = Path(source), Path(out)
+    folder = Path(source)
+    out = Path(out)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no checkpoint folder {folder}.")
     require_apart(out, [folder] if model is None else [folder, model])

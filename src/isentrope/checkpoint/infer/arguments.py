@@ -174,7 +174,8 @@ def read_verl_settings(path: Path) -> SavedArguments:
         ValueError: If they are not those of a run, or a value of them refers to another.
     """
     cure = "Give .hydra/config.yaml of the run, with values in place of references (${...})."
-    text, found = read_text(path, cure), dict[str, Any]()
+    text = read_text(path, cure)
+    found = dict[str, Any]()
     with reading(path, cure):
         content = yaml.safe_load(text)
         mode = content["actor_rollout_ref"]["actor"]["loss_agg_mode"]

@@ -136,7 +136,8 @@ def _contract_keys(contract: Mapping[str, Any]) -> dict[str, Any]:
 
 def _argument_keys(arguments: SavedArguments, objective: str | None) -> dict[str, Any]:
     """Keys of the configuration and their values, from a trainer's arguments."""
-    a, trainer = arguments.fields, arguments.trainer
+    a = arguments.fields
+    trainer = arguments.trainer
     clipping = {"estimator.max_grad_norm": a.get("max_grad_norm") or None}  # null: none
     if trainer == "sft":
         return clipping | {_OBJECTIVE: SFT, "sampling.temperature": 1.0}

@@ -62,8 +62,10 @@ class TrainerStep:
     """
 
     def __init__(self, arguments: SavedArguments, use: Use) -> None:
-        self.get, self.use = arguments.fields.get, use
-        self.kind, self.processes = arguments.trainer, arguments.processes
+        self.get = arguments.fields.get
+        self.use = use
+        self.kind = arguments.trainer
+        self.processes = arguments.processes
         self.sampled = self.kind in ("grpo", "rloo")
         self.computes_advantages = self.sampled and not use.own_advantages
         weights = list(self.get("reward_weights") or ())

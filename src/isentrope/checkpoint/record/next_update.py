@@ -78,7 +78,8 @@ def replay_error(
     def replay() -> Vector:
         if mine is None:
             return zeros(policy.theta)
-        c, d = token_weights(mine, RECORDED), entropy_weights(mine, RECORDED)
+        c = token_weights(mine, RECORDED)
+        d = entropy_weights(mine, RECORDED)
         return weighted_gradient(policy, mine, -c, None if d is None else -d)
 
     replayed = together(replay)
@@ -93,7 +94,8 @@ def replay_error(
             yield from ((gradient**2).sum(), ((clip * part - gradient) ** 2).sum())
 
     numbers = read_numbers(squares())
-    used, gap = sum(numbers[::2]), sum(numbers[1::2])
+    used = sum(numbers[::2])
+    gap = sum(numbers[1::2])
     unused = math.inf if gap else 0.0
     return (gap / used) ** 0.5 if used else unused, size
 

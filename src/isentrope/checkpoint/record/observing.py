@@ -55,7 +55,8 @@ def evaluating(model: Any) -> Iterator[None]:
     modes = {module: module.training for module in model.modules()}
     hooks = model.get_input_embeddings()._forward_hooks
     saved = dict(hooks)
-    python, numpy_state = random.getstate(), np.random.get_state()
+    python = random.getstate()
+    numpy_state = np.random.get_state()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
         for key, hook in saved.items():

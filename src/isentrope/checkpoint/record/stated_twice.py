@@ -80,7 +80,8 @@ def stated_within(contract: Content) -> Iterator[Statement]:
 
 
 def _of_objective(contract: Content, config: Content) -> Iterator[Statement]:
-    control, trainer = contract.get("control"), config.get("trainer")
+    control = contract.get("control")
+    trainer = config.get("trainer")
     plain = contract.get("plain_objective")
     if "control" in contract and "control" in config:
         given: Content = config["control"]

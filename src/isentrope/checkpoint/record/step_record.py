@@ -66,7 +66,8 @@ class StepRecorder:
 
         @wraps(plain)
         def compute_loss(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            self._inputs, self._rest = inputs if self._hook else None, None
+            self._inputs = inputs if self._hook else None
+            self._rest = None
             return plain(model, inputs, *args, **kwargs)
 
         trainer.compute_loss = compute_loss
@@ -94,7 +95,8 @@ class StepRecorder:
             self._hook.remove()
         self._hook = self._checkpoint = self._record = self._failure = None
         self._inputs = self._rest = None
-        self._pieces, self._rows = [], []
+        self._pieces = []
+        self._rows = []
 
     def _watch(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         """Record a pass; an error inside the trainer's own calls waits until they are over."""
@@ -121,8 +123,10 @@ class StepRecorder:
         """Compute the weights of a micro-batch; call it at its θ after every backward pass."""
         if self._hook is None:
             return
-        pieces, self._pieces = self._pieces, []
-        head, temperature = head_of(_causal_lm(self._model)), _temperature(self.trainer.args)
+        pieces = self._pieces
+        self._pieces = []
+        head = head_of(_causal_lm(self._model))
+        temperature = _temperature(self.trainer.args)
 
         def sequences() -> list[tuple[Rollouts, Rollouts]]:
             if self._failure is not None:
@@ -139,11 +143,13 @@ class StepRecorder:
             return
         self.after_backward()
         self._hook.remove()
-        args, model = self.trainer.args, self._model
+        args = self.trainer.args
+        model = self._model
         with evaluating(model):
             options = {"temperature": _temperature(args), "precision": precision_of(args)}
             policy = together(lambda: Policy(model, self.trainer.processing_class, **options))
-            max_norm, tolerance = args.max_grad_norm or None, replay_tolerance(policy)
+            max_norm = args.max_grad_norm or None
+            tolerance = replay_tolerance(policy)
             tried: list[tuple[float, float, Rollouts | None]] = []
             both = together(lambda: [concatenate(x) for x in zip(*self._rows, strict=True)])
             for mine in both or (None, None):  # without an entropy term, and with one
@@ -169,7 +175,8 @@ class StepRecorder:
         Args:
             control: The part that a step control added to v, or None.
         """
-        record, checkpoint = self._record, self._checkpoint
+        record = self._record
+        checkpoint = self._checkpoint
         self.stop()
         if record is None or checkpoint is None:
             return
@@ -208,7 +215,8 @@ def _temperature(args: Any) -> float:
 
 def _layout(inputs: Any) -> tuple[Iterator[Any], Iterator[Any]]:
     """Where the responses of a micro-batch start in padded rows, and advantages; no rows if not."""
-    prompts, labels = inputs.get("prompt_ids"), inputs.get("labels")
+    prompts = inputs.get("prompt_ids")
+    labels = inputs.get("labels")
     starts = []
     if isinstance(prompts, Tensor) and prompts.ndim == 2:
         starts = [prompts.shape[1]] * len(prompts)

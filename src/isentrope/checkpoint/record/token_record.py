@@ -76,7 +76,8 @@ def sequences_of(
     found: list[tuple[Any, ...]] = []
     for i, ids in enumerate(piece.ids):
         places = piece.mask[i].nonzero()[:, 0]
-        own, tokens = solved[:, i, places].cpu() / world_size(), ids[places].cpu()
+        own = solved[:, i, places].cpu() / world_size()
+        tokens = ids[places].cpu()
         start = len(places) if piece.starts is None else int((places < piece.starts[i]).sum())
         first = next(iter(own[0].nonzero()[:, 0].tolist()), len(places))
         start = max(1, min(start, first))
@@ -103,9 +104,11 @@ def _solve(gradient: Tensor, of_s: Tensor, of_entropy: Tensor) -> Tensor:
     Returns:
         The three rows.
     """
-    ss, hh = (of_s * of_s).sum(-1), (of_entropy * of_entropy).sum(-1)
+    ss = (of_s * of_s).sum(-1)
+    hh = (of_entropy * of_entropy).sum(-1)
     sh = (of_s * of_entropy).sum(-1)
-    gs, gh = (gradient * of_s).sum(-1), (gradient * of_entropy).sum(-1)
+    gs = (gradient * of_s).sum(-1)
+    gh = (gradient * of_entropy).sum(-1)
     alone = -torch.where(ss > 0, gs / ss, 0.0)
     determinant = ss * hh - sh * sh
     apart = determinant > _LEAST_SINE_SQUARED * ss * hh
@@ -178,7 +181,8 @@ class TokenRecorder:
         Returns:
             The record; the recorder is empty again.
         """
-        pieces, self._pieces = self._pieces, []
+        pieces = self._pieces
+        self._pieces = []
 
         def column(name: str) -> list[Tensor]:
             padded = [row for piece in pieces for row in piece[name].double().cpu()]
