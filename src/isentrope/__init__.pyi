@@ -6,6 +6,8 @@ from isentrope.policy.language_model import Policy
 from isentrope.models.precision import Precision
 from isentrope.policy.token_statistics import Scores
 from isentrope.policy.scoring import score
+from isentrope.models.sharding import SpreadPoint
+from isentrope.system.progress import ProgressCallback
 from isentrope.policy.sampler_record import LogprobCheck, check_logprobs
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.sampling.generate import sample
@@ -35,12 +37,12 @@ from isentrope.estimators.functional import EstimatorOptions
 from isentrope.attribution.influence.contributions import Influence
 from isentrope.attribution.influence.contributions import InfluenceOptions
 from isentrope.attribution.influence.influence import influence
-from isentrope.attribution.influence.projection import influence_shares
-from isentrope.attribution.proxies.audit import audit, AuditOptions
+from isentrope.attribution.influence.projection import Shares, influence_shares
+from isentrope.attribution.proxies.audit import Audit, audit, AuditOptions
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
 from isentrope.attribution.noise.scale import NoiseScale, noise_scale
-from isentrope.attribution.noise.consequences import entropy_noise_scale
+from isentrope.attribution.noise.consequences import EntropyNoiseScale, entropy_noise_scale
 
 # While training, and after it
 from isentrope.probe.callback import EntropyProbe
@@ -53,20 +55,29 @@ from isentrope.evaluation.evaluate import Evaluation, EvaluationOptions, evaluat
 from isentrope.evaluation.metrics import pass_at_k
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
 
+# What a verb found, read from its folder
+from isentrope.results.result import Result, load_result
+from isentrope.results.results import AuditResult, EntropiesResult, InfluenceResult, KernelResult
+from isentrope.results.results import MeasureResult, NoiseResult, TrialResult, VarianceResult
+
 # Policies whose every response can be enumerated
 from isentrope import oracle
 
 from isentrope._version import __version__
 
 __all__ = [
+    "Audit",
     "AuditOptions",
+    "AuditResult",
     "BudgetOptions",
     "Checkpoint",
     "CheckpointStep",
+    "EntropiesResult",
     "EntropyBudget",
     "EntropyChange",
     "EntropyLaw",
     "EntropyMeasurements",
+    "EntropyNoiseScale",
     "EntropyProbe",
     "Estimate",
     "EstimatorOptions",
@@ -76,20 +87,30 @@ __all__ = [
     "GradientOptions",
     "Influence",
     "InfluenceOptions",
+    "InfluenceResult",
+    "KernelResult",
     "LogprobCheck",
+    "MeasureResult",
+    "NoiseResult",
     "NoiseScale",
     "Policy",
     "Precision",
     "ProbeOptions",
+    "ProgressCallback",
     "Prompt",
     "RecordedStep",
+    "Result",
     "Rollouts",
     "SavedArguments",
     "Scores",
     "Setting",
+    "Shares",
+    "SpreadPoint",
     "Step",
     "Target",
     "Task",
+    "TrialResult",
+    "VarianceResult",
     "__version__",
     "audit",
     "check_logprobs",
@@ -103,6 +124,7 @@ __all__ = [
     "fit_entropy_law",
     "influence",
     "influence_shares",
+    "load_result",
     "load_task",
     "noise_scale",
     "optimizer_step",

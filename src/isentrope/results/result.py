@@ -151,3 +151,19 @@ class Result(Header):
 def item_name(checkpoint: str, repeat: int) -> str:
     """What results of a checkpoint are called: step_40, or step_40_repeat_2."""
     return f"{checkpoint}_repeat_{repeat}" if repeat else checkpoint
+
+
+def load_result(folder: str | Path) -> Result:
+    """Read what a verb found at one checkpoint.
+
+    Args:
+        folder: A folder of `measurements/` in a run folder, with its results.json.
+
+    Returns:
+        The result, of the class of its verb: a `MeasureResult` of `isentrope measure`.
+
+    Raises:
+        ResultsError: If the file cannot be read.
+        FileError: If a file of the folder was changed after it was written.
+    """
+    return Result.load(Path(folder))
