@@ -58,20 +58,23 @@ def test_an_override_is_compared_with_training(folder):
     checkpoint = ise.Checkpoint(folder)
     policy = checkpoint.policy()
     U = drawn(policy)
-    with pytest.raises(ValueError, match="training had"):
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011  the key says which
         checkpoint.step(policy, U, {"max_grad_norm": 1.0})
+    assert "estimator.max_grad_norm" in str(refusal.value)
     allowed = {"max_grad_norm": 1.0, "ignore_training_settings": ["estimator.max_grad_norm"]}
     assert "NOT TRAINING'S STEP" in " ".join(checkpoint.step(policy, U, allowed).warnings)
-    with pytest.raises(ValueError, match="not a setting of a step"):
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011  the key says which
         checkpoint.step(policy, U, {"eta_list": [1e-3]})
+    assert "eta_list" in str(refusal.value)
 
 
 def test_what_is_not_there_is_said_at_once(folder, tmp_path):
-    with pytest.raises(FileNotFoundError, match="no checkpoint folder"):
+    with pytest.raises(FileNotFoundError):
         ise.Checkpoint(tmp_path / "step_5")
     (folder / "optimizer.pt").unlink()
-    with pytest.raises(FileNotFoundError, match="no optimizer state"):
+    with pytest.raises(FileNotFoundError):
         _ = ise.Checkpoint(folder).optimizer
     policy = ise.Checkpoint(folder).policy()
-    with pytest.raises(ValueError, match="no recorded step"):
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011  the folder says which
         ise.Checkpoint(folder).step(policy)
+    assert "next_update" in str(refusal.value)
