@@ -177,15 +177,20 @@ def check(tiny, folder):
 
 
 def plan(tiny, folder):
-    """Two verbs: the names of their stages, and what is held without any pass."""
+    """Two verbs: their passes, and what is held without any."""
     verbs = ("--verb", "influence", "--verb", "kernel")
     said = call("plan", write(folder, asked(tiny)), *verbs, "--json", "--memory", "64GB")
-    found = {
-        p["verb"]: {t["name"]: t["size"] for t in p["held"]}
-        | {"stages": [s["name"] for s in p["stages"]], "not_run": p["not_run"]}
-        for p in json.loads(said)
+    kinds = ("forward", "backward", "forward_mode", "second_order")
+    values = {
+        plan["verb"]: {term["name"]: term["size"] for term in plan["held"]}
+        | {
+            f"{part['name']} of {part['batch']}": [part["responses"], *(part[x] for x in kinds)]
+            for part in plan["parts"]
+        }
+        | {"assumptions": plan["assumptions"]}
+        for plan in json.loads(said)
     }
-    return {"files": [], "values": found, "tables": {}}
+    return {"files": [], "values": values, "tables": {}}
 
 
 def evaluate(tiny, folder):

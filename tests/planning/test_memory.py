@@ -9,9 +9,19 @@ from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.planning.memory import TILE, Alive, cache_bytes, held_in_training, pass_bytes
+from isentrope.planning.memory import (
+    TILE,
+    Alive,
+    activation_bytes,
+    autocast_copies,
+    cache_bytes,
+    held_in_training,
+    scored_logits,
+)
+from isentrope.policy.token_statistics import LOGITS_HELD
 from isentrope.training.models import load_trainable
-from isentrope.verbs.plan import plan, untrained
+from isentrope.verbs.plan import plan
+from isentrope.verbs.plan_training import untrained
 from tests import cases
 
 QWEN = {
@@ -48,29 +58,30 @@ def test_the_recipe_has_the_parameters_of_qwen_and_of_its_adapter(qwen):
     base = 151_936 * d + layers * layer + d
     sides = (d + d, d + 256, d + 256, d + d, d + inner, d + inner, inner + d)
     adapter = 64 * layers * sum(sides)
-    held = held_in_training(model)
-    assert held["weights"] == 4 * (base + adapter)
-    assert held["gradients"] == 4 * adapter
-    assert held["moments of Adam"] == 8 * adapter
+    terms = held_in_training(model)
+    assert terms["weights"] == 4 * (base + adapter)
+    assert terms["gradients"] == 4 * adapter
+    assert terms["moments of Adam"] == 8 * adapter
 
 
 def test_shapes_are_those_of_the_model_that_is_trained(tmp_path):
     cases.model("qwen2").save_pretrained(tmp_path)
     for rank in (0, 2):
         expected, _ = load_trainable_of(tmp_path, rank)
-        found = untrained(section(tmp_path, lora_rank=rank))
-        assert held_in_training(found) == held_in_training(expected)
+        planned = untrained(section(tmp_path, lora_rank=rank))
+        assert held_in_training(planned) == held_in_training(expected)
 
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_reference_is_a_copy_of_what_is_trained(tmp_path, rank):
     trainer = trainer_with_beta(tmp_path, rank)
     policy = untrained(section(tmp_path, lora_rank=rank))
-    without, held = held_in_training(policy), held_in_training(policy, reference=True)
+    without = held_in_training(policy)
+    terms = held_in_training(policy, reference=True)
     models = filter(None, (trainer.model, trainer.ref_model))
     alive = sum(p.nbytes for model in models for p in model.parameters())
-    assert held.keys() - without.keys() == {"reference"}
-    assert held["weights"] + held["reference"] == alive
+    assert terms.keys() - without.keys() == {"reference"}
+    assert terms["weights"] + terms["reference"] == alive
 
 
 def trainer_with_beta(folder, rank):
@@ -104,9 +115,8 @@ def test_a_pass_without_weights_takes_at_least_what_one_with_weights_takes(tmp_p
         decoder = real.get_base_model().base_model
         decoder(input_ids=ids, use_cache=False)[0].sum().backward()
     measured = alive.peak - before - held_in_training(real)["gradients"]
-    tile = 3 * 4 * 8 * 64 * real.config.vocab_size
-    found = pass_bytes(untrained(section(tmp_path, lora_rank=2)), 8, 64, False) - tile
-    assert measured <= found < 2 * measured  # whose attention keeps all scores
+    planned = activation_bytes(untrained(section(tmp_path, lora_rank=2)), 8, 64)
+    assert measured <= planned < 2 * measured  # whose attention keeps all scores
 
 
 def test_products_in_bfloat16_keep_copies_of_weights(tmp_path):
@@ -122,30 +132,40 @@ def test_products_in_bfloat16_keep_copies_of_weights(tmp_path):
             real.get_base_model().base_model(input_ids=ids, use_cache=False)[0].sum()
         return alive.peak - before
 
-    def planned(*how):
-        return pass_bytes(untrained(section(tmp_path, lora_rank=2)), 1, 1, *how)
-
-    without = planned(False)
-    assert planned(False, True) - without == held_in_training(real)["weights"] / 2
-    more = measured(True) - measured(False)
-    assert 0 < more <= planned(False, True) - without
-    assert planned(True, True) == planned(True)
+    copies = autocast_copies(untrained(section(tmp_path, lora_rank=2)))
+    assert copies == held_in_training(real)["weights"] / 2
+    assert 0 < measured(True) - measured(False) <= copies
 
 
 def test_checkpointing_holds_less_of_deeper_models(tmp_path):
     cases.model("qwen2", num_hidden_layers=6).save_pretrained(tmp_path)
+    whole = untrained(section(tmp_path, lora_rank=2)).train()
+    light = untrained(section(tmp_path, lora_rank=2)).train()
+    light.gradient_checkpointing_enable()
+    light.enable_input_require_grads()
+    assert activation_bytes(light, 8, 64) < activation_bytes(whole, 8, 64) / 2
 
-    def size(checkpointing):
-        return pass_bytes(untrained(section(tmp_path, lora_rank=2)), 8, 64, checkpointing)
 
-    assert size(True) < size(False) / 2
+def test_values_alone_hold_less_than_a_pass_that_goes_back(tmp_path):
+    cases.model("qwen2", num_hidden_layers=6).save_pretrained(tmp_path)
+    model = untrained(section(tmp_path, lora_rank=2))
+    backward = activation_bytes(model, 8, 64)
+    assert activation_bytes(model, 8, 64, backward=False) < backward / 2
+    assert activation_bytes(model, 8, 64) == backward
 
 
 def test_a_cache_holds_keys_and_values_of_every_layer():
     config = cases.model("qwen2").config
     width = config.hidden_size // config.num_attention_heads
-    one = 2 * config.num_hidden_layers * config.num_key_value_heads * width * 4
-    assert cache_bytes(config, 5, 11, 4) - cache_bytes(config, 5, 10, 4) == 5 * one
+    token = 2 * config.num_hidden_layers * config.num_key_value_heads * width * 4
+    assert cache_bytes(config, 5, 11, 4) - cache_bytes(config, 5, 10, 4) == 5 * token
+
+
+def test_scored_logits_are_those_of_a_chunk_of_the_vocabulary():
+    model = cases.model("qwen2")
+    vocabulary = model.config.vocab_size
+    assert scored_logits(model, 10, vocabulary // 2, 8) == 3 * 8 * 10 * (vocabulary // 2)
+    assert scored_logits(model, 10**9, 8192, 8) == 3 * 8 * LOGITS_HELD
 
 
 def test_tiles_of_logits_are_those_of_trl():
@@ -157,13 +177,13 @@ def test_a_training_is_planned_by_its_shapes(qwen, tmp_path):
     small = "training: {micro_batch: 1, group_size: 2}\nsampling: {max_new_tokens: 20}\n"
     file.write_text(f"model: {{path: {qwen}}}\n{small}trainer: {{gradient_checkpointing: true}}\n")
     train, measure, influence = plan(str(file), memory="40GB")
-    assert train.not_run.startswith("Memory is by shapes alone")
-    assert f"`isentrope train {file} --set training.steps=2 --out NEW`" in train.not_run
-    assert [stage.name for stage in train.stages] == ["sampling", "update"]
-    assert train.seconds is None
+    assert f"`isentrope train {file} --set training.steps=2 --out NEW`" in train.measured_by
+    assert [part.name for part in train.parts] == ["drawing", "update"]
+    assert train.parts[1].passes == (2, 1, 0, 0)  # the forward pass is run again
+    assert not train.seconds
     assert train.fits
-    assert measure.not_run == influence.not_run
-    assert "no checkpoint yet, and batches and groups" in measure.not_run
+    assert measure.measured_by == influence.measured_by
+    assert "there is no checkpoint yet" in measure.measured_by
     assert influence.held["stored gradient groups"] > measure.held["step"] / 40
     (short,) = plan(str(file), verbs=["train"], memory="7GB")
     assert not short.fits
@@ -176,10 +196,11 @@ def test_a_fine_tuning_is_planned_by_its_shapes(tmp_path):
     tuning = {"steps": 50, "batch_size": 8, "micro_batch": 4}
     sections = {"model": {"path": "toy", "lora_rank": 0}, "fine_tuning": tuning}
     file.write_text(json.dumps(sections | {"data": {"dataset_name": "addition"}}))
-    (found,) = plan(str(file), memory="64GB")
-    (stage,) = found.stages
-    assert (stage.setting, stage.value) == ("fine_tuning.micro_batch", 4)
-    assert "--set fine_tuning.steps=2" in found.not_run
+    (planned,) = plan(str(file), memory="64GB")
+    (part,) = planned.parts
+    assert (part.setting, part.value) == ("fine_tuning.micro_batch", 4)
+    assert (part.responses, part.passes) == (8, (1, 1, 0, 0))
+    assert "Passes are those of one step, of 50." in planned.assumptions
     assert list(tmp_path.iterdir()) == [file]
 
 

@@ -11,7 +11,7 @@ from isentrope.cli.session import asked
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.models.checkpoint import load_tokenizer
-from isentrope.planning.plan import meta_model
+from isentrope.planning.shapes import meta_model
 from isentrope.system import files
 from isentrope.system.errors import FileError
 from isentrope.system.failures import ENDINGS, advice, naming, os_error_number

@@ -95,7 +95,7 @@ COMMANDS = (
         "plan",
         options.PLANNED,
         through="planning",
-        help="Say what memory and time verbs take; exit status 1 if too much.",
+        help="Count passes and memory of verbs by shapes; exit status 1 if too much.",
     ),
     Command(
         "convert",

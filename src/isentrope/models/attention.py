@@ -34,7 +34,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from isentrope.models.architecture import text_config
-from isentrope.models.batching import MicroBatch, at_once
+from isentrope.models.batching import MicroBatch
 
 WEIGHTS_HELD = 2**25
 """Attention weights of a layer that are held at once, at least those of one query."""
@@ -63,7 +63,7 @@ def attention_in_blocks(model: Any, input_ids: Tensor, directions: int = 1) -> G
     sequences, length = input_ids.shape
     heads = getattr(text_config(model), "num_attention_heads", None) or 1
     cpu = input_ids.device.type == "cpu"
-    held = at_once(min(WEIGHTS_OF_CPU, WEIGHTS_HELD) if cpu else WEIGHTS_HELD)
+    held = min(WEIGHTS_OF_CPU, WEIGHTS_HELD) if cpu else WEIGHTS_HELD
     long = sequences * heads * length * length > held
     with _InBlocks(directions) if long else nullcontext():
         yield
@@ -72,10 +72,10 @@ def attention_in_blocks(model: Any, input_ids: Tensor, directions: int = 1) -> G
 def _queries_at_once(query: Tensor, keys: int, directions: int) -> int:
     """Queries of a block."""
     each = query.shape[:-2].numel() * keys * directions
-    most = max(1, at_once(WEIGHTS_HELD) // each)
+    most = max(1, WEIGHTS_HELD // each)
     if query.device.type != "cpu":
         return most
-    return min(most, max(QUERIES_OF_CPU, at_once(WEIGHTS_OF_CPU) // each))
+    return min(most, max(QUERIES_OF_CPU, WEIGHTS_OF_CPU // each))
 
 
 class _InBlocks(TorchFunctionMode):
@@ -123,7 +123,7 @@ def _attend_in_blocks(
         )
 
     # a backward pass cannot hold them all
-    many = query.shape[:-1].numel() * keys > at_once(WEIGHTS_HELD)
+    many = query.shape[:-1].numel() * keys > WEIGHTS_HELD
     run: Callable[..., Tensor] = block
     if many and torch.is_grad_enabled() and query.requires_grad:
         run = partial(checkpoint, block, use_reentrant=False)

@@ -5,16 +5,10 @@ tokens, that is few on a CPU, and many on an accelerator. A causal model never l
 padding needs no attention mask and changes nothing. Only response tokens that the policy drew are
 predicted: `rows`, `columns` say where, packed to one axis. A pass that is rounded to 16 bits
 depends on what is read together and where: `as_trained` pads as TRL does.
-
-A dry run reads a small share of a micro-batch. What a pass holds beside its micro-batch is then
-limited to the same share (`at_once`), so that what it holds is in proportion to the whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -24,31 +18,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.parallel.ranks import ALONE, Ranks
-
-_SHARE: ContextVar[float] = ContextVar("_SHARE", default=1.0)
-
-
-def at_once(limit: int) -> int:
-    """A limit on numbers held at once: in a dry run a share of it."""
-    return max(1, int(limit * _SHARE.get()))
-
-
-@contextmanager
-def share_of_limits(share: float) -> Generator[None]:
-    """A block of a dry run.
-
-    Args:
-        share: Of the real micro-batch that its own has.
-
-    Yields:
-        Nothing.
-    """
-    token = _SHARE.set(share)
-    try:
-        yield
-    finally:
-        _SHARE.reset(token)
-
 
 PADDING = 64
 """Padded tokens that cost as much as one more micro-batch on a CPU (`benchmarks.kernel`)."""

@@ -1,14 +1,12 @@
-"""Bytes of the tensors that are alive at once, and what a training holds by shapes alone.
+"""Bytes by shapes alone: weights, gradients, moments, tangents, logits, cache and activations.
 
-Weights, gradients, moments and a cache are counted from shapes. A micro-batch is passed through the
-decoder on the device meta, which computes nothing, and the tensors that are alive at once are
-counted, in the type of the weights. Under bf16 they are smaller, but weights are copied; attention
-keeps no scores on a GPU. So it is about the most. Logits are held in tiles by TRL.
+N parameters, d of them trainable. Activations are those of a micro-batch that is passed through the
+decoder on the device meta, which computes nothing: the tensors that are alive at once are counted.
+Attention keeps its scores there, as it does not on a GPU, so it is about the most.
 """
 
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,11 +15,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
 from isentrope.models.architecture import text_config
-from isentrope.planning.plan import DoesNotFitError
-from isentrope.system.formatting import gigabytes, sizes_in_words
-from isentrope.system.memory import free_memory
-from isentrope.system.progress import Clock
+from isentrope.models.precision import Precision
+from isentrope.policy.token_statistics import LOGITS_HELD
 
 
 class Alive(TorchDispatchMode):
@@ -34,18 +31,19 @@ class Alive(TorchDispatchMode):
         peak: The most at once since it was last set.
     """
 
-    def __init__(self, device: str, known: Iterable[Tensor]) -> None:
+    def __init__(self, device: str, present: Iterable[Tensor]) -> None:
         """Begin with tensors that are there.
 
         Args:
-            device: "cpu" or "cuda".
-            known: They count as long as they live.
+            device: "cpu", "cuda" or "meta".
+            present: Tensors that count as long as they live.
         """
         super().__init__()
-        self._device, self._sizes = device, dict[int, int]()
+        self._device = device
+        self._sizes = dict[int, int]()
         self._freed = dict[int, weakref.ref[Any]]()
         self.now = self.peak = 0
-        for x in known:
+        for x in present:
             self._add(x)
 
     @classmethod
@@ -55,12 +53,9 @@ class Alive(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **kwargs) if kwargs else func(*args)
-        if isinstance(out, Tensor):
-            self._add(out)
-        elif isinstance(out, tuple | list):
-            for x in tree_leaves(out):
-                if isinstance(x, Tensor):
-                    self._add(x)
+        for x in (out,) if isinstance(out, Tensor) else tree_leaves(out):
+            if isinstance(x, Tensor):
+                self._add(x)
         return out
 
     def _add(self, x: Tensor) -> None:
@@ -78,36 +73,52 @@ class Alive(TorchDispatchMode):
         self.now -= self._sizes.pop(key)
 
 
-class Meter(Clock):
-    """A clock that reads the gauge in each stage too.
+STEP_VECTORS = 5
+"""v, P, and the components momentum, decay and gradient; computing them takes as much: twice two
+moments of Adam, and the gradient."""
 
-    Attributes:
-        peaks: Bytes at once, by stage.
+SIZES = {"float64": 8, "float32": 4, "bfloat16": 2}
+"""Bytes of a number."""
+
+
+def trainable_parameters(model: Any) -> int:
+    """The number d of parameters that are trained."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def held(
+    model: Any,
+    precision: Precision,
+    storage: Storage,
+    groups: int = 0,
+    sides: Sequence[tuple[int, int | None]] = (),
+) -> dict[str, int]:
+    """What a measuring verb holds at once without any pass, where it is most.
+
+    Args:
+        model: The checkpoint's, from `meta_model`.
+        precision: Precision of the measurement.
+        storage: How gradients are stored.
+        groups: Number of gradients of error groups that are held.
+        sides: Rows of the left and right side of each block of a kernel; None: with itself.
+
+    Returns:
+        Bytes by what they are.
     """
-
-    def __init__(self, alive: Alive) -> None:
-        """Begin at 0 seconds."""
-        super().__init__()
-        self.peaks: dict[str, int] = {}
-        self._alive = alive
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Time a block, and note the most bytes in it."""
-        before, self._alive.peak = self._alive.peak, self._alive.now
-        try:
-            with super().stage(name):
-                yield
-        finally:
-            self.peaks[name] = max(self.peaks.get(name, 0), self._alive.peak)
-            self._alive.peak = max(before, self._alive.peak)  # of a stage around this one
-
-
-TILE = (4096, 32_768)
-"""Tokens and vocabulary of TRL's tiles of logits; a test reads them there."""
-
-COPIES = 3
-"""Of a tile at once in float32."""
+    n = sum(p.numel() for p in model.parameters())
+    d = trainable_parameters(model)
+    kind = precision.runtime_dtype
+    size = SIZES.get(kind, 4)
+    terms = {
+        "weights": 4 * n,
+        f"weights in {kind}": size * n if size != 4 else 0,
+        "step": STEP_VECTORS * 8 * d,
+    }
+    if storage.where != "disk":
+        blocks = [plan_storage(*rows, d, size, storage) for rows in sides]
+        terms["stored gradient groups"] = groups * max(4, size) * d
+        terms["stored gradients"] = max((block.held_bytes for block in blocks), default=0)
+    return {name: term for name, term in terms.items() if term}
 
 
 def held_in_training(model: Any, reference: bool = False) -> dict[str, int]:
@@ -120,84 +131,101 @@ def held_in_training(model: Any, reference: bool = False) -> dict[str, int]:
     Returns:
         Bytes by what they are; Adam has two moments.
     """
-    moved = [p for p in model.parameters() if p.requires_grad]
-    gradients = sum(p.nbytes for p in moved)
+    gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     weights = sum(p.nbytes for p in model.parameters())
     terms = {"weights": weights, "gradients": gradients, "moments of Adam": 2 * gradients}
     return terms | ({"reference": gradients} if reference else {})
 
 
-def require_room_to_train(model: Any, device: str | torch.device) -> None:
-    """Refuse a training whose weights, gradients and moments are more than the free memory.
-
-    Args:
-        model: With its trainable set, on the CPU.
-        device: Where it is to be trained.
-
-    Raises:
-        DoesNotFitError: Before any work.
-    """
-    terms = held_in_training(model)
-    if torch.device(device).type == "cpu":
-        del terms["weights"]  # they are there
-    needed, free = sum(terms.values()), free_memory(device)
-    if needed > free:
-        raise DoesNotFitError(
-            f"The training does not fit: it holds {gigabytes(needed)} at least "
-            f"({sizes_in_words(terms)}), and {gigabytes(free)} are free on {device}. "
-            "isentrope plan says what else it takes."
-        )
+def language_model(model: Any) -> Any:
+    """The causal language model below an adapter, or the model itself."""
+    return model.get_base_model() if hasattr(model, "peft_config") else model
 
 
-def pass_bytes(
-    model: Any, sequences: int, length: int, checkpointing: bool, bf16: bool = False
-) -> int:
-    """The most that forward and backward pass of a micro-batch hold above weights and gradients.
+def activation_bytes(model: Any, sequences: int, length: int, *, backward: bool = True) -> int:
+    """The most that a pass of a micro-batch through the decoder holds above its weights.
 
     Args:
         model: On the device meta; an adapter over a causal language model, or one.
-        sequences: Of the micro-batch.
+        sequences: Sequences of the micro-batch.
         length: Tokens of each, prompt and response.
-        checkpointing: Whether only the inputs of layers are kept.
-        bf16: Whether products are in bfloat16; copies of float32 weights are then kept for the
-            backward pass.
+        backward: Whether a backward pass follows, for which all layers keep their inputs.
+
+    Returns:
+        Bytes, in the type of the weights, without gradients of the weights.
+    """
+    decoder = language_model(model).base_model
+    alive = Alive("meta", [*model.parameters(), *model.buffers()])
+    with torch.device("meta"), alive, torch.set_grad_enabled(backward):
+        ids = torch.zeros(sequences, length, dtype=torch.long)
+        mask = torch.ones(sequences, 1, length, length, dtype=torch.bool)  # no value is read of it
+        before = alive.now
+        hidden = decoder(input_ids=ids, attention_mask=mask, use_cache=False)[0]
+        if not backward:
+            return alive.peak - before
+        hidden.sum().backward()
+    gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
+    model.zero_grad()
+    return alive.peak - before - gradients
+
+
+TILE = (4096, 32_768)
+"""Tokens and vocabulary of TRL's tiles of logits; a test reads them there."""
+
+COPIES = 3
+"""Logits, shifted logits and their exponentials, at once."""
+
+
+def training_logits(model: Any, tokens: int) -> int:
+    """Bytes of the tile of logits that TRL holds of so many tokens, in float32."""
+    vocabulary = text_config(language_model(model)).vocab_size
+    return COPIES * 4 * min(tokens, TILE[0]) * min(vocabulary, TILE[1])
+
+
+def scored_logits(model: Any, tokens: int, chunk: int, size: int) -> int:
+    """Bytes of the logits that are held while so many tokens are scored.
+
+    Args:
+        model: The model.
+        tokens: Tokens of a micro-batch.
+        chunk: Vocabulary entries at a time (`sampling.vocab_chunk`).
+        size: Bytes of a number of `precision.entropy_dtype`.
 
     Returns:
         Bytes.
     """
-    model.train()
-    if checkpointing:
-        model.gradient_checkpointing_enable()
-        model.enable_input_require_grads()
-    language_model = model.get_base_model() if hasattr(model, "peft_config") else model
-    alive = Alive("meta", [*model.parameters(), *model.buffers()])
-    with torch.device("meta"), alive:
-        ids = torch.zeros(sequences, length, dtype=torch.long)
-        mask = torch.ones(sequences, 1, length, length, dtype=torch.bool)  # no value is read of it
-        before = alive.now
-        hidden = language_model.base_model(input_ids=ids, attention_mask=mask, use_cache=False)[0]
-        hidden.sum().backward()
-        gradients = sum(p.nbytes for p in model.parameters() if p.grad is not None)
-    tile = min(sequences * length, TILE[0]) * min(text_config(language_model).vocab_size, TILE[1])
-    copied = bf16 and not checkpointing
-    copies = sum(2 * p.numel() for p in model.parameters() if copied and p.dtype == torch.float32)
-    return alive.peak - before - gradients + copies + COPIES * 4 * tile
+    columns = min(text_config(language_model(model)).vocab_size, chunk)
+    return COPIES * size * min(tokens * columns, max(LOGITS_HELD, columns))
+
+
+def autocast_copies(model: Any) -> int:
+    """Bytes of the bfloat16 copies of float32 weights that a backward pass under autocast keeps."""
+    return sum(2 * p.numel() for p in model.parameters() if p.dtype == torch.float32)
 
 
 def cache_bytes(config: Any, sequences: int, length: int, size: int) -> int:
-    """Keys and values of sequences that are sampled at a time, and their next logits.
+    """Keys and values of sequences that are sampled at a time.
 
     Args:
-        config: Of the model.
-        sequences: At a time.
+        config: Configuration of the model.
+        sequences: Sequences at a time.
         length: Tokens of each at the end.
         size: Bytes of a number.
 
     Returns:
-        Bytes; logits are held in float32 and float64, with a cumulative sum.
+        Bytes.
     """
     config = config.get_text_config(decoder=True)
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     keys = 2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads)
-    return sequences * (keys * width * length * size + 28 * config.vocab_size)
+    return sequences * keys * width * length * size
+
+
+NEXT_LOGITS = 28
+"""Bytes of a next token's logit while it is drawn: float32, float64, with a cumulative sum."""
+
+
+def next_logits(config: Any, sequences: int) -> int:
+    """Bytes of the logits of the next token of sequences that are sampled at a time."""
+    return sequences * NEXT_LOGITS * config.get_text_config(decoder=True).vocab_size

@@ -1,74 +1,11 @@
-"""A plan: the stages of a verb, what they hold, whether that fits, and if not what would.
-
-What is held without any pass (weights, the step, stored gradients) is exact arithmetic on the
-shapes in the configuration files of a checkpoint: N parameters, d of them trainable.
-"""
+"""A plan: what a verb draws, which passes it takes, what they hold, and whether that fits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-import torch
-
-from isentrope.attribution.gradients.storage_plan import Storage, plan_storage
-from isentrope.checkpoint.files import CheckpointFolder
-from isentrope.models.adapter import read_adapter
-from isentrope.models.base_model import adapter_base, has_weights, loading, model_config
-from isentrope.models.checkpoint import train_only
-from isentrope.models.precision import Precision
 from isentrope.system.errors import IsentropeError
-
-
-def meta_model(
-    folder: str | Path,
-    *,
-    base_model: str | Path | None = None,
-    allow_hub: bool = False,
-    trainable_patterns: Sequence[str] | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> tuple[Any, bool]:
-    """The model of a checkpoint without its weights, on the device meta.
-
-    Args:
-        folder: Folder with `config.json`, or with `adapter_config.json`; a name on the model hub.
-        base_model: Base of the adapter, where the one its config names is not to be used.
-        allow_hub: Whether a base that the adapter's config names may come from the model hub.
-        trainable_patterns: Names (with * and ?) of what moved; None: the adapter, or all weights.
-        dtype: Of the weights.
-
-    Returns:
-        The model, and whether its weights are on this machine.
-
-    Raises:
-        FileNotFoundError: If the base model is a path that is not there.
-        FileError: If a configuration cannot be read.
-    """
-    from peft import get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    source, folder = str(folder), Path(folder)
-    adapter = read_adapter(folder) if CheckpointFolder(folder).is_adapter else None
-    if adapter is not None:
-        source = adapter_base(folder, base_model, allow_hub=allow_hub)
-    with torch.device("meta"):
-        config = model_config(source)
-        with loading("model", source, "config.json"):
-            model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
-        if adapter is not None:
-            adapter.inference_mode = False
-            adapter.base_model_name_or_path = model.name_or_path or None  # else peft warns
-            model = get_peft_model(model, adapter)
-    if trainable_patterns is not None:
-        train_only(model, trainable_patterns)
-    return model, has_weights(source)
-
-
-STEP_VECTORS = 5
-"""v, P, and the components momentum, decay and gradient; computing them takes as much: twice two
-moments of Adam, and the gradient."""
 
 
 class DoesNotFitError(IsentropeError, ValueError):
@@ -76,24 +13,81 @@ class DoesNotFitError(IsentropeError, ValueError):
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One stage of a verb.
+class Batch:
+    """Responses that a verb reads.
 
     Attributes:
-        name: As the verb's own clock calls it.
-        seconds: Of one process; None where nothing was timed.
-        peak: Bytes at once.
-        fixed: Those of them that no smaller micro-batch would save.
-        setting: What the others are in proportion to.
-        value: Of that setting, as far as it acts.
+        name: E, U, or F for fresh responses.
+        prompts: Number of prompt draws, at most.
+        responses: Number of responses, at most where they are drawn.
+        tokens: Number of response tokens, at most.
+        file: File that they are read from; None where they are drawn.
     """
 
     name: str
-    seconds: float | None
-    peak: int
-    fixed: int
+    prompts: int
+    responses: int
+    tokens: int
+    file: str | None = None
+
+
+@dataclass(frozen=True)
+class PassesOver:
+    """Passes over one batch, and what is held while they run.
+
+    Attributes:
+        name: What they compute.
+        batch: Name of the batch.
+        responses: Number of responses that each pass reads.
+        stage: Name under which results.json has the seconds; several parts share one.
+        forward: Number of passes for values, those before a backward pass included.
+        backward: Number of backward passes.
+        forward_mode: Number of derivatives of all tokens along one direction.
+        second_order: Number of second derivatives of all tokens along one direction.
+        at_once: Directions of a forward-mode pass at once.
+        memory: Bytes above what the verb always holds, by what they are.
+        setting: Setting that activations and cache are in proportion to.
+        value: Value of that setting, as far as it acts.
+    """
+
+    name: str
+    batch: str
+    responses: int
+    stage: str
+    forward: int = 0
+    backward: int = 0
+    forward_mode: int = 0
+    second_order: int = 0
+    at_once: int = 1
+    memory: Mapping[str, int] = field(default_factory=dict)
     setting: str = "sampling.max_tokens"
     value: int = 1
+
+    @property
+    def passes(self) -> tuple[int, int, int, int]:
+        """Forward, backward, forward-mode and second-order passes."""
+        return self.forward, self.backward, self.forward_mode, self.second_order
+
+    @property
+    def bytes(self) -> int:
+        """Bytes above what the verb always holds."""
+        return sum(self.memory.values())
+
+    def times(self, factor: float) -> PassesOver:
+        """The same passes where every byte takes `factor` bytes of the process."""
+        memory = {name: int(factor * size) for name, size in self.memory.items()}
+        return replace(self, memory=memory)
+
+    @property
+    def fixed(self) -> int:
+        """Bytes of these that no smaller `setting` would save."""
+        return sum(size for name, size in self.memory.items() if name not in PROPORTIONAL)
+
+
+ACTIVATIONS = "activations"
+CACHE = "KV cache"
+PROPORTIONAL = (ACTIVATIONS, CACHE)
+"""Terms of memory in proportion to the setting of a part."""
 
 
 @dataclass(frozen=True)
@@ -101,14 +95,17 @@ class Plan:
     """What a verb takes at a checkpoint.
 
     Attributes:
-        verb: Its name.
+        verb: Name of the verb.
         checkpoint: Name of the checkpoint.
-        held: Bytes that are held without any pass, by what they are; they are in the stages too.
+        held: Bytes that are held all the time, by what they are.
         libraries: Bytes of Python and its libraries, or of CUDA, without any model.
         memory: Bytes that there are.
-        stages: In the order in which they run; none where nothing is known of them.
-        not_run: What is missing where no stage was run, and why; None where they were.
-        otherwise: What to change where no smaller micro-batch would fit.
+        batches: Responses that are drawn or read.
+        parts: Passes in the order in which they run.
+        seconds: Seconds of each stage, scaled from an earlier run; empty where none was measured.
+        measured_by: The earlier run, or why there is none.
+        assumptions: Sentences on what is assumed, and on what is not counted.
+        otherwise: Changes to make where no smaller micro-batch would fit.
     """
 
     verb: str
@@ -116,22 +113,25 @@ class Plan:
     held: dict[str, int]
     libraries: int
     memory: int
-    stages: tuple[Stage, ...] = ()
-    not_run: str | None = None
+    batches: tuple[Batch, ...] = ()
+    parts: tuple[PassesOver, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    measured_by: str = ""
+    assumptions: tuple[str, ...] = ()
     otherwise: str = (
         "fisher_kernel.where=disk, fewer analysis.groups, precision.runtime_dtype=float32"
     )
 
     @property
-    def largest(self) -> tuple[int, str]:
-        """Bytes of the stage that takes most, and its name."""
-        least = (sum(self.held.values()), "held without any pass")
-        return max(((stage.peak, stage.name) for stage in self.stages), default=least)
+    def largest(self) -> PassesOver | None:
+        """The part that holds most; None where no part is counted."""
+        return max(self.parts, key=lambda part: part.bytes, default=None)
 
     @property
     def peak(self) -> int:
         """Bytes at once, libraries included."""
-        return self.largest[0] + self.libraries
+        above = self.largest.bytes if self.largest else 0
+        return sum(self.held.values()) + above + self.libraries
 
     @property
     def fits(self) -> bool:
@@ -139,101 +139,21 @@ class Plan:
         return self.peak <= self.memory
 
     @property
-    def seconds(self) -> float | None:
-        """Of all stages; None where one was not timed."""
-        times = [stage.seconds for stage in self.stages]
-        return sum(x for x in times if x is not None) if times and None not in times else None
-
-    @property
     def cure(self) -> str:
-        """The change that would fit, by the straight line of each stage."""
-        room = self.memory - self.libraries
-        wanted: dict[str, int] = {}
-        for stage in (stage for stage in self.stages if stage.peak > room):
-            share = (room - stage.fixed) / max(1, stage.peak - stage.fixed)
-            most = max(0, int(share * stage.value))
+        """The change that would fit: activations and cache are in proportion to their setting."""
+        room = self.memory - self.libraries - sum(self.held.values())
+        sizes: dict[str, int] = {}
+        for part in (part for part in self.parts if part.bytes > room):
+            share = (room - part.fixed) / max(1, part.bytes - part.fixed)
+            most = max(0, int(share * part.value))
             size = 2 ** (most.bit_length() - 1)
-            if "micro_batch" in stage.setting:  # a step is a whole number of them
-                size = next((k for k in range(most, 0, -1) if stage.value % k == 0), 0)
-            wanted[stage.setting] = min(size, wanted.get(stage.setting, size))
-        if wanted and min(wanted.values()) >= 1:
-            changes = " ".join(f"--set {name}={value}" for name, value in wanted.items())
+            if "micro_batch" in part.setting:  # a step is a whole number of them
+                size = next((k for k in range(most, 0, -1) if part.value % k == 0), 0)
+            sizes[part.setting] = min(size, sizes.get(part.setting, size))
+        if sizes and min(sizes.values()) >= 1:
+            changes = " ".join(f"--set {name}={value}" for name, value in sizes.items())
             return f"{changes} would fit."
         return (
             f"Most of it is held whatever is read at a time: {self.otherwise} or a machine with "
             "more memory."
         )
-
-
-def held(
-    model: Any,
-    precision: Precision,
-    storage: Storage,
-    groups: int = 0,
-    sides: Sequence[tuple[int, int | None]] = (),
-) -> dict[str, int]:
-    """What is held at once without any pass, where it is most.
-
-    Args:
-        model: The checkpoint's, from `meta_model`.
-        precision: Of the measurement.
-        storage: How gradients are stored.
-        groups: Gradients of error groups that are.
-        sides: Rows of the left and right side of each block of a kernel; None: with itself.
-
-    Returns:
-        Bytes by what they are.
-    """
-    n = sum(p.numel() for p in model.parameters())
-    d = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    kind = precision.runtime_dtype
-    size = {"float64": 8, "bfloat16": 2}.get(kind, 4)
-    terms = {"weights": 4 * n, f"weights in {kind}": size * n if size != 4 else 0}
-    terms["step"] = STEP_VECTORS * 8 * d
-    if storage.where != "disk":
-        blocks = [plan_storage(*rows, d, size, storage) for rows in sides]
-        terms["stored gradient groups"] = groups * max(4, size) * d
-        terms["stored gradients"] = max((block.held_bytes for block in blocks), default=0)
-    return {name: term for name, term in terms.items() if term}
-
-
-CONTEXT = 500 * 2**20
-"""Bytes of a device that CUDA and its libraries take in a process, about, before any tensor."""
-
-
-def libraries_bytes(device: str) -> int:
-    """Memory of this process on cpu, cuda or cuda:N that holds libraries and no model."""
-    import psutil
-
-    return CONTEXT if device.startswith("cuda") else int(psutil.Process().memory_info().rss)
-
-
-def memory_of(device: str) -> int:
-    """Bytes that are free on cpu, cuda or cuda:N, or hold libraries; the host's without CUDA."""
-    from isentrope.system.memory import free_memory
-
-    here = device if torch.cuda.is_available() else "cpu"
-    return free_memory(here) + libraries_bytes(here)
-
-
-def bytes_of(text: str) -> int:
-    """A size with its unit in bytes.
-
-    Args:
-        text: Such as "16GB" or "24 GiB".
-
-    Returns:
-        Bytes.
-
-    Raises:
-        ValueError: If it is no such size.
-    """
-    from pydantic import ByteSize, TypeAdapter, ValidationError
-
-    try:
-        size = int(TypeAdapter(ByteSize).validate_python(text))
-    except ValidationError:
-        size = 0
-    if size < 1e6:
-        raise ValueError(f"--memory {text!r} is not a size: write 16GB, 24GiB or 500MB.")
-    return size

@@ -26,7 +26,6 @@ from torch.autograd.forward_ad import unpack_dual
 from torch.utils.checkpoint import checkpoint
 
 from isentrope.models.architecture import ScaledHead
-from isentrope.models.batching import at_once
 
 LOGITS_HELD = 2**23
 """Largest number of logits held at once, for any number of tokens and any vocabulary."""
@@ -48,7 +47,7 @@ class Softmax(NamedTuple):
 
 def rows_held(columns: int) -> int:
     """Tokens whose logits are held at once, of so many vocabulary entries; one at least."""
-    return max(1, at_once(LOGITS_HELD) // columns)
+    return max(1, LOGITS_HELD // columns)
 
 
 class NotFiniteError(ValueError):

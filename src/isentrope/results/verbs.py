@@ -29,7 +29,6 @@ class Verb:
         errors_over_E: Whether errors are over the prompts of E, which all repeats share.
         rounded: Whether it can measure the step that training rounds, whose parts do not sum to v.
         own_stages: Whether it times its stages itself.
-        planned: Whether `isentrope plan` runs it in small.
         processes: Whether processes of torchrun can share its work.
         least_groups: Prompt groups that U must have.
         gradients: What it holds gradients of: groups of E's prompts, those of each prompt of U too,
@@ -49,7 +48,6 @@ class Verb:
     errors_over_E: bool = False
     rounded: bool = False
     own_stages: bool = False
-    planned: bool = True
     processes: bool = True
     least_groups: int = 1
     gradients: Literal["groups", "prompts", "blocks"] | None = None
@@ -130,7 +128,6 @@ TRY = Verb(
     table="trial",
     figure=("isentrope.reports.panels.change:trial_figure", "trial.png"),
     errors_over_E=True,
-    planned=False,
     processes=False,
 )
 ENTROPIES = Verb(
@@ -141,7 +138,6 @@ ENTROPIES = Verb(
     printed="isentrope.verbs.entropies:printed_entropies",
     table="entropies",
     errors_over_E=True,
-    planned=False,
 )
 
 VERBS = {

@@ -202,6 +202,17 @@ def read_schema(path: str | Path) -> Any:
         return pq.read_schema(file)
 
 
+def count_rows(path: str | Path, cure: str = RESTORE_FILE) -> int:
+    """Rows of a parquet file, or lines of another that are not blank."""
+    with reading(path, cure) as file:
+        if file.suffix == ".parquet":
+            import pyarrow.parquet as pq
+
+            return pq.read_metadata(file).num_rows
+        with file.open(encoding="utf-8") as lines:
+            return sum(bool(line.strip()) for line in lines)
+
+
 def read_arrow(path: str | Path, cure: str = RESTORE_FILE) -> Any:
     """A parquet file as an arrow table.
 

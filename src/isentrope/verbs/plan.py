@@ -1,66 +1,47 @@
-"""`isentrope plan`: what the verbs of a configuration take, before any of them runs.
+"""`isentrope plan`: what the verbs of a configuration take, from its settings and shapes alone.
 
-Every response is taken to be as long as it may be. A measuring verb is run on small shares of its
-batches (`verbs.dry_run`); where that cannot be, what is held by shapes alone is all that is said.
-A training is planned by shapes alone (`planning.memory`).
+No weights are loaded and nothing is run. Passes are counted from the settings (`verbs.passes`),
+bytes from the shapes of the model (`planning.memory`), and seconds are given only where an earlier
+run recorded them (`verbs.recorded_seconds`). Every response is taken to be as long as it may be.
 """
 
 import logging
-import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from isentrope.checkpoint.find import find_checkpoints
+from isentrope.checkpoint.settle import settle
 from isentrope.config.io import load_config
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
-from isentrope.config.train import ModelConfig, SftConfig, TrainConfig
-from isentrope.config.trl import planned_fields, training_device
-from isentrope.planning.memory import cache_bytes, held_in_training, pass_bytes
-from isentrope.planning.plan import (
-    DoesNotFitError,
-    Plan,
-    Stage,
-    bytes_of,
-    held,
-    libraries_bytes,
-    memory_of,
-    meta_model,
-)
+from isentrope.config.train import SftConfig, TrainConfig
+from isentrope.config.trl import training_device
+from isentrope.models.precision import DTYPES
+from isentrope.planning.memory import SIZES, held, trainable_parameters
+from isentrope.planning.plan import DoesNotFitError, Plan
+from isentrope.planning.room import bytes_of, libraries_bytes, memory_of
+from isentrope.planning.shapes import meta_model
 from isentrope.results.verbs import INFLUENCE, MEASURE, VERBS
-from isentrope.run.study import study_items
 from isentrope.system.formatting import gigabytes, sizes_in_words
-from isentrope.training.models import TOY, build_toy_policy, find_model, fresh_adapter
-from isentrope.verbs.dry_run import stages_of
 from isentrope.verbs.kinds import kind_of, load_any
+from isentrope.verbs.part_memory import (
+    PROMPT,
+    PROMPTS,
+    PROMPTS_READ,
+    RESIDENT,
+    Holding,
+    longest_prompt,
+)
+from isentrope.verbs.passes import COUNTED, Counting, batches_of, count_passes
+from isentrope.verbs.plan_training import plan_steps, untrained
+from isentrope.verbs.recorded_seconds import seconds_of_verb
 
-log = logging.getLogger("isentrope")
+_log = logging.getLogger("isentrope")
 
 AFTERWARDS = (MEASURE.name, INFLUENCE.name)
 """Verbs that are planned for the checkpoints of a training that has none yet."""
-
-NOT_ALL = "This is not all: no pass is in it, since"
-NO_CHECKPOINT = (
-    f"{NOT_ALL} there is no checkpoint yet, and batches and groups are taken to be the defaults."
-)
-TWO_STEPS = (
-    "Memory is by shapes alone, and no time is given. Two steps show the time: "
-    "`isentrope {verb} {path} --set {section}.steps=2 --out NEW`."
-)
-
-PROMPT, DEMONSTRATION = 256, 1024
-"""Tokens of a prompt, and of a demonstration, that are not read."""
-
-SMALLER = "trainer.gradient_checkpointing=true, a smaller rank, model.dtype=bfloat16"
-"""What makes a training take less, but for smaller micro-batches."""
-
-GROUPS = 8
-"""Error groups of influence, at least, unless the configuration asks for others."""
-
-PLANNED = tuple(verb.name for verb in VERBS.values() if verb.planned)
 
 
 def plan(
@@ -75,159 +56,164 @@ def plan(
     Args:
         path: The configuration.
         settings: Overrides, "section.key=value".
-        verbs: Which; none for all that can be planned.
+        verbs: Verbs to plan; none for all that can be planned.
         memory: Such as "16GB"; None for what is free on the device.
 
     Returns:
-        A plan a verb.
+        A plan per verb.
 
     Raises:
         ValueError: If the configuration is of another kind, a verb is not planned, or the base is
             to be spread.
     """
     config = load_any(path, settings)
-    own = kind_of(type(config).model_fields)
-    if own == "evaluate":
+    kind = kind_of(type(config).model_fields)
+    if kind == "evaluate":
         raise ValueError(f"{path} evaluates, and isentrope plan plans what measures or trains.")
-    known = {MEASURE.name: PLANNED, "train": (own, *AFTERWARDS)}.get(own, (own,))
-    if other := [verb for verb in verbs if verb not in known]:
-        raise ValueError(f"{path} is for {', '.join(known)}, not for {other[0]}.")
-    name = "checkpoint" if isinstance(config, MeasureConfig) else "model"
-    if getattr(config, name).shard_base:
+    planned = {MEASURE.name: COUNTED, "train": (kind, *AFTERWARDS)}.get(kind, (kind,))
+    if other := [verb for verb in verbs if verb not in planned]:
+        raise ValueError(f"{path} is for {', '.join(planned)}, not for {other[0]}.")
+    section = "checkpoint" if isinstance(config, MeasureConfig) else "model"
+    if getattr(config, section).shard_base:
         raise ValueError(
-            f"{name}.shard_base spreads the base over several processes, and a plan runs in one: "
+            f"{section}.shard_base spreads the base over several processes, and a plan is of one: "
             "plan with it false, and take off what the others hold."
         )
     if isinstance(config, MeasureConfig):
-        return _measuring(config, verbs or known, memory)
+        return _plan_measuring(config, verbs or planned, memory)
     assert isinstance(config, (TrainConfig, SftConfig))
-    return _training(config, path, verbs or known, memory)
+    return _plan_training(config, path, verbs or planned, memory)
 
 
-def _measuring(config: MeasureConfig, verbs: Sequence[str], memory: str | None) -> list[Plan]:
-    where = config.checkpoint
-    first = find_checkpoints(where)[0]
-    model, present = _without_weights(first.path, where)
-    size = memory_of(where.device_map) if memory is None else bytes_of(memory)
-    plans = [_least(verb, first.name, config, model, size) for verb in verbs]
-    obstacles = {
-        "the weights are not on this machine": not present,
-        "a quantised base is not run": where.quantization != "none",
-        "there is no CUDA device here": where.device_map.startswith("cuda")
-        and not torch.cuda.is_available(),
-        "the weights are larger than this machine's memory": plans[0].held["weights"]
-        > memory_of(where.device_map),
-    }
-    if reason := next((reason for reason, holds in obstacles.items() if holds), None):
-        return [replace(p, not_run=f"{NOT_ALL} {reason}.") for p in plans]
-    if not all(found.fits for found in plans):
-        return plans
-    with tempfile.TemporaryDirectory() as place:
-        item = study_items(MEASURE.name, config, Path(place))[0]
-        return stages_of(plans, item.checkpoint, item.settings, Path(place))
+def _plan_measuring(config: MeasureConfig, verbs: Sequence[str], memory: str | None) -> list[Plan]:
+    first = find_checkpoints(config.checkpoint)[0]
+    settled = settle(first, config).config
+    model = _without_weights(first.path, config.checkpoint, settled)
+    device = config.checkpoint.device_map
+    size = memory_of(device) if memory is None else bytes_of(memory)
+    return [_plan_verb(verb, first.name, first.path, settled, model, size) for verb in verbs]
 
 
-def _without_weights(path: Path, where: CheckpointConfig) -> tuple[Any, bool]:
+def _without_weights(path: Path, where: CheckpointConfig, config: MeasureConfig) -> Any:
     return meta_model(
         path,
         base_model=where.base_model,
         allow_hub=where.allow_hub,
         trainable_patterns=where.trainable,
+        dtype=DTYPES.get(config.precision.measuring.runtime_dtype, torch.float32),
     )
 
 
-def _least(verb: str, name: str, config: MeasureConfig, model: Any, memory: int) -> Plan:
-    """What a verb holds without any pass: it is sure to take more."""
-    data, analysis, kernel = config.batch_config, config.analysis, config.fisher_kernel
-    stored, groups, sides = VERBS[verb].gradients, 0, list[tuple[int, int | None]]()
-    if stored in ("groups", "prompts"):
-        groups = (analysis.groups or min(GROUPS, data.B_E)) * (1 + analysis.reward)
-    if stored == "prompts":
-        sides = [(data.B_U, None)]
-    elif stored == "blocks":
-        u, e = data.B_U * data.G, data.B_E * data.G_E
-        of = {"UU": (u, None), "EE": (e, None), "EU": (e, u), "FU": (data.B_U, u)}
-        sides = [of[block] for block in kernel.blocks]
-    on_gpu = config.checkpoint.device_map != "cpu"
-    storage = kernel.held.within(memory) if on_gpu else kernel.held
-    terms = held(model, config.precision.measuring, storage, groups, sides)
-    return Plan(verb, name, terms, libraries_bytes(config.checkpoint.device_map), memory)
+def _plan_verb(
+    verb: str, name: str, folder: Path | None, config: MeasureConfig, model: Any, memory: int
+) -> Plan:
+    """Plan a measuring verb at a checkpoint; None for one that is not there yet."""
+    counting = _counting(verb, config, model)
+    prompt = longest_prompt(config.batch_config, folder) if folder is not None else None
+    precision = config.precision.measuring
+    holding = Holding(config.sampling, precision, model, prompt or PROMPT)
+    kept = RESIDENT if config.checkpoint.device_map == "cpu" else 1.0
+    parts = tuple(holding.of_part(part).times(kept) for part in count_passes(verb, counting))
+    seconds, source = {}, "No time is given: there is no checkpoint yet."
+    if folder is not None:
+        seconds, source = seconds_of_verb(verb, config, counting, parts, folder)
+    device = config.checkpoint.device_map
+    return Plan(
+        verb,
+        name,
+        _held_by(counting, verb, model, memory),
+        libraries_bytes(device),
+        memory,
+        batches=tuple(counting.batches.values()),
+        parts=parts,
+        seconds=seconds,
+        measured_by=source,
+        assumptions=tuple(_assumptions(verb, config, prompt, holding.length)),
+    )
 
 
-def _training(
+def _plan_training(
     config: TrainConfig | SftConfig, path: str, verbs: Sequence[str], memory: str | None
 ) -> list[Plan]:
-    """Plan a training by shapes, and what measures its checkpoints in float32."""
+    """Plan a training, and what measures its checkpoints in float32."""
     device = training_device(config.trainer)
     size = memory_of(device) if memory is None else bytes_of(memory)
     model = untrained(config.model)
-    reference, checkpointing, bf16 = planned_fields(config.trainer)
     afterwards = load_config(
         {
             "checkpoint": {"checkpoint_path": ".", "device_map": device},
             "precision": {"runtime_dtype": "float32"},
         }
     )
-    plans = []
+    plans: list[Plan] = []
     for verb in verbs:
         if verb in AFTERWARDS:
-            found = _least(verb, "a checkpoint", afterwards, model, size)
-            plans.append(replace(found, not_run=NO_CHECKPOINT))
+            plans.append(_plan_verb(verb, "a checkpoint", None, afterwards, model, size))
             continue
-        terms, stages = held_in_training(model, reference), []
-        fixed = sum(terms.values())
-        if isinstance(config, SftConfig):
-            tuning = config.fine_tuning
-            section, number = "fine_tuning", tuning.micro_batch or tuning.batch_size
-            shape = number, tuning.max_length or DEMONSTRATION
-        else:
-            training, sampling = config.training, config.sampling
-            section, number = "training", training.micro_batch or training.prompts_per_step
-            shape = number * training.group_size, PROMPT + sampling.max_new_tokens
-            at_once = min(sampling.batch_size, training.prompts_per_step * training.group_size)
-            cache = cache_bytes(model.config, at_once, shape[1], model.dtype.itemsize)
-            stages = [Stage("sampling", None, fixed + cache, fixed, "sampling.batch_size", at_once)]
-        most = pass_bytes(model, *shape, checkpointing, bf16)
-        stages.append(Stage("update", None, fixed + most, fixed, f"{section}.micro_batch", number))
-        plans.append(
-            Plan(
-                verb,
-                config.model.path,
-                terms,
-                libraries_bytes(device),
-                size,
-                tuple(stages),
-                not_run=TWO_STEPS.format(verb=verb, path=path, section=section),
-                otherwise=SMALLER,
-            )
-        )
+        plans.append(plan_steps(config, path, verb, model, size))
     return plans
 
 
-def untrained(where: ModelConfig) -> Any:
-    """The model that a run trains, without weights, with its trainable set.
+def _counting(verb: str, config: MeasureConfig, model: Any) -> Counting:
+    element = SIZES.get(config.precision.measuring.runtime_dtype, 4)
+    return Counting(config, batches_of(verb, config), trainable_parameters(model), element)
 
-    Returns:
-        It, on the device meta.
 
-    Raises:
-        FileNotFoundError: If there is no such model.
-    """
-    if where.path == TOY:
-        return build_toy_policy(0).model.to("meta")
-    folder = Path(where.path).expanduser()
-    try:
-        source = str(folder) if (folder / "config.json").is_file() else find_model(where.path)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"{error} Before it is made, plan with --set model.path= and the model that it is to "
-            "be made from."
-        ) from error
-    model, _ = meta_model(source, allow_hub=where.allow_hub, dtype=getattr(torch, where.dtype))
-    if not where.lora_rank or hasattr(model, "peft_config"):
-        return model
-    with torch.device("meta"):
-        return fresh_adapter(model, where.lora_rank, where.lora_alpha, where.lora_target_modules)
+def _held_by(counting: Counting, verb: str, model: Any, memory: int) -> dict[str, int]:
+    """What a verb holds without any pass: it is sure to take more."""
+    config, batches = counting.config, counting.batches
+    kernel, stored = config.fisher_kernel, VERBS[verb].gradients
+    groups = 0
+    sides: list[tuple[int, int | None]] = []
+    if stored == "groups":
+        tokens = config.analysis.tokens or verb == "audit"
+        quantities = 1 + (config.analysis.reward and verb != "audit")
+        groups = counting.groups(tokens=tokens) * quantities
+    elif stored == "prompts":
+        groups = counting.groups(tokens=False)
+        sides = [(batches["U"].prompts, None)]
+    elif stored == "blocks":
+        for rows, columns in kernel.blocks:
+            right = None if rows == columns else batches[columns].responses
+            sides.append((batches[rows].responses, right))
+    on_gpu = config.checkpoint.device_map != "cpu"
+    storage = kernel.held.within(memory) if on_gpu else kernel.held
+    return held(model, config.precision.measuring, storage, groups, sides)
+
+
+def _assumptions(verb: str, config: MeasureConfig, prompt: int | None, length: int) -> list[str]:
+    """What is assumed of a verb, and what is not counted."""
+    data, kernel, analysis = config.batch_config, config.fisher_kernel, config.analysis
+    response = config.sampling.max_new_tokens
+    longest = PROMPTS.format(PROMPT)
+    if prompt is not None:
+        longest = (
+            f"Prompts have {prompt} tokens, the most of the first {PROMPTS_READ} of their file; "
+            "responses are taken to be as long as they may be."
+        )
+    if length < (prompt or PROMPT) + response:
+        longest = f"Sequences are taken to fill the context of the model, {length} tokens."
+    left_out = {
+        f"U may be drawn again, up to batch_config.redraw_limit={data.redraw_limit} times.": (
+            data.U_file is None and data.redraw_limit
+        ),
+        "Fresh responses of estimator.resample_collapsed are not counted.": (
+            verb == "measure" and config.estimator.resample_collapsed
+        ),
+        "The rounding floor may take its passes five times in float64.": (
+            verb == "measure" and config.precision.measuring.runtime_dtype == "float64"
+        ),
+        "fisher_kernel.memory_gb cuts gradients into tiles, whose passes are counted once.": (
+            kernel.memory_gb is not None and VERBS[verb].gradients is not None
+        ),
+        "K2 (fisher_kernel.second_order) is not counted.": verb == "kernel" and kernel.second_order,
+        "The supervised loss is not counted.": verb == "noise" and analysis.supervised,
+        "The base is quantised: its weights are counted as if they were not.": (
+            config.checkpoint.quantization != "none"
+        ),
+        "Gradients one by one take a pass for each response.": analysis.gradient_backend == "loop",
+    }
+    return [longest, *(words for words, holds in left_out.items() if holds)]
 
 
 def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> None:
@@ -243,25 +229,27 @@ def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> N
         DoesNotFitError: If what is held without any pass is more than the memory.
     """
     where = config.checkpoint
-    if verb not in PLANNED or where.quantization != "none" or where.shard_base:
+    if verb not in COUNTED or where.quantization != "none" or where.shard_base:
         return
     try:
-        model, _ = _without_weights(path, where)
+        model = _without_weights(path, where, config)
+        counting = _counting(verb, config, model)
     except (ValueError, OSError, RuntimeError, TypeError, AttributeError) as error:
-        log.debug("%s: no plan, %s", name, error)  # loading it says what is wrong, if anything is
+        _log.debug("%s: no plan, %s", name, error)  # loading it says what is wrong, if anything is
         return
-    found = _least(verb, name, config, model, memory_of(where.device_map))
-    least, free = gigabytes(found.peak), gigabytes(found.memory)
-    log.info(
+    free = memory_of(where.device_map)
+    terms = _held_by(counting, verb, model, free)
+    least = sum(terms.values()) + libraries_bytes(where.device_map)
+    _log.info(
         "%s of %s holds %s at least, and %s are free; isentrope plan says what its passes take",
         verb,
         name,
-        least,
-        free,
+        gigabytes(least),
+        gigabytes(free),
     )
-    if not found.fits:
+    if least > free:
         raise DoesNotFitError(
-            f"{verb} of {name} does not fit: it holds {least} at least "
-            f"({sizes_in_words(found.held)}), and {free} are free. isentrope plan "
-            "names the smallest change that would fit."
+            f"{verb} of {name} does not fit: it holds {gigabytes(least)} at least "
+            f"({sizes_in_words(terms)}), and {gigabytes(free)} are free. isentrope plan names the "
+            "smallest change that would fit."
         )

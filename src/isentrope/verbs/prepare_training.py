@@ -27,7 +27,7 @@ from isentrope.config.values import path_in_run
 from isentrope.control.budget import EntropyBudget
 from isentrope.control.requirements import BudgetOptions
 from isentrope.models.sharding import shard_base
-from isentrope.planning.memory import require_room_to_train
+from isentrope.planning.room import require_room_to_train
 from isentrope.policy.language_model import Policy
 from isentrope.probe.alarm import Alarm
 from isentrope.probe.callback import EntropyProbe

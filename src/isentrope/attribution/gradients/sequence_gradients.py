@@ -33,7 +33,7 @@ from isentrope.models.architecture import (
     UnsupportedModelError,
     derivative_of_scores,
 )
-from isentrope.models.batching import MicroBatch, at_once, micro_batches
+from isentrope.models.batching import MicroBatch, micro_batches
 from isentrope.models.requirements import require_no_checkpointing
 from isentrope.nouns.vectors import Vector, dot, multiply, norm
 from isentrope.parallel.sharded import read_numbers, sharded_like
@@ -147,7 +147,7 @@ class SequenceGradients:
             for parameter, name in layer.names.items():
                 visited.add(name)
                 size = getattr(layer.module, parameter).numel()
-                parts = (y.split(max(1, at_once(ELEMENTS_HELD) // size)) for y in columns)
+                parts = (y.split(max(1, ELEMENTS_HELD // size)) for y in columns)
                 for some, kept, of_output in zip(*parts, strict=True):
                     visit(name, some, layer.gradient(parameter, kept, of_output))
 

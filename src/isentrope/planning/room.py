@@ -1,0 +1,72 @@
+"""The memory that there is, and the refusal of a training that is sure not to fit."""
+
+from typing import Any
+
+import torch
+
+from isentrope.planning.memory import held_in_training
+from isentrope.planning.plan import DoesNotFitError
+from isentrope.system.formatting import gigabytes, sizes_in_words
+from isentrope.system.memory import free_memory
+
+CONTEXT = 500 * 2**20
+"""Bytes of a device that CUDA and its libraries take in a process, about, before any tensor."""
+
+
+def libraries_bytes(device: str) -> int:
+    """Memory of this process on cpu, cuda or cuda:N that holds libraries and no model."""
+    import psutil
+
+    return CONTEXT if device.startswith("cuda") else int(psutil.Process().memory_info().rss)
+
+
+def memory_of(device: str) -> int:
+    """Bytes that are free on cpu, cuda or cuda:N, or hold libraries; the host's without CUDA."""
+    present = device if torch.cuda.is_available() else "cpu"
+    return free_memory(present) + libraries_bytes(present)
+
+
+def bytes_of(text: str) -> int:
+    """A size with its unit in bytes.
+
+    Args:
+        text: Such as "16GB" or "24 GiB".
+
+    Returns:
+        Bytes.
+
+    Raises:
+        ValueError: If it is no such size.
+    """
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    try:
+        size = int(TypeAdapter(ByteSize).validate_python(text))
+    except ValidationError:
+        size = 0
+    if size < 1e6:
+        raise ValueError(f"--memory {text!r} is not a size: write 16GB, 24GiB or 500MB.")
+    return size
+
+
+def require_room_to_train(model: Any, device: str | torch.device) -> None:
+    """Refuse a training whose weights, gradients and moments are more than the free memory.
+
+    Args:
+        model: With its trainable set, on the CPU.
+        device: Where it is to be trained.
+
+    Raises:
+        DoesNotFitError: Before any work.
+    """
+    terms = held_in_training(model)
+    if torch.device(device).type == "cpu":
+        del terms["weights"]  # they are there
+    needed = sum(terms.values())
+    free = free_memory(device)
+    if needed > free:
+        raise DoesNotFitError(
+            f"The training does not fit: it holds {gigabytes(needed)} at least "
+            f"({sizes_in_words(terms)}), and {gigabytes(free)} are free on {device}. "
+            "isentrope plan says what else it takes."
+        )

@@ -1,0 +1,156 @@
+"""What a step of training takes: its passes, and what they hold by shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isentrope.config.train import ModelConfig, SftConfig, TrainConfig
+from isentrope.config.trl import planned_fields, training_device
+from isentrope.models.architecture import text_config
+from isentrope.planning.memory import (
+    activation_bytes,
+    autocast_copies,
+    cache_bytes,
+    held_in_training,
+    language_model,
+    next_logits,
+    training_logits,
+)
+from isentrope.planning.plan import ACTIVATIONS, CACHE, PassesOver, Plan
+from isentrope.planning.room import libraries_bytes
+from isentrope.planning.shapes import meta_model
+from isentrope.training.models import TOY, build_toy_policy, find_model, fresh_adapter
+from isentrope.verbs.part_memory import PROMPT, PROMPTS, length_of
+from isentrope.verbs.recorded_seconds import seconds_of_training
+
+SMALLER = "trainer.gradient_checkpointing=true, a smaller rank, model.dtype=bfloat16"
+"""What makes a training take less, but for smaller micro-batches."""
+
+DEMONSTRATION = 1024
+"""Tokens that a demonstration is taken to have where no length is set."""
+
+
+def plan_steps(
+    config: TrainConfig | SftConfig, path: str, verb: str, model: Any, memory: int
+) -> Plan:
+    """Plan one step of a training, and the seconds of all where they were measured.
+
+    Args:
+        config: Settings of the training.
+        path: The file that they are from.
+        verb: train or sft.
+        model: The model that is trained, on the device meta.
+        memory: Bytes that there are.
+
+    Returns:
+        The plan.
+    """
+    section, length = "training", PROMPTS.format(PROMPT)
+    seconds, source = {}, "No time is given: fine-tuning records none."
+    if isinstance(config, TrainConfig):
+        seconds, source = seconds_of_training(config)
+        if not seconds:
+            source += (
+                f" Two steps measure it: `isentrope train {path} --set training.steps=2 --out NEW`,"
+                " then plan with --set output.directory=NEW."
+            )
+    else:
+        section = "fine_tuning"
+        tokens = config.fine_tuning.max_length or DEMONSTRATION
+        length = f"Demonstrations are taken to have {tokens} tokens."
+    reference, *_ = planned_fields(config.trainer)
+    return Plan(
+        verb,
+        config.model.path,
+        held_in_training(model, reference),
+        libraries_bytes(training_device(config.trainer)),
+        memory,
+        parts=tuple(training_parts(config, model)),
+        seconds=seconds,
+        measured_by=source,
+        assumptions=(
+            f"Passes are those of one step, of {getattr(config, section).steps}.",
+            length,
+            "The probe, a control and the alarm are not counted.",
+        ),
+        otherwise=SMALLER,
+    )
+
+
+def training_parts(config: TrainConfig | SftConfig, model: Any) -> list[PassesOver]:
+    """The parts of one step of training, and what they hold above `held_in_training`.
+
+    Args:
+        config: Settings of the training.
+        model: The model that is trained, on the device meta.
+
+    Returns:
+        Sampling, of `train`, and the update.
+    """
+    reference, checkpointing, bf16 = planned_fields(config.trainer)
+    parts: list[PassesOver] = []
+    lm_config = text_config(language_model(model))
+    if isinstance(config, SftConfig):
+        tuning = config.fine_tuning
+        setting, number = "fine_tuning.micro_batch", tuning.micro_batch or tuning.batch_size
+        responses, sequences = tuning.batch_size, number
+        length = tuning.max_length or DEMONSTRATION
+        batch = "demonstrations"
+    else:
+        training, sampling = config.training, config.sampling
+        setting = "training.micro_batch"
+        number = training.micro_batch or training.prompts_per_step
+        sequences = number * training.group_size
+        responses = training.prompts_per_step * training.group_size
+        length = length_of(lm_config, PROMPT, sampling.max_new_tokens)
+        batch = "U"
+        at_once = min(sampling.batch_size, responses)
+        cache_size = cache_bytes(lm_config, at_once, length, model.dtype.itemsize)
+        drawing = {CACHE: cache_size, "logits": next_logits(lm_config, at_once)}
+        options = {"memory": drawing, "setting": "sampling.batch_size", "value": at_once}
+        parts.append(PassesOver("drawing", "U", responses, "step", **options))
+    model.train()
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+        model.enable_input_require_grads()
+    memory = {
+        ACTIVATIONS: activation_bytes(model, sequences, length),
+        "logits": training_logits(model, sequences * length),
+    }
+    if bf16 and not checkpointing:
+        memory["copies in bfloat16"] = autocast_copies(model)
+    forward = 1 + checkpointing + reference
+    options = {"memory": memory, "setting": setting, "value": number}
+    parts.append(
+        PassesOver("update", batch, responses, "step", forward=forward, backward=1, **options)
+    )
+    return parts
+
+
+def untrained(where: ModelConfig) -> Any:
+    """The model that a run trains, without weights, with its trainable set.
+
+    Returns:
+        It, on the device meta.
+
+    Raises:
+        FileNotFoundError: If there is no such model.
+    """
+    if where.path == TOY:
+        return build_toy_policy(0).model.to("meta")
+    folder = Path(where.path).expanduser()
+    try:
+        source = str(folder) if (folder / "config.json").is_file() else find_model(where.path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{error} Before it is made, plan with --set model.path= and the model that it is to "
+            "be made from."
+        ) from error
+    model = meta_model(source, allow_hub=where.allow_hub, dtype=getattr(torch, where.dtype))
+    if not where.lora_rank or hasattr(model, "peft_config"):
+        return model
+    with torch.device("meta"):
+        return fresh_adapter(model, where.lora_rank, where.lora_alpha, where.lora_target_modules)

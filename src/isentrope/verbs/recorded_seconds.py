@@ -1,0 +1,168 @@
+"""Seconds that an earlier run recorded, scaled to what is planned.
+
+A verb's results.json has the seconds of each stage. They are scaled by passes × responses, where
+the earlier run took the same passes, over as many responses or others, on the same device, at the
+same precision, at a checkpoint of the same training. A training's timing.jsonl has the seconds of
+each step.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from isentrope.config.io import load_config
+from isentrope.config.measure import MeasureConfig
+from isentrope.config.train import TrainConfig
+from isentrope.planning.plan import PassesOver
+from isentrope.results.result import RESULTS, Result
+from isentrope.system.reading import read_json_lines
+from isentrope.verbs.passes import Counting, batches_of, count_passes
+
+_log = logging.getLogger("isentrope")
+
+UNKNOWN = "No time is given: no earlier run of {verb} with the same passes is recorded in {places}."
+Seconds = tuple[dict[str, float], str]
+"""Seconds by stage, and a sentence on where they are from."""
+Work = dict[tuple[str, str], tuple[tuple[int, ...], int]]
+"""Passes and responses by part and batch; drawing reads each response once."""
+
+
+def seconds_of_verb(
+    verb: str,
+    config: MeasureConfig,
+    counting: Counting,
+    parts: Sequence[PassesOver],
+    checkpoint: Path,
+) -> Seconds:
+    """Seconds of the stages of a verb, at the rates of an earlier run.
+
+    Args:
+        verb: Name of the verb.
+        config: What is planned.
+        counting: What its passes are counted from.
+        parts: Its passes.
+        checkpoint: Folder of the checkpoint.
+
+    Returns:
+        Seconds by stage, none where no run was recorded; and a sentence.
+    """
+    folders = list(_run_folders(config.output.directory, checkpoint))
+    for folder in folders:
+        for path in sorted(folder.glob(f"measurements/{verb}_*/{RESULTS}")):
+            try:
+                scaled = _scaled(verb, config, counting, parts, checkpoint, path.parent)
+            except (ValueError, OSError) as error:
+                _log.debug("%s has no rates: %s", path, error)
+                continue
+            if scaled is not None:
+                return scaled
+    places = " or ".join(map(str, folders)) or "a run folder (output.directory is not set)"
+    return {}, UNKNOWN.format(verb=verb, places=places)
+
+
+def _run_folders(directory: str | None, checkpoint: Path) -> Iterator[Path]:
+    """The run folder that is named, and the one that the checkpoint lies in."""
+    if directory is not None:
+        yield Path(directory)
+    for parent in checkpoint.resolve().parents[:2]:
+        if (parent / "measurements").is_dir() and str(parent) != directory:
+            yield parent
+
+
+def _scaled(
+    verb: str,
+    config: MeasureConfig,
+    counting: Counting,
+    parts: Sequence[PassesOver],
+    checkpoint: Path,
+    folder: Path,
+) -> Seconds | None:
+    result = Result.load(folder)
+    earlier = load_config(folder / "config.yaml")
+    before = (earlier.checkpoint.device_map, earlier.precision, earlier.analysis.gradient_backend)
+    now = (config.checkpoint.device_map, config.precision, config.analysis.gradient_backend)
+    trained = result.policy.trainable_parameters == counting.parameters
+    beside = Path(result.policy.checkpoint).resolve().parent == checkpoint.resolve().parent
+    if before != now or not trained or not beside:
+        return None
+    batches = batches_of(verb, earlier)
+    for name, record in (("E", result.batches.E), ("U", result.batches.U)):
+        batches[name] = replace(
+            batches[name], prompts=record.prompt_draws, responses=record.sequences
+        )
+    taken = count_passes(verb, replace(counting, config=earlier, batches=batches))
+    planned = _by_stage(parts)
+    seconds: dict[str, float] = {}
+    for stage, work in _by_stage(taken).items():
+        if stage not in result.timing:
+            return None
+        ratio = _compare_work(work, planned.get(stage, {}))
+        if ratio is None:
+            return None
+        seconds[stage] = result.timing[stage] * ratio
+    if seconds.keys() != planned.keys():
+        return None
+    lengths = result.batches.E.mean_length, result.batches.U.mean_length
+    return seconds, (
+        f"Seconds are those of {folder} ({result.policy.device}), scaled by passes × responses, "
+        f"for responses as long as there: {lengths[0]:.3g} tokens in E, {lengths[1]:.3g} in U."
+    )
+
+
+def _by_stage(parts: Iterable[PassesOver]) -> dict[str, Work]:
+    """Passes and responses of each part, of each stage."""
+    work: dict[str, Work] = defaultdict(dict)
+    for part in parts:
+        work[part.stage][part.name, part.batch] = part.passes, part.responses
+    return dict(work)
+
+
+def _compare_work(taken: Work, planned: Work) -> float | None:
+    """Planned passes × responses over those taken; None where a part has other passes."""
+    passes = {part: count for part, (count, _) in taken.items()}
+    if passes != {part: count for part, (count, _) in planned.items()}:
+        return None
+    before, now = (
+        sum(max(1, sum(count)) * responses for count, responses in work.values())
+        for work in (taken, planned)
+    )
+    return now / before
+
+
+def seconds_of_training(config: TrainConfig) -> Seconds:
+    """Seconds of a training, at the median step of the run that its folder holds.
+
+    Args:
+        config: What is planned.
+
+    Returns:
+        Seconds of all steps, none where no such run was recorded; and a sentence.
+    """
+    directory = config.output.directory
+    if directory is None:
+        return {}, UNKNOWN.format(verb="train", places="a run folder (output.directory is not set)")
+    folder = Path(directory)
+    try:
+        earlier = load_config(folder / "config.yaml", root=TrainConfig)
+        rows = [row for _, row in read_json_lines(folder / "logs" / "timing.jsonl")]
+        steps = [float(row["seconds"]) for row in rows]
+    except (ValueError, OSError, KeyError, TypeError) as error:
+        _log.debug("%s has no rates: %s", folder, error)
+        return {}, UNKNOWN.format(verb="train", places=folder)
+    if not steps or _settings_of_a_step(earlier) != _settings_of_a_step(config):
+        return {}, UNKNOWN.format(verb="train", places=folder)
+    total = median(steps) * config.training.steps
+    return {"step": total}, (
+        f"Seconds are {config.training.steps} times the median of {len(steps)} steps in {folder}."
+    )
+
+
+def _settings_of_a_step(config: TrainConfig) -> tuple[object, ...]:
+    """What a step's seconds depend on."""
+    training = config.training
+    sizes = (training.prompts_per_step, training.group_size, training.micro_batch)
+    model = config.model.model_copy(update={"path": Path(config.model.path).name})
+    return sizes, config.sampling, model, config.entropy_probe, config.control, config.trainer
