@@ -6,7 +6,7 @@ import torch
 from isentrope.attribution.gradients.gradient_store import GradientStore
 from isentrope.attribution.gradients.storage_plan import Storage
 from isentrope.models.precision import Precision
-from isentrope.planning.memory import STEP_VECTORS, Alive, held
+from isentrope.planning import memory
 from isentrope.planning.shapes import meta_model
 from isentrope.policy.language_model import Policy
 
@@ -44,10 +44,10 @@ def test_trainable_patterns_are_those_of_the_checkpoint(tiny):
 
 def test_weights_are_kept_in_float32_beside_the_copy_in_use(shapes, policy):
     copies = sum(p.nbytes for p in policy.model.parameters())
-    terms = held(shapes, FLOAT64, Storage())
+    terms = memory.held(shapes, FLOAT64, Storage())
     assert terms["weights"] == 4 * count(shapes)
     assert terms["weights in float64"] == copies
-    assert set(held(shapes, FLOAT32, Storage())) == {"weights", "step"}
+    assert set(memory.held(shapes, FLOAT32, Storage())) == {"weights", "step"}
 
 
 @pytest.mark.parametrize("kept", ["exact", "bfloat16"])
@@ -56,22 +56,22 @@ def test_stored_rows_of_a_kernel_are_those_that_are_held(shapes, policy, kept):
     store = GradientStore(policy.theta, 600, storage)
     bytes_held = sum(rows.nbytes for rows in store._rows.values())
     sides = ((600, None), (8, 600))
-    terms = held(shapes, FLOAT64, storage, sides=sides)
+    terms = memory.held(shapes, FLOAT64, storage, sides=sides)
     assert terms["stored gradients"] == bytes_held
-    assert terms["step"] == STEP_VECTORS * 8 * count(shapes, trainable=True)
-    disk = held(shapes, FLOAT64, Storage(where="disk"), 8, sides)
+    assert terms["step"] == memory.STEP_VECTORS * 8 * count(shapes, trainable=True)
+    disk = memory.held(shapes, FLOAT64, Storage(where="disk"), 8, sides)
     assert not {"stored gradients", "stored gradient groups"} & set(disk)
 
 
 def test_groups_are_stored_at_float32_or_more(shapes):
     for precision, size in ((FLOAT64, 8), (FLOAT32, 4), (Precision("bfloat16"), 4)):
-        terms = held(shapes, precision, Storage(), 16)
+        terms = memory.held(shapes, precision, Storage(), 16)
         assert terms["stored gradient groups"] == 16 * size * count(shapes, trainable=True)
 
 
 def test_the_gauge_counts_what_is_alive_at_once():
     present = torch.zeros(1000)
-    alive = Alive("cpu", [present])
+    alive = memory.Alive("cpu", [present])
     with alive:
         kept = torch.zeros(250)
         for _ in range(3):

@@ -9,15 +9,7 @@ from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.planning.memory import (
-    TILE,
-    Alive,
-    activation_bytes,
-    autocast_copies,
-    cache_bytes,
-    held_in_training,
-    scored_logits,
-)
+from isentrope.planning import memory
 from isentrope.policy.token_statistics import LOGITS_HELD
 from isentrope.training.models import load_trainable
 from isentrope.verbs.plan import plan
@@ -58,7 +50,7 @@ def test_the_recipe_has_the_parameters_of_qwen_and_of_its_adapter(qwen):
     base = 151_936 * d + layers * layer + d
     sides = (d + d, d + 256, d + 256, d + d, d + inner, d + inner, inner + d)
     adapter = 64 * layers * sum(sides)
-    terms = held_in_training(model)
+    terms = memory.held_in_training(model)
     assert terms["weights"] == 4 * (base + adapter)
     assert terms["gradients"] == 4 * adapter
     assert terms["moments of Adam"] == 8 * adapter
@@ -69,15 +61,15 @@ def test_shapes_are_those_of_the_model_that_is_trained(tmp_path):
     for rank in (0, 2):
         expected, _ = load_trainable_of(tmp_path, rank)
         planned = untrained(section(tmp_path, lora_rank=rank))
-        assert held_in_training(planned) == held_in_training(expected)
+        assert memory.held_in_training(planned) == memory.held_in_training(expected)
 
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_reference_is_a_copy_of_what_is_trained(tmp_path, rank):
     trainer = trainer_with_beta(tmp_path, rank)
     policy = untrained(section(tmp_path, lora_rank=rank))
-    without = held_in_training(policy)
-    terms = held_in_training(policy, reference=True)
+    without = memory.held_in_training(policy)
+    terms = memory.held_in_training(policy, reference=True)
     models = filter(None, (trainer.model, trainer.ref_model))
     alive = sum(p.nbytes for model in models for p in model.parameters())
     assert terms.keys() - without.keys() == {"reference"}
@@ -108,14 +100,14 @@ def test_a_pass_without_weights_takes_at_least_what_one_with_weights_takes(tmp_p
     cases.model("qwen2").save_pretrained(tmp_path)
     real, _ = load_trainable_of(tmp_path, 2)
     real.train()
-    alive = Alive("cpu", [*real.parameters(), *real.buffers()])
+    alive = memory.Alive("cpu", [*real.parameters(), *real.buffers()])
     ids = torch.zeros(8, 64, dtype=torch.long)
     before = alive.now
     with alive:
         decoder = real.get_base_model().base_model
         decoder(input_ids=ids, use_cache=False)[0].sum().backward()
-    measured = alive.peak - before - held_in_training(real)["gradients"]
-    planned = activation_bytes(untrained(section(tmp_path, lora_rank=2)), 8, 64)
+    measured = alive.peak - before - memory.held_in_training(real)["gradients"]
+    planned = memory.activation_bytes(untrained(section(tmp_path, lora_rank=2)), 8, 64)
     assert measured <= planned < 2 * measured  # whose attention keeps all scores
 
 
@@ -126,14 +118,14 @@ def test_products_in_bfloat16_keep_copies_of_weights(tmp_path):
     ids = torch.zeros(1, 1, dtype=torch.long)
 
     def measured(bf16):
-        alive = Alive("cpu", [*real.parameters(), *real.buffers()])
+        alive = memory.Alive("cpu", [*real.parameters(), *real.buffers()])
         before = alive.now
         with alive, torch.autocast("cpu", torch.bfloat16, enabled=bf16):
             real.get_base_model().base_model(input_ids=ids, use_cache=False)[0].sum()
         return alive.peak - before
 
-    copies = autocast_copies(untrained(section(tmp_path, lora_rank=2)))
-    assert copies == held_in_training(real)["weights"] / 2
+    copies = memory.autocast_copies(untrained(section(tmp_path, lora_rank=2)))
+    assert copies == memory.held_in_training(real)["weights"] / 2
     assert 0 < measured(True) - measured(False) <= copies
 
 
@@ -143,33 +135,33 @@ def test_checkpointing_holds_less_of_deeper_models(tmp_path):
     light = untrained(section(tmp_path, lora_rank=2)).train()
     light.gradient_checkpointing_enable()
     light.enable_input_require_grads()
-    assert activation_bytes(light, 8, 64) < activation_bytes(whole, 8, 64) / 2
+    assert memory.activation_bytes(light, 8, 64) < memory.activation_bytes(whole, 8, 64) / 2
 
 
 def test_values_alone_hold_less_than_a_pass_that_goes_back(tmp_path):
     cases.model("qwen2", num_hidden_layers=6).save_pretrained(tmp_path)
     model = untrained(section(tmp_path, lora_rank=2))
-    backward = activation_bytes(model, 8, 64)
-    assert activation_bytes(model, 8, 64, backward=False) < backward / 2
-    assert activation_bytes(model, 8, 64) == backward
+    backward = memory.activation_bytes(model, 8, 64)
+    assert memory.activation_bytes(model, 8, 64, backward=False) < backward / 2
+    assert memory.activation_bytes(model, 8, 64) == backward
 
 
 def test_a_cache_holds_keys_and_values_of_every_layer():
     config = cases.model("qwen2").config
     width = config.hidden_size // config.num_attention_heads
     token = 2 * config.num_hidden_layers * config.num_key_value_heads * width * 4
-    assert cache_bytes(config, 5, 11, 4) - cache_bytes(config, 5, 10, 4) == 5 * token
+    assert memory.cache_bytes(config, 5, 11, 4) - memory.cache_bytes(config, 5, 10, 4) == 5 * token
 
 
 def test_scored_logits_are_those_of_a_chunk_of_the_vocabulary():
     model = cases.model("qwen2")
     vocabulary = model.config.vocab_size
-    assert scored_logits(model, 10, vocabulary // 2, 8) == 3 * 8 * 10 * (vocabulary // 2)
-    assert scored_logits(model, 10**9, 8192, 8) == 3 * 8 * LOGITS_HELD
+    assert memory.scored_logits(model, 10, vocabulary // 2, 8) == 3 * 8 * 10 * (vocabulary // 2)
+    assert memory.scored_logits(model, 10**9, 8192, 8) == 3 * 8 * LOGITS_HELD
 
 
 def test_tiles_of_logits_are_those_of_trl():
-    assert TILE == (TOKEN_CHUNK_SIZE, _CHUNKED_LOGPROB_CHUNK_SIZE)
+    assert memory.TILE == (TOKEN_CHUNK_SIZE, _CHUNKED_LOGPROB_CHUNK_SIZE)
 
 
 def test_a_training_is_planned_by_its_shapes(qwen, tmp_path):
