@@ -6,6 +6,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from isentrope.cli.console import out
 from isentrope.cli.main import app
 from isentrope.models import checkpoint
 from isentrope.verbs import plan as pipeline
@@ -30,11 +31,15 @@ def document(*arguments):
     return content
 
 
-def test_a_plan_that_fits_ends_with_0_and_names_its_parts(config):
+def test_a_plan_that_fits_ends_with_0_and_names_its_parts(config, monkeypatch):
+    monkeypatch.setattr(out, "_width", 80)  # which a console takes when it is imported
     done = call("plan", config, "--verb", "kernel", "--memory", "64GB")
     assert done.exit_code == 0, done.output
     for word in ("drawing", "step", "UU", "held", "largest", "peak", "64.00 GB", "unknown"):
         assert word in done.stdout
+    table = [line for line in done.stdout.splitlines() if "─" in line]
+    assert table
+    assert all(len(line) <= 80 for line in table)
 
 
 def test_a_plan_reads_no_weights(config, monkeypatch):
