@@ -83,6 +83,17 @@ def test_a_device_that_is_not_here_is_planned_too(config):
     assert "gradients of prompts" in done.stdout
 
 
+def test_a_gpu_reads_no_more_tokens_at_a_time_than_half_of_its_memory_holds(config):
+    more = ("--verb", "measure", "--json", "--set", "checkpoint.device_map=cuda")
+    more = (*more, "--set", "batch_config.B_E=4000", "--set", "sampling.max_tokens=100000")
+
+    def tokens(memory):
+        (planned,) = json.loads(call("plan", config, *more, "--memory", memory).stdout)
+        return next(part["value"] for part in planned["parts"] if part["name"] == "sweep")
+
+    assert tokens("530MB") < tokens("64GB") / 4
+
+
 def test_seconds_are_those_of_an_earlier_run_and_scale_with_responses(config, tmp_path):
     run = tmp_path / "run"
     more = ("--verb", "variance", "--set", f"output.directory={run}")

@@ -239,8 +239,9 @@ class CheckpointFacts:
         elif policy.device.type == "cuda" and policy.precision.rounding is None:
             # rounded passes are cut as training's were; others by a number that all processes and
             # the next run share
-            fitting = min(gather_lists([tokens_in(free_memory(policy.device) // 2, policy)]))
-            policy.max_tokens = min(policy.max_tokens, 2 ** (max(1, fitting).bit_length() - 1))
+            half = free_memory(policy.device) // 2
+            fitting = gather_lists([tokens_in(half, policy.model, policy.head)])
+            policy.max_tokens = min(policy.max_tokens, *fitting)
         return policy
 
 

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -98,19 +98,21 @@ def tried_again(policy: Policy, rollouts: Rollouts, attempt: Callable[[], R]) ->
         give_back()
 
 
-def tokens_in(memory: int, policy: Policy) -> int:
+def tokens_in(memory: int, model: Any, head: Any) -> int:
     """How many tokens a micro-batch may have, about, where a pass may keep so many bytes.
 
     Args:
         memory: Bytes.
-        policy: The policy; inputs and outputs of its decoder's linear layers are kept.
+        model: The model; inputs and outputs of its decoder's linear layers are kept.
+        head: Its output embedding, which keeps none.
 
     Returns:
-        At least one.
+        At least one, a power of two.
     """
-    layers = [m for n, m in policy.model.named_modules() if "lora_" not in n and m != policy.head]
+    layers = [m for n, m in model.named_modules() if "lora_" not in n and m != head]
     kept = sum(m.in_features + m.out_features for m in layers if isinstance(m, nn.Linear))
-    return max(1, memory // max(1, 4 * kept))
+    fitting = max(1, memory // max(1, 4 * kept))
+    return 2 ** (fitting.bit_length() - 1)
 
 
 GROUPS_OF_A_PROCESS = 4

@@ -19,10 +19,11 @@ from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import training_device
 from isentrope.models.precision import DTYPES
-from isentrope.planning.memory import SIZES, held, trainable_parameters
+from isentrope.planning.memory import SIZES, held, language_model, trainable_parameters
 from isentrope.planning.plan import DoesNotFitError, Plan
 from isentrope.planning.room import bytes_of, libraries_bytes, memory_of
 from isentrope.planning.shapes import meta_model
+from isentrope.policy.scoring import tokens_in
 from isentrope.results.verbs import INFLUENCE, MEASURE, VERBS
 from isentrope.system.formatting import gigabytes, sizes_in_words
 from isentrope.verbs.kinds import kind_of, load_any
@@ -111,8 +112,15 @@ def _plan_verb(
     counting = _counting(verb, config, model)
     prompt = longest_prompt(config.batch_config, folder) if folder is not None else None
     precision = config.precision.measuring
-    holding = Holding(config.sampling, precision, model, prompt or PROMPT)
-    kept = RESIDENT if config.checkpoint.device_map == "cpu" else 1.0
+    sampling = config.sampling
+    kept = RESIDENT
+    if config.checkpoint.device_map != "cpu":
+        kept = 1.0
+        loaded = 4 * sum(p.numel() for p in model.parameters())
+        half = (memory - libraries_bytes(config.checkpoint.device_map) - loaded) // 2
+        fitting = tokens_in(half, model, language_model(model).get_output_embeddings())
+        sampling = sampling.model_copy(update={"max_tokens": min(sampling.max_tokens, fitting)})
+    holding = Holding(sampling, precision, model, prompt or PROMPT)
     parts = tuple(holding.of_part(part).times(kept) for part in count_passes(verb, counting))
     seconds, source = {}, "No time is given: there is no checkpoint yet."
     if folder is not None:
@@ -139,6 +147,8 @@ def _plan_training(
     device = training_device(config.trainer)
     size = memory_of(device) if memory is None else bytes_of(memory)
     model = untrained(config.model)
+    if memory is not None and not config.trainer.get("use_cpu"):
+        device = "cuda"  # a size is given for another machine, and trainings are planned for GPUs
     afterwards = load_config(
         {
             "checkpoint": {"checkpoint_path": ".", "device_map": device},
