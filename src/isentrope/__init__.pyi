@@ -34,6 +34,8 @@ from isentrope.estimators.entropy import entropy, surprisal_entropy, entropy_gra
 from isentrope.estimators.functional import EstimatorOptions
 
 # What the change is made of
+from isentrope.attribution.frontier.batches import frontier
+from isentrope.attribution.frontier.frontier import Frontier
 from isentrope.attribution.influence.contributions import Influence
 from isentrope.attribution.influence.contributions import InfluenceOptions
 from isentrope.attribution.influence.influence import influence
@@ -84,6 +86,7 @@ __all__ = [
     "Evaluation",
     "EvaluationOptions",
     "FisherKernel",
+    "Frontier",
     "GradientOptions",
     "Influence",
     "InfluenceOptions",
@@ -122,6 +125,7 @@ __all__ = [
     "evaluate",
     "fisher_kernel",
     "fit_entropy_law",
+    "frontier",
     "influence",
     "influence_shares",
     "load_result",

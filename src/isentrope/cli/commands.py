@@ -95,7 +95,7 @@ COMMANDS = (
         "plan",
         options.PLANNED,
         through="planning",
-        help="Count passes and memory of verbs by shapes; exit status 1 if too much.",
+        help="Count what verbs take by shapes; exit status 1 if it is too much.",
     ),
     Command(
         "convert",

@@ -22,7 +22,7 @@ _ARROW: dict[Any, str] = {
 }
 """Type of a column by that of its values."""
 _OF_PARTS = {"n": "int64", "unit": "string?", "method": "string", "warnings": "string"}
-"""Type of a part of an estimate that is no number with a fraction."""
+"""Type of a part of an estimate that is not a number with a fraction."""
 
 
 def columns_of(row: object) -> dict[str, Any]:

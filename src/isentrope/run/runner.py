@@ -113,7 +113,7 @@ class Runner(ABC, Generic[C, R]):
         """Write the tables over all items; called with those that are done, after each."""
 
     def compare(self, item: Item[C], earlier: Earlier[R]) -> None:
-        """Refuse to go on from what was made with other settings or from other files."""
+        """Refuse an earlier run that had other settings or other files."""
         require_same(item.target, earlier.identity, item.identity)
 
     def how_to_go_on(self, items: list[Item[C]]) -> str | None:

@@ -228,6 +228,7 @@ def _estimate(
 ) -> Estimate:
     """A number with its interval; with none where that is not known to hold."""
     caveats = gradient.sample.trust.caveats
+    trusted = caveats.pop("trusted") and known
     return Estimate.from_standard_error(
         number.value,
         math.sqrt(number.variance),
@@ -236,7 +237,8 @@ def _estimate(
         method="delete-a-group jackknife",
         confidence=confidence,
         degrees_of_freedom=number.degrees_of_freedom,
-        **caveats | {"trusted": caveats["trusted"] and known},
+        trusted=trusted,
+        **caveats,
     )
 
 
