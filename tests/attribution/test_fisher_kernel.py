@@ -92,7 +92,7 @@ def test_a_response_that_no_parameter_moves_is_a_zero_row_and_is_said():
     policy = cases.policy("table")
     certain = policy.model.table
     with torch.no_grad():  # token 2 after prompt 1 and nothing else
-        certain[policy.model._rows(torch.tensor([[1]]))[0, 0]] = torch.tensor(
+        certain[policy.model._number_rows(torch.tensor([[1]]))[0, 0]] = torch.tensor(
             [-900.0, -900.0, 0.0, -900.0, -900.0], dtype=torch.float64
         )
     rollouts = Rollouts([[1], [2], [3]], [[2], [1], [1]], [0, 1, 2])

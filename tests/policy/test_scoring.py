@@ -119,7 +119,7 @@ def test_eos_is_a_token_like_any_other():
 def test_scores_that_are_not_finite_are_named():
     policy = cases.policy("table")
     with torch.no_grad():
-        policy.model.table[policy.model._rows(torch.tensor([[2, 3]]))[0, 1], 1] = torch.inf
+        policy.model.table[policy.model._number_rows(torch.tensor([[2, 3]]))[0, 1], 1] = torch.inf
     with pytest.raises(NotFiniteError, match="sequence 1"):
         score(policy, Rollouts([[1], [2]], [[3, 1], [3, 1]], [0, 1]))
 
