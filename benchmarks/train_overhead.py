@@ -75,7 +75,7 @@ def trainer(base: str, folder: Path, *settings: str) -> float:
 
 def variants(base: str) -> dict[str, object]:
     """Name → function of a folder that returns seconds."""
-    whole, off = "training.micro_batch=16", "entropy_probe.enabled=false"
+    whole, off = "training.micro_batch=128", "entropy_probe.enabled=false"
     found: dict[str, object] = {
         "reference loop": lambda folder: reference(base, folder),
         "trainer": lambda folder: trainer(base, folder, whole, off),

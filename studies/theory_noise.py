@@ -35,6 +35,8 @@ STEPS = (8, 24, 40)
 SIZES = (16, 64, 256)
 SEEDS = (1, 2, 3, 4)
 MICRO_BATCHES = 4
+GROUP = 8
+"""Responses per prompt, of configs/train_toy.yaml."""
 PREFIXES = (1, 2, 4)
 """Micro-batches after which the gradient is kept."""
 SMALL, LARGE = 16, 64
@@ -94,7 +96,8 @@ def run(folder: Path, seed: int, prompts: int = SMALL) -> dict[str, Tensor]:
             original(monitor, last)
 
         settings = [f"model.path={folder / 'sft_0' / 'model'}", f"training.seed={seed}"]
-        settings += [f"training.micro_batch={micro}", f"training.prompts_per_step={prompts}"]
+        sequences = micro * GROUP
+        settings += [f"training.micro_batch={sequences}", f"training.prompts_per_step={prompts}"]
         settings += ["training.save_every=40", "entropy_probe.enabled=false"]
         settings += [f"output.directory={folder / name}", *QUIET]
         with patch.object(NoiseScaleMonitor, "after_backward", after_backward):

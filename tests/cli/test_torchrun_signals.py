@@ -90,7 +90,7 @@ def trained(tiny, tmp_path_factory):
         "model": {"path": str(tiny / "base"), "lora_rank": 2},
         "data": {"dataset_name": "prompts", "dataset_path": str(tiny / "prompts.jsonl")},
         "sampling": {"max_new_tokens": 3},
-        "training": {"steps": STEPS, "prompts_per_step": 2, "group_size": 4, "micro_batch": 1}
+        "training": {"steps": STEPS, "prompts_per_step": 2, "group_size": 4, "micro_batch": 4}
         | {"save_every": 1},
         "entropy_probe": {"enabled": False},
         "output": {"report_to": []},

@@ -9,7 +9,7 @@ from isentrope.checkpoint.infer.fields import FIELDS
 from isentrope.checkpoint.infer.passed import managed_fields
 from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.config.contract import advantages_of, objective_of
-from isentrope.config.io import load_config
+from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.sampling.advantages import with_advantages
 from isentrope.update.objective import token_weights
@@ -108,3 +108,27 @@ def test_a_named_objective_has_the_token_weights_that_trl_used(tmp_path, options
     assert same or named == "recorded"
     if named == "recorded" and "entropy_coef" not in options:
         assert not same
+
+
+def load(tmp_path, *settings):
+    return load_config(runs.settings(tmp_path), list(settings), TrainConfig)
+
+
+@pytest.mark.parametrize("section", ["entropy_probe", "noise_scale"])
+def test_the_earlier_name_of_a_decay_is_read(tmp_path, section):
+    earlier, today = (
+        getattr(load(tmp_path, f"{section}.{name}=0.5"), section) for name in ("memory", "decay")
+    )
+    assert earlier == today
+    assert today.decay == 0.5
+    with pytest.raises(ConfigError):
+        load(tmp_path, f"{section}.memory=0.5", f"{section}.decay=0.5")
+
+
+def test_a_micro_batch_of_training_counts_sequences_in_whole_groups(tmp_path):
+    training = load(tmp_path, "training.micro_batch=16", "training.group_size=8").training
+    assert training.groups_per_pass == 2
+    assert load(tmp_path, "training.micro_batch=null").training.groups_per_pass is None
+    for size in (4, 12, 24):  # half a group, one and a half, and 3 of 4 groups
+        with pytest.raises(ConfigError):
+            load(tmp_path, f"training.micro_batch={size}")

@@ -217,7 +217,7 @@ def train(tiny, folder):
             "learning_rate": 1e-3,
             "prompts_per_step": 4,
             "group_size": 4,
-            "micro_batch": 2,
+            "micro_batch": 8,
             "save_every": 1,
             "max_grad_norm": 0.1,
         },

@@ -166,7 +166,7 @@ def test_tiles_of_logits_are_those_of_trl():
 
 def test_a_training_is_planned_by_its_shapes(qwen, tmp_path):
     file = tmp_path / "train.yaml"
-    small = "training: {micro_batch: 1, group_size: 2}\nsampling: {max_new_tokens: 20}\n"
+    small = "training: {micro_batch: 2, group_size: 2}\nsampling: {max_new_tokens: 20}\n"
     file.write_text(f"model: {{path: {qwen}}}\n{small}trainer: {{gradient_checkpointing: true}}\n")
     train, measure, influence = plan(str(file), memory="40GB")
     assert f"`isentrope train {file} --set training.steps=2 --out NEW`" in train.measured_by

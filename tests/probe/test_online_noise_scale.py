@@ -120,7 +120,7 @@ def test_the_monitor_sees_each_micro_batch_in_the_accumulated_gradient():
     torch.manual_seed(0)
     parameters = [torch.nn.Parameter(torch.zeros(3, 4)), torch.nn.Parameter(torch.zeros(5))]
     own = [torch.randn(17) for _ in range(3)]
-    monitor = NoiseScaleMonitor(parameters, accumulation=3, processes=1, groups=2, ema_decay=0.9)
+    monitor = NoiseScaleMonitor(parameters, accumulation=3, processes=1, groups=2, decay=0.9)
     for _ in range(3):
         for p in parameters:
             p.grad = None

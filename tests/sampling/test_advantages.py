@@ -1,8 +1,9 @@
 import pytest
 import torch
 
+import isentrope as ise
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.sampling.advantages import with_advantages, with_rewards
+from isentrope.sampling.advantages import with_advantages
 
 
 def rollouts(rewards=None, groups=(0, 0, 0, 1, 1, 1)):
@@ -18,11 +19,11 @@ class Length:
 
 def test_a_task_rewards_each_text_against_its_reference():
     told = rollouts().with_columns(response_texts=list("abcdef"), references=list("abxxef"))
-    assert with_rewards(told, Length()).rewards.tolist() == [1, 1, 0, 0, 1, 1]
+    assert ise.with_rewards(told, Length()).rewards.tolist() == [1, 1, 0, 0, 1, 1]
 
 
 def test_a_function_rewards_the_rollouts_as_a_whole():
-    assert with_rewards(rollouts(), lambda r: r.lengths).rewards.tolist() == [1.0] * 6
+    assert ise.with_rewards(rollouts(), lambda r: r.lengths).rewards.tolist() == [1.0] * 6
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_a_function_rewards_the_rollouts_as_a_whole():
 )
 def test_rewards_that_are_not_n_finite_numbers_are_refused(answer, message):
     with pytest.raises(ValueError, match=message):
-        with_rewards(rollouts(), answer)
+        ise.with_rewards(rollouts(), answer)
 
 
 def test_advantages_are_the_formulas():

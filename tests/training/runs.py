@@ -137,7 +137,7 @@ def settings(folder, **sections):
             "learning_rate": 1e-2,
             "prompts_per_step": 4,
             "group_size": 8,
-            "micro_batch": 2,
+            "micro_batch": 16,
             "save_every": 2,
             "prompt_weighting": "difficulty",
         },

@@ -20,7 +20,7 @@ from tests.torchrun import torchrun
 from tests.training import runs
 
 TASK = f"{Path(__file__).with_name('digit_first.py')}:digit_first"
-TRAINING = {"steps": 4, "prompts_per_step": 8, "micro_batch": 2, "save_every": 2}
+TRAINING = {"steps": 4, "prompts_per_step": 8, "micro_batch": 16, "save_every": 2}
 PROBE = {"every": 2, "size": 5, "second_order": True, "log_every": 1, "fresh": True}
 
 

@@ -18,7 +18,7 @@ from tests.torchrun import torchrun
 from tests.training import runs
 from tests.training.test_trainer import replayed
 
-TRAINING = {"steps": 10, "prompts_per_step": 8, "micro_batch": 2, "save_every": 1}
+TRAINING = {"steps": 10, "prompts_per_step": 8, "micro_batch": 16, "save_every": 1}
 PROBE = {"every": 1, "size": 5}
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -16,10 +18,10 @@ def policy():
     return Policy(small_policy().model, small_policy().tokenizer, precision="float32")
 
 
-def batches(policy, task, n=4, prompts=16, **options):
+def batches(policy, task, n=4, prompts=16, weighting="uniform", **options):
     encoded = as_prompts(policy, [Prompt(f"short/{i}", text=f"{i}+3=") for i in range(prompts)])
-    sampler = PromptSampler([p.key for p in encoded], seed=0)
-    return UpdateBatches(encoded, task, sampler, Groups(n, 4, 3, **options), seed=1)
+    sampler = PromptSampler([p.key for p in encoded], seed=0, weighting=weighting)
+    return UpdateBatches(encoded, task, sampler, Groups(n, 4, 3, **options), 1, batch_size=4 * n)
 
 
 def draw(policy, made, step=1):
@@ -30,6 +32,24 @@ def test_a_batch_depends_on_seed_and_step_alone(policy):
     one, same, later = (draw(policy, batches(policy, Short()), step) for step in (1, 1, 2))
     assert one.rollouts.response_texts == same.rollouts.response_texts
     assert one.rollouts.response_texts != later.rollouts.response_texts
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "difficulty"])
+def test_steps_do_not_depend_on_the_sequences_of_a_round(policy, weighting):
+    def texts(batch_size):
+        made = batches(policy, Short(), n=3, weighting=weighting)
+        made.batch_size = batch_size
+        drawn = [draw(policy, made, step) for step in (1, 2, 3)]
+        reports = [replace(x.report, left_over=0, entropy_drawn=None) for x in drawn]
+        rejected = [text for x in drawn for part in x.rejected for text in part.response_texts]
+        kept = [(x.rollouts.prompt_keys, x.rollouts.response_texts, x.difficulty) for x in drawn]
+        left = sum(x.report.left_over for x in drawn)
+        return (kept, reports, rejected, made.sampler.state_dict()), left
+
+    least, none_left = texts(4)
+    most, left = texts(64)
+    assert least == most
+    assert none_left < left
 
 
 @pytest.mark.parametrize("processes", [2, 3])

@@ -8,13 +8,13 @@ or one only where the alarm is raised: what they set in the trainer is looked at
 from tests.control.examples import STARE
 
 PROBED = ("entropy_probe.enabled=true", "entropy_probe.every=1")
-NOISY = ("noise_scale.enabled=true", "training.micro_batch=1", "training.steps=7")
+NOISY = ("noise_scale.enabled=true", "training.micro_batch=8", "training.steps=7")
 HELD = ("control.name=budget", "control.target.kind=value", "control.target.value=0.5")
 FREE = (*HELD, "control.feedback.limit=10.0")
 LINEAR = (*HELD[:1], "control.target.kind=linear", "control.target.to=0.1")
 WARMING = ("trainer.lr_scheduler_type=constant_with_warmup",)
 TWICE = ("trainer.num_iterations=2", "training.learning_rate=0.3")
-PAIRS = ("training.group_size=2", "sampling.max_new_tokens=12")
+PAIRS = ("training.group_size=2", "training.micro_batch=4", "sampling.max_new_tokens=12")
 CLIPPED = (*TWICE, "trainer.loss_type=dapo")
 
 STEPS = {
@@ -24,7 +24,7 @@ STEPS = {
     "training.learning_rate": ((), "2e-2"),
     "training.prompts_per_step": ((), "8"),
     "training.group_size": ((), "4"),
-    "training.micro_batch": (("noise_scale.enabled=true",), "1"),
+    "training.micro_batch": (("noise_scale.enabled=true",), "8"),
     "training.normaliser": (PAIRS, "longest"),
     "training.max_grad_norm": ((), "1e-3"),
     "training.repeat": ((), "1"),
@@ -87,7 +87,7 @@ PARTS = {
     "output.log_level": ((), "ERROR"),
 }
 REFUSED = {
-    "training.redraw_limit": (("training.group_size=2",), "0", "After 0 redraws"),
+    "training.redraw_limit": (PAIRS[:2], "0", "After 0 redraws"),
     "output.directory": ((), "parent", "holds a run"),
     "training.steps": ((), "2", r"training\.steps=2 is no later than step 2"),
     "trainer.num_iterations": ((), "3", r"trainer\.num_iterations=3 cannot begin at step 2"),

@@ -5,10 +5,10 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
+import isentrope as ise
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import SftConfig
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import sample
 from isentrope.sampling.tasks.addition import Addition, longest_response
 from isentrope.sampling.tasks.custom import PromptFile
@@ -196,7 +196,7 @@ def test_the_toy_learns_to_add_as_it_does_in_plain_torch(tmp_path):
     made = run(CONFIGS / "sft_toy.yaml", f'output.directory="{tmp_path / "toy"}"')
     policy, task = Policy.from_checkpoint(made.model, precision="float32"), Addition("test")
     drawn = sample(policy, task.prompts, 256, 8, max_new_tokens=longest_response(2), seed=9)
-    assert 0.40 < float(with_rewards(drawn, task).rewards.mean()) < 0.58
+    assert 0.40 < float(ise.with_rewards(drawn, task).rewards.mean()) < 0.58
 
 
 @pytest.mark.parametrize("rank", [0, 2])

@@ -57,7 +57,7 @@ def test_a_run_goes_on_with_more_steps(tmp_path):
         (["trainer.learning_rate=1"], r"trainer\.learning_rate .*training\.learning_rate"),
         (["trainer.num_iteration=2"], r"Unknown key 'trainer\.num_iteration'.*'num_iterations'"),
         (["trainer.num_iterations=2"], r"save_every=1 .*trainer\.num_iter"),
-        (["training.micro_batch=3"], r"prompts_per_step=4 .*micro_batch=3"),
+        (["training.micro_batch=3"], r"micro_batch=3 counts sequences .*prompts_per_step=4"),
         (["trainer.scale_rewards=batch"], r"scale_rewards .*none or group"),
         (["training.normaliser=longest", "trainer.loss_type=grpo"], "goes with trainer.loss_type"),
     ],
@@ -99,7 +99,7 @@ def test_a_full_memory_names_the_knob(tmp_path, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(EntropyGRPOTrainer, "train", full)
-    with pytest.raises(DoesNotFitError, match=r"memory is full .*training\.micro_batch \(now 2"):
+    with pytest.raises(DoesNotFitError, match=r"memory is full .*training\.micro_batch \(now 16"):
         train(config(tmp_path))
 
 

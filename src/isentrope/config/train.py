@@ -36,6 +36,15 @@ from isentrope.sampling.streams import seed_of_repeat
 from isentrope.update.optimizer_rules import Preconditioning
 
 
+def _with_decay(content: Any) -> Any:
+    """A section with `decay` in place of `memory`, its earlier name."""
+    if not isinstance(content, dict) or "memory" not in content:
+        return content
+    if "decay" in content:
+        raise ValueError("decay and its earlier name memory are both given: omit memory")
+    return {("decay" if key == "memory" else key): value for key, value in content.items()}
+
+
 class ModelConfig(Section):
     """The model that is trained, and what of it is trained."""
 
@@ -72,7 +81,8 @@ class TrainingSampling(Section):
     max_new_tokens: Count = 150
     """Longest response in tokens, and the constant length L of the loss."""
     batch_size: Count = 128
-    """Sequences sampled at a time, on each process; changes nothing but speed and memory."""
+    """Sequences sampled at a time, on each process, which a round of redrawing fills; changes
+    nothing but speed and memory."""
 
 
 class TrainingConfig(Section):
@@ -87,7 +97,7 @@ class TrainingConfig(Section):
     group_size: Several = 8
     """Responses per prompt group."""
     micro_batch: Count | None = None
-    """Prompt groups per backward pass, on each process; null: all of the process at once."""
+    """Sequences per backward pass on each process, in whole groups; null: all at once."""
     normaliser: Literal["constant", "longest"] = "constant"
     """Length that divides the loss: max_new_tokens, or the longest response of each group."""
     max_grad_norm: NotNegative = 1.0
@@ -112,12 +122,19 @@ class TrainingConfig(Section):
         """Seed of all batches and tokens."""
         return seed_of_repeat(self.seed, self.repeat)
 
+    @property
+    def groups_per_pass(self) -> int | None:
+        """Prompt groups per backward pass on each process; None: all at once."""
+        return None if self.micro_batch is None else self.micro_batch // self.group_size
+
     def refusals(self) -> Refusals:
         """Micro-batches that are not whole."""
+        groups, rest = divmod(self.micro_batch or self.group_size, self.group_size)
         yield (
-            self.prompts_per_step % (self.micro_batch or 1),
-            f"prompts_per_step={self.prompts_per_step} is not a multiple of "
-            f"micro_batch={self.micro_batch}",
+            rest or self.prompts_per_step % groups,
+            f"micro_batch={self.micro_batch} counts sequences per backward pass, in whole groups "
+            f"of group_size={self.group_size} of which prompts_per_step={self.prompts_per_step} is "
+            f"a multiple: {self.group_size} is the smallest, one group",
         )
         yield too_many(prompts_per_step=self.prompts_per_step, group_size=self.group_size)
 
@@ -147,13 +164,14 @@ class ProbeConfig(Section):
     """Also what a step spends of entropy and earns of reward, and at which positions."""
     position_pattern: Pattern | None = None
     """A class of positions of its own: the response so far ends in this regular expression."""
-    memory: Decay = 0.9
-    """Decay of the exponential moving average over readings."""
+    decay: Decay = 0.9
+    """Decay of the exponential moving average over readings; it was called memory."""
 
     @model_validator(mode="before")
     @classmethod
     def _no_mode(cls, content: Any) -> Any:
-        """Accept `mode: simple`, which is all that this probe does."""
+        """Accept `mode: simple`, which is all that this probe does, and `memory`."""
+        content = _with_decay(content)
         if isinstance(content, dict) and "mode" in content:
             if content["mode"] == "simple":
                 return {k: v for k, v in content.items() if k != "mode"}
@@ -183,8 +201,14 @@ class NoiseScaleConfig(Section):
 
     enabled: bool = True
     """Log it, where the steps have more than one micro-batch."""
-    memory: Decay = 0.95
-    """Decay of the exponential moving averages over steps."""
+    decay: Decay = 0.95
+    """Decay of the exponential moving averages over steps; it was called memory."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_earlier_name(cls, content: Any) -> Any:
+        """Accept `memory`, the earlier name of `decay`."""
+        return _with_decay(content)
 
 
 class TrackedConfig(OutputConfig):

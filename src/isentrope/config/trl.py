@@ -121,7 +121,7 @@ def grpo_options(config: TrainConfig, checkpoints: Path) -> Any:
     training = config.training
     kind, given = _passed(config, "train", "trl.trainer.grpo_config:GRPOConfig")
     micro_batch, passes = _micro_batches(
-        "training.prompts_per_step", training.prompts_per_step, training.micro_batch
+        "training.prompts_per_step", training.prompts_per_step, training.groups_per_pass
     )
     given |= trainer_fields(config)
     _require_fit(config, given)

@@ -48,6 +48,7 @@ class PassesOver:
         memory: Bytes above what the verb always holds, by what they are.
         setting: Setting that activations and cache are in proportion to.
         value: Value of that setting, as far as it acts.
+        unit: Its values are multiples of this.
     """
 
     name: str
@@ -62,6 +63,7 @@ class PassesOver:
     memory: Mapping[str, int] = field(default_factory=dict)
     setting: str = "sampling.max_tokens"
     value: int = 1
+    unit: int = 1
 
     @property
     def passes(self) -> tuple[int, int, int, int]:
@@ -148,7 +150,8 @@ class Plan:
             most = max(0, int(share * part.value))
             size = 2 ** (most.bit_length() - 1)
             if "micro_batch" in part.setting:  # a step is a whole number of them
-                size = next((k for k in range(most, 0, -1) if part.value % k == 0), 0)
+                multiples = range(most - most % part.unit, 0, -part.unit)
+                size = next((k for k in multiples if part.value % k == 0), 0)
             sizes[part.setting] = min(size, sizes.get(part.setting, size))
         if sizes and min(sizes.values()) >= 1:
             changes = " ".join(f"--set {name}={value}" for name, value in sizes.items())

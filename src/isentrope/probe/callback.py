@@ -105,9 +105,9 @@ class EntropyProbe(SavedFields, TrainerCallback):
         self._recorder: StepRecorder | None = None
         self.off = False
         self._postponed = False  # whether a reading was due that the last step could not have
-        ema_decay = options.ema_decay
-        self.kept = KeptGradient(options.log_every, ema_decay)
-        self._first_order, self._change = RunningMean(ema_decay), RunningMean(ema_decay)
+        decay = options.decay
+        self.kept = KeptGradient(options.log_every, decay)
+        self._first_order, self._change = RunningMean(decay), RunningMean(decay)
         if options.log_every is not None:
             self.SAVED = (*self.SAVED, "kept")
         self._policy: Policy | None = None

@@ -29,20 +29,20 @@ class RunningMean(SavedFields):
 
     SAVED = ("_weight", "_value", "_variance")
 
-    def __init__(self, ema_decay: float = 0.9) -> None:
+    def __init__(self, decay: float = 0.9) -> None:
         """Start without estimates.
 
         Args:
-            ema_decay: β in [0, 1).
+            decay: β in [0, 1).
         """
-        self._ema_decay = ema_decay
+        self._decay = decay
         self._weight = self._value = self._variance = 0.0
 
     def update(self, value: float, se: float) -> None:
         """Add an estimate."""
-        self._weight = self._ema_decay * self._weight + 1
-        self._value = self._ema_decay * self._value + value
-        self._variance = self._ema_decay**2 * self._variance + se**2
+        self._weight = self._decay * self._weight + 1
+        self._value = self._decay * self._value + value
+        self._variance = self._decay**2 * self._variance + se**2
 
     @property
     def value(self) -> float:
@@ -64,12 +64,12 @@ class KeptGradient(SavedFields):
 
     SAVED = ("_step", "_squares")
 
-    def __init__(self, every: int | None, ema_decay: float) -> None:
+    def __init__(self, every: int | None, decay: float) -> None:
         """Keep nothing yet.
 
         Args:
             every: Steps from one prediction to the next; None for no predictions.
-            ema_decay: β of the mean over readings, in [0, 1).
+            decay: β of the mean over readings, in [0, 1).
 
         Raises:
             ValueError: If `every` is below 1.
@@ -79,7 +79,7 @@ class KeptGradient(SavedFields):
         self.every = every
         self._gradient: Vector = {}
         self._step = 0
-        self._squares = RunningMean(ema_decay)
+        self._squares = RunningMean(decay)
 
     def due(self, taken: int) -> bool:
         """Whether the step after so many steps has a prediction."""

@@ -77,16 +77,16 @@ class OnlineNoiseScale(SavedFields):
 
     SAVED = ("_memory", "_steps", "_sums", "_recent")
 
-    def __init__(self, ema_decay: float = 0.95) -> None:
+    def __init__(self, decay: float = 0.95) -> None:
         """Start with no step.
 
         Args:
-            ema_decay: β in [0, 1).
+            decay: β in [0, 1).
         """
-        self._memory = ema_decay
+        self._memory = decay
         self._steps = 0
         self._sums: dict[str, float] = dict.fromkeys(_COLUMNS, 0.0)
-        kept = min(2 * (1 + ema_decay) / (1 - ema_decay), MAX_TAIL_STEPS)
+        kept = min(2 * (1 + decay) / (1 - decay), MAX_TAIL_STEPS)
         self._most, self._recent = math.ceil(kept), list[list[float]]()
 
     def update(self, trace: float, square: float) -> None:
@@ -169,7 +169,7 @@ class NoiseScaleMonitor(OnlineNoiseScale):
         accumulation: int,
         processes: int,
         groups: int,
-        ema_decay: float = 0.95,
+        decay: float = 0.95,
     ) -> None:
         """Set how a step is composed.
 
@@ -179,11 +179,11 @@ class NoiseScaleMonitor(OnlineNoiseScale):
                 divided by it.
             processes: Processes whose gradients are averaged.
             groups: Prompt groups per micro-batch.
-            ema_decay: β of the moving averages, in [0, 1).
+            decay: β of the moving averages, in [0, 1).
         """
         self._parameters = list(parameters)
         self._accumulation, self._processes, self._groups = accumulation, processes, groups
-        super().__init__(ema_decay)
+        super().__init__(decay)
         self._before: list[Tensor] | None = None
         self._squares: list[float] = []
 

@@ -224,7 +224,7 @@ class ProbeOptions:
         preconditioning: Predict the step as taken, or with second moments of before it; then the
             first step has no reading.
         seed: Fixes prompts and tokens of every reading.
-        ema_decay: β of the exponential moving averages over readings, in [0, 1).
+        decay: β of the exponential moving averages over readings, in [0, 1).
         temperature: Sampling temperature; by default the trainer's.
         max_new_tokens: Longest response in tokens; by default the trainer's.
         reward: Rewards the mini-batch, for the price of a step: a task, or a function of the
@@ -240,7 +240,7 @@ class ProbeOptions:
     fresh: bool = False
     preconditioning: Preconditioning = "this_step"
     seed: int = 0
-    ema_decay: float = 0.9
+    decay: float = 0.9
     temperature: float | None = None
     max_new_tokens: int | None = None
     reward: Task | RewardFunction | None = None

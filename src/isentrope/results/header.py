@@ -56,6 +56,7 @@ class BatchRecord:
         all_wrong: Of the rejected, groups in which every reward is 0.
         entropy_drawn: Mean entropy of the tokens drawn, nats; NaN where the sampler does not
             report it.
+        left_over: Groups with an advantage that were drawn when U was full, and dropped.
     """
 
     sequences: int
@@ -69,6 +70,7 @@ class BatchRecord:
     all_right: Absent[int] = None
     all_wrong: Absent[int] = None
     entropy_drawn: Absent[float] = None
+    left_over: Absent[int] = None
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,21 @@
 
 E: prompts uniformly with replacement, as a rule one response each, nothing filtered.
 U: prompts without replacement within a pass over the set, G responses each; a group whose
-rewards are all equal has no advantage, is rejected, and another prompt is drawn in its place.
-The report counts what was rejected. E and U are drawn by separate calls: they never share samples.
+rewards are all equal has no advantage and is rejected. The first n groups with an advantage, in the
+order of drawing, are the batch. The report counts what was rejected. E and U are drawn by separate
+calls: they never share samples.
+
+Groups are drawn in rounds. A round fills the sequences that are sampled at a time, however few
+groups are missing: a pass of the model takes as long for one of them. Groups with an advantage
+after the n-th are dropped, and their prompts are drawn again later. So prompts, tokens and counts
+of a batch do not depend on how many sequences a round has.
 """
 
+import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain, count
 
 import torch
 from torch import Tensor
@@ -17,13 +26,21 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import RewardFunction, with_advantages, with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
+from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks import Task
 from isentrope.system.progress import ProgressCallback, silent
+
+_log = logging.getLogger("isentrope")
+
+FEW_ROUNDS = 3
+"""Rounds that a batch may need before a forecast warns of it."""
 
 
 @dataclass(frozen=True)
 class UpdateBatchReport:
     """Counts of the sampling that filled an update batch.
+
+    All but `left_over` are of the groups up to the last one in the batch, in the order of drawing.
 
     Attributes:
         drawn: Prompt groups sampled.
@@ -33,6 +50,7 @@ class UpdateBatchReport:
         mean_reward: Of all responses drawn, those of rejected groups counted.
         entropy_drawn: Mean over all tokens drawn, those of rejected groups too, of the entropy
             they were drawn with, nats. None where the sampler does not give it.
+        left_over: Groups with an advantage that were drawn when the batch was full, and dropped.
     """
 
     drawn: int
@@ -41,6 +59,7 @@ class UpdateBatchReport:
     all_wrong: int
     mean_reward: float
     entropy_drawn: float | None = None
+    left_over: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,17 +102,18 @@ def update_batch(
         seed: Fixes the batch.
         weights: A positive weight per prompt: each next prompt of a pass has probability
             proportional to it among those that are left; None for equal ones.
-        batch_size: Sequences at a time.
+        batch_size: Sequences at a time; changes nothing but speed, memory and `left_over`.
         progress: Called with (sequences kept, sequences to draw) after each round.
 
     Returns:
         Its sequences with rewards and advantages, and the report.
     """
     generator = torch.Generator().manual_seed(seed)
-    named = name_prompts(prompts)
-    queue = _pass_over(named, generator, weights)
+    queue = _pass_over(name_prompts(prompts), seed, generator, weights)
+    first = next(queue)  # its pass is drawn before the first uniform
+    queue = chain([first], queue)
 
-    def draw(number: int, _round: int) -> Rollouts:
+    def draw(number: int) -> Rollouts:
         batch = respond(
             policy,
             as_prompts(policy, [next(queue) for _ in range(number)]),
@@ -104,72 +124,144 @@ def update_batch(
         )
         return policy.from_first(lambda: with_rewards(batch, task, policy))
 
-    return draw_until_full(draw, groups, progress)
+    filling = Filling(groups, batch_size)
+    return filling.fill(draw, progress or silent)
 
 
-def draw_until_full(
-    draw: Callable[[int, int], Rollouts],
-    groups: Groups,
-    progress: ProgressCallback | None = None,
-    rejected: list[Rollouts] | None = None,
-) -> tuple[Rollouts, UpdateBatchReport]:
-    """Draw prompt groups until n of them have an advantage.
+@dataclass
+class Filling:
+    """Rounds of drawing until n groups have an advantage.
 
-    Args:
-        draw: Called with (number of groups, round); returns that many groups with rewards.
+    Attributes:
         groups: What is drawn.
-        progress: Called with (sequences kept, sequences to draw) after each round.
-        rejected: Where to put the groups without advantage; None to forget them.
-
-    Returns:
-        The groups that have an advantage, and the report.
-
-    Raises:
-        ValueError: If n groups are not found within the limit.
+        batch_size: Sequences that all processes sample at a time.
+        available: Prompts that one batch may draw; None for any number.
+        warn: Called with a sentence where many rounds are to be expected.
+        rejected: The groups without advantage that were drawn before the batch was full.
     """
-    kept: list[Rollouts] = []
-    rewards = torch.empty(0, groups.size, dtype=torch.float64)
-    entropies: list[Tensor] = []
-    found = 0
-    for round_ in range(groups.redraw_limit + 1):
-        batch = with_advantages(draw(groups.n - found, round_), groups.advantages)
-        assert batch.rewards is not None
-        here = batch.rewards.view(-1, groups.size)
-        useful = here.amax(1) > here.amin(1)
-        rewards = torch.cat((rewards, here))
-        entropies += batch.sampler_entropies or ()
-        for which, into in ((useful, kept), (~useful, rejected)):
-            if into is not None and bool(which.any()):
-                into.append(batch.select(which.repeat_interleave(groups.size).nonzero()[:, 0]))
-        found += int(useful.sum())
-        (progress or silent)(found * groups.size, groups.n * groups.size)
-        if found == groups.n:
-            break
-    drawn = len(rewards)
-    report = UpdateBatchReport(
-        drawn=drawn,
-        rejected=drawn - found,
-        all_right=int((rewards == 1).all(1).sum()),
-        all_wrong=int((rewards == 0).all(1).sum()),
-        mean_reward=float(rewards.mean(1).sum()) / drawn,
-        entropy_drawn=float(torch.cat(entropies).mean()) if entropies else None,
+
+    groups: Groups
+    batch_size: int
+    available: int | None = None
+    warn: Callable[[str], object] = _log.warning
+    rejected: list[Rollouts] = field(default_factory=list[Rollouts])
+
+    _kept: list[Rollouts] = field(default_factory=list[Rollouts], init=False)
+    _rewards: Tensor = field(
+        default_factory=lambda: torch.empty(0, dtype=torch.float64), init=False
     )
-    if found == groups.n:
-        return concatenate(kept), report
-    raise ValueError(
-        f"After {groups.redraw_limit} redraws only {found} of {groups.n} prompt groups have "
-        f"an advantage: of {drawn} groups drawn, {report.all_right} were all correct and "
-        f"{report.all_wrong} all incorrect. Use prompts that the policy solves sometimes, "
-        "more responses per group (batch_config.G, training.group_size in training), or a higher "
-        "redraw_limit of the same section."
-    )
+    _entropies: list[Tensor] = field(default_factory=list[Tensor], init=False)
+    _useful: int = field(default=0, init=False)
+
+    def fill(
+        self, draw: Callable[[int], Rollouts], progress: ProgressCallback = silent
+    ) -> tuple[Rollouts, UpdateBatchReport]:
+        """Draw rounds until the batch is full.
+
+        Args:
+            draw: Called with a number of groups; returns the next ones, with rewards.
+            progress: Called with (sequences kept, sequences to draw) after each round.
+
+        Returns:
+            The first n groups that have an advantage, and the report.
+
+        Raises:
+            ValueError: If n groups are not found within the limit, or among all prompts.
+        """
+        n = self.groups.n
+        size = self.groups.size
+        left = math.inf if self.available is None else self.available
+        for round_ in range(1, self.groups.redraw_limit + 2):
+            missing = n - self._useful
+            # the missing ones, and what else their last batch has room for
+            number = -(-missing * size // self.batch_size) * self.batch_size // size
+            number = max(missing, number if number < left else int(left))
+            batch = with_advantages(draw(number), self.groups.advantages)
+            assert batch.rewards is not None
+            rewards = batch.rewards.view(-1, size)
+            useful = rewards.amax(1) > rewards.amin(1)
+            # groups up to the one that fills the batch
+            needed = useful.cumsum(0) - useful.long() + self._useful < n
+            self._useful += int(useful.sum())
+            self._rewards = torch.cat((self._rewards.view(-1, size), rewards[needed]))
+            self._entropies += (batch.sampler_entropies or [])[: int(needed.sum()) * size]
+            for which, parts in ((useful, self._kept), (~useful, self.rejected)):
+                rows = (which & needed).repeat_interleave(size).nonzero()[:, 0]
+                if len(rows):
+                    parts.append(batch.select(rows))
+            progress(min(self._useful, n) * size, n * size)
+            if self._useful >= n:
+                return concatenate(self._kept), self._report()
+            _log.info(
+                "Round %d of drawing: %d groups drawn, %d have an advantage, %d are needed.",
+                *(round_, len(self._rewards), self._useful, n),
+            )
+            if round_ == 1 and self.groups.redraw_limit:
+                self._forecast(number)
+            left -= number
+            if left < n - self._useful:
+                raise ValueError(self._refusal(f"Among {len(self._rewards)} prompts"))
+        raise ValueError(self._refusal(f"After {self.groups.redraw_limit} redraws"))
+
+    def _refusal(self, when: str) -> str:
+        report = self._report()
+        prompts = "" if self.available is None else f" of {self.available} prompts"
+        return (
+            f"{when} only {self._useful} of {self.groups.n} prompt groups have an advantage: of "
+            f"{report.drawn} groups drawn{prompts}, {report.all_right} were all correct and "
+            f"{report.all_wrong} all incorrect. {_CHOICES}, more prompts, or a higher redraw_limit "
+            "of the same section."
+        )
+
+    def _report(self) -> UpdateBatchReport:
+        rewards = self._rewards
+        kept = min(self._useful, self.groups.n)
+        return UpdateBatchReport(
+            drawn=len(rewards),
+            rejected=len(rewards) - kept,
+            all_right=int((rewards == 1).all(1).sum()),
+            all_wrong=int((rewards == 0).all(1).sum()),
+            mean_reward=float(rewards.mean(1).sum()) / len(rewards),
+            entropy_drawn=float(torch.cat(self._entropies).mean()) if self._entropies else None,
+            left_over=self._useful - kept,
+        )
+
+    def _forecast(self, number: int) -> None:
+        """After the first round: how many more are to be expected, and what to do about it."""
+        report = self._report()
+        drawn = f"{report.drawn} groups of {self.groups.size} responses"
+        if not self._useful:
+            self.warn(
+                f"The first round drew {drawn}, and none has an advantage: {report.all_right} are "
+                f"all correct and {report.all_wrong} all incorrect (mean reward "
+                f"{report.mean_reward:.3g}). {_CHOICES}."
+            )
+            return
+        missing = self.groups.n - self._useful
+        rounds = math.ceil(missing * report.drawn / (self._useful * number))
+        if rounds >= FEW_ROUNDS:
+            self.warn(
+                f"The first round drew {drawn}, of which {self._useful} have an advantage, and "
+                f"{self.groups.n} are needed: about {rounds} more rounds like it. {_CHOICES}."
+            )
+
+
+_CHOICES = (
+    "Use prompts that the policy solves sometimes (by difficulty: training.prompt_weighting or "
+    "batch_config.U_weighting), or more responses per group (batch_config.G, training.group_size "
+    "in training)"
+)
+"""What makes more groups useful."""
 
 
 def _pass_over(
-    prompts: list[Prompt], generator: torch.Generator, weights: Sequence[float] | None
+    prompts: list[Prompt],
+    seed: int,
+    generator: torch.Generator,
+    weights: Sequence[float] | None,
 ) -> Iterator[Prompt]:
     """Endless passes over the prompts, each in a new random order."""
-    while True:
+    for number in count(1):
         if weights is None:
             order = torch.randperm(len(prompts), generator=generator)
         else:
@@ -178,3 +270,5 @@ def _pass_over(
             order = (uniform.log() / torch.tensor(weights).double()).argsort(descending=True)
         for i in order:
             yield prompts[int(i)]
+        # the first generator continues with the uniforms, however many prompts a round takes
+        generator = generator_of(seed, number)

@@ -11,8 +11,9 @@ every prompt positive. A step in which one epoch ends and the next begins does n
 twice: the second draw is deferred to the next step, so the numbers of draws of two prompts differ
 by at most one.
 
-Every draw is a function of (seed, step, round) and the state, which all processes share: each
-process takes its own part of one list, so no prompt is on two processes in a step. Prompts are
+The draws of a step are one list, a function of (seed, step) and the state, however many are asked
+for at a time; all processes share it, and each takes its own part, so no prompt is on two processes
+in a step. Prompts are
 sorted by their keys, so the order of the data set has no effect.
 """
 
@@ -124,11 +125,13 @@ class PromptSampler:
         self._sorted = np.array(sorted(range(len(keys)), key=keys.__getitem__))
         self._position = 0  # number of positions consumed over all epochs
         self._deferred: list[int] = []  # prompts of those positions that are still to be drawn
-        self._step, self._round, self._in_step = -1, 0, set[int]()
+        self._step, self._in_step = -1, set[int]()
+        self._at_start: tuple[int, list[int]] = 0, []  # position and deferred as a step begins
+        self._order: list[int] = []  # weighted prompts of the step that are still to be drawn
         self._seen: dict[int, Sequence[float]] = {}  # Σ of weighted rewards and of weights
 
     def draw(self, n: int, step: int) -> list[int]:
-        """Draw n prompts for a step; further calls for the same step are its redraws.
+        """Draw n prompts for a step; further calls for the same step take the next ones.
 
         Args:
             n: Number of prompts.
@@ -141,7 +144,9 @@ class PromptSampler:
             ValueError: If fewer than n prompts are left that this step has not drawn.
         """
         if step != self._step:
-            self._step, self._round, self._in_step = step, 0, set()
+            self._step, self._in_step = step, set()
+            self._at_start = self._position, list(self._deferred)
+            self._order = []
         if n + len(self._in_step) > len(self.keys):
             suffix = f", {len(self._in_step)} of them drawn in this step" if self._in_step else ""
             raise ValueError(
@@ -151,17 +156,32 @@ class PromptSampler:
             )
         weighted = self._weighting == "difficulty"
         selection = self._draw_weighted(n) if weighted else self._draw_in_epochs(n)
-        self._round += 1
         self._in_step.update(selection)
         return selection
 
+    def keep(self, number: int) -> None:
+        """Count the first draws of the step alone; prompts after them are drawn again later.
+
+        Args:
+            number: Draws that the step's batch needed.
+        """
+        if self._weighting == "uniform":
+            self._position, deferred = self._at_start
+            self._deferred = list(deferred)
+            self._in_step = set()
+            self._draw_in_epochs(number)
+        self._step = -1
+
     def _draw_weighted(self, n: int) -> list[int]:
-        rng = np.random.default_rng([self._draws, self._step, self._round])
-        weights = _weights([self._seen.get(i, _UNSEEN) for i in range(len(self.keys))])
-        weights[list(self._in_step)] = 0.0
-        weights = weights[self._sorted]
-        places = rng.choice(len(weights), n, replace=False, p=weights / weights.sum())
-        return self._sorted[places].tolist()
+        if not self._order:  # of the whole step, so that it does not depend on the size of a draw
+            rng = np.random.default_rng([self._draws, self._step])
+            weights = _weights([self._seen.get(i, _UNSEEN) for i in range(len(self.keys))])
+            # Efraimidis and Spirakis
+            ranking = np.log(rng.random(len(weights))) / weights[self._sorted]
+            self._order = self._sorted[np.argsort(-ranking)].tolist()
+        selection = self._order[:n]
+        self._order = self._order[n:]
+        return selection
 
     def _draw_in_epochs(self, n: int) -> list[int]:
         selection = [index for index in self._deferred if index not in self._in_step][:n]

@@ -1,11 +1,12 @@
 """The update batch of each training step, the same for any number of processes, and its log.
 
 A batch is a function of θ, seed, step and the prompt sampler's state: prompts come from the
-sampler, and one uniform per (sequence, position) from (seed, step, round). Each process samples
-responses to its own share of the prompts; then every process has the whole batch. Groups without
-nonzero advantages are redrawn until the batch is full.
+sampler, and one uniform per (sequence, position), in the order of drawing, from (seed, step). Each
+process samples responses to its own share of the prompts; then every process has the whole batch.
+Groups are drawn until enough of them have nonzero advantages (`sampling.batches`).
 """
 
+import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -19,7 +20,7 @@ from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.parallel.ranks import from_first
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import RewardFunction, with_rewards
-from isentrope.sampling.batches import Groups, UpdateBatchReport, draw_until_full
+from isentrope.sampling.batches import Filling, Groups, UpdateBatchReport
 from isentrope.sampling.draw import DrawnResponses
 from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import Prompt
@@ -28,6 +29,8 @@ from isentrope.sampling.tasks import Task
 from isentrope.sampling.tasks.task import ReadsAnswers, RewardsBatches
 from isentrope.system.processes import gather, rank, world_size
 from isentrope.training.prompt_sampler import PromptSampler
+
+_log = logging.getLogger("isentrope")
 
 Respond = Callable[[list[Tensor], Tensor], DrawnResponses]
 """(prompt ids of m sequences, uniforms (m, L)) → the responses drawn."""
@@ -74,6 +77,7 @@ class UpdateBatches:
         sampler: Selects prompts by their keys, and estimates their pass rates from the rewards.
         groups: Those of a batch; their number is a multiple of that of the processes.
         seed: Seed of all tokens.
+        batch_size: Sequences that each process samples at a time, which a round fills.
     """
 
     prompts: Sequence[Prompt]
@@ -81,6 +85,8 @@ class UpdateBatches:
     sampler: PromptSampler
     groups: Groups
     seed: int = 0
+    batch_size: int = 128
+    _warned: bool = field(default=False, init=False)
 
     def draw(self, policy: Policy, step: int, respond: Respond) -> UpdateBatch:
         """Draw the batch of a step; every process must call this.
@@ -94,26 +100,40 @@ class UpdateBatches:
             The batch, the same on every process.
         """
         difficulty: dict[str, float] = {}
-        rejected: list[Rollouts] = []
+        prompts: list[int] = []
+        mean_rewards: list[float] = []
+        generator = generator_of(self.seed, step, 0)
 
-        def draw_groups(number: int, round_: int) -> Rollouts:
+        def draw_groups(number: int) -> Rollouts:
             indices = self.sampler.draw(number, step)
             difficulty.update({self.prompts[i].key: self.sampler.difficulty(i) for i in indices})
-            generator = generator_of(self.seed, step, round_)
             size = number, self.groups.size, self.groups.max_new_tokens
             uniforms = torch.rand(*size, generator=generator, dtype=torch.float64)
             batch = self._respond(policy, indices, uniforms, respond)
             assert batch.rewards is not None
-            self.sampler.update(indices, batch.rewards.view(number, -1).mean(1).tolist())
+            prompts.extend(indices)
+            mean_rewards.extend(batch.rewards.view(number, -1).mean(1).tolist())
             return batch
 
-        rollouts, report = draw_until_full(draw_groups, self.groups, rejected=rejected)
+        at_once = self.batch_size * world_size()
+        filling = Filling(self.groups, at_once, len(self.prompts), warn=self._warn)
+        rollouts, report = filling.fill(draw_groups)
+        # those after the last one in the batch depend on how many a round draws
+        self.sampler.keep(report.drawn)
+        self.sampler.update(prompts[: report.drawn], mean_rewards[: report.drawn])
         keys = rollouts.prompt_keys or []
         unread = None
         if isinstance(self.task, ReadsAnswers):
-            texts = [text for part in (rollouts, *rejected) for text in part.response_texts or ()]
+            parts = (rollouts, *filling.rejected)
+            texts = [text for part in parts for text in part.response_texts or ()]
             unread = sum(not self.task.readable(text) for text in texts)
-        return UpdateBatch(rollouts, report, [difficulty[key] for key in keys], rejected, unread)
+        difficulties = [difficulty[key] for key in keys]
+        return UpdateBatch(rollouts, report, difficulties, filling.rejected, unread)
+
+    def _warn(self, sentence: str) -> None:
+        """Warn of many rounds once in a run; later steps say it at a lower level."""
+        _log.log(logging.INFO if self._warned else logging.WARNING, sentence)
+        self._warned = True
 
     def _respond(
         self, policy: Policy, indices: list[int], uniforms: Tensor, respond: Respond

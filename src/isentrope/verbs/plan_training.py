@@ -96,18 +96,19 @@ def training_parts(config: TrainConfig | SftConfig, model: Any) -> list[PassesOv
     if isinstance(config, SftConfig):
         tuning = config.fine_tuning
         setting, number = "fine_tuning.micro_batch", tuning.micro_batch or tuning.batch_size
-        responses, sequences = tuning.batch_size, number
+        responses = tuning.batch_size
+        unit = 1
         length = tuning.max_length or DEMONSTRATION
         batch = "demonstrations"
     else:
         training, sampling = config.training, config.sampling
         setting = "training.micro_batch"
-        number = training.micro_batch or training.prompts_per_step
-        sequences = number * training.group_size
         responses = training.prompts_per_step * training.group_size
+        number = training.micro_batch or responses
+        unit = training.group_size
         length = length_of(lm_config, PROMPT, sampling.max_new_tokens)
         batch = "U"
-        at_once = min(sampling.batch_size, responses)
+        at_once = sampling.batch_size  # a round of redrawing fills it
         cache_size = cache_bytes(lm_config, at_once, length, model.dtype.itemsize)
         drawing = {CACHE: cache_size, "logits": next_logits(lm_config, at_once)}
         options = {"memory": drawing, "setting": "sampling.batch_size", "value": at_once}
@@ -117,13 +118,13 @@ def training_parts(config: TrainConfig | SftConfig, model: Any) -> list[PassesOv
         model.gradient_checkpointing_enable()
         model.enable_input_require_grads()
     memory = {
-        ACTIVATIONS: activation_bytes(model, sequences, length),
-        "logits": training_logits(model, sequences * length),
+        ACTIVATIONS: activation_bytes(model, number, length),
+        "logits": training_logits(model, number * length),
     }
     if bf16 and not checkpointing:
         memory["copies in bfloat16"] = autocast_copies(model)
     forward = 1 + checkpointing + reference
-    options = {"memory": memory, "setting": setting, "value": number}
+    options = {"memory": memory, "setting": setting, "value": number, "unit": unit}
     parts.append(
         PassesOver("update", batch, responses, "step", forward=forward, backward=1, **options)
     )

@@ -77,7 +77,8 @@ def prepare_training(
     sampler = PromptSampler(keys, seed=training.seed, **drawing)
     of_step = training.prompts_per_step, training.group_size, longest, advantages_of(config)
     groups = Groups(*of_step, training.redraw_limit)
-    batches = UpdateBatches(prompts, task, sampler, groups, seed=training.draws)
+    at_once = config.sampling.batch_size
+    batches = UpdateBatches(prompts, task, sampler, groups, seed=training.draws, batch_size=at_once)
     contract = run_contract(config, args, _facts(policy, prompts, args)) | {
         "made_from": training_origin(config),
         "config": contract_config(config, files.folder),
@@ -219,7 +220,7 @@ def _observers(
         options = ProbeOptions(
             **probing.model_dump(include=_AS_CONFIGURED),
             seed=training.seed,
-            ema_decay=probing.memory,
+            decay=probing.decay,
             reward=task if probing.price else None,
         )
         found["entropy_probe"] = EntropyProbe(
@@ -242,7 +243,7 @@ def _observers(
             accumulation=args.gradient_accumulation_steps,
             processes=world_size(),
             groups=args.per_device_train_batch_size // training.group_size,
-            ema_decay=noise.memory,
+            decay=noise.decay,
         )
     if step_control is not None:
         found["step_control"] = step_control

@@ -259,8 +259,8 @@ def _run(trainer: Any, files: RunFiles, checkpoint: Path | None) -> Path:
         trainer.restore(checkpoint, None if begun is None else begun.changed)
         logging.getLogger("isentrope").info("Resuming from %s.", checkpoint)
     smaller = (
-        f"training.micro_batch (now {trainer.contract['micro_batch']} prompt groups per backward "
-        "pass) or sampling.batch_size"
+        f"training.micro_batch (now {trainer.args.per_device_train_batch_size} sequences per "
+        "backward pass) or sampling.batch_size"
     )
     with under_way(files, "train", smaller), _without_comparison():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)

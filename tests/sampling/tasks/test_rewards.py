@@ -12,9 +12,9 @@ from transformers import TrainerState
 from trl import GRPOTrainer
 from trl.trainer.utils import shutdown_event_loop_in_daemon, start_event_loop_in_daemon
 
+import isentrope as ise
 from isentrope.config.measure import BatchConfig
 from isentrope.run.origin import task_digest
-from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import plain_texts, sample
 from isentrope.sampling.tasks import load_task
 from isentrope.sampling.tasks.rewards import ResponseBatch
@@ -162,7 +162,7 @@ def test_a_function_of_trl_gives_what_it_gives_there(policy, folder, monkeypatch
     function = function_of(folder, name, monkeypatch)
     texts = plain_texts(rollouts, policy)
     expected = rewards_in_trl([function], task, rollouts, texts, chat)
-    found = with_rewards(rollouts, task, policy).rewards.tolist()
+    found = ise.with_rewards(rollouts, task, policy).rewards.tolist()
     assert found == pytest.approx(expected, rel=1e-6)
 
 
@@ -175,7 +175,7 @@ def test_several_functions_are_summed_with_weights_over_those_that_apply(
     functions = [function_of(folder, name, monkeypatch) for name in names]
     texts = plain_texts(rollouts, policy)
     expected = rewards_in_trl(functions, task, rollouts, texts, False, weights)
-    found = with_rewards(rollouts, task, policy).rewards.tolist()
+    found = ise.with_rewards(rollouts, task, policy).rewards.tolist()
     assert found == pytest.approx(expected, rel=1e-6)
 
 
@@ -206,7 +206,7 @@ def test_data_may_be_parquet_or_csv(policy, folder, suffix):
     one, other = (task_of(folder, names, rows=rows) for rows in ("rows.jsonl", path.name))
     assert [p.key for p in one.prompts] == [p.key for p in other.prompts]
     rollouts = sample(policy, one.prompts, 6, max_new_tokens=3)
-    of_jsonl, of_table = (with_rewards(rollouts, task).rewards for task in (one, other))
+    of_jsonl, of_table = (ise.with_rewards(rollouts, task).rewards for task in (one, other))
     assert torch.equal(of_jsonl, of_table)
 
 
@@ -214,10 +214,12 @@ def test_a_saved_batch_gets_the_columns_of_its_prompts(policy, folder, tmp_path)
     task = task_of(folder, ["prompts_and_column"], chat=True)
     rollouts = sample(policy, task.prompts, 4, max_new_tokens=3)
     fresh = task_of(folder, ["prompts_and_column"], chat=True)
-    assert torch.equal(with_rewards(rollouts, fresh).rewards, with_rewards(rollouts, task).rewards)
+    assert torch.equal(
+        ise.with_rewards(rollouts, fresh).rewards, ise.with_rewards(rollouts, task).rewards
+    )
     elsewhere = rollouts.with_columns(prompt_keys=["other"] * 4)
     with pytest.raises(ValueError, match="prompt other of the batch is not in the data set"):
-        with_rewards(elsewhere, fresh)
+        ise.with_rewards(elsewhere, fresh)
 
 
 ONE = {
@@ -289,7 +291,7 @@ def test_a_call_that_fails_says_what_it_was_called_with(policy, tmp_path, source
     task = load_task(f"{tmp_path}/r.py:f", path=tmp_path / "rows.jsonl")
     rollouts = sample(policy, task.prompts, 3, max_new_tokens=3)
     with pytest.raises(ValueError, match=message):
-        with_rewards(rollouts, task, policy)
+        ise.with_rewards(rollouts, task, policy)
 
 
 def test_weights_are_one_number_per_function(folder):
@@ -314,7 +316,7 @@ def test_async_functions_run_where_a_loop_runs_already(tmp_path, policy):
     rollouts = sample(policy, task.prompts, 2, max_new_tokens=3)
 
     async def inside():
-        return with_rewards(rollouts, task).rewards.tolist()
+        return ise.with_rewards(rollouts, task).rewards.tolist()
 
     assert asyncio.run(inside()) == [1.0, 1.0]
-    assert not any(math.isnan(r) for r in with_rewards(rollouts, task).rewards)
+    assert not any(math.isnan(r) for r in ise.with_rewards(rollouts, task).rewards)

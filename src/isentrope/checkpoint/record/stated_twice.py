@@ -73,8 +73,11 @@ def stated_within(contract: Content) -> Iterator[Statement]:
         clip = training["max_grad_norm"] or None
         yield Statement("max_grad_norm", contract["max_grad_norm"], clip, "its config.training")
     if "micro_batch" in contract and training.get("micro_batch") is not None:
-        rows = training["micro_batch"]
-        yield Statement("micro_batch", contract["micro_batch"], rows, "its config.training")
+        sequences = training["micro_batch"]
+        groups = contract["micro_batch"]
+        # an earlier version counted groups in both
+        recorded = groups if groups == sequences else groups * contract.get("group_size", 1)
+        yield Statement("micro_batch", recorded, sequences, "its config.training")
     yield from _of_objective(contract, config)
     yield from _of_optimizer(contract)
 
