@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from isentrope.policy.ratio_test import P_LIMIT, Z_LIMIT
-from isentrope.policy.record_causes import TOLERANCE
+from isentrope.policy.record_causes import RECORD_TOLERANCE
 from validation.enumerated import EOS, LENGTHS, POLICIES, Enumerated, adapter, logits, seen
 
 SIZES = (64, 256, 1024)
@@ -134,7 +134,7 @@ def simulate(fault: Fault, policy: str, n: int, batches: int, seed: int = 0) -> 
         failed["filters"] = tail_p_value(scorer, p, r) < P_LIMIT
         failed["any"] = np.any(list(failed.values()), axis=0)
         rms = np.sqrt(gaps[p, r].sum(1) / LENGTHS[r].sum(1))
-        failed["kept"] = failed["any"] | (rms > TOLERANCE)
+        failed["kept"] = failed["any"] | (rms > RECORD_TOLERANCE)
         for name, of in failed.items():
             counts[name] += int(of.sum())
         done += size

@@ -9,7 +9,7 @@ from isentrope.checks.draws import count_draws
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.policy.tails import SETTINGS, tail_places
+from isentrope.policy.tails import FILTER_SETTINGS, tail_places
 from tests import cases
 
 
@@ -39,9 +39,9 @@ def test_tails_are_masses_of_the_tokens_that_a_filter_keeps():
     p = torch.tensor([[0.1, 0.5, 0.08, 0.02, 0.3]]).double()
     (k, at_k), (mass, at_p), (ratio, at_m) = tail_places(p, torch.tensor([2]))
     assert [math.exp(x) for x in k[0, :5]] == pytest.approx([0.5, 0.8, 0.9, 0.98, 1])
-    assert SETTINGS["top_k"][int(at_k)] == 4
-    assert SETTINGS["top_p"][int(at_p)] > 0.9  # the mass before it
-    assert SETTINGS["top_p"][int(at_p) - 1] <= 0.9
+    assert FILTER_SETTINGS["top_k"][int(at_k)] == 4
+    assert FILTER_SETTINGS["top_p"][int(at_p)] > 0.9  # the mass before it
+    assert FILTER_SETTINGS["top_p"][int(at_p) - 1] <= 0.9
     assert float(mass[0, int(at_p)].exp()) == pytest.approx(0.98)
     assert float(ratio[0, int(at_m)].exp()) == pytest.approx(0.98)
     assert float(mass[0, -1]) == float(k[0, -1]) == float(ratio[0, -1]) == 0

@@ -23,7 +23,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.passes import map_micro_batches
 from isentrope.policy.scoring import smaller_where_memory_is_short
-from isentrope.policy.tails import LOGITS_SORTED, SETTINGS, tail_places
+from isentrope.policy.tails import FILTER_SETTINGS, LOGITS_SORTED, tail_places
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,13 @@ def count_draws(policy: Policy, rollouts: Rollouts) -> Draws:
     map_micro_batches(policy, rollouts, count_batch, totals.append)
     # (parts, events + settings + furthest)
     joined = torch.stack(policy.gather_lists(totals))
-    sizes = [8, *map(len, SETTINGS.values())]
+    sizes = [8, *map(len, FILTER_SETTINGS.values())]
     events, *masses = joined[:, :-3].sum(0).split(sizes)
     eos, repetitions = (Event(*sums) for sums in events.view(2, 4).tolist())
     furthest = joined[:, -3:].amax(0).long().tolist()
     filters = [
         Filter(name, float(settings[k]), math.exp(float(mass[k])))
-        for (name, settings), mass, k in zip(SETTINGS.items(), masses, furthest, strict=True)
+        for (name, settings), mass, k in zip(FILTER_SETTINGS.items(), masses, furthest, strict=True)
     ]
     return Draws(None if policy.eos_token_id is None else eos, repetitions, filters)
 

@@ -23,11 +23,11 @@ from isentrope.estimators.identities import (
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.estimators.sampler_match import SamplerMatch
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector
+from isentrope.nouns.vectors import Vector, root_mean_square
 from isentrope.policy.derivative_guard import DerivativeError
 from isentrope.policy.language_model import Policy
 from isentrope.policy.ratio_test import P_LIMIT, ratio_test
-from isentrope.policy.record_causes import Record, cause_of, root_mean_square
+from isentrope.policy.record_causes import Record, cause_of
 
 SURPRISAL = "E[surprisal] = E[H]"
 SCORE = "E[Σ ∂s] = 0"

@@ -27,9 +27,8 @@ from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.models.precision import ROUNDING_BOUNDS
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector, norm
+from isentrope.nouns.vectors import Vector, norm, root_mean_square
 from isentrope.policy.language_model import Policy
-from isentrope.policy.record_causes import root_mean_square
 from isentrope.policy.scoring import score
 
 RELATIVE_STEP = 1e-6
@@ -98,7 +97,8 @@ def rounding_floor(
         raise ValueError(
             "The direction is zero: there is no step whose rounding could be measured."
         )
-    eta = RELATIVE_STEP * (norm(policy.theta) or 1.0) / norm(direction)
+    size = norm(policy.theta) or 1.0
+    eta = RELATIVE_STEP * size / norm(direction)
     noise, change = _evaluate_fourth_difference(policy, rollouts, direction, sample, eta)
     exact = policy.precision.runtime_dtype == "float64"
     for _ in range(FINER if exact else 0):

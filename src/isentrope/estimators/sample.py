@@ -20,10 +20,10 @@ from isentrope.estimators.functional import EstimatorOptions, Functionals, along
 from isentrope.estimators.importance import OTHERWISE, PER_TOKEN_PREFIX, Trust, diagnose
 from isentrope.estimators.sampler_match import SamplerMatch, match_sampler
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.nouns.vectors import Vector
+from isentrope.nouns.vectors import Vector, root_mean_square
 from isentrope.policy.chi_square import Divergence, RowSampler, divergence_at_theta
 from isentrope.policy.language_model import Policy
-from isentrope.policy.record_causes import TOLERANCE, root_mean_square
+from isentrope.policy.record_causes import RECORD_TOLERANCE
 from isentrope.policy.scoring import FEATURES, score, score_along
 from isentrope.policy.token_statistics import Scores
 
@@ -57,7 +57,7 @@ class ScoredBatch:
         moments = self.jumps
         if match is None:
             gap = root_mean_square(self.log_ratios[self.series[0].mask])
-            match = SamplerMatch(gap, None, gap <= TOLERANCE)
+            match = SamplerMatch(gap, None, gap <= RECORD_TOLERANCE)
         if moments is None and match.agrees:
             moments = torch.zeros(*self.entropies.shape, 2, dtype=torch.float64)
         trust = self._judge(self.log_ratios, moments, match.warnings)

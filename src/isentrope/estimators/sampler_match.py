@@ -20,10 +20,11 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import root_mean_square
 from isentrope.policy.chi_square import RowSampler
 from isentrope.policy.language_model import Policy
 from isentrope.policy.ratio_test import ratio_test
-from isentrope.policy.record_causes import drawn_at, root_mean_square, tolerance_of
+from isentrope.policy.record_causes import drawn_at, tolerance_of
 from isentrope.policy.token_statistics import Scores
 
 LARGEST_NOISE = 0.1

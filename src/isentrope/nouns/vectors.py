@@ -72,6 +72,11 @@ def weighted_products(rows: Sequence[Tensor], weights: Tensor) -> Tensor:
     return products.cpu()
 
 
+def root_mean_square(values: Tensor) -> float:
+    """√ mean x²."""
+    return float(values.square().mean().sqrt())
+
+
 def norm(a: Mapping[str, Tensor]) -> float:
     """Euclidean norm over all parameters."""
     return math.sqrt(dot(a, a))

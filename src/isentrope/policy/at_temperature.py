@@ -10,12 +10,13 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import root_mean_square
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 
 TEMPERATURES = (0.24, 2.5)
 """Between which the sampler's temperature is searched for."""
-FEW = 16
+RESPONSES_COMPARED = 16
 """Responses by which it is found."""
 
 
@@ -30,12 +31,12 @@ def at_temperature(policy: Policy, temperature: float) -> Generator[None]:
     Yields:
         Nothing.
     """
-    own = policy.temperature
+    before = policy.temperature
     policy.temperature = temperature
     try:
         yield
     finally:
-        policy.temperature = own
+        policy.temperature = before
 
 
 def logprobs_at(policy: Policy, rollouts: Rollouts, temperature: float) -> Tensor:
@@ -63,12 +64,13 @@ def nearest_temperature(policy: Policy, rollouts: Rollouts) -> tuple[float, Tens
     Returns:
         The temperature, and (n, t) the scorer's log-probabilities at it.
     """
-    few = rollouts.select(range(min(FEW, len(rollouts))))
-    mask, kept = few.mask, few.padded("sampler_logprobs")
+    few = rollouts.select(range(min(RESPONSES_COMPARED, len(rollouts))))
+    mask = few.mask
+    kept = few.padded("sampler_logprobs")
 
     def disagreement(temperature: float) -> float:
         gap = kept - logprobs_at(policy, few, temperature)
-        return float(gap[mask].square().mean().sqrt())
+        return root_mean_square(gap[mask])
 
     options: dict[str, Any] = {"bounds": TEMPERATURES, "options": {"xatol": 1e-6}}
     best = float(cast(Any, minimize_scalar(disagreement, method="bounded", **options)).x)

@@ -70,7 +70,8 @@ class RowSampler:
             return jumps
         powers = jumps.new_tensor([2.0, 4.0])
         sizes = jumps.new_tensor(self.noise) ** (1 / powers)
-        return (jumps ** (1 / powers) + sizes) ** powers * mask[..., None]
+        moved = (jumps ** (1 / powers) + sizes) ** powers
+        return moved.masked_fill(~mask[..., None], 0.0)
 
 
 def score_moved(
@@ -105,19 +106,20 @@ def score_moved(
     def packed(batch: MicroBatch) -> list[Tensor]:
         # given θ by name, as the moved policy is: the same passes, so equal up to rounding
         hidden = policy.packed_hidden(batch, policy.theta)  # (m, d)
-        others = policy.softmax, hidden, head, sampler.temperature, remainder
+        arguments = (policy.softmax, hidden, head, sampler.temperature, remainder)
         points = (policy.parameters_along(direction, eta) for eta in etas)
-        return [policy.at(point, divergent_scores, batch, *others) for point in points]
+        return [policy.at(point, divergent_scores, batch, *arguments) for point in points]
 
     with torch.no_grad():
-        out = collect_columns(policy, rollouts, packed)
-    found: list[tuple[Scores, Divergence] | None] = []
-    for columns in out:
+        columns_of_rates = collect_columns(policy, rollouts, packed)
+    moved: list[tuple[Scores, Divergence] | None] = []
+    for columns in columns_of_rates:
         scores = Scores(columns[..., 0], columns[..., 1], rollouts.mask)
         jumps = sampler.farther(columns[..., 2:4], rollouts.mask)
-        moved = scores, Divergence(jumps, columns[..., 4:] if remainder else None)
-        found.append(moved if bool(columns[..., :2].isfinite().all()) else None)
-    return found
+        divergence = Divergence(jumps, columns[..., 4:] if remainder else None)
+        is_finite = bool(columns[..., :2].isfinite().all())
+        moved.append((scores, divergence) if is_finite else None)
+    return moved
 
 
 def divergence_at_theta(policy: Policy, rollouts: Rollouts, sampler: RowSampler) -> Tensor:
@@ -167,18 +169,19 @@ def divergent_scores(
     Returns:
         (m, 4) s, H, χ², κ, or (m, 6) with ρ_2 and ρ_4.
     """
-    hidden, head = scorer.hidden(batch), scorer.head
+    hidden = scorer.hidden(batch)
+    head = scorer.head
     rows = rows_held(2 * text_config(scorer.lm).vocab_size)
     parts: list[Tensor] = []
     pieces = (torch.split(x, rows) for x in (hidden, drawn_hidden, batch.targets))
     for moved, drawn, targets in zip(*pieces, strict=True):
-        here = head(moved).to(softmax.dtype) / softmax.temperature
-        there = drawn_head(drawn).to(softmax.dtype) / temperature
-        parts.append(divergence(here, there, targets, remainder))
+        logits = head(moved).to(softmax.dtype) / softmax.temperature
+        drawn_logits = drawn_head(drawn).to(softmax.dtype) / temperature
+        parts.append(compare_softmaxes(logits, drawn_logits, targets, remainder))
     return torch.cat(parts)
 
 
-def divergence(moved: Tensor, drawn: Tensor, targets: Tensor, remainder: bool) -> Tensor:
+def compare_softmaxes(moved: Tensor, drawn: Tensor, targets: Tensor, remainder: bool) -> Tensor:
     """Scores under one softmax, and its distance from another one.
 
     Args:
@@ -198,16 +201,18 @@ def divergence(moved: Tensor, drawn: Tensor, targets: Tensor, remainder: bool) -
     s = log_q.gather(1, targets[:, None])[:, 0] - log_total
     log_p = drawn.log_softmax(1)
     d = log_q.sub_(log_total[:, None]).sub_(log_p)
-    p, jump = log_p.exp_(), d.expm1()
-    columns = [s, entropy, *_moments(p, jump)]
+    p = log_p.exp_()
+    jump = d.expm1()
+    columns = [s, entropy, *_average_powers(p, jump)]
     if remainder:
         series = d.pow(3) / 6 * (1 + d / 4 * (1 + d / 5 * (1 + d / 6)))
         rest = torch.where(d.abs() < SERIES_BELOW, series, jump - d - d.square() / 2)
-        columns += _moments(p, rest)
+        columns += _average_powers(p, rest)
     return torch.stack(columns, 1)
 
 
-def _moments(p: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+def _average_powers(p: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Second and fourth moment of x (m, v) under p."""
     square = x.square()
     second = p * square
     return second.sum(1), second.mul_(square).sum(1)

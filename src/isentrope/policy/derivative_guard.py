@@ -27,9 +27,9 @@ from isentrope.policy.head import Scorer
 from isentrope.policy.language_model import Policy
 from isentrope.system.memory import free_memory, mapped_blocks
 
-log = logging.getLogger("isentrope")
+_log = logging.getLogger("isentrope")
 
-TOKENS = 4
+TOKENS_COMPARED = 4
 """Prompt tokens and response tokens that are kept of a sequence."""
 
 _FIRST_ORDER = "Ask for the first order only (order=1; estimator.order=1). "
@@ -53,23 +53,24 @@ def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forwar
         RuntimeError: What torch raised, where layers are spread over processes.
     """
     dtype_of_theta = next(iter(policy.theta.values())).dtype
-    known = {way for way, dtype in policy.compared_derivatives if dtype == dtype_of_theta}
+    compared = {way for way, dtype in policy.compared_derivatives if dtype == dtype_of_theta}
     # forward over forward compares the first derivative on its way
-    if mode in known or (mode == "forward" and "forward over forward" in known):
+    if mode in compared or (mode == "forward" and "forward over forward" in compared):
         return
     policy.require_no_dropout()
     n = min(2, len(rollouts))
     short = Rollouts(
-        [p[-TOKENS:] for p in rollouts.prompt_ids[:n]],
-        [r[:TOKENS] for r in rollouts.response_ids[:n]],
+        [p[-TOKENS_COMPARED:] for p in rollouts.prompt_ids[:n]],
+        [r[:TOKENS_COMPARED] for r in rollouts.response_ids[:n]],
         torch.arange(n),
     )
-    (batch,) = micro_batches(short, 4 * TOKENS**2, padding=4 * TOKENS**2)
-    for dtype in _types(policy):
+    tokens = 4 * TOKENS_COMPARED**2  # of one micro-batch, whatever the padding
+    (batch,) = micro_batches(short, tokens, padding=tokens)
+    for dtype in _list_types(policy):
         precision = Precision("float64" if dtype == torch.float64 else "float32")
         with mapped_blocks(), precision.active(), derivative_of_scores(policy.model):
             try:
-                scores = _scores_along(policy, batch.to(policy.device), dtype)
+                scores = _move_randomly(policy, batch.to(policy.device), dtype)
                 gap = derivative_gap(scores, mode=mode, dtype=dtype)
             except RuntimeError:  # an operation that has no such type, or no memory
                 if policy.sharded:  # the other processes go on, and would wait for this one
@@ -79,11 +80,11 @@ def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forwar
             raise DerivativeError(
                 f"The derivatives of {name_of(policy.causal_lm)} are wrong: {mode}, on two short "
                 f"sequences, they are {gap.error:.2g} of the largest one from differences"
-                f"{_cause(policy, mode)}"
+                f"{_explain(policy, mode)}"
             )
         break
     else:
-        log.warning(
+        _log.warning(
             "Derivatives (%s) of %s are not compared with finite differences: that takes a copy in "
             "float64, or a model in float32.",
             mode,
@@ -92,7 +93,7 @@ def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forwar
     policy.compared_derivatives.add((mode, dtype_of_theta))
 
 
-def _cause(policy: Policy, mode: Mode) -> str:
+def _explain(policy: Policy, mode: Mode) -> str:
     """What makes derivatives wrong, as far as that is known, and what can be done."""
     adapters = getattr(policy.model, "peft_config", {}).values()
     if any(getattr(adapter, "use_dora", False) for adapter in adapters):
@@ -108,19 +109,25 @@ def _cause(policy: Policy, mode: Mode) -> str:
     )
 
 
-def _types(policy: Policy) -> list[torch.dtype]:
+def _list_types(policy: Policy) -> list[torch.dtype]:
     """float64 where there is room for a copy, then float32 where that is the policy's."""
     tensors = [p for p in policy.model.parameters() if p.is_floating_point()]
     copied = sum(8 * p.numel() for p in tensors if p.dtype != torch.float64)
     # the layers of a sharded base are exchanged in their own type
     room = 0 if policy.sharded else free_memory(policy.device) / 2
-    types = [torch.float64] if not copied or copied < room else []
-    return types + [torch.float32] * ({p.dtype for p in tensors} == {torch.float32})
+    types: list[torch.dtype] = []
+    if not copied or copied < room:
+        types.append(torch.float64)
+    if {p.dtype for p in tensors} == {torch.float32}:
+        types.append(torch.float32)
+    return types
 
 
-def _scores_along(policy: Policy, batch: MicroBatch, dtype: torch.dtype) -> Function:
+def _move_randomly(policy: Policy, batch: MicroBatch, dtype: torch.dtype) -> Function:
     """The scores (2, m), as the parameters move in the random direction."""
-    scorer, names, theta = policy.scorer, policy.scorer.inner_names, policy.theta
+    scorer = policy.scorer
+    names = scorer.inner_names
+    theta = policy.theta
     named = chain(scorer.named_parameters(), scorer.named_buffers())
     tensors = {n: x.detach().to(dtype) for n, x in named if x.is_floating_point()}
     squares = total({n: local_part(x).double().square().sum() for n, x in theta.items()}, theta)
@@ -130,7 +137,8 @@ def _scores_along(policy: Policy, batch: MicroBatch, dtype: torch.dtype) -> Func
     for k, (n, x) in enumerate(theta.items()):
         generator = torch.Generator().manual_seed(k)
         noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
-        along[n] = sharded_like((sizes[k] or max(sizes)) * noise, x)
+        size = sizes[k] or max(sizes)  # a parameter that is 0 moves as the largest does
+        along[n] = sharded_like(size * noise, x)
 
     def scores(e: Tensor) -> Tensor:
         point: Parameters = {

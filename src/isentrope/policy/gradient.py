@@ -71,8 +71,7 @@ def score_jvp(
             rows[n].append(direction[n].to(p.device, p.dtype))
     stacked = {n: torch.stack(rows.pop(n)) for n in policy.names}
     count = len(next(iter(stacked.values())))
-    head: Any = policy.head
-    by_hand = is_frozen_linear(head)
+    by_hand = is_frozen_linear(policy.head)
     evaluate = policy.packed_hidden if by_hand else policy.packed_scores
 
     def packed(batch: MicroBatch) -> tuple[Tensor, ...]:
@@ -82,20 +81,31 @@ def score_jvp(
 
         # values do not depend on the direction, so vmap computes them once: out_dims None
         with FrozenProducts():
-            here, slopes = torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
-        if by_hand:  # (m, d), (directions, m, d)
-            one, of = here.new_ones(len(here)), (here, head, batch.targets)
-            with torch.no_grad(), policy.precision.active():
-                of_s = (slopes * hidden_gradient(*of, one, None, policy.temperature)).sum(-1)
-                of_entropy = torch.zeros_like(of_s)
-                if entropies:
-                    of_entropy = hidden_gradient(*of, 0 * one, one, policy.temperature)
-                    of_entropy = (slopes * of_entropy).sum(-1)
-                here, slopes = token_statistics(*of, policy.softmax), (of_s, of_entropy)
+            values, slopes = torch.func.vmap(along, out_dims=cast(Any, (None, 0)))(stacked)
+        if by_hand:
+            values, slopes = _go_through_head(policy, batch, values, slopes, entropies)
         # s and H, each (m,); ∂s and ∂H, each (directions, m)
-        return (*here, *(x for pair in zip(*slopes, strict=True) for x in pair))
+        return (*values, *(x for pair in zip(*slopes, strict=True) for x in pair))
 
     return collect(policy, rollouts, packed, -(-count // DIRECTIONS_OF_A_BATCH))
+
+
+def _go_through_head(
+    policy: Policy, batch: MicroBatch, hidden: Tensor, slopes: Tensor, entropies: bool
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor]]:
+    """Scores of hidden states (m, d), and their derivatives by slopes (directions, m, d)."""
+    head: Any = policy.head
+    ones = hidden.new_ones(len(hidden))
+    temperature = policy.temperature
+    with torch.no_grad(), policy.precision.active():
+        by_hidden = hidden_gradient(hidden, head, batch.targets, ones, None, temperature)
+        of_s = (slopes * by_hidden).sum(-1)
+        of_entropy = torch.zeros_like(of_s)
+        if entropies:
+            zero = torch.zeros_like(ones)
+            by_hidden = hidden_gradient(hidden, head, batch.targets, zero, ones, temperature)
+            of_entropy = (slopes * by_hidden).sum(-1)
+        return token_statistics(hidden, head, batch.targets, policy.softmax), (of_s, of_entropy)
 
 
 Weights = tuple[Tensor, Tensor | None]
@@ -184,9 +194,12 @@ def weighted_gradients(
         else as_trained(rollouts, micro_batch, policy.max_tokens, ranks)
     )
     for batch in batches:
-        here = batch.to(policy.device)
+        batch = batch.to(policy.device)
         packed = [
-            (here.pack(a.to(policy.device)), None if b is None else here.pack(b.to(policy.device)))
+            (
+                batch.pack(a.to(policy.device)),
+                None if b is None else batch.pack(b.to(policy.device)),
+            )
             for a, b in weights
         ]
         with (
@@ -196,7 +209,7 @@ def weighted_gradients(
             layer_gradients(theta, policy.model) as of_layers,
         ):
             with policy.precision.mixed(policy.device):
-                roots = _roots(policy, here, packed, parameters)
+                roots = _make_roots(policy, batch, packed, parameters)
             for k, (total, root) in enumerate(zip(totals, roots, strict=True)):
                 if not root.requires_grad:
                     raise ValueError(
@@ -208,7 +221,7 @@ def weighted_gradients(
                     root = 0 * root
                 # outside of autocast, as in training
                 with refusal_by_name(policy.causal_lm):
-                    grads = _backward(root, parameters, of_layers, k + 1 < len(roots))
+                    grads = _differentiate(root, parameters, of_layers, k + 1 < len(roots))
                 _add(total, grads, batch.counted, bool(policy.precision.rounding))
         del roots
     for total in totals:
@@ -217,31 +230,32 @@ def weighted_gradients(
 
 
 def _add(total: Vector, grads: Vector, counted: bool, rounding: bool) -> None:
+    """Add what a micro-batch gives to the sums."""
     for name, grad in grads.items():
         if counted or is_sharded(grad):  # a sharded one is a sum over processes
             sum_type = grad.dtype if rounding else torch.float64  # of .grad
             total[name] = (total[name].to(sum_type) + grad).double()
 
 
-def _backward(root: Tensor, parameters: Vector, of_layers: Vector, more: bool) -> Vector:
+def _differentiate(root: Tensor, parameters: Vector, of_layers: Vector, more: bool) -> Vector:
     """The gradients of the parameters that are used; `more` backward passes follow."""
     whole = {n: p for n, p in parameters.items() if not is_sharded(p)}
     if len(whole) == len(parameters):
         grads = torch.autograd.grad(
             root, list(whole.values()), allow_unused=True, retain_graph=more
         )
-        found = dict(zip(whole, grads, strict=True))
-        return {n: g for n, g in found.items() if g is not None}  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
+        gradients = dict(zip(whole, grads, strict=True))
+        return {n: g for n, g in gradients.items() if g is not None}  # pyright: ignore[reportUnnecessaryComparison] (allow_unused)
     try:
         torch.autograd.backward(root)
-        found = {n: p.grad for n, p in whole.items()}
+        gradients = {n: p.grad for n, p in whole.items()}
     finally:
         for parameter in whole.values():
             parameter.grad = None
-    return of_layers | {n: g for n, g in found.items() if g is not None}
+    return of_layers | {n: g for n, g in gradients.items() if g is not None}
 
 
-def _roots(
+def _make_roots(
     policy: Policy, batch: MicroBatch, weights: Sequence[Weights], parameters: Vector
 ) -> list[Tensor]:
     """Scalars that have the gradients of the sums, most of which are not the sums themselves."""
@@ -253,14 +267,16 @@ def _roots(
     if not by_hand:
         s, entropy = policy.packed_scores(batch, parameters)
         for a, b in weights:
-            of_s = (a * s).sum()
-            roots.append(of_s if b is None else of_s + (b * entropy).sum())
+            root = (a * s).sum()
+            roots.append(root if b is None else root + (b * entropy).sum())
         return roots
     hidden = policy.packed_hidden(batch)
     for a, b in weights:
         of_weight = torch.zeros_like(head.weight) if trained else None
-        of = hidden, head, batch.targets, a, b, policy.temperature, of_weight
-        root = (hidden * hidden_gradient(*of)).sum()
+        by_hidden = hidden_gradient(
+            hidden, head, batch.targets, a, b, policy.temperature, of_weight
+        )
+        root = (hidden * by_hidden).sum()
         # gradients by the weights are rounded as training's are
         roots.append(root if of_weight is None else root + (head.weight * of_weight).sum())
     return roots

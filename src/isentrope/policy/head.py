@@ -166,19 +166,21 @@ def hidden_gradient(
     with torch.no_grad():
         rows = rows_held(head.weight.shape[0])
         for start in range(0, len(hidden), rows):
-            here = slice(start, start + rows)
-            logits = nn.functional.linear(hidden[here], head.weight, head.bias)
-            b_here = None if b is None else b[here]
-            of = logit_gradient(logits, targets[here], a[here], b_here, temperature)
+            block = slice(start, start + rows)
+            logits = nn.functional.linear(hidden[block], head.weight, head.bias)
+            by_logits = logit_gradient(
+                logits, targets[block], a[block], None if b is None else b[block], temperature
+            )
             # under autocast factors are rounded to the type of the logits, and the products are
             # added up in the type of the weights, as TRL's fused head does it
-            of, weight, read = (
-                x.to(logits.dtype).to(head.weight.dtype) for x in (of, head.weight, hidden[here])
+            factor, weight, states = (
+                x.to(logits.dtype).to(head.weight.dtype)
+                for x in (by_logits, head.weight, hidden[block])
             )
-            with torch.autocast(of.device.type, enabled=False):
-                gradient[here] = (of @ weight).to(hidden)
+            with torch.autocast(factor.device.type, enabled=False):
+                gradient[block] = (factor @ weight).to(hidden)
                 if of_weight is not None:
-                    of_weight += of.T @ read
+                    of_weight += factor.T @ states
     return gradient
 
 
@@ -198,7 +200,8 @@ def logit_gradient(
         (m, v) at the dtype of the logits, at least float32.
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    scaled, pull = logits.to(dtype) / temperature, a[:, None].to(dtype)
+    scaled = logits.to(dtype) / temperature
+    pull = a[:, None].to(dtype)
     if b is None:
         gradient = scaled.softmax(-1).mul_(-pull)
     else:

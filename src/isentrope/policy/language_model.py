@@ -100,7 +100,8 @@ class Policy(Theta):
         self.tokenizer = tokenizer
         self.temperature = float(temperature)
         self.precision = Precision.named(precision)
-        self.max_tokens, self.vocab_chunk = max_tokens, vocab_chunk
+        self.max_tokens = max_tokens
+        self.vocab_chunk = vocab_chunk
         require_plain_weights(model)
         self.compared_derivatives: set[tuple[str, torch.dtype]] = set()
         self.scorer = Scorer(model)
@@ -131,12 +132,12 @@ class Policy(Theta):
         Returns:
             The policy.
         """
-        own = {n: options.pop(n) for n in cls.__init__.__kwdefaults__ or () if n in options}
+        of_policy = {n: options.pop(n) for n in cls.__init__.__kwdefaults__ or () if n in options}
         tokenizer = options.pop("tokenizer", None)
         with verification(options.get("verify", True)):
             model = load_checkpoint(path, **options)
             tokenizer = tokenizer or tokenizer_beside(path, model)
-        return cls(model, tokenizer, **own)
+        return cls(model, tokenizer, **of_policy)
 
     @property
     def eos_token_id(self) -> int | None:

@@ -24,12 +24,14 @@ from isentrope.policy.head import Scorer
 from isentrope.policy.token_statistics import Softmax
 
 
-def own_logits(scorer: Scorer, one: Rollouts, precision: Precision, module: Any = None) -> Tensor:
+def own_logits(
+    scorer: Scorer, sequence: Rollouts, precision: Precision, module: Any = None
+) -> Tensor:
     """The model's own logits: those of the outermost module, which is the one that is trained.
 
     Args:
         scorer: The model with its head.
-        one: One sequence.
+        sequence: One sequence.
         precision: Precision in force.
         module: Another module, such as the causal LM inside of the outermost.
 
@@ -37,7 +39,8 @@ def own_logits(scorer: Scorer, one: Rollouts, precision: Precision, module: Any 
         (m, v) for the m tokens of its response.
     """
     model: Any = scorer.outermost if module is None else module
-    prompt, response = one.prompt_ids[0], one.response_ids[0]
+    prompt = sequence.prompt_ids[0]
+    response = sequence.response_ids[0]
     ids = torch.cat((prompt, response))[:-1][None].to(scorer.device)
     requested = {"logits_to_keep": len(response), "use_cache": False}
     with torch.no_grad(), own_forward(model, scorer.lm), scorer.evaluating(precision, ids):
@@ -56,7 +59,8 @@ def random_sequences(scorer: Scorer) -> Rollouts:
     def tokens(n: int) -> Tensor:
         return vocabulary[torch.randint(len(vocabulary), (n,), generator=generator)]
 
-    prompts, responses = ([tokens(n) for n in sizes] for sizes in ((5, 2, 1), (6, 4, 2)))
+    prompts = [tokens(n) for n in (5, 2, 1)]
+    responses = [tokens(n) for n in (6, 4, 2)]
     return Rollouts(prompts, responses, torch.arange(3))
 
 
@@ -88,7 +92,8 @@ def rounding_operations(scorer: Scorer, precision: Precision) -> list[str]:
     Returns:
         One entry per operation, with its type.
     """
-    recorder, batch = RoundingOperations(), micro_batches(random_sequences(scorer), 8192)[0]
+    recorder = RoundingOperations()
+    batch = micro_batches(random_sequences(scorer), 8192)[0]
     with torch.no_grad(), precision.active(), recorder, refusal_by_name(scorer.lm):
         scorer.scores(batch.to(scorer.device), Softmax(1.0, 8192, torch.float64))
     return recorder.rounded
@@ -114,7 +119,8 @@ def truncated_entropies(
             p = (logits.double() / temperature).softmax(-1)
             p = p.sort(-1, descending=True)[0][:, : top_k or None]
             p = p / p.sum(-1, keepdim=True)
-            p = p * (p.cumsum(-1) - p < top_p)
+            before = p.cumsum(-1) - p
+            p = p.where(before < top_p, 0.0)
             parts.append(torch.special.entr(p / p.sum(-1, keepdim=True)).sum(-1).cpu())
         rows.append(torch.cat(parts))
     return pad_sequence(rows, batch_first=True) * batch.mask

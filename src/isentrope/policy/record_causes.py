@@ -20,19 +20,20 @@ from typing import Literal
 from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.policy.at_temperature import FEW, logprobs_at, nearest_temperature
+from isentrope.nouns.vectors import root_mean_square
+from isentrope.policy.at_temperature import RESPONSES_COMPARED, logprobs_at, nearest_temperature
 from isentrope.policy.language_model import Policy
 from isentrope.policy.ratio_test import P_LIMIT, RatioTest
 from isentrope.policy.tails import nearest_filter
 from isentrope.policy.token_statistics import Scores
 
-Fault = Literal["impossible", "raw", "temperature", "scaled", "moved", "truncated", "other"]
+RecordFault = Literal["impossible", "raw", "temperature", "scaled", "moved", "truncated", "other"]
 
-TOLERANCE = 1e-3
+RECORD_TOLERANCE = 1e-3
 """Root mean square difference of sampler and scorer per token that is rounding, nats."""
 SHORT_TOLERANCE = 0.1
 """The same for a scorer in a type shorter than float32."""
-ENOUGH = 8
+ENOUGH_TOKENS = 8
 """Tokens from which equality with a guess is no chance."""
 NEAR = 0.5
 """Part of the difference that a guess leaves, at most, where it is named."""
@@ -46,11 +47,6 @@ BEFORE = "these are log-probabilities before the temperature"
 WITHOUT_FILTER = "sample with top_k=0 and top_p=1 (generate defaults to top_k=50)"
 
 
-def root_mean_square(values: Tensor) -> float:
-    """√ mean x²."""
-    return float(values.square().mean().sqrt())
-
-
 @dataclass(frozen=True)
 class Cause:
     """Why a record is not the policy's.
@@ -59,13 +55,13 @@ class Cause:
         fault: Its name.
         words: What it is and what to do, a clause.
         left: Root mean square difference of the record from this guess, nats per token.
-        of: The same from the policy's own, for the same tokens.
+        difference: The same from the policy's own, for the same tokens.
     """
 
-    fault: Fault
+    fault: RecordFault
     words: str
     left: float
-    of: float
+    difference: float
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,7 @@ class Record:
         """(n, t) the sampler's, 0 where there is no token."""
         return self.rollouts.padded("sampler_logprobs")
 
-    def guess(self, fault: Fault, words: str, logprobs: Tensor) -> Cause:
+    def guess(self, fault: RecordFault, words: str, logprobs: Tensor) -> Cause:
         """A cause with what it leaves of the difference.
 
         Args:
@@ -100,9 +96,10 @@ class Record:
         Returns:
             The cause.
         """
-        mask, kept = self.scores.mask, self.kept
-        gap = root_mean_square((kept - self.scores.logprobs)[mask])
-        return Cause(fault, words, root_mean_square((kept - logprobs)[mask]), gap)
+        mask = self.scores.mask
+        left = root_mean_square((self.kept - logprobs)[mask])
+        difference = root_mean_square((self.kept - self.scores.logprobs)[mask])
+        return Cause(fault, words, left, difference)
 
 
 def tolerance_of(policy: Policy) -> float:
@@ -116,7 +113,7 @@ def tolerance_of(policy: Policy) -> float:
     """
     bytes_ = (p.element_size() for p in policy.model.parameters() if p.is_floating_point())
     short = policy.precision.autocast is not None or min(bytes_) < 4
-    return SHORT_TOLERANCE if short else TOLERANCE
+    return SHORT_TOLERANCE if short else RECORD_TOLERANCE
 
 
 def impossible(values: Tensor) -> str | None:
@@ -134,7 +131,7 @@ def impossible(values: Tensor) -> str | None:
             f"{strange} of {len(values)} log-probabilities of the sampler are not finite, and a "
             f"token that was drawn has a finite one: {PROCESSED}."
         )
-    above = int((values > TOLERANCE).sum())
+    above = int((values > RECORD_TOLERANCE).sum())
     if not above:
         return None
     cure = f"no log-probability is: {PROCESSED}"
@@ -161,10 +158,10 @@ def drawn_at(policy: Policy, rollouts: Rollouts, scores: Scores) -> tuple[float,
         own; None where the record is of no temperature.
     """
     temperature, logprobs = nearest_temperature(policy, rollouts)
-    kept, mask = rollouts.padded("sampler_logprobs"), scores.mask
-    if root_mean_square((kept - logprobs)[mask]) > tolerance_of(policy):
+    gap = rollouts.padded("sampler_logprobs") - logprobs
+    if root_mean_square(gap[scores.mask]) > tolerance_of(policy):
         return None
-    return temperature, _drawn_by(logprobs, scores) is not False
+    return temperature, _judge_draws(logprobs, scores) is not False
 
 
 def cause_of(record: Record) -> Cause | None:
@@ -176,14 +173,14 @@ def cause_of(record: Record) -> Cause | None:
     Returns:
         The cause; None where the record can be that of draws of another policy.
     """
-    guesses = [*_guesses(record)]
+    guesses = [*_guess(record)]
     best = min(guesses, key=lambda cause: cause.left)
-    equal = best.left <= min(tolerance_of(record.policy), NEAR * best.of)
-    if equal and int(record.scores.mask.sum()) >= ENOUGH:
+    equal = best.left <= min(tolerance_of(record.policy), NEAR * best.difference)
+    if equal and int(record.scores.mask.sum()) >= ENOUGH_TOKENS:
         return best
     if not record.test.fails:
         return None
-    if best.left <= NEAR * best.of:
+    if best.left <= NEAR * best.difference:
         return best
     if record.test.mean < 1:
         kept = f"a filter that keeps {record.test.mean:.2g} of the probability renormalised them"
@@ -196,7 +193,7 @@ def cause_of(record: Record) -> Cause | None:
     return Cause("other", words, math.nan, math.nan)
 
 
-def _drawn_by(logprobs: Tensor, scores: Scores) -> bool | None:
+def _judge_draws(logprobs: Tensor, scores: Scores) -> bool | None:
     """Whether the responses are draws at these log-probabilities or the scorer's.
 
     Returns:
@@ -207,11 +204,12 @@ def _drawn_by(logprobs: Tensor, scores: Scores) -> bool | None:
     return None if abs(log_ratio) < -math.log(P_LIMIT) else log_ratio > 0
 
 
-def _at_temperature(record: Record, temperature: float, logprobs: Tensor) -> Cause:
+def _guess_temperature(record: Record, temperature: float, logprobs: Tensor) -> Cause:
     """The guess that the record is the policy's own at another temperature."""
-    own, drawn = record.policy.temperature, _drawn_by(logprobs, record.scores)
+    scored_at = record.policy.temperature
+    drawn = _judge_draws(logprobs, record.scores)
     raw = abs(temperature - 1) <= SAME and drawn is not True
-    words = f"they are those of temperature {temperature:.3g}, the scorer is at {own:g}"
+    words = f"they are those of temperature {temperature:.3g}, the scorer is at {scored_at:g}"
     if raw:
         words = f"they are the policy's own at temperature 1: {BEFORE}"
     if drawn is None:
@@ -219,24 +217,29 @@ def _at_temperature(record: Record, temperature: float, logprobs: Tensor) -> Cau
     elif drawn:
         words += ": score at the temperature of the sampler"
     else:
-        words += f"; the responses fit the scorer's {own:g}, so {PROCESSED}"
+        words += f"; the responses fit the scorer's {scored_at:g}, so {PROCESSED}"
     return record.guess("raw" if raw else "temperature", words, logprobs)
 
 
-def _guesses(record: Record) -> Iterator[Cause]:
+def _guess(record: Record) -> Iterator[Cause]:
     """What the record may be by mistake, with the difference that each leaves."""
-    policy, kept, scores = record.policy, record.kept, record.scores
-    own, mask, temperature = scores.logprobs, scores.mask, record.policy.temperature
-    raw = own if temperature == 1 else logprobs_at(policy, record.rollouts, 1.0)
+    policy = record.policy
+    temperature = policy.temperature
+    scored = record.scores.logprobs
+    raw = scored if temperature == 1 else logprobs_at(policy, record.rollouts, 1.0)
     if temperature != 1:
-        yield _at_temperature(record, 1.0, raw)
+        yield _guess_temperature(record, 1.0, raw)
     other, logprobs = nearest_temperature(policy, record.rollouts)
-    guess = _at_temperature(record, other, logprobs)
+    guess = _guess_temperature(record, other, logprobs)
     # a stale record of raw values is nearest to about 1
-    near_raw = temperature != 1 and abs(other - 1) <= (SAME if guess.left <= TOLERANCE else RAW)
+    near_raw = temperature != 1 and abs(other - 1) <= (
+        SAME if guess.left <= RECORD_TOLERANCE else RAW
+    )
     if abs(other - temperature) > SAME and not near_raw:
         yield guess
-    for base, at in ((own, temperature), (raw, 1.0)):
+    kept = record.kept
+    mask = record.scores.mask
+    for base, at in ((scored, temperature), (raw, 1.0)):
         factor = float((kept * base)[mask].sum() / base[mask].square().sum())
         if abs(factor - 1) > SAME:
             words = (
@@ -245,23 +248,37 @@ def _guesses(record: Record) -> Iterator[Cause]:
                 f"{PROCESSED}"
             )
             yield record.guess("scaled", words, factor * base)
-    for place, here, there in (
+    yield from _guess_shifts(record)
+    yield from _guess_filters(record)
+
+
+def _guess_shifts(record: Record) -> Iterator[Cause]:
+    """Guesses that each number is that of a neighbouring token."""
+    kept = record.kept
+    mask = record.scores.mask
+    scored = record.scores.logprobs
+    for place, token, neighbour in (
         ("before", slice(1, None), slice(None, -1)),
         ("after", slice(None, -1), slice(1, None)),
     ):
-        both = mask[:, here] & mask[:, there]
-        if int(both.sum()) < ENOUGH:
+        both = mask[:, token] & mask[:, neighbour]
+        if int(both.sum()) < ENOUGH_TOKENS:
             continue
         words = f"each is that of the token {place} it: move them by one position"
-        left = root_mean_square((kept[:, here] - own[:, there])[both])
-        yield Cause("moved", words, left, root_mean_square((kept - own)[:, here][both]))
-    few = record.rollouts.select(range(min(FEW, len(kept))))
-    gap = (kept - own)[: len(few), : few.mask.shape[1]]
-    name, raised = nearest_filter(policy, few, gap)
+        left = root_mean_square((kept[:, token] - scored[:, neighbour])[both])
+        difference = root_mean_square((kept - scored)[:, token][both])
+        yield Cause("moved", words, left, difference)
+
+
+def _guess_filters(record: Record) -> Iterator[Cause]:
+    """The guess that a filter of the sampler renormalised the policy's own."""
+    few = record.rollouts.select(range(min(RESPONSES_COMPARED, len(record.kept))))
+    gap = (record.kept - record.scores.logprobs)[: len(few), : few.mask.shape[1]]
+    name, raised = nearest_filter(record.policy, few, gap)
     words = (
         f"a filter renormalised them, as {name} does: they are higher than the policy's own by "
         f"-log S, where S is the probability that it keeps: {WITHOUT_FILTER}"
     )
-    if int((gap[few.mask] > TOLERANCE).sum()) >= ENOUGH:
+    if int((gap[few.mask] > RECORD_TOLERANCE).sum()) >= ENOUGH_TOKENS:
         left = root_mean_square((gap - raised)[few.mask])
         yield Cause("truncated", words, left, root_mean_square(gap[few.mask]))

@@ -20,12 +20,13 @@ from isentrope.models.architecture import (
 from isentrope.models.batching import padded
 from isentrope.models.precision import Precision, RoundingOperations
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import root_mean_square
 from isentrope.parallel.sharded import is_sharded
 from isentrope.policy.head import Scorer
 from isentrope.policy.own_logits import own_logits, random_sequences
 from isentrope.policy.token_statistics import LOGITS_HELD, Scores, Softmax
 
-OWN_LOGITS = {torch.float64: 1e-6, torch.float32: 1e-3}
+OWN_LOGITS_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Largest root mean square difference from the model's own scores, nats."""
 
 ROUNDED = 0.3
@@ -67,12 +68,12 @@ def require_own_logits(
     first = rollouts.response_ids[row][:most]  # all of them taken as drawn
     m = len(first)
     drawn = rollouts.mask[row][:m]  # what the policy did not draw has no score
-    one = Rollouts([rollouts.prompt_ids[row]], [first], torch.zeros(1, dtype=torch.long))
+    sequence = Rollouts([rollouts.prompt_ids[row]], [first], torch.zeros(1, dtype=torch.long))
     if scores is None:
-        ours = batch_scores(scorer, softmax, precision, one)[0]
+        ours = batch_scores(scorer, softmax, precision, sequence)[0]
     else:
         ours = scores.logprobs[row][:m], scores.entropies[row][:m]
-    _require_own(scorer, softmax, precision, one, ours, drawn)
+    _require_own(scorer, softmax, precision, sequence, ours, drawn)
 
 
 def require_same_function(scorer: Scorer, softmax: Softmax, precision: Precision) -> None:
@@ -97,22 +98,24 @@ def require_same_function(scorer: Scorer, softmax: Softmax, precision: Precision
     if getattr(scorer.outermost, "peft_config", None):
         _require_acting(scorer, softmax, precision, sequences, together)
     for row, ours in enumerate(together):
-        one = sequences.select([row])
-        whole = _require_own(scorer, softmax, precision, one, ours)
+        sequence = sequences.select([row])
+        whole = _require_own(scorer, softmax, precision, sequence, ours)
         if row == 0:
             half = Rollouts(
-                one.prompt_ids, [x[: len(x) // 2] for x in one.response_ids], torch.zeros(1).long()
+                sequence.prompt_ids,
+                [x[: len(x) // 2] for x in sequence.response_ids],
+                torch.zeros(1).long(),
             )
             _require_causal(scorer, softmax, precision, half, whole)
 
 
-Pair = tuple[Tensor, Tensor]
+ResponseScores = tuple[Tensor, Tensor]
 """Log-probabilities and entropies of the tokens of one response, nats, each (m,)."""
 
 
 def batch_scores(
     scorer: Scorer, softmax: Softmax, precision: Precision, rollouts: Rollouts
-) -> list[Pair]:
+) -> list[ResponseScores]:
     """Score a few sequences in one micro-batch.
 
     Args:
@@ -136,10 +139,10 @@ def _require_own(
     scorer: Scorer,
     softmax: Softmax,
     precision: Precision,
-    one: Rollouts,
-    ours: Pair,
+    sequence: Rollouts,
+    ours: ResponseScores,
     drawn: Tensor | None = None,
-) -> Pair:
+) -> ResponseScores:
     """Compare one sequence's scores with those of the outermost module's logits.
 
     Returns:
@@ -148,20 +151,21 @@ def _require_own(
     Raises:
         UnsupportedModelError: If they differ, saying which comparison failed.
     """
-    logits = own_logits(scorer, one, precision)
-    theirs = _scores_of(logits, one, softmax)
-    size = _distance(ours, theirs, drawn)
-    bound = _bound(scorer, logits)
-    if size < bound or (size < ROUNDED and _rounds(scorer, one, precision)):
+    logits = own_logits(scorer, sequence, precision)
+    theirs = _score_logits(logits, sequence, softmax)
+    size = _measure_distance(ours, theirs, drawn)
+    bound = _bound_rounding(scorer, logits)
+    if size < bound or (size < ROUNDED and _rounds(scorer, sequence, precision)):
         return theirs
-    alone = batch_scores(scorer, softmax, precision, one)[0]
-    inner = _scores_of(own_logits(scorer, one, precision, scorer.lm), one, softmax)
-    if _distance(alone, theirs, drawn) < bound:
+    alone = batch_scores(scorer, softmax, precision, sequence)[0]
+    inner_logits = own_logits(scorer, sequence, precision, scorer.lm)
+    inner = _score_logits(inner_logits, sequence, softmax)
+    if _measure_distance(alone, theirs, drawn) < bound:
         cause = (
             "a row of a batch is not scored as the same row alone, by its own logits: it depends "
             "on its neighbours, or on padding"
         )
-    elif _distance(alone, inner, drawn) < bound:
+    elif _measure_distance(alone, inner, drawn) < bound:
         cause = (
             f"the logits of {type(scorer.outermost).__name__}, which is trained, are not those of "
             "the model in it, which is scored: something acts in the wrapper's own forward pass"
@@ -171,25 +175,27 @@ def _require_own(
             "its own logits are not those of its output embedding with the scale and the soft cap "
             "that its configuration declares"
         )
-    raise UnsupportedModelError(_refusal(scorer, f"{cause} (scores differ by {size:.2g} nats)"))
+    raise UnsupportedModelError(_refuse(scorer, f"{cause} (scores differ by {size:.2g} nats)"))
 
 
 def _require_causal(
-    scorer: Scorer, softmax: Softmax, precision: Precision, half: Rollouts, whole: Pair
+    scorer: Scorer, softmax: Softmax, precision: Precision, half: Rollouts, whole: ResponseScores
 ) -> None:
     """Compare the start of a sequence with the same tokens of the whole."""
     logits = own_logits(scorer, half, precision)
-    start = _scores_of(logits, half, softmax)
+    start = _score_logits(logits, half, softmax)
     m = len(half.response_ids[0])
-    size = _distance(start, (whole[0][:m], whole[1][:m]))
-    if size < _bound(scorer, logits) or (size < ROUNDED and _rounds(scorer, half, precision)):
+    size = _measure_distance(start, (whole[0][:m], whole[1][:m]))
+    if size < _bound_rounding(scorer, logits) or (
+        size < ROUNDED and _rounds(scorer, half, precision)
+    ):
         return
     cause = (
         "a prefix alone is not scored as the same tokens of the whole sequence (by its own logits; "
         f"scores differ by {size:.2g} nats): it looks at later tokens, so its scores are not the "
         "log-probabilities that tokens are drawn with"
     )
-    raise UnsupportedModelError(_refusal(scorer, cause))
+    raise UnsupportedModelError(_refuse(scorer, cause))
 
 
 def _require_acting(
@@ -197,7 +203,7 @@ def _require_acting(
     softmax: Softmax,
     precision: Precision,
     sequences: Rollouts,
-    here: Sequence[Pair],
+    unmoved: Sequence[ResponseScores],
 ) -> None:
     """Refuse an adapter that changes no score, wherever its parameters are."""
     generator = torch.Generator().manual_seed(0)
@@ -211,7 +217,7 @@ def _require_acting(
     batch = padded(sequences, list(range(len(sequences)))).to(scorer.device)
     with torch.no_grad(), scorer.evaluating(precision, batch.input_ids):
         packed: Any = functional_call(scorer, moved, (Scorer.scores, batch, softmax))
-    if torch.equal(packed[0], torch.cat([s for s, _ in here])):
+    if torch.equal(packed[0], torch.cat([s for s, _ in unmoved])):
         configs = scorer.outermost.peft_config.values()
         kinds = {
             "aLoRA, which acts in the wrapper's forward pass, after its invocation tokens"
@@ -223,37 +229,40 @@ def _require_acting(
             f"its adapter ({', '.join(sorted(kinds))}) changes no score of the model in it (0 "
             "nats) where its weights are moved, so the base model alone would be measured"
         )
-        raise UnsupportedModelError(_refusal(scorer, cause))
+        raise UnsupportedModelError(_refuse(scorer, cause))
 
 
-def _refusal(scorer: Scorer, cause: str) -> str:
+def _refuse(scorer: Scorer, cause: str) -> str:
+    """The sentence that names the model and the cause."""
     return f"isentrope does not support {name_of(scorer.lm)}: {cause}{family_of(scorer.lm)}."
 
 
-def _scores_of(logits: Tensor, one: Rollouts, softmax: Softmax) -> Pair:
+def _score_logits(logits: Tensor, sequence: Rollouts, softmax: Softmax) -> ResponseScores:
     """The log-probabilities and entropies of one response, from logits (m, v)."""
     log_p = (logits.to(softmax.dtype) / softmax.temperature).log_softmax(-1)
-    targets = one.response_ids[0][:, None].to(log_p.device)
+    targets = sequence.response_ids[0][:, None].to(log_p.device)
     return log_p.gather(1, targets)[:, 0], -(log_p.exp() * log_p).sum(-1)
 
 
-def _distance(ours: Pair, theirs: Pair, drawn: Tensor | None = None) -> float:
+def _measure_distance(
+    ours: ResponseScores, theirs: ResponseScores, drawn: Tensor | None = None
+) -> float:
     """The larger root mean square difference of s and of H, nats; of drawn tokens alone."""
     gaps = [x.cpu().double() - y.cpu().double() for x, y in zip(ours, theirs, strict=True)]
     chosen = gaps if drawn is None else [gap[drawn] for gap in gaps]
-    sizes = [float(gap.square().mean().sqrt()) for gap in chosen]
+    sizes = [root_mean_square(gap) for gap in chosen]
     return math.nan if any(map(math.isnan, sizes)) else max(sizes)
 
 
-def _bound(scorer: Scorer, logits: Tensor) -> float:
+def _bound_rounding(scorer: Scorer, logits: Tensor) -> float:
     """The largest difference that rounding explains: that of the shortest type in use."""
     types = {p.dtype for p in scorer.parameters() if p.is_floating_point()}
-    return max(OWN_LOGITS.get(dtype, ROUNDED) for dtype in {logits.dtype, *types})
+    return max(OWN_LOGITS_TOLERANCE.get(dtype, ROUNDED) for dtype in {logits.dtype, *types})
 
 
-def _rounds(scorer: Scorer, one: Rollouts, precision: Precision) -> bool:
+def _rounds(scorer: Scorer, sequence: Rollouts, precision: Precision) -> bool:
     """Whether the model's own forward pass takes products in 16 bits, as under autocast."""
     recorder = RoundingOperations()
     with recorder:
-        own_logits(scorer, one, precision)
+        own_logits(scorer, sequence, precision)
     return any(operation.endswith(("bfloat16", "float16")) for operation in recorder.rounded)

@@ -12,16 +12,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
+from isentrope.nouns.vectors import root_mean_square
 from isentrope.policy.language_model import Policy
 from isentrope.policy.ratio_test import ratio_test
-from isentrope.policy.record_causes import (
-    Fault,
-    Record,
-    cause_of,
-    impossible,
-    root_mean_square,
-    tolerance_of,
-)
+from isentrope.policy.record_causes import Record, RecordFault, cause_of, impossible, tolerance_of
 from isentrope.policy.scoring import score
 from isentrope.policy.token_statistics import Scores
 
@@ -41,7 +35,7 @@ class LogprobCheck:
         p_value: Bound of the probability that a sound record is as far from 1.
     """
 
-    fault: Fault | None
+    fault: RecordFault | None
     sentence: str
     tokens: int
     difference: float
@@ -72,7 +66,7 @@ def check_logprobs(policy: Policy, rollouts: Rollouts) -> LogprobCheck:
     Raises:
         ValueError: If the rollouts have no log-probabilities of their sampler.
     """
-    values = _kept(rollouts)
+    values = _require_record(rollouts)
     if words := impossible(values):
         return LogprobCheck("impossible", words, len(values), math.nan)
     return check_scored(policy, rollouts, score(policy, rollouts))
@@ -87,11 +81,11 @@ def require_possible(rollouts: Rollouts) -> None:
     Raises:
         ValueError: If they have none, or one is above 0 or not finite.
     """
-    if words := impossible(_kept(rollouts)):
+    if words := impossible(_require_record(rollouts)):
         raise ValueError(words)
 
 
-def _kept(rollouts: Rollouts) -> Tensor:
+def _require_record(rollouts: Rollouts) -> Tensor:
     """(m,) what the sampler kept of all tokens."""
     if rollouts.sampler_logprobs is None:
         raise ValueError(
@@ -113,11 +107,23 @@ def check_scored(policy: Policy, rollouts: Rollouts, scores: Scores) -> LogprobC
         The fault, with the test and a sentence.
     """
     log_ratios = (scores.logprobs - rollouts.padded("sampler_logprobs"))[scores.mask]
-    test, gap = ratio_test(log_ratios), root_mean_square(log_ratios)
-    numbers = len(log_ratios), gap, test.mean, test.standard_error, test.p_value
+    test = ratio_test(log_ratios)
+    gap = root_mean_square(log_ratios)
+
+    def report(fault: RecordFault | None, sentence: str) -> LogprobCheck:
+        return LogprobCheck(
+            fault,
+            sentence,
+            len(log_ratios),
+            gap,
+            test.mean,
+            test.standard_error,
+            test.p_value,
+        )
+
     if gap <= tolerance_of(policy):
         words = f"The sampler's log-probabilities are the policy's own to {gap:.1g} nats per token."
-        return LogprobCheck(None, words, *numbers)
+        return report(None, words)
     cause = cause_of(Record(policy, rollouts, scores, test))
     measured = (
         f"The sampler's log-probabilities differ from the policy's by {gap:.2g} nats per token "
@@ -125,6 +131,6 @@ def check_scored(policy: Policy, rollouts: Rollouts, scores: Scores) -> LogprobC
     )
     if cause is None:
         words = f"{measured}, as it can be for draws of another policy, such as an earlier one."
-        return LogprobCheck(None, words, *numbers)
+        return report(None, words)
     expected = ", where draws of any policy have 1" if test.fails else ""
-    return LogprobCheck(cause.fault, f"{measured}{expected}: {cause.words}.", *numbers)
+    return report(cause.fault, f"{measured}{expected}: {cause.words}.")

@@ -38,15 +38,15 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.token_statistics import Scores, require_finite
 from isentrope.system.memory import give_back, is_lack_of_memory
 
-log = logging.getLogger("isentrope")
+_log = logging.getLogger("isentrope")
 
-P = ParamSpec("P")
-R = TypeVar("R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def smaller_where_memory_is_short(
-    compute: Callable[Concatenate[Policy, Rollouts, P], R],
-) -> Callable[Concatenate[Policy, Rollouts, P], R]:
+    compute: Callable[Concatenate[Policy, Rollouts, _P], _R],
+) -> Callable[Concatenate[Policy, Rollouts, _P], _R]:
     """Try a pass again with half of the tokens per micro-batch, down to one sequence.
 
     Args:
@@ -57,13 +57,13 @@ def smaller_where_memory_is_short(
     """
 
     @wraps(compute)
-    def tried(policy: Policy, rollouts: Rollouts, *args: P.args, **options: P.kwargs) -> R:
+    def attempt(policy: Policy, rollouts: Rollouts, *args: _P.args, **options: _P.kwargs) -> _R:
         return tried_again(policy, rollouts, partial(compute, policy, rollouts, *args, **options))
 
-    return tried
+    return attempt
 
 
-def tried_again(policy: Policy, rollouts: Rollouts, attempt: Callable[[], R]) -> R:
+def tried_again(policy: Policy, rollouts: Rollouts, attempt: Callable[[], _R]) -> _R:
     """Compute something, and from its beginning with half of the tokens where memory is short.
 
     Args:
@@ -89,7 +89,7 @@ def tried_again(policy: Policy, rollouts: Rollouts, attempt: Callable[[], R]) ->
             alone = policy.ranks.size == 1 and now >= 2 * longest
             if not alone or not is_lack_of_memory(error):
                 raise
-            log.warning(
+            _log.warning(
                 "Memory is short: %d tokens per micro-batch from here on instead of %d "
                 "(sampling.max_tokens).",
                 *(smaller, policy.max_tokens),
@@ -141,10 +141,10 @@ def scoring_batches(
     totals = tokens_read(rollouts)
     together = prompts >= GROUPS_OF_A_PROCESS * ranks.size
     owner = ranks.owners(totals, torch.tensor(prompt_of) if together else None)
-    own = [i for i in range(len(totals)) if int(owner[i]) == ranks.rank]
-    own.sort(key=lambda i: -totals[i])
+    rows_here = [i for i in range(len(totals)) if int(owner[i]) == ranks.rank]
+    rows_here.sort(key=lambda i: -totals[i])
     groups: dict[int, list[int]] = {}
-    for i in own:
+    for i in rows_here:
         groups.setdefault(prompt_of[i], []).append(i)
     shared: list[MicroBatch] = []
     left: list[int] = []
@@ -230,14 +230,14 @@ def score_along(
         # order + 1 tuples, the values and each derivative: s and H, each (m,), then V and F if any
         series = policy.derivatives(at, direction, order)
         spread = series[0][2:]  # F is a derivative's variance, computed beside the values
-        return (*spread, *(x for of in series for x in of[:2]))
+        return (*spread, *(x for scores in series for x in scores[:2]))
 
     columns = collect(policy, rollouts, packed)
     if not variances:
         return columns
-    spread, here, first, *second = columns
-    here = replace(here, variances=spread.logprobs)
-    return (here, replace(first, variances=spread.entropies), *second)
+    spread, scores, first, *second = columns  # V and F stand where s and H do elsewhere
+    scores = replace(scores, variances=spread.logprobs)
+    return (scores, replace(first, variances=spread.entropies), *second)
 
 
 def collect(

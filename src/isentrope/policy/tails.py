@@ -18,7 +18,7 @@ LOGITS_SORTED = 2**21
 
 _USUAL_K = (20, 40, 50, 100, 200, 500, 1000)
 _USUAL_P = (*(j / 20 for j in range(1, 20)), 0.98, 0.99)
-SETTINGS: dict[str, tuple[float, ...]] = {
+FILTER_SETTINGS: dict[str, tuple[float, ...]] = {
     "top_k": tuple(
         sorted({*range(1, 17), *(int(2 ** (j / 4)) for j in range(17, 77)), *_USUAL_K, 2**30})
     ),
@@ -41,10 +41,14 @@ def nearest_filter(policy: Policy, rollouts: Rollouts, gap: Tensor) -> tuple[str
     """
 
     def packed(batch: MicroBatch) -> list[Tensor]:
-        hidden, parts = policy.packed_hidden(batch), list[Tensor]()
         size = max(1, LOGITS_SORTED // policy.vocabulary)
-        pieces = torch.split(hidden, size), torch.split(batch.targets, size)
-        for states, targets in zip(*pieces, strict=True):
+        pieces = zip(
+            torch.split(policy.packed_hidden(batch), size),
+            torch.split(batch.targets, size),
+            strict=True,
+        )
+        parts: list[Tensor] = []
+        for states, targets in pieces:
             with policy.precision.active():
                 logits = policy.head(states).to(policy.precision.entropy) / policy.temperature
             masses = [mass for mass, _ in tail_places(logits.softmax(-1), targets)]
@@ -55,7 +59,11 @@ def nearest_filter(policy: Policy, rollouts: Rollouts, gap: Tensor) -> tuple[str
         (logs,) = collect_columns(policy, rollouts, packed)  # (n, t, settings)
     left = (gap[..., None] + logs)[rollouts.mask].square().mean(0)
     best = int(left.argmin())
-    names = [f"{name}={setting:.4g}" for name, of in SETTINGS.items() for setting in of]
+    names = [
+        f"{name}={setting:.4g}"
+        for name, settings in FILTER_SETTINGS.items()
+        for setting in settings
+    ]
     return names[best], -logs[..., best]
 
 
@@ -72,8 +80,11 @@ def tail_places(p: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
     """
     p, order = p.sort(dim=1, descending=True, stable=True)
     place = (order == targets[:, None]).int().argmax(1)  # (m,) rank from 0
-    total, size = p.cumsum(1), p.shape[1]
-    k, mass, ratio = (p.new_tensor(settings).expand(len(p), -1) for settings in SETTINGS.values())
+    total = p.cumsum(1)
+    size = p.shape[1]
+    k, mass, ratio = (
+        p.new_tensor(settings).expand(len(p), -1) for settings in FILTER_SETTINGS.values()
+    )
     before = torch.nn.functional.pad(total[:, :-1], (1, 0))
     top_p = torch.searchsorted(before, mass.contiguous())  # kept if the mass before it is below
     top_p[:, -1] = size

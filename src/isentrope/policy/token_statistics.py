@@ -133,18 +133,18 @@ def token_statistics(
         s and H, each (m,), in nats; then V in nats² and F in nats² per unit η², if requested. F is
         0 outside forward mode.
     """
-    rows = rows_held(_columns(head, softmax.chunk))
+    rows = rows_held(_count_columns(head, softmax.chunk))
     parts: list[tuple[Tensor, ...]] = []
     for h, t in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
         args = (h, head, t, softmax, variances)
         if hidden.requires_grad and len(targets) > rows:
-            parts.append(checkpoint(_statistics, *args, use_reentrant=False))
+            parts.append(checkpoint(_sum_over_vocabulary, *args, use_reentrant=False))
         else:
-            parts.append(_statistics(*args))
-    return tuple(torch.cat(of) for of in zip(*parts, strict=True))
+            parts.append(_sum_over_vocabulary(*args))
+    return tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
 
 
-def _columns(head: nn.Module, chunk: int) -> int:
+def _count_columns(head: nn.Module, chunk: int) -> int:
     """Vocabulary entries whose logits are held at once."""
     if isinstance(head, ScaledHead):  # applied whole
         return head.vocabulary
@@ -171,7 +171,7 @@ def logit_chunks(hidden: Tensor, head: nn.Module, chunk: int) -> Iterator[tuple[
         yield start, nn.functional.linear(hidden, head.weight[start : start + chunk], bias)
 
 
-def _statistics(
+def _sum_over_vocabulary(
     hidden: Tensor,
     head: nn.Module,
     targets: Tensor,
@@ -192,9 +192,10 @@ def _statistics(
         weights = shifted.exp()  # (m, chunk), at most 1
         drop = top - new_top
         if variances:
-            here, slope = unpack_dual(logits)
+            values, slope = unpack_dual(logits)
             first = first if start else new_top
-            x, w = here - first[:, None], unpack_dual(weights).primal
+            x = values - first[:, None]
+            w = unpack_dual(weights).primal
             slope = torch.zeros_like(x) if slope is None else slope
             sums = [(w * y).sum(1) for y in (x, x.square(), slope, slope.square())]
             earlier = [drop.exp() * y for y in moments] if start else [0.0] * len(sums)
@@ -210,9 +211,9 @@ def _statistics(
         chosen = torch.where((place >= 0) & (place < logits.shape[1]), picked, chosen)
         top = new_top
     log_total = total.log()
-    scores = (chosen - top) - log_total, log_total - weighted / total
+    scores = ((chosen - top) - log_total, log_total - weighted / total)
     if not variances:
         return scores
     x, square, slope, slope_square = (y / unpack_dual(total).primal for y in moments)
-    both = square - x.square(), slope_square - slope.square()
-    return (*scores, *(y.clamp_min(0) for y in both))
+    spread = (square - x.square(), slope_square - slope.square())
+    return (*scores, *(y.clamp_min(0) for y in spread))
