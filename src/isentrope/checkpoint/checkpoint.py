@@ -117,8 +117,8 @@ class Checkpoint(CheckpointFacts):
         config = configure_step(self.path, policy, overrides)
         state = load_optimizer_state(policy, self.optimizer, rule=rule, names=names)
         batch = GivenBatch(
-            advantages=U.advantages is not None,
-            entropy_weights=U.entropy_weights is not None,
+            has_advantages=U.advantages is not None,
+            has_entropy_weights=U.entropy_weights is not None,
             max_new_tokens=U.max_new_tokens,
         )
         settings = settle(self, config, batch)

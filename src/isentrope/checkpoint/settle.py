@@ -64,10 +64,10 @@ def settle(
     use = Use(
         objective,
         off_policy=config.estimator.off_policy,
-        own_advantages=batch.advantages,
-        entropy_weights=batch.entropy_weights,
+        own_advantages=batch.has_advantages,
+        entropy_weights=batch.has_entropy_weights,
         rounding=config.precision.updating.rounding,
-        reward_weights=() if batch.rewards else _reward_weights(config.batch_config),
+        reward_weights=() if batch.has_rewards else _reward_weights(config.batch_config),
     )
     sampled = batch.drawn or config.batch_config.E_file is None
     acting, assumed = _acting_keys(checkpoint, training, use, batch, chosen, sampled=sampled)

@@ -170,35 +170,35 @@ class GivenBatch:
     """What an update batch brings that is not drawn here.
 
     Attributes:
-        advantages: Whether it has advantages that are not to be computed anew.
-        entropy_weights: Whether it has a recorded entropy term.
+        has_advantages: Whether it has advantages that are not to be computed anew.
+        has_entropy_weights: Whether it has a recorded entropy term.
         max_new_tokens: Where its sampler cut responses; None where it does not say.
         step: Training's step on it, from 1; None where it does not say.
         drawn: Whether there is none: U is drawn here.
-        rewards: Whether it has rewards.
+        has_rewards: Whether it has rewards.
     """
 
-    advantages: bool = False
-    entropy_weights: bool = False
+    has_advantages: bool = False
+    has_entropy_weights: bool = False
     max_new_tokens: int | None = None
     step: int | None = None
     drawn: bool = False
-    rewards: bool = True
+    has_rewards: bool = True
 
 
 def batch_in_file(file: str | None, *, computed: bool) -> GivenBatch:
     """What U's file brings; `computed`: its advantages are computed anew."""
     if file is None:
-        return GivenBatch(drawn=True, rewards=False)
+        return GivenBatch(drawn=True, has_rewards=False)
     path = Path(file)
     columns = first_row(path)
     step = str(columns.get("step"))
     return GivenBatch(
-        advantages=not computed and not columns.keys().isdisjoint({"advantage", "advantages"}),
-        entropy_weights="entropy_weights" in columns,
+        has_advantages=not computed and not columns.keys().isdisjoint({"advantage", "advantages"}),
+        has_entropy_weights="entropy_weights" in columns,
         max_new_tokens=saved_length(path) if path.suffix == ".parquet" and columns else None,
         step=int(step) if step.isdecimal() else None,
-        rewards=not columns.keys().isdisjoint({"reward", "rewards"}),
+        has_rewards=not columns.keys().isdisjoint({"reward", "rewards"}),
     )
 
 
