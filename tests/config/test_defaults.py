@@ -22,6 +22,7 @@ OTHERWISE = {
     ("GradientOptions", "storage"): "one object for three keys",
     ("Rollouts", "max_new_tokens"): "a property of a batch that exists",
     ("EvaluationOptions", "metrics"): "all of them, which null is",
+    ("frontier", "groups"): "of two gradients, where the key is of influence",
     ("influence", "reward"): "a column of rewards, where the key says whether to use one",
     ("load_task", "split"): "no key: E, U and evaluation have their own",
     ("optimizer_step", "objective"): "as trained, else that of the key (tested with the step)",
@@ -50,7 +51,9 @@ def shared():
     of_keys = keys()
     for name in sorted(ise.__all__):
         function = getattr(ise, name)
-        if not callable(function):
+        if not callable(function) or (
+            isinstance(function, type) and issubclass(function, ise.Result)
+        ):
             continue
         for option in inspect.signature(function).parameters.values():
             if option.name == "options":

@@ -36,7 +36,7 @@ HOLD = {"name": "budget", "target": {"kind": "hold"}, "options": OPTIONS}
 
 def run(folder, name, steps=4, save_every=1, **sections):
     """A run of `isentrope train` in `folder/name`, the same base for all."""
-    training = {"steps": steps, "save_every": save_every, "micro_batch": 2}
+    training = {"steps": steps, "save_every": save_every, "micro_batch": 16}
     made = runs.settings(folder, training=training, **sections)
     made["output"] |= {"directory": str(folder / name)}
     train(load_config(made, root=TrainConfig))

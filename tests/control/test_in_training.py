@@ -284,7 +284,7 @@ def test_the_parameters_move_as_the_offline_step_says(tmp_path, name, options):
         max_grad_norm=0.03,
     )
     taken = {n: (seen.after[n] - p) / step.learning_rate for n, p in seen.before.items()}
-    assert runs.relative(step.direction, taken) < 1e-6
+    assert runs.relative(step.direction, taken) < 5e-6  # θ is in float32
     own = control.latest().get("control/tokens")
     assert own is None if name != INFLUENCE_CLIP else 6 <= own <= 6 * runs.LENGTH
 

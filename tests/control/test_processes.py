@@ -15,7 +15,7 @@ from isentrope.verbs.train import train
 from tests.control.examples import INFLUENCE_CLIP, RANDOM_MASK
 from tests.training import runs
 
-SIZES = {"steps": 6, "prompts_per_step": 8, "micro_batch": 2, "save_every": 1}
+SIZES = {"steps": 6, "prompts_per_step": 8, "micro_batch": 16, "save_every": 1}
 TARGET = {"kind": "value", "value": 3.2}  # above what the policy has, so that one side acts
 CONTROLS = {
     INFLUENCE_CLIP: {"options": {"size": 9, "share": 0.2}, "target": TARGET},

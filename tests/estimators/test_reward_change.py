@@ -203,7 +203,7 @@ def fresh_change(exact, v, eta, n, seed):
     params = {k: p + eta * v[k] for k, p in exact.policy.theta.items()}
     numbers = []
     for k, theta in enumerate((exact.policy.theta, params)):
-        entropies, lengths = exact._tree(theta)[1], exact._tree.lengths
+        entropies, lengths = exact._score(theta)[1], exact._score.lengths
         index = exact.draw(n, 7919 * seed + k, exact.probabilities(theta))
         H, T = entropies[index], lengths[index].double()
         h = float(H.sum() / T.sum())

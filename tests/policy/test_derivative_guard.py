@@ -14,7 +14,7 @@ from isentrope.attribution.fisher.second_order import (
 )
 from isentrope.attribution.gradients.storage_plan import GradientOptions
 from isentrope.models.architecture import UnsupportedModelError
-from isentrope.nouns import differences
+from isentrope.nouns import forward_mode
 from isentrope.nouns.differences import derivative_gap
 from isentrope.policy import derivative_guard
 from isentrope.policy.derivative_guard import DerivativeError, require_derivatives
@@ -99,7 +99,7 @@ def own_activation(activation, precision="float64"):
 
 @pytest.fixture
 def torchs_layer_norm(monkeypatch):
-    monkeypatch.setattr(differences, "NormsWrittenOut", contextlib.nullcontext)
+    monkeypatch.setattr(forward_mode, "NormsWrittenOut", contextlib.nullcontext)
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16"])

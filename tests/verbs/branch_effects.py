@@ -37,12 +37,12 @@ STEPS = {
     "entropy_probe.second_order": (PROBED, "true"),
     "entropy_probe.fresh": (PROBED, "true"),
     "entropy_probe.preconditioning": (PROBED, "previous_step"),
-    "entropy_probe.memory": (PROBED, "0.5"),
+    "entropy_probe.decay": (PROBED, "0.5"),
     "entropy_probe.price": (PROBED, "false"),
     "entropy_probe.position_pattern": (PROBED, "^"),
     "alarm.enabled": (PROBED, "false"),
     "noise_scale.enabled": (NOISY[1:], "true"),
-    "noise_scale.memory": (NOISY, "0.5"),
+    "noise_scale.decay": (NOISY, "0.5"),
     "control.name": ((), "clip_cov"),
     "control.strength": (("control.name=clip_cov",), "0.01"),
     "control.target.kind": (("control.name=budget",), "hold"),
@@ -87,7 +87,7 @@ PARTS = {
     "output.log_level": ((), "ERROR"),
 }
 REFUSED = {
-    "training.redraw_limit": (PAIRS[:2], "0", "After 0 redraws"),
+    "training.redraw_limit": ((*PAIRS[:2], "sampling.batch_size=1"), "0", "After 0 redraws"),
     "output.directory": ((), "parent", "holds a run"),
     "training.steps": ((), "2", r"training\.steps=2 is no later than step 2"),
     "trainer.num_iterations": ((), "3", r"trainer\.num_iterations=3 cannot begin at step 2"),

@@ -16,7 +16,7 @@ FEW = {
 }
 """Functions that read a few sequences, whose passes are not counted."""
 
-BACKWARD = ("_backward", "_visit_batch")
+BACKWARD = ("_differentiate", "_visit_batch")
 """Functions that take a backward pass through the model."""
 
 

@@ -14,14 +14,14 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.evaluation import vllm_engine
 from isentrope.run import evaluation_folder
-from isentrope.verbs import evaluate
+from isentrope.verbs import evaluate, evaluation_chunks
 from tests.tiny_checkpoint import PROMPTS, write_chatty, write_prompts
 from tests.verbs.observing import Observed, ReachedError, kept_in, spy
 
 CALLED = {  # and where each is called from
     "from_checkpoint": [facts.Policy],
-    "draw_responses": [evaluate],
-    "at_precision": [evaluate],
+    "draw_responses": [evaluation_chunks],
+    "at_precision": [evaluation_chunks],
     "load_task": [config_stages],
     "setLevel": [logging.getLogger("isentrope")],
 }
@@ -40,7 +40,7 @@ def settings(folder):
 def go_on(tiny, folder, phase=None):
     """Evaluate two checkpoints; die at an entry into a phase that leaves something to do."""
     owners = {"write_bytes": evaluation_folder, "write_json": evaluation_folder}
-    owner = owners.get(phase, evaluate)
+    owner = owners.get(phase, evaluation_chunks)
     last = {"draw_responses": 2, "write_bytes": 4, "estimate_metrics": 3, "write_json": 1}
     if phase is not None:
         plain, entries = getattr(owner, phase), [0]

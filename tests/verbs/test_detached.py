@@ -57,4 +57,4 @@ def test_a_dora_run_is_checked_and_measured_without_its_derivatives(tmp_path, ca
     (result,) = measure(load_config(config)).results
     assert result.first_order is None
     assert any(WORDS in sentence for sentence in result.warnings)
-    assert result.sweep[0].delta_h != 0
+    assert result.sweep[0].change.value != 0

@@ -18,10 +18,13 @@ OTHER_MEANINGS = {
     "config/contract.py": {"influence"},
     "config/io.py": {"measure"},  # the kind of a configuration
     "reports/panels/curves.py": {"noise"},  # of a training run
-    "reports/read_run.py": {"influence"},
+    "reports/saved_result.py": {"influence"},
+    "results/tables.py": {"audit", "entropies", "noise", "variance"},
     "run/study_table.py": {"influence"},
     "verbs/detailed_log.py": {"entropies"},
     "verbs/measure.py": {"influence"},
+    "verbs/plan.py": {"audit", "kernel", "measure", "noise"},
+    "verbs/passes.py": {"audit", "influence", "kernel", "measure", "noise", "variance"},
     "verbs/trial_steps.py": {"influence"},
 }
 """Files where the word names a column, a control or a table of another verb."""

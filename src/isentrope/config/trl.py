@@ -31,9 +31,10 @@ def shards_weights(fields: Mapping[str, Any]) -> bool:
     return given or any(os.environ.get(name, "").lower() in ("1", "true") for name in launched)
 
 
-def training_device(fields: Mapping[str, Any]) -> str:
-    """The device that a run with a `trainer` section trains on."""
-    return "cuda" if torch.cuda.is_available() and not fields.get("use_cpu") else "cpu"
+def training_device(fields: Mapping[str, Any], *, has_gpu: bool | None = None) -> str:
+    """The device that a run with a `trainer` section trains on; None: as this machine has one."""
+    available = torch.cuda.is_available() if has_gpu is None else has_gpu
+    return "cuda" if available and not fields.get("use_cpu") else "cpu"
 
 
 def planned_fields(fields: Mapping[str, Any]) -> list[bool]:

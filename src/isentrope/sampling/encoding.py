@@ -5,6 +5,7 @@ of the model can hold is refused by its length first, prompts and responses alik
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from isentrope.policy.language_model import Policy
 
@@ -35,6 +36,11 @@ def encode_texts(
         return []
     encoded = policy.tokenizer(list(texts), add_special_tokens=special)["input_ids"]
     return [list(ids) for ids in encoded]
+
+
+def count_prompt_tokens(tokenizer: Any, text: str) -> int:
+    """Number of tokens of a prompt, where there is a tokenizer and no policy."""
+    return len(tokenizer(text)["input_ids"])
 
 
 def _require_encodable(policy: Policy, text: str, name: str) -> None:

@@ -24,6 +24,7 @@ from isentrope.planning.memory import (
 )
 from isentrope.planning.plan import ACTIVATIONS, CACHE, PassesOver
 from isentrope.policy.gradient import DIRECTIONS_OF_A_BATCH
+from isentrope.sampling.encoding import count_prompt_tokens
 from isentrope.sampling.prompts import Prompt, name_prompts
 
 PROMPT = 256
@@ -52,12 +53,12 @@ def longest_prompt(data: BatchConfig, checkpoint: Path) -> int | None:
     tokenizer = load_tokenizer(checkpoint) if has_tokenizer else None
     lengths: list[int] = []
     for prompt in _first_prompts(data):
-        ids = prompt.token_ids
-        if ids is None:
-            if prompt.messages is not None or tokenizer is None:
-                return None
-            ids = tokenizer(prompt.text or "")["input_ids"]
-        lengths.append(len(ids))
+        if prompt.token_ids is not None:
+            lengths.append(len(prompt.token_ids))
+        elif prompt.messages is None and tokenizer is not None:
+            lengths.append(count_prompt_tokens(tokenizer, prompt.text or ""))
+        else:
+            return None
     return max(lengths, default=None)
 
 

@@ -144,11 +144,10 @@ def _plan_training(
     config: TrainConfig | SftConfig, path: str, verbs: Sequence[str], memory: str | None
 ) -> list[Plan]:
     """Plan a training, and what measures its checkpoints in float32."""
-    device = training_device(config.trainer)
+    # a size is given for another machine, and trainings are planned for GPUs
+    device = training_device(config.trainer, has_gpu=None if memory is None else True)
     size = memory_of(device) if memory is None else bytes_of(memory)
     model = untrained(config.model)
-    if memory is not None and not config.trainer.get("use_cpu"):
-        device = "cuda"  # a size is given for another machine, and trainings are planned for GPUs
     afterwards = load_config(
         {
             "checkpoint": {"checkpoint_path": ".", "device_map": device},
