@@ -18,27 +18,27 @@ TESTS = house.sources(ROOT / "tests")
 
 FUNCTIONS = 1091
 """Functions that `measure` enters; 800 are aimed at."""
-FILES = 122
-"""Files that they are in; 90 are aimed at."""
-BEFORE_WEIGHTS = 263
+FILES = 135
+"""Files that they are in; 90 are aimed at. It was 122: files over 300 lines were split by subject."""
+BEFORE_WEIGHTS = 264
 """Functions before any weight is loaded; 110 are aimed at."""
 RESULTS_READ = 0
 """Fresh results that are read from disk by the process that wrote them; 0 are aimed at."""
-FILLERS = 8.0
+FILLERS = 5.9
 """Parameters and targets with a name that says nothing, per 1,000 lines; 3 are aimed at."""
-TUPLES = 316
+TUPLES = 284
 """Assignments of several values at once."""
-PRODUCTS = 6
+PRODUCTS = 1
 """Products with a comparison."""
-PACKED = 37
+PACKED = 30
 """Strings that are lists of names."""
-SHARED = 33
+SHARED = 29
 """Public names that several modules bind, constants and aliases included."""
 UPWARD_TEXTS = 18
 """Texts that name a module of a higher floor."""
 UNEXPORTED: set[str] = set()
 """Types that a public function takes or returns, and `ise` lacks."""
-IMPORTED_BY_TESTS = 666
+IMPORTED_BY_TESTS = 665
 """Names of modules that tests import."""
 PROCESSES_OF = {
     *("parallel", "models", "policy"),

@@ -183,8 +183,9 @@ def _held_by(counting: Counting, verb: str, model: Any, memory: int) -> dict[str
         sides = [(batches["U"].prompts, None)]
     elif stored == "blocks":
         for rows, columns in kernel.blocks:
-            right = None if rows == columns else batches[columns].responses
-            sides.append((batches[rows].responses, right))
+            if rows in batches:  # else the verb says what is missing
+                right = None if rows == columns else batches[columns].responses
+                sides.append((batches[rows].responses, right))
     on_gpu = config.checkpoint.device_map != "cpu"
     storage = kernel.held.within(memory) if on_gpu else kernel.held
     return held(model, config.precision.measuring, storage, groups, sides)
