@@ -13,6 +13,38 @@ from isentrope.nouns.vectors import Vector, require_same_names
 from isentrope.parallel.ranks import SharedWork
 from isentrope.parallel.sharded import is_sharded, local_part, total
 
+_multi_tensor: Any = torch
+"""Its operations on lists of tensors have no public names; torch's optimizers are made of them."""
+
+NUMBERS_MOVED = 2**24
+"""Numbers of a parameter vector that are in float64 at once while it is moved."""
+
+
+def _move_together(theta: Vector, direction: Mapping[str, Tensor], eta: float) -> Vector:
+    """What `moved_along` gives of each parameter, in a few operations for many of them."""
+    # a sweep moves them once per micro-batch and learning rate: one after the other, the hundreds
+    # of small matrices of an adapter would take as many operations as the model's own layers
+    moved = {n: torch.empty_like(p) for n, p in theta.items()}
+    groups: list[list[str]] = [[]]
+    numbers = 0
+    for name, parameter in theta.items():
+        numbers += parameter.numel()
+        if groups[-1] and numbers > NUMBERS_MOVED:
+            groups.append([])
+            numbers = parameter.numel()
+        groups[-1].append(name)
+    for names in groups:
+        points = [theta[n] for n in names]
+        steps = [
+            direction[n].to(p.device, torch.float64) for n, p in zip(names, points, strict=True)
+        ]
+        sums = [torch.empty_like(p, dtype=torch.float64) for p in points]
+        _multi_tensor._foreach_copy_(sums, points)
+        scaled = _multi_tensor._foreach_mul(steps, eta)
+        _multi_tensor._foreach_add_(sums, scaled)
+        _multi_tensor._foreach_copy_([moved[n] for n in names], sums)
+    return moved
+
 
 class Theta(SharedWork):
     """The trainable parameters of a model; their set is asserted when the policy is made.
@@ -96,6 +128,8 @@ class Theta(SharedWork):
         """
         # inside a derivative what is detached is another tensor, which no longer says it is sharded
         trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        if not isinstance(eta, Tensor) and not any(map(is_sharded, trained.values())):
+            return _move_together({n: p.detach() for n, p in trained.items()}, direction, eta)
         return {
             n: SpreadPoint(direction[n], eta)
             if is_sharded(p)
@@ -121,7 +155,11 @@ class Theta(SharedWork):
                 lambda e: function(self.parameters_along(direction, e)), order
             )
         theta = self.theta
-        v = {n: direction[n].to(p.device, p.dtype) for n, p in theta.items()}
+        v = {n: direction[n] for n in theta}
+        kinds = [(x.dtype, x.device) for x in v.values()]
+        if kinds != [(p.dtype, p.device) for p in theta.values()]:
+            v = {n: torch.empty_like(p) for n, p in theta.items()}
+            _multi_tensor._foreach_copy_([*v.values()], [direction[n] for n in v])
         return derivatives_along(function, theta, v, order)
 
     def require_direction(self, direction: Mapping[str, Tensor]) -> None:
