@@ -16,10 +16,10 @@ SOURCES = ROOT / "src" / "isentrope"
 TREES = house.sources(SOURCES)
 TESTS = house.sources(ROOT / "tests")
 
-FUNCTIONS = 1091
+FUNCTIONS = 1093
 """Functions that `measure` enters; 800 are aimed at."""
 FILES = 135
-"""Files that they are in; 90 are aimed at. It was 122: files over 300 lines were split by subject."""
+"""Files that they are in; 90 are aimed at. Long files were split by subject, so it was 122."""
 BEFORE_WEIGHTS = 264
 """Functions before any weight is loaded; 110 are aimed at."""
 RESULTS_READ = 0
