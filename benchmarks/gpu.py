@@ -418,8 +418,8 @@ def quantised_rows(name: str, device: str) -> list[str]:
 
 def planned_rows(name: str, device: str) -> Iterator[list[str]]:
     """What `isentrope plan` says of three verbs on a checkpoint, beside what they take."""
+    from isentrope.cli.commands import MEASURING
     from isentrope.config.io import load_config
-    from isentrope.results.verbs import VERBS
     from isentrope.verbs.loop import run_verb
     from isentrope.verbs.plan import plan
 
@@ -453,7 +453,9 @@ def planned_rows(name: str, device: str) -> Iterator[list[str]]:
             (planned,) = plan(str(file), verbs=[verb])
             planning = time.perf_counter() - start
             start = time.perf_counter()
-            peak = peak_bytes(lambda v=verb, c=chosen: run_verb(VERBS[v], load_config(c)), device)
+            peak = peak_bytes(
+                lambda v=verb, c=chosen: run_verb(MEASURING[v], load_config(c)), device
+            )
             taken = time.perf_counter() - start
             size = planned.peak - planned.libraries
             yield [

@@ -238,8 +238,8 @@ def run(verb: str, file: str, kept: bool) -> None:
     import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
     from isentrope.cli import session  # noqa: F401
+    from isentrope.cli.commands import MEASURING
     from isentrope.config.io import load_config
-    from isentrope.results.verbs import VERBS as MEASURING
     from isentrope.system import memory
     from isentrope.verbs.loop import run_verb
 

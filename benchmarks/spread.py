@@ -114,10 +114,10 @@ def run(folder: Path, spread: bool, verb: str) -> None:
     import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
     from isentrope.checkpoint.checkpoint import Checkpoint
+    from isentrope.commands.measure import MeasureCommand
     from isentrope.config.io import load_config
     from isentrope.config.measure import CheckpointConfig
     from isentrope.config.stages import SamplingConfig
-    from isentrope.results.verbs import MEASURE
     from isentrope.system.processes import gather, join_processes, leave, rank
     from isentrope.verbs.loop import run_verb
 
@@ -133,7 +133,7 @@ def run(folder: Path, spread: bool, verb: str) -> None:
     watching = threading.Thread(target=watch)
     watching.start()
     if verb == "measure":
-        run_verb(MEASURE, load_config(settings(folder, spread)))
+        run_verb(MeasureCommand, load_config(settings(folder, spread)))
     else:
         where = CheckpointConfig(checkpoint_path=str(folder / "step_1"), shard_base=spread)
         Checkpoint(folder / "step_1").load(where, SamplingConfig())

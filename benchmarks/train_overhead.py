@@ -34,12 +34,12 @@ import numpy as np
 import torch
 
 from examples.reference_loop import reference_loop
+from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import Addition
 from isentrope.training.models import MAX_NEW_TOKENS, load_trainable
-from isentrope.verbs.measure import measure
 from isentrope.verbs.train import train
 
 PAGE = Path("docs/results/train_overhead.md")

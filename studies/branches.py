@@ -20,7 +20,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from isentrope.cli.console import err, out, say_written, show
+from isentrope.cli.console import err, out, show
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
@@ -218,7 +218,7 @@ def main() -> None:
         branched = branch_study(study)
     if rank() == 0:
         show(out, printed_branches(branched))
-        say_written(branched.table)
+        out.conclude(f"Wrote {branched.table}")
 
 
 if __name__ == "__main__":

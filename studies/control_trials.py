@@ -31,6 +31,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from isentrope.commands.trial import TryCommand
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
@@ -39,7 +40,6 @@ from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.ratio import ratio_of
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.freedom import t_quantile
-from isentrope.results.verbs import TRY
 from isentrope.verbs.loop import run_verb
 from isentrope.verbs.sft import sft
 from isentrope.verbs.train import train
@@ -121,7 +121,7 @@ def tried_at(
         },
         root=MeasureConfig,
     )
-    (result,) = run_verb(TRY, config).results
+    (result,) = run_verb(TryCommand, config).results
     return result.to_dict()
 
 

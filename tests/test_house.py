@@ -34,7 +34,7 @@ PACKED = 30
 """Strings that are lists of names."""
 SHARED = 29
 """Public names that several modules bind, constants and aliases included."""
-UPWARD_TEXTS = 18
+UPWARD_TEXTS = 0
 """Texts that name a module of a higher floor."""
 UNEXPORTED: set[str] = set()
 """Types that a public function takes or returns, and `ise` lacks."""

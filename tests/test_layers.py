@@ -31,7 +31,8 @@ FLOORS = (
     ("run",),
     ("verbs",),
     ("reports",),
-    ("cli",),
+    ("commands",),
+    ("cli", "from_notes"),
 )
 """Packages and modules from the ground up. One imports those below it, never one above, and of
 its own floor only modules of the ground floor, which are no packages. A part of a package with a
@@ -218,8 +219,8 @@ OPENED_IN = {
 """Modules that may take a whole configuration apart; those of `config` may too."""
 
 TAKE_A_WHOLE_CONFIGURATION = {
-    *("check.check", "evaluate.evaluate_checkpoints", "measure.measure", "sft.sft", "train.train"),
-    *("train._go_on", "sft._fine_tune", "replay.replay", "kinds.intention", "measure.__init__"),
+    *("check.check", "evaluate.evaluate_checkpoints", "sft.sft", "train.train"),
+    *("train._go_on", "sft._fine_tune", "replay.replay", "kinds.intention", "from_notes.__init__"),
     "evaluate.__init__",
 }
 """Entry points of verbs, which open it for their verb; a run goes on by one of them."""

@@ -40,7 +40,8 @@ WORDS = {signal.SIGTERM: 143, signal.SIGINT: 130}
 LOCKED, DONE = "is being written by", "holds results already"
 PRELOADED = (
     "isentrope.cli.main",
-    "isentrope.cli.running",
+    "isentrope.cli.session",
+    "isentrope.verbs.loop",
     "isentrope.verbs.evaluate",
     "isentrope.verbs.influence",
     "isentrope.verbs.kernel",

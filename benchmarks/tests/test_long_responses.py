@@ -7,9 +7,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from benchmarks.plan import CASES, make, settings
+from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
 from isentrope.models import attention
-from isentrope.results.verbs import VERBS
 from isentrope.verbs.loop import run_verb
 
 HELD = 300
@@ -46,6 +46,6 @@ def test_no_verb_holds_the_weights_of_all_pairs_of_tokens(long, verb, monkeypatc
     case, folder = long
     monkeypatch.setattr(attention, "WEIGHTS_HELD", HELD)
     with Watch() as watch:
-        run_verb(VERBS[verb], load_config(settings(case, folder, verb)))
+        run_verb(MEASURING[verb], load_config(settings(case, folder, verb)))
     assert len(watch.weights) > 2 * 135 * 135 // HELD
     assert max(watch.weights) <= HELD

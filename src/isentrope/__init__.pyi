@@ -52,13 +52,14 @@ from isentrope.control.budget import EntropyBudget
 from isentrope.control.requirements import BudgetOptions
 from isentrope.control.feedback import Target
 from isentrope.probe.requirements import ProbeOptions
-from isentrope.verbs.measure import EntropyMeasurements
+from isentrope.from_notes import EntropyMeasurements
 from isentrope.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
 from isentrope.evaluation.metrics import pass_at_k
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
 
 # What a verb found, read from its folder
-from isentrope.results.result import Result, load_result
+from isentrope.results.result import Result
+from isentrope.results.results import load_result
 from isentrope.results.results import AuditResult, EntropiesResult, InfluenceResult, KernelResult
 from isentrope.results.results import MeasureResult, NoiseResult, TrialResult, VarianceResult
 

@@ -11,10 +11,10 @@ import pytest
 import isentrope
 from isentrope.checkpoint import files as checkpoint_files
 from isentrope.checkpoint.files import CheckpointFolder
+from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.system import manifest
 from isentrope.system.errors import FileError
-from isentrope.verbs.measure import measure
 from tests.tiny_checkpoint import copied, settings
 
 SOURCES = Path(isentrope.__file__).parent

@@ -7,8 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from isentrope.cli.commands import COMMANDS
-from isentrope.cli.console import Results, err, out, say, say_written, show
+from isentrope.cli.console import Results, err, out, say, show
 from isentrope.cli.main import app
+from isentrope.commands.command import Conclusion, Note
 from isentrope.verbs.printed import Column, Table
 from tests.golden.printed import everything
 
@@ -39,8 +40,7 @@ def printed(room, capsys, width=80):
         for k in range(10):
             say(f"row {k}")
         say("x" * (2 * width - 1))
-        show(out, (), ["first", "second"])
-        say_written("there")
+        show(out, [Note("first"), Note("second"), Conclusion("Wrote there")])
     return capsys.readouterr().out.splitlines()
 
 
@@ -68,7 +68,7 @@ def test_a_table_is_on_the_first_screen_with_a_row_or_not_at_all(room, shown, ca
 def test_a_note_is_broken_between_words_on_a_terminal_and_is_one_line_in_a_file():
     def lines(**options):
         stream = StringIO()
-        show(Results(file=stream, width=40, **options), (), [" ".join(["seven77"] * 12)])
+        show(Results(file=stream, width=40, **options), [Note(" ".join(["seven77"] * 12))])
         return stream.getvalue().splitlines()
 
     assert len(lines()) == 1

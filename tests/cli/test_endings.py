@@ -175,9 +175,7 @@ def test_a_signal_ends_every_verb_with_one_sentence(verb, number, tmp_path, monk
         os.kill(os.getpid(), number)
         raise AssertionError("the signal did not arrive")
 
-    monkeypatch.setattr(
-        session, "load", lambda name: {f"{session.RUNNING}:{verb.through}": work}[name]
-    )
+    monkeypatch.setattr(verb, "run", work)
     if (before := signal.getsignal(number)) is signal.SIG_IGN:
         pytest.skip("it is ignored here, as under nohup, and a verb leaves it so")
     result = call(*ARGUMENTS[verb.name])

@@ -4,30 +4,27 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
-from pkgutil import resolve_name as load
 
 import pytest
 
 import isentrope
-from isentrope.cli.commands import COMMANDS, CONFIG_COMMANDS
 
 HEAVY = ("torch", "transformers", "pandas", "numpy", "pydantic", "rich", "matplotlib")
 HELP = "import sys; sys.argv[1:] = {arguments}; from isentrope.cli.main import app; app()"
 
 
-def test_no_function_of_the_command_line_imports_anything():
-    """Modules of a verb are loaded by its dotted names in the table, and by nothing else."""
+def test_only_a_verb_imports_what_it_works_with_when_it_runs():
     files = list((Path(isentrope.__file__).parent / "cli").glob("*.py"))
     assert len(files) > 5
-    inside = [
-        f"{file.name}:{node.lineno}"
+    inside = {
+        file.name
         for file in files
         for function in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(function, (ast.FunctionDef, ast.Lambda))
         for node in ast.walk(function)
         if isinstance(node, (ast.Import, ast.ImportFrom))
-    ]
-    assert inside == []
+    }
+    assert inside == {"demo.py"}
 
 
 def loaded(code, of=HEAVY):
@@ -48,8 +45,8 @@ NOT_OF_MEASURING = ("trl", "datasets", "matplotlib", "scipy.stats")
 
 
 def test_a_verb_that_measures_loads_no_trainer_and_no_figures():
-    verbs = ("check", "plan", "measure", "influence", "kernel", "noise")
-    names = ("cli.session", "cli.running", *(f"verbs.{verb}" for verb in verbs))
+    verbs = ("check", "plan", "loop", "measure", "influence", "kernel", "noise")
+    names = ("cli.session", *(f"verbs.{verb}" for verb in verbs))
     imported = ", ".join(f"isentrope.{name}" for name in names)
     assert loaded(f"import {imported}", NOT_OF_MEASURING) == set()
 
@@ -68,8 +65,3 @@ def test_every_public_name_is_there_and_no_other():
     assert set(isentrope.__all__) <= set(dir(isentrope))
     with pytest.raises(AttributeError, match="'isentrope' has no attribute 'entrpy'"):
         isentrope.entrpy  # noqa: B018
-
-
-def test_the_functions_of_every_verb_exist():
-    for verb in (*COMMANDS, *CONFIG_COMMANDS):
-        assert callable(load(f"isentrope.cli.running:{verb.through}"))

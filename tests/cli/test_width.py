@@ -7,7 +7,6 @@ from rich.console import Console
 
 from isentrope.checks import Finding
 from isentrope.cli.console import Results, fitting, print_table, show
-from isentrope.cli.tables import print_findings, printed_evaluation
 from isentrope.nouns.estimate import Estimate
 from isentrope.run.evaluation_folder import EvaluatedRow, EvaluationResult, RewardCounts
 from isentrope.verbs.audit import printed_audit
@@ -16,6 +15,7 @@ from isentrope.verbs.kernel import printed_kernel
 from isentrope.verbs.noise import printed_noise
 from isentrope.verbs.printed import Column, Table
 from isentrope.verbs.printed_measure import printed_measurements
+from isentrope.verbs.tables import printed_evaluation, printed_findings
 from isentrope.verbs.trial import printed_trial
 from tests.reports.made_up import (
     audit,
@@ -138,7 +138,7 @@ def tried(folder):
 def found(_):
     path = "/a/path/" + "without/a/space/" * 8
     finding = Finding("optimizer state", True, f"read from {path}", "")
-    return (lambda out, findings: print_findings(out, out, findings, "Sound.")), {NAME: [finding]}
+    return showing(lambda findings: printed_findings(findings, details=True)), {NAME: [finding]}
 
 
 PRINTED = (swept, studied, attributed, kernels, noises, audited, evaluated, tried, found)

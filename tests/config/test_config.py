@@ -1,10 +1,10 @@
 import pytest
 import yaml
 
+import isentrope as ise
 from isentrope.config.io import ConfigError, dump_config, load_config
 from isentrope.config.measure import ELSEWHERE
 from isentrope.config.train import TrainConfig
-from isentrope.verbs.measure import EntropyMeasurements
 
 CHECKPOINT = {"checkpoint": {"checkpoint_path": "somewhere"}}
 
@@ -202,7 +202,7 @@ def test_the_blocks_of_the_notes_are_read_with_their_meaning(notes, tmp_path, ca
 def test_the_blocks_of_the_notes_mean_the_same_as_a_dictionary_of_pyyaml(notes):
     content = yaml.safe_load(NOTES)
     assert content["estimator"]["single_eta"] == "2e-5"  # a text in YAML 1.1
-    assert EntropyMeasurements(content).config == load_config(notes)
+    assert ise.EntropyMeasurements(content).config == load_config(notes)
 
 
 @pytest.mark.parametrize("text", ["1e-5", "2E-6", "1e5", "+3e-1", ".5e3", "1.5e5"])

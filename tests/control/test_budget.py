@@ -11,6 +11,8 @@ import torch
 import isentrope as ise
 from isentrope.checkpoint.record.next_update import CONTROL, read_control, read_next_update
 from isentrope.checkpoint.step import with_control
+from isentrope.cli.commands import MEASURING
+from isentrope.commands.measure import measure
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.control import budget
@@ -20,11 +22,9 @@ from isentrope.control.requirements import BudgetOptions
 from isentrope.estimators.paired import PairedSteps
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.results.verbs import VERBS
 from isentrope.system.errors import IsentropeError
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.measure import measure
 from isentrope.verbs.train import resume, train
 from tests.control.examples import NEGATIVE_SCALE
 from tests.probe import following
@@ -104,7 +104,7 @@ def test_a_checkpoint_is_tried_and_measured_on_fresh_and_on_its_own_batch(folder
     batch["U_file"] = str(here / "next_update" / "rollouts.parquet")
     given["estimator"]["objective"] = "dr_grpo"
     given["output"] = {"directory": str(tmp_path / "own")}
-    done = run_verb(VERBS["try"], load_config(given))
+    done = run_verb(MEASURING["try"], load_config(given))
     (results,) = done.results
     # the correction is no part of the step that controls are compared with
     policy = Policy.from_checkpoint(here, precision="float64")

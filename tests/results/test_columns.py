@@ -10,6 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from pyarrow import Table
 
+from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.estimators.sweep import SweepRow
 from isentrope.nouns import columns, tables
@@ -19,7 +20,6 @@ from isentrope.results import encode as writing
 from isentrope.results import numbers
 from isentrope.results import tables as result_tables
 from isentrope.results.results import MeasureResult
-from isentrope.verbs.measure import measure
 from isentrope.verbs.printed_measure import printed_measurements
 from tests.tiny_checkpoint import settings
 

@@ -7,13 +7,13 @@ import shutil
 import pandas as pd
 import pytest
 
+from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
 from isentrope.nouns import tables as nouns_tables
 from isentrope.nouns.estimate import Estimate
 from isentrope.results import tables as result_tables
 from isentrope.results.result import Result, ResultsError
 from isentrope.results.results import InfluenceResult, MeasureResult
-from isentrope.results.verbs import VERBS
 from isentrope.system.errors import FileError
 from isentrope.verbs.loop import run_verb
 from tests.tiny_checkpoint import as_made_elsewhere, settings
@@ -37,10 +37,10 @@ SMALL = (
 def folders(tiny, tmp_path_factory):
     """The folder of each verb's result on the tiny checkpoint."""
     made = {}
-    for verb in VERBS:
+    for verb in MEASURING:
         where = tmp_path_factory.mktemp(verb)
         config = load_config(settings(tiny), [*SMALL, f"output.directory={where}"])
-        run = run_verb(VERBS[verb], config)
+        run = run_verb(MEASURING[verb], config)
         (made[verb],) = run.measurements.values()
     return made
 
@@ -66,7 +66,7 @@ def changed(folders, tmp_path):
     return change
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", MEASURING)
 def test_what_is_loaded_and_saved_is_the_same_file(folders, tmp_path, verb):
     loaded = Result.load(folders[verb])
     loaded.save(tmp_path)
@@ -82,7 +82,7 @@ def test_what_is_loaded_and_saved_is_the_same_file(folders, tmp_path, verb):
     assert list(again.tables) == list(loaded.tables)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", MEASURING)
 def test_a_table_whose_columns_changed_is_refused_without_a_manifest(folders, tmp_path, verb):
     folder = as_made_elsewhere(shutil.copytree(folders[verb], tmp_path / "changed"))
     result = Result.load(folder)
@@ -111,7 +111,7 @@ def test_a_table_whose_columns_changed_is_refused_without_a_manifest(folders, tm
         pd.testing.assert_frame_equal(result.tables[name], whole)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", MEASURING)
 def test_the_file_has_every_key_that_was_found_and_no_other(folders, verb):
     content = json.loads((folders[verb] / "results.json").read_text())
     assert content["schema"] == f"isentrope/{verb}/1"

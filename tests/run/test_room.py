@@ -5,9 +5,9 @@ from collections import namedtuple
 
 import pytest
 
+from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.results.verbs import MEASURE, VERBS
 from isentrope.run.folder import folder_name
 from isentrope.system.errors import FileError
 from isentrope.system.outputs import require_writable
@@ -29,7 +29,7 @@ def test_a_folder_is_looked_at_before_work(tmp_path, tiny):
         check(load_config(asked))
     logs = {"output_directory": str(tmp_path / "file")}
     with pytest.raises(FileError, match=r"detailed_logging\.output_directory"):
-        run_verb(MEASURE, load_config(settings(tiny, detailed_logging=logs)))
+        run_verb(MEASURING["measure"], load_config(settings(tiny, detailed_logging=logs)))
 
 
 @pytest.mark.parametrize(("verb", "root"), [(train, TrainConfig), (sft, SftConfig)])
@@ -60,7 +60,7 @@ def test_checkpoints_are_counted_as_they_are_kept(steps, keep, kept):
 
 def test_a_noise_scale_of_three_groups_is_refused_before_sampling(tiny):
     with pytest.raises(ValueError, match=r"four prompt groups or more, and .*B_U is 3"):
-        run_verb(VERBS["noise"], load_config(settings(tiny)))
+        run_verb(MEASURING["noise"], load_config(settings(tiny)))
 
 
 @pytest.mark.parametrize("text", ["../../x", "a/b", "tasks/mine.py:task", "..\\x"])

@@ -6,8 +6,7 @@ import json
 import pytest
 
 from isentrope.checkpoint.infer.settings import first_row
-from isentrope.cli.options import SETTINGS
-from isentrope.cli.session import asked
+from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.models.checkpoint import load_tokenizer
@@ -90,7 +89,7 @@ def test_what_is_in_the_way_of_removing_is_removed(tmp_path):
 
 @pytest.mark.parametrize("name", ["dice 🎲", "𝒳", "𠀀", 'a"b\\c', "é\x85\u2028", "x: #y", "\x7f"])
 def test_any_name_of_a_folder_may_be_given(name):
-    overrides = asked({"folder": name, SETTINGS.name: []})["overrides"]
+    overrides = MEASURING["measure"](config="", folder=name).overrides
     config = load_config({"model": {"path": "toy"}}, overrides, root=TrainConfig)
     assert config.output.directory == name
     assert json.loads(json.dumps(name)) == name

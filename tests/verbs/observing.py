@@ -11,10 +11,10 @@ import torch
 
 from isentrope.attribution.gradients.storage_plan import GradientOptions, Storage
 from isentrope.checkpoint import facts
+from isentrope.cli.commands import MEASURING
 from isentrope.config import stages as config_stages
 from isentrope.config.io import load_config
 from isentrope.models.precision import Precision
-from isentrope.results.verbs import VERBS
 from isentrope.sampling.batches import Groups
 from isentrope.verbs import batches, kernel_block
 from isentrope.verbs import prepare as preparation
@@ -74,7 +74,7 @@ def observe(tiny, folder, overrides, monkeypatch, *, verb="measure", until=None)
         with monkeypatch.context() as patch:
             spy(patch, calls, CALLED, until)
             config = load_config(settings(tiny), [o.replace("@", str(tiny)) for o in overrides])
-            run_verb(VERBS[verb], config)
+            run_verb(MEASURING[verb], config)
         assert until is None, f"the run ended without a call of {until}"
     except ReachedError:
         pass

@@ -8,8 +8,8 @@ import json
 import sys
 from pathlib import Path
 
+from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
-from isentrope.results.verbs import VERBS
 from isentrope.system.processes import leave, rank
 from isentrope.verbs.check import check
 from isentrope.verbs.loop import run_verb
@@ -48,7 +48,7 @@ def main(checkpoint, out, sharded=False):
             asked.get("fisher_kernel", {}).pop("second_order", None)  # is refused
         asked["output"] = {"directory": str(out / name), "log_level": "WARNING"}
         verb = OF.get(name, name)
-        run_verb(VERBS[verb], load_config(asked))
+        run_verb(MEASURING[verb], load_config(asked))
     asked = settings(checkpoint, batch_config=BATCHES, checkpoint={"shard_base": sharded})
     found = check(load_config(asked))
     if rank() == 0:

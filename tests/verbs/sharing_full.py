@@ -7,10 +7,10 @@ torchrun --nproc_per_node 2 -m tests.verbs.sharing_full FOLDER OUT sharded
 import sys
 from pathlib import Path
 
+from isentrope.cli.commands import MEASURING
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.results.verbs import VERBS
 from isentrope.system.processes import leave
 from isentrope.verbs.evaluate import evaluate_checkpoints
 from isentrope.verbs.loop import run_verb
@@ -66,7 +66,7 @@ def main(folder, out, sharded=False):
     for name, (verb, content) in asked(folder).items():
         content["checkpoint"]["shard_base"] = sharded
         content["output"] = {"directory": str(out / name), "log_level": "WARNING"}
-        run_verb(VERBS[verb], load_config(content))
+        run_verb(MEASURING[verb], load_config(content))
     content = evaluating.settings(folder / "part")
     content["checkpoint"]["shard_base"] = sharded
     content["output"] = {"directory": str(out / "evaluated"), "log_level": "WARNING"}

@@ -14,16 +14,16 @@ from isentrope.checkpoint.in_force import Origin, refuse
 from isentrope.checkpoint.infer.step import Use
 from isentrope.checkpoint.infer.unshown import notes_on_arguments, notes_on_base, notes_on_batch
 from isentrope.checkpoint.settle import settle
+from isentrope.cli.commands import MEASURING
+from isentrope.commands.measure import measure
 from isentrope.config.io import ConfigError, load_config
 from isentrope.models.adapter import base_type
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.results.verbs import VERBS
 from isentrope.sampling.generate import sample
 from isentrope.verbs.check import check
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.measure import EntropyMeasurements, measure
 from tests.tiny_checkpoint import settings
 
 trl = pytest.importorskip("trl")
@@ -164,12 +164,12 @@ def test_every_verb_refuses_and_every_result_says_where_settings_came_from(train
     usual = ["estimator.eta_list=[1e-3]", "estimator.order=1", "analysis.tokens=false"]
     wrong = load_config(asked, [*usual, "sampling.temperature=1.0"])
     with pytest.raises(ValueError, match=r"temperature .*1\.0, .*0\.7"):
-        EntropyMeasurements(wrong).run_experiments()
+        ise.EntropyMeasurements(wrong).run_experiments()
     with pytest.raises(ValueError, match=r"temperature .*1\.0, .*0\.7"):
-        run_verb(VERBS["influence"], wrong)
+        run_verb(MEASURING["influence"], wrong)
     for name, verb in (
         ("measure", measure),
-        ("influence", lambda config: run_verb(VERBS["influence"], config)),
+        ("influence", lambda config: run_verb(MEASURING["influence"], config)),
     ):
         out = tmp_path / name
         run = verb(load_config(asked, [*usual, f"output.directory={out}"]))

@@ -10,11 +10,11 @@ import torch
 from isentrope.attribution.fisher.kernel import FisherKernel, fisher_kernel
 from isentrope.attribution.influence.contributions import InfluenceOptions
 from isentrope.attribution.influence.influence import influence
+from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
-from isentrope.results.verbs import VERBS
 from isentrope.sampling.prompts import name_prompts
 from isentrope.update.step import optimizer_step
 from isentrope.verbs import batches
@@ -34,7 +34,7 @@ def run(tiny, tmp_path):
             "estimator.order=1",
             *overrides,
         ]
-        done = run_verb(VERBS[verb], load_config(settings(tiny), where))
+        done = run_verb(MEASURING[verb], load_config(settings(tiny), where))
         (folder, *_) = done.measurements.values()
         return folder, json.loads((folder / "results.json").read_text())
 

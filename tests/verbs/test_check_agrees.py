@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import TrainConfig
 from isentrope.system.errors import IsentropeError
 from isentrope.system.files import write_manifest
 from isentrope.verbs.check import check
-from isentrope.verbs.measure import measure
 from isentrope.verbs.train import train
 from tests.checkpoint.record.test_contract_edits import VALUES
 from tests.test_hostile_files import PLACES

@@ -7,9 +7,9 @@ from typer.testing import CliRunner
 
 import isentrope as ise
 from isentrope.cli.main import app
+from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.policy.derivative_guard import DerivativeError
-from isentrope.verbs.measure import measure
 from tests import cases
 from tests.probe.test_trl_defaults import trained
 

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 from safetensors.torch import load_file
 
+from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.config.stages import LoggingConfig
 from isentrope.system.errors import FileError
 from isentrope.system.files import write_bytes
 from isentrope.verbs.detailed_log import rotate
-from isentrope.verbs.measure import measure
 from tests.tiny_checkpoint import settings
 
 

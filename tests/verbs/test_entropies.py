@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 import torch
 
+from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.results.verbs import VERBS
 from isentrope.verbs.entropies import WORDS
 from isentrope.verbs.loop import run_verb
 from tests.adapters import save_base_model
@@ -23,7 +23,7 @@ SMALL = ["batch_config.B_E=24", "batch_config.allow_overlap=true", "batch_config
 
 def found(config, *overrides):
     """Rows by batch and definition, and the result."""
-    done = run_verb(VERBS["entropies"], load_config(config, [*SMALL, *overrides]))
+    done = run_verb(MEASURING["entropies"], load_config(config, [*SMALL, *overrides]))
     (result,) = done.results
     (where,) = done.measurements.values()
     return {(row.batch, row.definition): row for row in result.rows}, result, where
@@ -216,7 +216,7 @@ def test_a_run_says_its_entropies_by_its_log_where_later_checkpoints_were_remove
 
 def test_repeats_make_a_table_with_every_definition(tiny, tmp_path):
     where = [f"output.directory={tmp_path / 'run'}", "batch_config.repeats=2"]
-    done = run_verb(VERBS["entropies"], load_config(settings(tiny), [*SMALL, *where]))
+    done = run_verb(MEASURING["entropies"], load_config(settings(tiny), [*SMALL, *where]))
     table = pd.read_csv(tmp_path / "run" / "measurements" / "entropies_study.csv")
     mean = table[table["repeat"] == "mean"].set_index("quantity")
     rows = [{(x.batch, x.definition): x.value for x in of.rows} for of in done.results]

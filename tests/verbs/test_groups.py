@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from isentrope.cli.commands import MEASURING
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.reports.report import write_report
-from isentrope.results.verbs import VERBS
 from isentrope.run.evaluation_folder import TABLE
 from isentrope.sampling.prompts import name_prompts
 from isentrope.sampling.tasks import load_task
@@ -48,7 +48,7 @@ def verb_of(tiny, grouped, folder, verb):
         "analysis.overlap=independent",
         "estimator.order=1",
     ]
-    done = run_verb(VERBS[verb], load_config(settings(tiny), where))
+    done = run_verb(MEASURING[verb], load_config(settings(tiny), where))
     (made,) = done.measurements.values()
     return made, json.loads((made / "results.json").read_text())
 

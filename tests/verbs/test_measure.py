@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
+import isentrope as ise
+from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.estimators.entropy import entropy
 from isentrope.estimators.entropy_change import entropy_change
@@ -17,7 +19,6 @@ from isentrope.policy.scoring import score
 from isentrope.update.step import optimizer_step
 from isentrope.verbs import measurement
 from isentrope.verbs.batches import at_precision
-from isentrope.verbs.measure import EntropyMeasurements, measure
 from tests.tiny_checkpoint import PROMPTS, settings
 
 SCHEMA = {
@@ -316,7 +317,7 @@ def test_a_figure_that_cannot_be_drawn_does_not_cost_the_measurement(tiny, tmp_p
 def test_the_dictionary_of_the_notes_is_enough(tiny, tmp_path):
     order = {"order": 1, "eta_list": [1e-3]}
     config = settings(tiny, output={"directory": str(tmp_path / "run")}, estimator=order)
-    results = EntropyMeasurements(config).run_experiments()
+    results = ise.EntropyMeasurements(config).run_experiments()
     assert (results["B_E"], results["B_U"]) == (12, 3)
     assert results["timing"]["total"] > 0
     for row in results["sweep"]:

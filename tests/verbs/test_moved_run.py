@@ -6,12 +6,12 @@ import shutil
 import pytest
 import yaml
 
+from isentrope.commands.measure import measure
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.reports.report import write_report
 from isentrope.verbs.evaluate import evaluate_checkpoints
-from isentrope.verbs.measure import measure
 from isentrope.verbs.train import resume, train
 from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training import runs

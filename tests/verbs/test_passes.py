@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
 from isentrope.planning.memory import trainable_parameters
 from isentrope.planning.shapes import meta_model
-from isentrope.results.verbs import VERBS
 from isentrope.verbs import passes
 from isentrope.verbs.loop import run_verb
 from tests.tiny_checkpoint import settings
@@ -69,7 +69,7 @@ def test_a_verb_takes_the_passes_that_are_planned(verb, sections, tiny, tmp_path
         "output": {"directory": str(tmp_path / "run")},
     }
     config = load_config(settings(tiny, **sections))
-    run, taken = count_passes_taken(lambda: run_verb(VERBS[verb], config), monkeypatch)
+    run, taken = count_passes_taken(lambda: run_verb(MEASURING[verb], config), monkeypatch)
     stages = planned(verb, config, tiny, run)
     assert {name: +counts for name, counts in taken.items() if +counts} == {
         name: +counts for name, counts in stages.items() if +counts
@@ -77,7 +77,7 @@ def test_a_verb_takes_the_passes_that_are_planned(verb, sections, tiny, tmp_path
 
 
 def test_every_verb_is_counted_or_said_not_to_be():
-    assert set(VERBS) - set(passes.COUNTED) == {"try", "entropies"}
+    assert set(MEASURING) - set(passes.COUNTED) == {"try", "entropies"}
 
 
 def test_a_file_has_as_many_responses_as_rows(tiny, tmp_path):

@@ -2,8 +2,8 @@
 
 import pytest
 
+from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
-from isentrope.results.verbs import VERBS
 from isentrope.verbs import influence, prepare
 from isentrope.verbs.loop import run_verb
 from tests.tiny_checkpoint import settings
@@ -37,7 +37,7 @@ def test_verbs_that_share_a_checkpoint_find_what_each_finds_alone(tiny, tmp_path
             *("estimator.eta_list=[1e-3]", "detailed_logging.enabled=false"),
         )
         for verb in CHAPTERS:
-            run_verb(VERBS[verb], load_config(settings(tiny), changes), prepare=prepared)
+            run_verb(MEASURING[verb], load_config(settings(tiny), changes), prepare=prepared)
         found[prepared is once] = dict(numbers_of(where)), counted.copy()
     assert other_numbers(found[False][0], found[True][0]) == set()
     assert found[False][1].count("prepare_checkpoint") == len(CHAPTERS)

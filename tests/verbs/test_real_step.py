@@ -7,11 +7,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from isentrope.cli.commands import MEASURING
+from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.results.verbs import VERBS
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.update.optimizer_rules import short_types
 from isentrope.update.optimizer_state import load_optimizer_state
@@ -19,7 +20,6 @@ from isentrope.update.rounding import rounded_step
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.check import check
 from isentrope.verbs.loop import run_verb
-from isentrope.verbs.measure import measure
 from isentrope.verbs.printed_measure import summary_lines
 from tests.tiny_checkpoint import PROMPTS, in_bfloat16, settings
 
@@ -112,7 +112,7 @@ def test_the_rounded_step_is_measured_at_every_rate(tiny, tmp_path, config):
     parts = sum(said.budget[n].value for n in ("momentum", "decay", "gradient", "rounding"))
     assert parts == pytest.approx(said.first_order.value, rel=1e-9)
     with pytest.raises(ValueError, match="rounded_step=true"):
-        run_verb(VERBS["influence"], config(short, "estimator.rounded_step=true"))
+        run_verb(MEASURING["influence"], config(short, "estimator.rounded_step=true"))
 
 
 def test_rates_of_all_groups_are_told_and_exchanged_ones_noticed(folder, config):

@@ -7,11 +7,11 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
+from isentrope.commands.measure import measure
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import load_config
 from isentrope.run.identity import changed_parts
 from isentrope.verbs.evaluate import evaluate_checkpoints
-from isentrope.verbs.measure import measure
 from tests.tiny_checkpoint import as_made_elsewhere, copied, settings
 from tests.verbs import evaluating
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from isentrope.checkpoint.record.next_update import read_next_update
+from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import TrainConfig
@@ -16,7 +17,6 @@ from isentrope.results.result import Result
 from isentrope.results.results import MeasureResult
 from isentrope.system.errors import FileError
 from isentrope.system.files import write_manifest
-from isentrope.verbs.measure import measure
 from isentrope.verbs.train import branch, resume, train
 from tests.tiny_checkpoint import as_made_elsewhere
 from tests.training import runs

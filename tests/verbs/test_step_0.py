@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from isentrope.checkpoint.record.next_update import read_control, read_next_update
+from isentrope.commands.measure import measure
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
 from isentrope.nouns.vectors import axpy, norm
@@ -14,7 +15,6 @@ from isentrope.system.errors import FileError
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.check import check
-from isentrope.verbs.measure import measure
 from isentrope.verbs.train import branch, resume, train
 from tests.training import runs
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from isentrope.cli.commands import MEASURING
 from isentrope.cli.main import app
 from isentrope.config.io import ConfigError, load_config
 from isentrope.control.trial import OutOfReachError
@@ -19,7 +20,6 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.results.attributions import Tried
 from isentrope.results.results import TrialResult
-from isentrope.results.verbs import VERBS
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.loop import run_verb
@@ -57,7 +57,7 @@ def run(tiny, tmp_path):
             *SMALL,
             *overrides,
         ]
-        done = run_verb(VERBS["try"], load_config(settings(of), where))
+        done = run_verb(MEASURING["try"], load_config(settings(of), where))
         (folder, *_) = done.measurements.values()
         results = json.loads((folder / "results.json").read_text())
         mine = {k: v for k, v in results["tried"].items() if v["control"] not in WITHOUT_CONTROL}
@@ -315,8 +315,9 @@ def test_settings_that_cannot_act_are_refused_before_any_work(tiny, override, sa
 def test_the_command_hands_on_what_was_asked(monkeypatch, tmp_path, given, expected):
     asked = []
     monkeypatch.setattr(
-        "isentrope.cli.running.measuring", lambda *_, **given: asked.extend(given["overrides"])
+        "isentrope.commands.trial.TryCommand.run", lambda command: asked.extend(command.overrides)
     )
+    monkeypatch.setattr("isentrope.commands.trial.TryCommand.shown", lambda *_: ())
     config = tmp_path / "try.json"
     config.write_text("{}")
     done = CliRunner().invoke(app, ["try", "clip_cov", str(config), *given])

@@ -14,7 +14,6 @@ import re
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TextIO
 
 from rich import box
@@ -23,6 +22,7 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table as RichTable
 
+from isentrope.commands.command import Conclusion, Note
 from isentrope.verbs.printed import Column, Table
 
 UNKNOWN_WIDTH = 120
@@ -50,7 +50,7 @@ class _Console(Console):
     def render(self, *arguments: Any, **options: Any) -> Iterator[Segment]:
         for segment in super().render(*arguments, **options):
             if not segment.control:
-                text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], segment.text)
+                text = _CONTROL.sub(lambda match: ascii(match[0])[1:-1], segment.text)
                 segment = Segment(text, segment.style)
             yield segment
 
@@ -110,25 +110,24 @@ def say(text: Any, console: Console = out) -> None:
     console.print(str(text), markup=False, highlight=False, soft_wrap=True)
 
 
-def say_written(path: Path) -> None:
-    """Print where results are."""
-    out.conclude(f"Wrote {path}")
-
-
 _UNBOUNDED = 10_000
 """A width at which no table is shrunk."""
 
 
-def show(console: Console, printed: Iterable[Table | str], notes: Iterable[str] = ()) -> None:
-    """Print tables and lines, then what limits the use of the numbers."""
-    for block in printed:
+def show(console: Console, blocks: Iterable[Any]) -> None:
+    """Print tables, lines, what limits the use of the numbers, and conclusions."""
+    for block in blocks:
         if isinstance(block, Table):
             print_table(console, block)
+        elif isinstance(block, Note):
+            # a terminal would break the sentence within words
+            unbroken = not console.is_terminal
+            text = f"  note         {block.text}"
+            console.print(text, markup=False, highlight=False, soft_wrap=unbroken)
+        elif isinstance(block, Conclusion) and isinstance(console, Results):
+            console.conclude(block.text)
         else:
             say(block, console)
-    for sentence in notes:  # a terminal would break them within words
-        text, whole = f"  note         {sentence}", not console.is_terminal
-        console.print(text, markup=False, highlight=False, soft_wrap=whole)
 
 
 def print_table(console: Console, table: Table) -> None:
@@ -153,10 +152,14 @@ def fitting(console: Console, table: Table) -> list[Column]:
 
 
 def _rich(table: Table, columns: Sequence[Column], title: str | None) -> RichTable:
-    made = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    printed = RichTable(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     for column in columns:
-        made.add_column(column.title, justify="left" if column.left else "right", overflow="fold")
+        printed.add_column(
+            column.title, justify="left" if column.left else "right", overflow="fold"
+        )
     cells = zip(*(table.cells(column) for column in columns), strict=True)
     for k, row in enumerate(cells):
-        made.add_row(*map(escape, row), end_section=k in table.sections)
-    return made
+        printed.add_row(*map(escape, row), end_section=k in table.sections)
+    return printed

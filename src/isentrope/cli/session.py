@@ -16,10 +16,9 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from pkgutil import resolve_name as load
 from typing import Any
 
 import typer
@@ -27,30 +26,40 @@ from rich.logging import RichHandler
 from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
-from isentrope.cli.commands import Command, Interrupted
-from isentrope.cli.console import err, out
+from isentrope.cli.console import err, out, show
 from isentrope.cli.main import settings
-from isentrope.cli.options import DETAILS, KEYS, SETTINGS
+from isentrope.cli.signals import Interrupted
+from isentrope.commands.command import Command
 from isentrope.system.errors import IsentropeError
 from isentrope.system.failures import ENDINGS, advice, os_error_number
-from isentrope.system.file_contents import yaml_value
 from isentrope.system.manifest import NOT_VERIFIED, verification, verifying
 from isentrope.system.memory import is_lack_of_memory
-from isentrope.system.processes import OtherProcessError, forget_frames, leave, lost_another, speaks
+from isentrope.system.processes import (
+    OtherProcessError,
+    forget_frames,
+    leave,
+    lost_another,
+    rank,
+    speaks,
+)
+from isentrope.system.progress import Progress
 
 EXPECTED = (IsentropeError, ValueError, OSError, RuntimeError, ImportError, SafetensorError)
 """Errors that are printed as their own sentence."""
 FAULTS = (RecursionError, NotImplementedError)
 """Kinds of them that no user is to blame for."""
-RUNNING = "isentrope.cli.running"
 FAULT_STATUS = 70
 PIPE_STATUS = 128 + int(getattr(signal, "SIGPIPE", 13))
 
 
-def run(verb: Command, given: dict[str, Any]) -> None:
+def run(verb: type[Command], options: dict[str, Any]) -> None:
     """Call a verb; end with one sentence where it does not succeed.
 
     With `--traceback`, and at `output.log_level=DEBUG`, the traceback is printed too.
+
+    Args:
+        verb: The verb.
+        options: Its options by name.
 
     Raises:
         Exit: With a status of the table above, or with the verb's own.
@@ -58,15 +67,19 @@ def run(verb: Command, given: dict[str, Any]) -> None:
         BadParameter: If an option is not understood.
     """
     _prepare_logs()
+    command = verb(**options)
     try:
         with (
             _one_sentence(verb),
-            verification(not given.get("no_verify")),
-            out.first_screen(math.inf if given.get("details") else verb.room),
+            verification(not options.get("no_verify")),
+            out.first_screen(math.inf if command.details else verb.room),
         ):
             if not verifying():
                 logging.getLogger("isentrope").warning(NOT_VERIFIED)
-            load(f"{RUNNING}:{verb.through}")(verb, **asked(given))
+            with Progress(err):
+                made = command.run()
+            if rank() == 0:
+                _print_answer(command, made)
             sys.stdout.flush()
     except BaseException as error:
         forget_frames(error)  # they hold models, and with them the group that is left
@@ -75,32 +88,18 @@ def run(verb: Command, given: dict[str, Any]) -> None:
         leave()
 
 
-def asked(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a verb is called with.
-
-    Args:
-        given: Options by name; `session` acts on `no_verify` and `details`.
-
-    Returns:
-        Those that were given; of a verb with `SETTINGS`, all that change one as `overrides`.
-    """
-    named = {
-        k: v
-        for k, v in given.items()
-        if v not in (None, []) and k not in ("no_verify", DETAILS.name)
-    }
-    if SETTINGS.name not in given:
-        return named
-    if "control" in named:
-        every = named["control"] == "all"
-        named["control"] = None if every else named["control"].split(",")
-    set_by = [(key, named.pop(option)) for option, key in KEYS.items() if option in named]
-    changes = [f"{key}={yaml_value(value)}" for key, value in set_by]
-    return named | {"overrides": [*named.pop(SETTINGS.name, ()), *changes]}
+def _print_answer(command: Command, made: Any) -> None:
+    """Print what was made, and end with status 1 where the verb says that it failed."""
+    show(out, command.shown(made))
+    failures = command.failures(made)
+    for sentence in failures:
+        err.print(sentence, style="red", markup=False, highlight=False, soft_wrap=True)
+    if failures:
+        raise typer.Exit(1)
 
 
 @contextmanager
-def _one_sentence(verb: Command) -> Generator[None]:
+def _one_sentence(verb: type[Command]) -> Generator[None]:
     """A block whose errors are printed as one sentence, and end the verb with a status."""
     try:
         yield
@@ -117,7 +116,7 @@ def _one_sentence(verb: Command) -> Generator[None]:
         raise typer.Exit(_failed(verb, error)) from error
 
 
-def _failed(verb: Command, error: BaseException) -> int:
+def _failed(verb: type[Command], error: BaseException) -> int:
     """Print the sentence of an error, and give its status."""
     if isinstance(error, OtherProcessError):
         return 1  # the process that failed says why
@@ -151,7 +150,7 @@ def _failed(verb: Command, error: BaseException) -> int:
     return FAULT_STATUS
 
 
-def _sentence(verb: Command, error: BaseException) -> str:
+def _sentence(verb: type[Command], error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None and str(error).startswith("[Errno"):
         words = error.strerror or os.strerror(error.errno)
         if error.filename is None:
@@ -172,7 +171,7 @@ def _kept(trace: str) -> str:
         return "that `isentrope --traceback` prints"
 
 
-def _interrupted(verb: Command, error: KeyboardInterrupt) -> int:
+def _interrupted(verb: type[Command], error: KeyboardInterrupt) -> int:
     """Print what is kept, and give the status."""
     if not isinstance(error, Interrupted):
         error = Interrupted(signal.SIGINT)

@@ -11,7 +11,6 @@ is reported, and a sentence says what is not there.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from pkgutil import resolve_name as load
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -28,7 +27,7 @@ from isentrope.reports.evaluations import (
 )
 from isentrope.reports.panel import Source
 from isentrope.reports.saved_result import AnyResult, SavedResult
-from isentrope.results.result import Result
+from isentrope.results.result import KINDS_OF_RESULTS, Result
 from isentrope.results.verbs import VERBS
 from isentrope.run.origin import require_of_run
 from isentrope.system.errors import IsentropeError
@@ -37,7 +36,7 @@ from isentrope.training.rollout_digests import rollout_faults
 from isentrope.training.run_files import RunFiles
 
 REPORTED_KINDS: dict[type[Result], str] = {
-    load(verb.result): verb.absent for verb in VERBS.values() if verb.absent
+    kind: kind.absent for verb in VERBS if (kind := KINDS_OF_RESULTS[verb]).absent
 }
 """The results that are reported, and what is said where there is none."""
 

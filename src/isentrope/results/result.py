@@ -11,7 +11,6 @@ How their content lies there is said in `results.encode`. Errors of reading are 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Self
 
 import pandas as pd
@@ -25,7 +24,7 @@ from isentrope.results.encode import encode
 from isentrope.results.header import Header
 from isentrope.results.names_of_notes import our_name
 from isentrope.results.tables import ROWS
-from isentrope.results.verbs import VERBS
+from isentrope.results.verbs import Verb
 from isentrope.system.errors import FileError
 from isentrope.system.file_contents import read_table
 from isentrope.system.files import write_json
@@ -66,6 +65,10 @@ def _no_log(*_: object) -> list[Path]:
     return []
 
 
+KINDS_OF_RESULTS: dict[str, type["Result"]] = {}
+"""The kinds of results whose modules are imported, by the names of their verbs."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Result(Header):
     """What a verb found at one checkpoint.
@@ -81,6 +84,7 @@ class Result(Header):
 
     __pydantic_config__: ClassVar = ConfigDict(strict=True, arbitrary_types_allowed=True)
     verb: ClassVar[str] = ""
+    absent: ClassVar[str] = ""
 
     warnings: tuple[str, ...] = ()
     timing: dict[str, FiniteFloat] = field(default_factory=dict)
@@ -94,10 +98,15 @@ class Result(Header):
         default=_no_log, compare=False, repr=False
     )
 
-    def __init_subclass__(cls) -> None:
-        """A result is that of the verb that names its class."""
-        named = (verb.name for verb in VERBS.values() if verb.result.endswith(f":{cls.__name__}"))
-        cls.verb = next(named)
+    def __init_subclass__(cls, verb: Verb) -> None:
+        """A result is that of a verb.
+
+        Args:
+            verb: The verb.
+        """
+        cls.verb = verb.name
+        cls.absent = verb.absent
+        KINDS_OF_RESULTS[verb.name] = cls
 
     def to_dict(self) -> dict[str, Any]:
         """The content of results.json; null for NaN and infinity."""
@@ -128,8 +137,8 @@ class Result(Header):
             FileError: If a file of the folder was changed after it was written, or it has the name
                 of other results.
         """
-        kinds: list[type[Self]] = [resolve_name(verb.result) for verb in VERBS.values()]
-        known = {f"isentrope/{kind.verb}/1": kind for kind in kinds if issubclass(kind, cls)}
+        kinds = [kind for kind in KINDS_OF_RESULTS.values() if issubclass(kind, cls)]
+        known = {f"isentrope/{kind.verb}/1": kind for kind in kinds}
         verify(folder)
         path = folder / RESULTS
         try:
@@ -151,19 +160,3 @@ class Result(Header):
 def item_name(checkpoint: str, repeat: int) -> str:
     """What results of a checkpoint are called: step_40, or step_40_repeat_2."""
     return f"{checkpoint}_repeat_{repeat}" if repeat else checkpoint
-
-
-def load_result(folder: str | Path) -> Result:
-    """Read what a verb found at one checkpoint.
-
-    Args:
-        folder: A folder of `measurements/` in a run folder, with its results.json.
-
-    Returns:
-        The result, of the class of its verb: a `MeasureResult` of `isentrope measure`.
-
-    Raises:
-        ResultsError: If the file cannot be read.
-        FileError: If a file of the folder was changed after it was written.
-    """
-    return Result.load(Path(folder))

@@ -1,6 +1,7 @@
 """What the verbs find: one result per checkpoint. Fields are keys of results.json."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import FiniteFloat
@@ -25,10 +26,20 @@ from isentrope.results.attributions import (
 )
 from isentrope.results.result import Result
 from isentrope.results.sweep import Checks, LinearRange, RewardRecord, SavedRow
+from isentrope.results.verbs import (
+    AUDIT,
+    ENTROPIES,
+    INFLUENCE,
+    KERNEL,
+    MEASURE,
+    NOISE,
+    TRY,
+    VARIANCE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasureResult(Result):
+class MeasureResult(Result, verb=MEASURE):
     """ΔH(η) with its first and second order.
 
     Attributes:
@@ -77,7 +88,7 @@ class MeasureResult(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InfluenceResult(Result):
+class InfluenceResult(Result, verb=INFLUENCE):
     """Which sequences and tokens of U moved the entropy. Tables: sequences, tokens.
 
     Attributes:
@@ -107,7 +118,7 @@ class InfluenceResult(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelResult(Result):
+class KernelResult(Result, verb=KERNEL):
     """Blocks of the Fisher kernel. Tables: structure, block_model, truncations.
 
     Attributes:
@@ -124,7 +135,7 @@ class KernelResult(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoiseResult(Result):
+class NoiseResult(Result, verb=NOISE):
     """Noise scales, in prompts. Table: noise.
 
     Attributes:
@@ -141,7 +152,7 @@ class NoiseResult(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VarianceResult(Result):
+class VarianceResult(Result, verb=VARIANCE):
     """The errors of every estimator on one E-batch. Table: variance.
 
     Attributes:
@@ -158,7 +169,7 @@ class VarianceResult(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditResult(Result):
+class AuditResult(Result, verb=AUDIT):
     """The published proxies against the measured influence. Table: audit.
 
     Attributes:
@@ -177,7 +188,7 @@ class AuditResult(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialResult(Result):
+class TrialResult(Result, verb=TRY):
     """What controls would do to the next step. Table: trial.
 
     Attributes:
@@ -192,7 +203,7 @@ class TrialResult(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntropiesResult(Result):
+class EntropiesResult(Result, verb=ENTROPIES):
     """Every definition of entropy at one checkpoint. Table: entropies.
 
     Attributes:
@@ -204,3 +215,19 @@ class EntropiesResult(Result):
     logged: float | None
     logged_from: str | None
     rows: tuple[EntropyRecord, ...]
+
+
+def load_result(folder: str | Path) -> Result:
+    """Read what a verb found at one checkpoint.
+
+    Args:
+        folder: A folder of `measurements/` in a run folder, with its results.json.
+
+    Returns:
+        The result, of the class of its verb: a `MeasureResult` of `isentrope measure`.
+
+    Raises:
+        ResultsError: If the file cannot be read.
+        FileError: If a file of the folder was changed after it was written.
+    """
+    return Result.load(Path(folder))

@@ -17,8 +17,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from pkgutil import resolve_name as load
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from isentrope.checkpoint.in_force import SettingsInForce
 from isentrope.config.io import load_config
@@ -27,6 +26,7 @@ from isentrope.config.values import inputs_of
 from isentrope.estimators.means import too_few_for_modes
 from isentrope.parallel.ranks import from_first
 from isentrope.results.result import Result, Tables
+from isentrope.results.results import load_result
 from isentrope.results.verbs import MEASURE, Verb
 from isentrope.run.folder import content_differences, heed, resolved_content, run_directory
 from isentrope.run.identity import CONFIG, Identity, require_same
@@ -49,11 +49,29 @@ log = logging.getLogger("isentrope")
 Draw = Callable[[Any], Any]
 """From a result to its figure, which has matplotlib's `savefig`."""
 
+
+class Question(Protocol):
+    """What is asked at each checkpoint: a verb that measures (`commands.measuring`).
+
+    Attributes:
+        verb: What the loop and the tables know of it.
+        figure_file: File of its figure; empty for none.
+    """
+
+    verb: ClassVar[Verb]
+    figure_file: ClassVar[str]
+
+    @classmethod
+    def analyse(cls, ready: Prepared) -> Result:
+        """The result at a prepared checkpoint, at the measuring precision."""
+        ...
+
+
 MeasuredItem = Item[SettingsInForce]
 
 
 def run_verb(
-    verb: Verb,
+    question: type[Question],
     config: MeasureConfig,
     draw: Draw | None = None,
     prepare: Prepare = prepare_checkpoint,
@@ -61,7 +79,7 @@ def run_verb(
     """Run a verb on every checkpoint and write what it finds.
 
     Args:
-        verb: What to do at each checkpoint, at the measuring precision.
+        question: What to do at each checkpoint, at the measuring precision.
         config: The checkpoints and settings.
         draw: Makes the figure of a result; None for no figure.
         prepare: Makes a checkpoint ready; `PreparedOnce` where other verbs look at it too.
@@ -74,6 +92,7 @@ def run_verb(
             verb needs more prompt groups, or works in one process alone.
     """
     join_processes()
+    verb = question.verb
     batch = config.batch_config
     if not verb.processes and world_size() > 1:
         raise ValueError(
@@ -93,30 +112,32 @@ def run_verb(
         )
     heed(config)
     with verification(config.checkpoint.verify):
-        return MeasuringRunner(verb, config, draw, prepare).run()
+        return MeasuringRunner(question, config, draw, prepare).run()
 
 
 class MeasuringRunner(Runner[SettingsInForce, Result]):
     """Runs a measuring verb on the items of a study.
 
     Attributes:
-        verb: What to do at each checkpoint.
+        question: What to do at each checkpoint.
+        verb: What the loop knows of it.
         config: The checkpoints and settings.
     """
 
     def __init__(
-        self, verb: Verb, config: MeasureConfig, draw: Draw | None, prepare: Prepare
+        self, question: type[Question], config: MeasureConfig, draw: Draw | None, prepare: Prepare
     ) -> None:
         """Look at the folders that will be written into.
 
         Args:
-            verb: What to do at each checkpoint.
+            question: What to do at each checkpoint.
             config: The checkpoints and settings.
             draw: Makes the figure of a result; None for no figure.
             prepare: Makes a checkpoint ready.
         """
         super().__init__(run_directory(config.output.directory), inputs_of(config))
-        self.verb = verb
+        self.question = question
+        self.verb = verb = question.verb
         self.config = config
         self._draw = draw
         self._prepare = prepare
@@ -141,8 +162,7 @@ class MeasuringRunner(Runner[SettingsInForce, Result]):
         """The result of an earlier run, and the settings beside it."""
         if not item.target.exists():
             return None
-        kind: type[Result] = load(self.verb.result)
-        result = kind.load(item.target)
+        result = load_result(item.target)
         settings = of_measurement(load_config(item.target / CONFIG))
         return Earlier(Identity(settings, result.provenance.made_from), result)
 
@@ -184,7 +204,7 @@ class MeasuringRunner(Runner[SettingsInForce, Result]):
             )
         timed = nullcontext() if verb.own_stages else clock.stage(verb.name)
         with at_precision(ready.policy, item.settings.config.precision.measuring), timed:
-            analysed: Result = load(verb.analyse)(ready)
+            analysed = self.question.analyse(ready)
         result = replace(
             analysed, warnings=_warnings(verb, ready, analysed), timing=dict(clock.seconds)
         )
@@ -198,13 +218,13 @@ class MeasuringRunner(Runner[SettingsInForce, Result]):
         """Write the folder of an item; it appears last, when all of it is there."""
         config = item.settings.config
         data = config.batch_config
-        figure = self.verb.figure
+        figure = self.question.figure_file
         # results without their log are not finished, nor is there a log of no results
         with ExitStack() as stack, whole_folder(item.target) as folder:
             result.save(folder)
-            if self._draw is not None and figure is not None:
+            if self._draw is not None and figure:
                 try:
-                    self._draw(result).savefig(folder / figure[1], dpi=150)
+                    self._draw(result).savefig(folder / figure, dpi=150)
                 except Exception as error:  # those of matplotlib have no class in common
                     log.warning("%s", figure_left_out(error))
             content = resolved_content(config, self.folder, item.target, seeds=data.seeds)

@@ -9,21 +9,16 @@
     <run folder>/logs/                         as `detailed_logging` says
 
 A folder appears when its measurement is complete, and not before. Keys of results.json are listed
-in `results.sweep`. `EntropyMeasurements` serves scripts that follow the configuration dictionary of
-the original notes.
+in `results.sweep`.
 """
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from isentrope.config.io import load_config
-from isentrope.config.measure import MeasureConfig
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample
 from isentrope.estimators.functional import Functional, Functionals
 from isentrope.estimators.means import too_few_for_modes
@@ -35,28 +30,12 @@ from isentrope.policy.ratio_test import Z_LIMIT
 from isentrope.results.results import MeasureResult
 from isentrope.results.sweep import LinearRange, RewardRecord, RewardRow, SweepLine
 from isentrope.results.tables import InfluenceRow
-from isentrope.results.verbs import MEASURE
-from isentrope.run.runner import Run
 from isentrope.verbs.detailed_log import detailed_log
-from isentrope.verbs.loop import Draw, run_verb
 from isentrope.verbs.measurement import Measurement, measure_checkpoint
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed_measure import AT_RATE
 
 log = logging.getLogger("isentrope")
-
-
-def measure(config: MeasureConfig, *, draw: Draw | None = None) -> Run[MeasureResult]:
-    """Measure every checkpoint of a configuration and write what was found.
-
-    Args:
-        config: What to measure.
-        draw: Makes a figure (with `savefig`) of a result; None for no figure.
-
-    Returns:
-        The folders and the results.
-    """
-    return run_verb(MEASURE, config, draw)
 
 
 def find_change(ready: Prepared) -> MeasureResult:
@@ -222,37 +201,3 @@ def _influence_table(measurement: Measurement) -> pd.DataFrame:
         }
         tables.append(frame_of_columns(InfluenceRow, columns))
     return pd.concat(tables, ignore_index=True)
-
-
-class EntropyMeasurements:
-    """A measurement described by a dictionary, or by the path of a YAML file.
-
-    Attributes:
-        config: The configuration, checked, defaults filled in.
-    """
-
-    def __init__(self, config: Mapping[str, Any] | str | Path | MeasureConfig) -> None:
-        """Check the configuration.
-
-        Args:
-            config: Sections and keys as `isentrope config show` prints them, or a YAML file.
-        """
-        self.config = config if isinstance(config, MeasureConfig) else load_config(config)
-
-    def run_experiments(self) -> dict[str, Any]:
-        """Measure and write the run folder.
-
-        Returns:
-            The content of results.json, with "B_E", "B_U" and "run_folder" at the top as well;
-            of several checkpoints {"measurements": [one such dictionary each], "run_folder": …}.
-        """
-        run = measure(self.config)
-        for result in run.results:
-            for sentence in result.warnings:
-                log.warning("%s: %s", result.policy.name, sentence)
-        each = [
-            result.to_dict() | {"B_E": result.batches.B_E, "B_U": result.batches.B_U}
-            for result in run.results
-        ]
-        content = each[0] if len(each) == 1 else {"measurements": each}
-        return content | {"run_folder": str(run.folder)}

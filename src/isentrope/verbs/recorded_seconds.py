@@ -17,7 +17,8 @@ from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import TrainConfig
 from isentrope.planning.plan import PassesOver
-from isentrope.results.result import RESULTS, Result
+from isentrope.results.result import RESULTS
+from isentrope.results.results import load_result
 from isentrope.system.reading import read_json_lines
 from isentrope.verbs.passes import Counting, batches_of, count_passes
 
@@ -80,7 +81,7 @@ def _scaled(
     checkpoint: Path,
     folder: Path,
 ) -> Seconds | None:
-    result = Result.load(folder)
+    result = load_result(folder)
     earlier = load_config(folder / "config.yaml")
     before = (earlier.checkpoint.device_map, earlier.precision, earlier.analysis.gradient_backend)
     now = (config.checkpoint.device_map, config.precision, config.analysis.gradient_backend)

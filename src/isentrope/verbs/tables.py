@@ -1,18 +1,13 @@
-"""Tables on the screen: findings of `check`, evaluations and plans."""
+"""What verbs print that measure nothing: findings of `check`, evaluations and plans."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 
-import typer
-from rich.console import Console
-
 from isentrope.checks import Finding
-from isentrope.cli.console import Results, say, show
 from isentrope.nouns.estimate import Estimate
 from isentrope.planning.plan import Plan
 from isentrope.run.evaluation_folder import EvaluationResult
@@ -22,15 +17,15 @@ from isentrope.verbs.printed import Column, Printed, Table
 MARKS = {True: "ok", False: "FAIL", None: "-"}
 
 
-def print_findings(
-    out: Results, err: Console, by_checkpoint: dict[str, list[Finding]], sound: str
-) -> None:
-    """Print a table per checkpoint, and a sentence where no check failed.
+def printed_findings(by_checkpoint: Mapping[str, Sequence[Finding]], *, details: bool) -> Printed:
+    """A table per checkpoint; without details the number of the checks that passed, and the rest.
 
-    The first screen has the number of the checks that passed, and rows for the others.
+    Args:
+        by_checkpoint: Findings by the name of their checkpoint.
+        details: Whether checks that passed have rows too.
 
-    Raises:
-        Exit: With status 1, if a check failed.
+    Yields:
+        Tables and lines.
     """
     columns = (
         Column("", lambda finding: MARKS[finding.passed], left=True),
@@ -42,16 +37,11 @@ def print_findings(
         ),
     )
     for name, findings in by_checkpoint.items():
-        if out.room < math.inf and any(f.passed for f in findings):
-            say(f"{name}: {_counts(findings)}; --details says what each has seen.", out)
-            findings = [f for f in findings if not f.passed]
-        if findings:
-            show(out, [Table(name, findings, columns)])
-    broken = sum(f.passed is False for findings in by_checkpoint.values() for f in findings)
-    if broken:
-        err.print(f"{broken} checks failed.", style="red")
-        raise typer.Exit(1)
-    out.conclude(sound)
+        rows = [finding for finding in findings if details or not finding.passed]
+        if len(rows) < len(findings):
+            yield f"{name}: {_counts(findings)}; --details says what each has seen."
+        if rows:
+            yield Table(name, rows, columns)
 
 
 def _counts(findings: Sequence[Finding]) -> str:
@@ -146,32 +136,19 @@ SOURCES = (
 )
 
 
-def print_plans(out: Results, err: Console, plans: Sequence[Plan], *, as_json: bool) -> None:
-    """Print plans, and whether they fit.
+def plans_as_json(plans: Sequence[Plan]) -> str:
+    """The plans as a JSON document."""
+    return json.dumps([_describe_plan(plan) for plan in plans], indent=1)
 
-    Args:
-        out: Where to.
-        err: Where it is said what does not fit.
-        plans: One per verb.
-        as_json: Whether to print JSON.
 
-    Raises:
-        Exit: With status 1, if one does not fit.
-    """
-    if as_json:
-        out.conclude(json.dumps([_describe_plan(plan) for plan in plans], indent=1))
-    else:
-        show(out, _print_plan(plans))
-        out.conclude(SOURCES)
-    large = [plan for plan in plans if not plan.fits]
-    for plan in large:
-        say(
-            f"{plan.verb} of {plan.checkpoint} does not fit: it takes {gigabytes(plan.peak)}, and "
-            f"there are {gigabytes(plan.memory)}. {plan.cure}",
-            err,
-        )
-    if large:
-        raise typer.Exit(1)
+def too_large(plans: Sequence[Plan]) -> list[str]:
+    """Which plans do not fit, and what would."""
+    return [
+        f"{plan.verb} of {plan.checkpoint} does not fit: it takes {gigabytes(plan.peak)}, and "
+        f"there are {gigabytes(plan.memory)}. {plan.cure}"
+        for plan in plans
+        if not plan.fits
+    ]
 
 
 _PARTS = (
@@ -186,7 +163,8 @@ _PARTS = (
 )
 
 
-def _print_plan(plans: Sequence[Plan]) -> Printed:
+def printed_plans(plans: Sequence[Plan]) -> Printed:
+    """A table per plan, and one of all where there are several."""
     if len(plans) > 1:
         verbs = (
             Column("verb", "verb", left=True),

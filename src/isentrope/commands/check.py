@@ -1,0 +1,60 @@
+"""`isentrope check` on the command line; `verbs.check` and `verbs.replay` do the work."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from isentrope.commands.command import Changeable, Command, Conclusion
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked(Command):
+    """A verb that takes a configuration or a checkpoint."""
+
+    config: Annotated[
+        str,
+        Argument(metavar="CONFIG", help="A YAML file of settings, or a checkpoint folder."),
+    ]
+    replay: Annotated[
+        bool, Option("--replay", help="Compare the recorded step with the one that was taken.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckCommand(Checked, Changeable):
+    """Check that a checkpoint can be measured; exit status 1 if not."""
+
+    name = "check"
+
+    def run(self) -> Any:
+        """Check or replay every checkpoint."""
+        from isentrope.config.io import load_config
+        from isentrope.verbs.check import check
+        from isentrope.verbs.replay import replay
+
+        if not Path(self.config).exists():
+            raise FileNotFoundError(
+                f"There is nothing at {self.config}: give the folder of a checkpoint, or a "
+                "configuration (a YAML file) that names one by checkpoint.checkpoint_path."
+            )
+        source: Any = self.config
+        if Path(self.config).is_dir():
+            source = {"checkpoint": {"checkpoint_path": self.config}}
+        work = replay if self.replay else check
+        return work(load_config(source, self.overrides))
+
+    def shown(self, made: Any) -> Iterator[Any]:
+        """A table of findings per checkpoint, and a sentence where no check failed."""
+        from isentrope.verbs.tables import printed_findings
+
+        yield from printed_findings(made, details=self.details)
+        if not self.failures(made):
+            yield Conclusion("The step is the one taken." if self.replay else "Can be measured.")
+
+    def failures(self, made: Any) -> list[str]:
+        """How many checks failed."""
+        failed = sum(finding.passed is False for findings in made.values() for finding in findings)
+        return [f"{failed} checks failed."] if failed else []

@@ -1,0 +1,198 @@
+"""A verb of the command line: its fields are its options, its docstring is its help.
+
+    name, kept, room    what the command line knows of it
+    run()               does the work, and returns what was made
+    shown(made)         what is printed of it: tables, lines, notes and conclusions
+    failures(made)      sentences with which it ends with status 1
+
+Options that several verbs have are dataclasses of their own, from which verbs inherit. The help
+lists them in the order of the bases.
+
+`--help` imports these modules, so nothing heavy is imported here: `run` and `shown` import what
+they work with.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields
+from inspect import Parameter, Signature, get_annotations
+from typing import Annotated, Any, ClassVar, get_args
+
+from typer import Argument, Option
+
+from isentrope.system.file_contents import yaml_value
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence on what limits the use of the numbers.
+
+    Attributes:
+        text: The sentence.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """A line that is on the first screen, however long the rest is.
+
+    Attributes:
+        text: The line.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Sets:
+    """The setting that an option sets.
+
+    Attributes:
+        key: Its dotted key.
+    """
+
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What all verbs have.
+
+    Attributes:
+        name: As on the command line, and in names of folders.
+        kept: What a signal leaves of its work, and how to go on.
+        room: Lines of results on its first screen, besides conclusions.
+        details: Whether everything is printed.
+    """
+
+    name: ClassVar[str]
+    kept: ClassVar[str] = "Nothing is kept of what was not finished: run the same command again."
+    room: ClassVar[int] = 21
+
+    details: Annotated[
+        bool, Option("--details", help="Print everything, and not the first screen of it.")
+    ] = False
+
+    def run(self) -> Any:
+        """Do the work.
+
+        Returns:
+            What was made.
+        """
+        raise NotImplementedError
+
+    def shown(self, made: Any) -> Iterable[Any]:
+        """What is printed: tables, texts, notes and conclusions."""
+        raise NotImplementedError
+
+    def failures(self, made: Any) -> Sequence[str]:
+        """Sentences with which the verb ends with status 1; none where it succeeded."""
+        return ()
+
+    @property
+    def overrides(self) -> list[str]:
+        """The settings that options set, "section.key=value"."""
+        overrides: list[str] = [*(getattr(self, "settings", None) or ())]
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if value in (None, []):
+                continue
+            for part in get_args(option.type):
+                if isinstance(part, Sets):
+                    overrides.append(f"{part.key}={yaml_value(self.setting(part.key, value))}")
+        return overrides
+
+    def setting(self, key: str, value: Any) -> Any:
+        """The value of a setting, of that of its option."""
+        return value
+
+
+def options_of(kind: type[Command]) -> list[Parameter]:
+    """The options of a verb as parameters: its own first, then those of its bases in order."""
+    by_name = {field.name: field for field in fields(kind)}
+    names = dict.fromkeys(name for base in kind.__mro__ for name in get_annotations(base))
+    return [
+        Parameter(
+            name,
+            Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if field.default is MISSING else field.default,
+            annotation=field.type,
+        )
+        for name in names
+        if (field := by_name.get(name)) is not None
+    ]
+
+
+def signature_of(kind: type[Command]) -> Signature:
+    """The options of a verb as the signature that Typer reads."""
+    return Signature(options_of(kind))
+
+
+def wrote(paths: Iterable[Any]) -> Iterator[str | Conclusion]:
+    """Where results are; the last place is on the first screen too."""
+    *others, last = paths
+    for path in others:
+        yield f"Wrote {path}"
+    yield Conclusion(f"Wrote {last}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configured(Command):
+    """A verb that needs a configuration."""
+
+    config: Annotated[str, Argument(metavar="CONFIG", help="A YAML file of settings.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overridden(Command):
+    """A verb whose settings can be overridden."""
+
+    settings: Annotated[
+        list[str] | None,
+        Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; repeatable."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified(Command):
+    """A verb that reads files with manifests."""
+
+    no_verify: Annotated[
+        bool,
+        Option("--no-verify", help="Read files that were changed after they were written."),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class InFolder(Command):
+    """A verb that writes a run folder."""
+
+    folder: Annotated[
+        str | None,
+        Option("--out", metavar="FOLDER", help="Run folder (output.directory)."),
+        Sets("output.directory"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changeable(Overridden, InFolder, Verified):
+    """A verb whose settings and run folder can be chosen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewRun(Command):
+    """A verb that starts a run, or resumes one."""
+
+    config: Annotated[str | None, Argument(metavar="[CONFIG]", help="A YAML file of settings.")] = (
+        None
+    )
+    resume: Annotated[str | None, Option(metavar="RUN", help="Resume this run folder.")] = None
+
+    def require_one(self, *beginnings: str | None) -> None:
+        """Refuse a run that has no beginning, or several."""
+        if sum(beginning is not None for beginning in beginnings) != 1:
+            raise ValueError(
+                "Give one of a CONFIG to start a run, --resume RUN to resume one, and, of train, "
+                "--from CHECKPOINT to start a run at a checkpoint of another."
+            )

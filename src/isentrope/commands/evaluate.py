@@ -1,0 +1,30 @@
+"""`isentrope evaluate` on the command line; `verbs.evaluate` does the work."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from isentrope.commands.command import Changeable, Conclusion, Configured
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateCommand(Configured, Changeable):
+    """Evaluate checkpoints on a task: pass@k, lengths, entropy."""
+
+    name = "evaluate"
+    kept = "Finished chunks of prompts are kept: run the same command again to go on."
+
+    def run(self) -> Any:
+        """Evaluate the checkpoints, or go on where that was stopped."""
+        from isentrope.config.evaluate import EvaluateConfig
+        from isentrope.config.io import load_config
+        from isentrope.verbs.evaluate import evaluate_checkpoints
+
+        return evaluate_checkpoints(load_config(self.config, self.overrides, EvaluateConfig))
+
+    def shown(self, made: Any) -> Iterator[Any]:
+        """A row per checkpoint and decoding."""
+        from isentrope.verbs.tables import printed_evaluation
+
+        yield from printed_evaluation(made.results)
+        yield Conclusion(f"Wrote {made.table}")

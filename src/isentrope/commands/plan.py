@@ -1,0 +1,52 @@
+"""`isentrope plan` on the command line; `verbs.plan` does the work."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from typer import Option
+
+from isentrope.commands.command import Command, Conclusion, Configured, Overridden
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned(Command):
+    """A verb that plans others."""
+
+    verbs: Annotated[
+        list[str] | None,
+        Option("--verb", metavar="VERB", help="Plan this verb only; repeatable."),
+    ] = None
+    memory: Annotated[
+        str | None, Option(metavar="SIZE", help="Such as 16GB; what is free if left out.")
+    ] = None
+    as_json: Annotated[bool, Option("--json", help="Print the plans as JSON.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanCommand(Configured, Planned, Overridden):
+    """Count what verbs take by shapes; exit status 1 if it is too much."""
+
+    name = "plan"
+
+    def run(self) -> Any:
+        """Plan the verbs of a configuration."""
+        from isentrope.verbs.plan import plan
+
+        return plan(self.config, self.overrides, verbs=self.verbs or (), memory=self.memory)
+
+    def shown(self, made: Any) -> Iterator[Any]:
+        """Each plan as a table, or all as JSON."""
+        from isentrope.verbs.tables import SOURCES, plans_as_json, printed_plans
+
+        if self.as_json:
+            yield Conclusion(plans_as_json(made))
+            return
+        yield from printed_plans(made)
+        yield Conclusion(SOURCES)
+
+    def failures(self, made: Any) -> list[str]:
+        """Which plans do not fit, and what would."""
+        from isentrope.verbs.tables import too_large
+
+        return too_large(made)

@@ -1,0 +1,34 @@
+"""`isentrope sft` on the command line; `verbs.sft` does the work."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from isentrope.commands.command import Changeable, Conclusion, NewRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftCommand(NewRun, Changeable):
+    """Fine-tune a model on a task's demonstrations; or resume a run."""
+
+    name = "sft"
+
+    def run(self) -> Any:
+        """Start a run, or resume one."""
+        from isentrope.config.io import load_config
+        from isentrope.config.train import SftConfig
+        from isentrope.verbs.sft import resume, sft
+
+        self.require_one(self.config, self.resume)
+        if self.resume is not None:
+            return resume(self.resume, self.overrides)
+        assert self.config is not None  # one of the two is given
+        return sft(load_config(self.config, self.overrides, SftConfig))
+
+    def shown(self, made: Any) -> Iterator[Any]:
+        """The last loss, what held-out prompts are answered, and where the model is."""
+        yield f"Loss of the last step: {made.loss:.4f} nats per token"
+        for name, share in made.adherence.items():
+            if share is not None:
+                yield f"Greedy on held-out prompts, {name}: {share}"
+        yield Conclusion(f"Wrote {made.model}")

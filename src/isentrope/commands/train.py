@@ -1,0 +1,45 @@
+"""`isentrope train` on the command line; `verbs.train` does the work."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from typer import Option
+
+from isentrope.commands.command import Changeable, Command, Conclusion, NewRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start(Command):
+    """A verb whose run may start where another was."""
+
+    start: Annotated[
+        str | None,
+        Option("--from", metavar="CHECKPOINT", help="Start a run where another was."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCommand(NewRun, Start, Changeable):
+    """Train by Dr. GRPO, with checkpoints to measure; or resume a run."""
+
+    name = "train"
+    kept = "No step of training is lost, since none was begun: run the same command again."
+
+    def run(self) -> Any:
+        """Start a run, resume one, or start at a checkpoint of one."""
+        from isentrope.config.io import load_config
+        from isentrope.config.train import TrainConfig
+        from isentrope.verbs.train import branch, resume, train
+
+        self.require_one(self.config, self.resume, self.start)
+        if self.resume is not None:
+            return resume(self.resume, self.overrides)
+        if self.start is not None:
+            return branch(self.start, self.overrides)
+        assert self.config is not None  # one of the three is given
+        return train(load_config(self.config, self.overrides, TrainConfig))
+
+    def shown(self, made: Any) -> Iterator[Any]:
+        """Where the run is."""
+        yield Conclusion(f"Wrote {made}")

@@ -1,0 +1,77 @@
+"""`isentrope try` on the command line; `verbs.trial` does the work."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from isentrope.commands.command import Changeable, Command, Configured, Sets
+from isentrope.commands.measuring import Measuring, Study
+from isentrope.results.verbs import TRY
+
+
+@dataclass(frozen=True, kw_only=True)
+class Controlled(Command):
+    """A verb that takes names of controls."""
+
+    control: Annotated[
+        str,
+        Argument(
+            metavar="CONTROL", help="Name of a control, several with commas, or all that act."
+        ),
+        Sets("trial.controls"),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strength(Command):
+    """A verb whose controls have a strength."""
+
+    strength: Annotated[
+        list[float] | None,
+        Option(help="Multiple of the default strength; repeatable."),
+        Sets("trial.strengths"),
+    ] = None
+    change: Annotated[
+        float | None,
+        Option(help="Look for the strength that changes entropy by this a step."),
+        Sets("trial.change"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TryCommand(Measuring, Controlled, Configured, Study, Strength, Changeable):
+    """Try controls on the next step: what they gain and what they cost."""
+
+    name = TRY.name
+    verb = TRY
+    figure_file = "trial.png"
+
+    @classmethod
+    def analyse(cls, ready: Any) -> Any:
+        """The result at a prepared checkpoint."""
+        from isentrope.verbs.trial import find_trial
+
+        return find_trial(ready)
+
+    @classmethod
+    def printed(cls, result: Any, folder: Path) -> Iterator[Any]:
+        """Its tables."""
+        from isentrope.verbs.trial import printed_trial
+
+        return printed_trial(result, folder)
+
+    @classmethod
+    def figure(cls) -> Callable[[Any], Any]:
+        """The function that draws its figure."""
+        from isentrope.reports.panels.change import trial_figure
+
+        return trial_figure
+
+    def setting(self, key: str, value: Any) -> Any:
+        """The names of the controls; none for all that act."""
+        if key != "trial.controls":
+            return value
+        return None if value == "all" else value.split(",")

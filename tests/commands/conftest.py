@@ -1,0 +1,3 @@
+from tests.tiny_checkpoint import tiny
+
+__all__ = ["tiny"]
