@@ -20,11 +20,11 @@ FUNCTIONS = 1093
 """Functions that `measure` enters; 800 are aimed at."""
 FILES = 135
 """Files that they are in; 90 are aimed at. Long files were split by subject, so it was 122."""
-BEFORE_WEIGHTS = 264
+BEFORE_WEIGHTS = 263
 """Functions before any weight is loaded; 110 are aimed at."""
 RESULTS_READ = 0
 """Fresh results that are read from disk by the process that wrote them; 0 are aimed at."""
-FILLERS = 5.9
+FILLERS = 5.5
 """Parameters and targets with a name that says nothing, per 1,000 lines; 3 are aimed at."""
 TUPLES = 284
 """Assignments of several values at once."""

@@ -58,8 +58,7 @@ from isentrope.evaluation.metrics import pass_at_k
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
 
 # What a verb found, read from its folder
-from isentrope.results.result import Result
-from isentrope.results.results import load_result
+from isentrope.results.results import Result, load_result
 from isentrope.results.results import AuditResult, EntropiesResult, InfluenceResult, KernelResult
 from isentrope.results.results import MeasureResult, NoiseResult, TrialResult, VarianceResult
 

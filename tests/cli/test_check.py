@@ -6,7 +6,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from isentrope.cli import demo
+from isentrope.cli.chapters import chapters
 from isentrope.cli.main import app
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import with_advantages
@@ -120,7 +120,7 @@ def test_a_missing_checkpoint_is_one_sentence(own):
 
 def test_every_chapter_of_the_demo_is_a_configuration_that_its_verb_takes(tmp_path):
     folder = tmp_path / 'a "b" c: d'
-    tuned, trained, evaluated, measured = demo.chapters(folder, 40, 5, 256, 3)
+    tuned, trained, evaluated, measured = chapters(folder, 40, 5, 256, 3)
     assert tuned.fine_tuning.warmup_steps == 5
     assert trained.sampling.max_new_tokens == MAX_NEW_TOKENS
     assert evaluated.sampling.max_new_tokens == MAX_NEW_TOKENS

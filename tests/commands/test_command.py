@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 import pytest
@@ -11,9 +11,9 @@ from typer import Option
 from typer.testing import CliRunner
 
 from isentrope.cli.commands import COMMANDS, CONFIG_COMMANDS, add_to
-from isentrope.commands.command import Sets, options_of
+from isentrope.commands.command import Sets
 from isentrope.commands.measuring import OnCheckpoints
-from isentrope.results.result import KINDS_OF_RESULTS, Result
+from isentrope.results.result import Result
 from isentrope.results.verbs import Verb
 from tests.tiny_checkpoint import settings
 
@@ -21,8 +21,9 @@ COUNT = Verb("count", table="sequences")
 
 
 @pytest.fixture
-def app():
+def app(monkeypatch):
     """A command line with a verb that is declared here, and one of the library."""
+    monkeypatch.setattr("isentrope.results.result.KINDS_OF_RESULTS", {})
 
     @dataclass(frozen=True, kw_only=True)
     class CountResult(Result, verb=COUNT):
@@ -49,8 +50,7 @@ def app():
 
     app = typer.Typer(rich_markup_mode=None)
     add_to(app, [Count, *COMMANDS[-1:]])
-    yield app
-    del KINDS_OF_RESULTS[COUNT.name]
+    return app
 
 
 def test_a_verb_of_one_class_runs_with_its_option_and_writes_its_result(app, tiny, tmp_path):
@@ -74,8 +74,8 @@ def test_the_help_of_a_verb_is_its_docstring_and_its_fields(app):
 
 @pytest.mark.parametrize("verb", [*COMMANDS, *CONFIG_COMMANDS], ids=lambda verb: verb.name)
 def test_a_verb_says_what_its_options_are_and_how_it_runs(verb):
-    for option in options_of(verb):
-        infos = option.annotation.__metadata__
+    for option in fields(verb):
+        infos = option.type.__metadata__
         assert any(getattr(info, "help", None) for info in infos), option
     assert not inspect.isabstract(verb)
     assert {"run", "shown"} <= {name for base in verb.__mro__[:-2] for name in vars(base)}

@@ -3,6 +3,8 @@
 import json
 import math
 import shutil
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
@@ -80,6 +82,17 @@ def test_what_is_loaded_and_saved_is_the_same_file(folders, tmp_path, verb):
     assert type(again) is type(loaded)
     assert again.to_dict() == loaded.to_dict()
     assert list(again.tables) == list(loaded.tables)
+
+
+@pytest.mark.parametrize("reader", ["load_result", "Result.load"])
+def test_a_process_that_ran_no_verb_reads_the_results_of_all(folders, reader):
+    code = (
+        "import pathlib, sys, isentrope as ise; "
+        f"print(*(ise.{reader}(pathlib.Path(folder)).verb for folder in sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, *map(str, folders.values())]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.split() == [*folders], done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("verb", MEASURING)

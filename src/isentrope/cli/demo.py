@@ -31,7 +31,7 @@ class DemoCommand(Command):
             self.folder, self.steps, self.fine_tuning_steps, self.evaluation_size, self.seed
         )
 
-    def shown(self, made: Any) -> Iterator[Any]:
+    def shown(self, outcome: Any) -> Iterator[Any]:
         """The verdict."""
-        for number, claim in enumerate(made, 1):
+        for number, claim in enumerate(outcome, 1):
             yield Conclusion(f"{number}. {claim}")

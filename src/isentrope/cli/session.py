@@ -16,7 +16,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -77,25 +77,21 @@ def run(verb: type[Command], options: dict[str, Any]) -> None:
             if not verifying():
                 logging.getLogger("isentrope").warning(NOT_VERIFIED)
             with Progress(err):
-                made = command.run()
+                outcome = command.run()
+            failures: Sequence[str] = ()
             if rank() == 0:
-                _print_answer(command, made)
+                show(out, command.shown(outcome))
+                failures = command.failures(outcome)
+            for sentence in failures:
+                err.print(sentence, style="red", markup=False, highlight=False, soft_wrap=True)
+            if failures:
+                raise typer.Exit(1)
             sys.stdout.flush()
     except BaseException as error:
         forget_frames(error)  # they hold models, and with them the group that is left
         raise
     finally:
         leave()
-
-
-def _print_answer(command: Command, made: Any) -> None:
-    """Print what was made, and end with status 1 where the verb says that it failed."""
-    show(out, command.shown(made))
-    failures = command.failures(made)
-    for sentence in failures:
-        err.print(sentence, style="red", markup=False, highlight=False, soft_wrap=True)
-    if failures:
-        raise typer.Exit(1)
 
 
 @contextmanager

@@ -46,15 +46,17 @@ class CheckCommand(Checked, Changeable):
         work = replay if self.replay else check
         return work(load_config(source, self.overrides))
 
-    def shown(self, made: Any) -> Iterator[Any]:
+    def shown(self, outcome: Any) -> Iterator[Any]:
         """A table of findings per checkpoint, and a sentence where no check failed."""
         from isentrope.verbs.tables import printed_findings
 
-        yield from printed_findings(made, details=self.details)
-        if not self.failures(made):
+        yield from printed_findings(outcome, details=self.details)
+        if not self.failures(outcome):
             yield Conclusion("The step is the one taken." if self.replay else "Can be measured.")
 
-    def failures(self, made: Any) -> list[str]:
+    def failures(self, outcome: Any) -> list[str]:
         """How many checks failed."""
-        failed = sum(finding.passed is False for findings in made.values() for finding in findings)
+        failed = sum(
+            finding.passed is False for findings in outcome.values() for finding in findings
+        )
         return [f"{failed} checks failed."] if failed else []

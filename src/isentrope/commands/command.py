@@ -1,9 +1,9 @@
 """A verb of the command line: its fields are its options, its docstring is its help.
 
     name, kept, room    what the command line knows of it
-    run()               does the work, and returns what was made
-    shown(made)         what is printed of it: tables, lines, notes and conclusions
-    failures(made)      sentences with which it ends with status 1
+    run()               does the work, and returns its outcome
+    shown(outcome)      what is printed of it: tables, lines, notes and conclusions
+    failures(outcome)   sentences with which it ends with status 1
 
 Options that several verbs have are dataclasses of their own, from which verbs inherit. The help
 lists them in the order of the bases.
@@ -50,9 +50,11 @@ class Sets:
 
     Attributes:
         key: Its dotted key.
+        names: Whether the option is a list of names with commas, where "all" is the setting's null.
     """
 
     key: str
+    names: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,15 +80,15 @@ class Command:
         """Do the work.
 
         Returns:
-            What was made.
+            The outcome.
         """
         raise NotImplementedError
 
-    def shown(self, made: Any) -> Iterable[Any]:
+    def shown(self, outcome: Any) -> Iterable[Any]:
         """What is printed: tables, texts, notes and conclusions."""
         raise NotImplementedError
 
-    def failures(self, made: Any) -> Sequence[str]:
+    def failures(self, outcome: Any) -> Sequence[str]:
         """Sentences with which the verb ends with status 1; none where it succeeded."""
         return ()
 
@@ -100,12 +102,11 @@ class Command:
                 continue
             for part in get_args(option.type):
                 if isinstance(part, Sets):
-                    overrides.append(f"{part.key}={yaml_value(self.setting(part.key, value))}")
+                    setting = value
+                    if part.names:
+                        setting = None if value == "all" else value.split(",")
+                    overrides.append(f"{part.key}={yaml_value(setting)}")
         return overrides
-
-    def setting(self, key: str, value: Any) -> Any:
-        """The value of a setting, of that of its option."""
-        return value
 
 
 def options_of(kind: type[Command]) -> list[Parameter]:

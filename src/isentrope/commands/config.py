@@ -42,11 +42,11 @@ class ShowCommand(Shown, Overridden):
             return load_any(self.config, self.overrides)
         return defaults(self.kind or MEASURE.name, self.overrides)
 
-    def shown(self, made: Any) -> Iterator[Any]:
+    def shown(self, outcome: Any) -> Iterator[Any]:
         """The settings as YAML, with what each does."""
         from isentrope.config.io import dump_config
 
-        yield Conclusion(dump_config(made, comments=True).rstrip())
+        yield Conclusion(dump_config(outcome, comments=True).rstrip())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,6 @@ class ValidateCommand(Configured, Overridden):
 
         return intention(load_any(self.config, self.overrides))
 
-    def shown(self, made: Any) -> Iterator[Any]:
+    def shown(self, outcome: Any) -> Iterator[Any]:
         """What the configuration would do."""
-        yield f"{self.config} is valid: {made}."
+        yield f"{self.config} is valid: {outcome}."

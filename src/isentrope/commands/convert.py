@@ -37,13 +37,13 @@ class ConvertCommand(Command):
 
         return convert(self.source, self.out, self.model, self.run_settings)
 
-    def shown(self, made: Any) -> Iterator[Any]:
+    def shown(self, outcome: Any) -> Iterator[Any]:
         """What the checkpoint holds, and what to do next."""
         states = (
             "no optimizer state, so that no step can be computed"
-            if made.parameters is None
-            else f"the optimizer's state of {made.parameters} parameters"
+            if outcome.parameters is None
+            else f"the optimizer's state of {outcome.parameters} parameters"
         )
-        yield f"{made.layout}: {made.tensors} weights, and {states}."
-        yield Conclusion(f"Wrote {made.folder}")
-        yield f"Next: isentrope check {made.folder}"
+        yield f"{outcome.layout}: {outcome.tensors} weights, and {states}."
+        yield Conclusion(f"Wrote {outcome.folder}")
+        yield f"Next: isentrope check {outcome.folder}"

@@ -15,16 +15,16 @@ class EvaluateCommand(Configured, Changeable):
     kept = "Finished chunks of prompts are kept: run the same command again to go on."
 
     def run(self) -> Any:
-        """Evaluate the checkpoints, or go on where that was stopped."""
+        """Evaluate the checkpoints, or resume an evaluation that was stopped."""
         from isentrope.config.evaluate import EvaluateConfig
         from isentrope.config.io import load_config
         from isentrope.verbs.evaluate import evaluate_checkpoints
 
         return evaluate_checkpoints(load_config(self.config, self.overrides, EvaluateConfig))
 
-    def shown(self, made: Any) -> Iterator[Any]:
+    def shown(self, outcome: Any) -> Iterator[Any]:
         """A row per checkpoint and decoding."""
         from isentrope.verbs.tables import printed_evaluation
 
-        yield from printed_evaluation(made.results)
-        yield Conclusion(f"Wrote {made.table}")
+        yield from printed_evaluation(outcome.results)
+        yield Conclusion(f"Wrote {outcome.table}")

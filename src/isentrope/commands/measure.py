@@ -24,12 +24,12 @@ class MeasureCommand(OnCheckpoints):
 
         return find_change(ready)
 
-    def shown(self, made: Any) -> Iterator[Any]:
+    def shown(self, outcome: Any) -> Iterator[Any]:
         """One table of all results, which has their notes; and where they are."""
         from isentrope.verbs.printed_measure import printed_measurements
 
-        yield from printed_measurements(made.results)
-        yield from wrote(made.measurements.values())
+        yield from printed_measurements(outcome.results)
+        yield from wrote(outcome.measurements.values())
 
     @classmethod
     def figure(cls) -> Callable[[Any], Any]:

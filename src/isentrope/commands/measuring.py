@@ -64,10 +64,10 @@ class Measuring(Configured):
 
         return run_verb(cls, config, **options)
 
-    def shown(self, made: Any) -> Iterator[Any]:
+    def shown(self, outcome: Any) -> Iterator[Any]:
         """The tables of every result, what limits it, and where it is."""
-        folders = list(made.measurements.values())
-        for result, folder in zip(made.results, folders, strict=True):
+        folders = list(outcome.measurements.values())
+        for result, folder in zip(outcome.results, folders, strict=True):
             yield from self.printed(result, folder)
             yield from map(Note, result.warnings)
         yield from wrote(folders)

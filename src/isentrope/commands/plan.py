@@ -35,18 +35,18 @@ class PlanCommand(Configured, Planned, Overridden):
 
         return plan(self.config, self.overrides, verbs=self.verbs or (), memory=self.memory)
 
-    def shown(self, made: Any) -> Iterator[Any]:
+    def shown(self, outcome: Any) -> Iterator[Any]:
         """Each plan as a table, or all as JSON."""
         from isentrope.verbs.tables import SOURCES, plans_as_json, printed_plans
 
         if self.as_json:
-            yield Conclusion(plans_as_json(made))
+            yield Conclusion(plans_as_json(outcome))
             return
-        yield from printed_plans(made)
+        yield from printed_plans(outcome)
         yield Conclusion(SOURCES)
 
-    def failures(self, made: Any) -> list[str]:
+    def failures(self, outcome: Any) -> list[str]:
         """Which plans do not fit, and what would."""
         from isentrope.verbs.tables import too_large
 
-        return too_large(made)
+        return too_large(outcome)

@@ -47,10 +47,10 @@ class ReportCommand(Reported, Verified):
             out=self.out,
         )
 
-    def shown(self, made: Any) -> Iterator[Any]:
+    def shown(self, outcome: Any) -> Iterator[Any]:
         """Its sentences, and what it lacks."""
-        for title, sentences in (("", made.claims), ("\nNot in the report:\n", made.missing)):
+        for title, sentences in (("", outcome.claims), ("\nNot in the report:\n", outcome.missing)):
             if sentences:
                 yield title + "\n".join(f"- {sentence}" for sentence in sentences)
         yield ""
-        yield Conclusion(f"Wrote {made.page}")
+        yield Conclusion(f"Wrote {outcome.page}")

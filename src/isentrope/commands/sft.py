@@ -25,10 +25,10 @@ class SftCommand(NewRun, Changeable):
         assert self.config is not None  # one of the two is given
         return sft(load_config(self.config, self.overrides, SftConfig))
 
-    def shown(self, made: Any) -> Iterator[Any]:
+    def shown(self, outcome: Any) -> Iterator[Any]:
         """The last loss, what held-out prompts are answered, and where the model is."""
-        yield f"Loss of the last step: {made.loss:.4f} nats per token"
-        for name, share in made.adherence.items():
+        yield f"Loss of the last step: {outcome.loss:.4f} nats per token"
+        for name, share in outcome.adherence.items():
             if share is not None:
                 yield f"Greedy on held-out prompts, {name}: {share}"
-        yield Conclusion(f"Wrote {made.model}")
+        yield Conclusion(f"Wrote {outcome.model}")

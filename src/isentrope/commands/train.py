@@ -40,6 +40,6 @@ class TrainCommand(NewRun, Start, Changeable):
         assert self.config is not None  # one of the three is given
         return train(load_config(self.config, self.overrides, TrainConfig))
 
-    def shown(self, made: Any) -> Iterator[Any]:
+    def shown(self, outcome: Any) -> Iterator[Any]:
         """Where the run is."""
-        yield Conclusion(f"Wrote {made}")
+        yield Conclusion(f"Wrote {outcome}")

@@ -21,7 +21,7 @@ class Controlled(Command):
         Argument(
             metavar="CONTROL", help="Name of a control, several with commas, or all that act."
         ),
-        Sets("trial.controls"),
+        Sets("trial.controls", names=True),
     ]
 
 
@@ -69,9 +69,3 @@ class TryCommand(Measuring, Controlled, Configured, Study, Strength, Changeable)
         from isentrope.reports.panels.change import trial_figure
 
         return trial_figure
-
-    def setting(self, key: str, value: Any) -> Any:
-        """The names of the controls; none for all that act."""
-        if key != "trial.controls":
-            return value
-        return None if value == "all" else value.split(",")
