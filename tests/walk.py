@@ -2,12 +2,14 @@
 
 Prints, as JSON, the functions and files that are entered, those before weights are loaded, and how
 often a result is read from disk. Function bodies alone: class bodies, lambdas, comprehensions and
-generated methods are not counted.
+generated methods are not counted. (Python 3.11 runs a comprehension as a call, later versions do
+not.)
 """
 
 import json
 import os
 import sys
+from inspect import CO_OPTIMIZED
 
 import isentrope
 
@@ -35,7 +37,7 @@ class Walk:
             return
         if self.before_weights is None and code.co_qualname == "PreTrainedModel.from_pretrained":
             self.before_weights = len(self.entered)
-        is_function = code.co_flags & 1 and not code.co_qualname.startswith("<")
+        is_function = code.co_flags & CO_OPTIMIZED and not code.co_name.startswith("<")
         if is_function and code.co_filename.startswith(ROOT):
             self.entered.add((code.co_filename, code.co_qualname))
             self.results_read += code.co_qualname == "Result.load"
