@@ -25,6 +25,7 @@ a manifest.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import random
 import signal
@@ -234,6 +235,7 @@ def main() -> None:
     begun = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         world = make_world(Path(folder))
+        logging.getLogger("isentrope").setLevel(logging.CRITICAL)
         tables = run(world, options.cases, options.flips, options.reader)
     if options.reader is None:
         text = page(tables, options.cases, time.process_time() - begun)

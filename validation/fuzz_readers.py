@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -75,7 +74,6 @@ def make_world(folder: Path, verbs: Sequence[str] = VERBS) -> Path:
     responses(folder)
     shutil.copy(folder / "measure/run/measurements/measure_step_4/U.parquet", folder)
     _stopped_evaluation(folder)
-    logging.getLogger("isentrope").setLevel(logging.CRITICAL)
     return folder
 
 

@@ -256,13 +256,17 @@ def run_script(script: Script, folder: Path) -> Outcome:
 def run_by_name(name: str) -> dict[str, Any]:
     """An outcome without its script, whose functions do not go from process to process."""
     (script,) = (script for script in SCRIPTS if script.name == name)
-    logging.getLogger("isentrope").propagate = False
-    disable_progress_bar()
-    disable_progress_bars()
     with TemporaryDirectory() as folder:
         outcome = run_script(script, Path(folder))
     print(table_row(outcome), flush=True)
     return {key: value for key, value in vars(outcome).items() if key != "script"}
+
+
+def silence() -> None:
+    """Let this process print nothing but the rows."""
+    logging.getLogger("isentrope").propagate = False
+    disable_progress_bar()
+    disable_progress_bars()
 
 
 def run(scripts: Iterable[Script], processes: int = 1) -> list[Outcome]:
@@ -280,7 +284,7 @@ def run(scripts: Iterable[Script], processes: int = 1) -> list[Outcome]:
     if processes == 1:
         results = [run_by_name(name) for name in names]
     else:
-        with ProcessPoolExecutor(processes) as pool:
+        with ProcessPoolExecutor(processes, initializer=silence) as pool:
             results = list(pool.map(run_by_name, names))
     return [Outcome(script, **result) for script, result in zip(chosen, results, strict=True)]
 
@@ -333,6 +337,7 @@ def main() -> None:
     arguments = parser.parse_args()
     names = arguments.only.split(",")
     chosen = [script for script in SCRIPTS if any(name in script.name for name in names)]
+    silence()
     outcomes = run(chosen, arguments.processes)
     if not arguments.only:
         arguments.out.write_text(page(outcomes), encoding="utf-8")

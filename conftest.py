@@ -1,4 +1,4 @@
-"""What every test session begins with."""
+"""What every test session begins with, wherever its tests lie."""
 
 import gc
 import logging
@@ -7,9 +7,11 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def log_level():
-    """Every test begins with the library's own level: configurations of other tests set it."""
-    logging.getLogger("isentrope").setLevel(logging.NOTSET)
+def library_log():
+    """Every test begins with the library's own log: configurations and scripts change it."""
+    log = logging.getLogger("isentrope")
+    log.setLevel(logging.NOTSET)
+    log.propagate = True
 
 
 def pytest_collection_finish():
