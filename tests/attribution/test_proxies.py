@@ -8,6 +8,7 @@ import torch
 from isentrope.attribution.proxies import proxies
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.gradient import weighted_gradient
+from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along
 from isentrope.policy.token_statistics import Scores
 from isentrope.update.step import optimizer_step
@@ -33,7 +34,8 @@ def tokens_of(s, h, mask, advantages):
 
 def test_every_token_proxy_is_its_formula():
     s, h, mask, a = batch()
-    found = proxies.token_proxies(Scores(s, h, mask), a)
+    means = torch.where(mask, s.square(), 0.0)
+    found = proxies.token_proxies(Scores(s, h, mask), a, means)
     tokens = list(tokens_of(s, h, mask, a))
     n = len(tokens)
     mean_s, mean_a = sum(x[2] for x in tokens) / n, sum(x[4] for x in tokens) / n
@@ -43,6 +45,8 @@ def test_every_token_proxy_is_its_formula():
             "token_covariance": -(s_ik - mean_s) * (a_i - mean_a),
             "discriminator": -a_i * math.exp(s_ik) * (h_ik + s_ik),
             "centred_discriminator": -a_i * (math.exp(s_ik) * (h_ik + s_ik) - mean_d),
+            "local_change": -a_i * (math.exp(s_ik) * (h_ik + s_ik) - float(means[i, k])),
+            "steer": -a_i / math.exp(s_ik) * math.exp(s_ik) * (1 - math.exp(s_ik)) * (s_ik + h_ik),
             "surprisal_advantage": a_i * -s_ik,
             "advantage": a_i,
             "entropy": h_ik,
@@ -111,6 +115,38 @@ def test_the_discriminator_is_the_derivative_along_the_tokens_own_logit():
         assert float(found[token, 0]) == pytest.approx(exact, rel=1e-12)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_the_mean_discriminator_is_over_the_models_own_vocabulary(temperature):
+    policy = Policy(cases.model("qwen2"), eos_token_id=0, temperature=temperature, max_tokens=40)
+    U = cases.ragged(7)
+    means = proxies.mean_discriminators(policy, U)
+    for i, (prompt, response) in enumerate(zip(U.prompt_ids, U.response_ids, strict=True)):
+        with policy.precision.active():
+            logits = policy.model(torch.cat((prompt, response))[None]).logits[0].detach()
+        for k in range(len(response)):
+            p = (logits[len(prompt) + k - 1] / temperature).softmax(-1).tolist()
+            entropy = -sum(x * math.log(x) for x in p)
+            expected = sum(x * x * (entropy + math.log(x)) for x in p)
+            assert float(means[i, k]) == pytest.approx(expected, rel=1e-9, abs=1e-14)
+    assert not means[~U.mask].any()
+
+
+def test_stare_names_the_most_surprising_tenth_of_either_sign():
+    s, _, mask, a = batch(n=16, t=9)
+    found = proxies.stare(s, mask, a)
+    for sign in (1, -1):
+        tokens = [x for x in tokens_of(s, s, mask, a) if sign * x[4] > 0]
+        tenth = sorted(tokens, key=lambda x: x[2])[: round(len(tokens) / 10)]
+        assert tenth
+        chosen = {(i, k) for i, k in (found == sign).nonzero().tolist()}
+        assert chosen == {x[:2] for x in tenth}
+
+
+def test_stare_predicts_nothing_without_advantages():
+    s, _, mask, _ = batch()
+    assert not proxies.stare(s, mask, torch.zeros(len(s))).any()
+
+
 def expected_discriminator(all_logprobs):
     """Σ_a π_a S*_a over the vocabulary."""
     p = all_logprobs.exp()
@@ -119,7 +155,7 @@ def expected_discriminator(all_logprobs):
 
 @pytest.mark.parametrize("token", range(VOCABULARY))
 @pytest.mark.parametrize("advantage", [1.5, -0.5])
-def test_the_centred_discriminator_is_exact_for_a_step_on_a_table(token, advantage):
+def test_the_local_change_is_exact_for_a_step_on_a_table(token, advantage):
     policy, every = one_token_responses()
     drawn = every.select([token]).with_columns(advantages=torch.tensor([advantage]))
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
@@ -130,6 +166,9 @@ def test_the_centred_discriminator_is_exact_for_a_step_on_a_table(token, advanta
     own = proxies.discriminator(here.logprobs, here.entropies)
     found = -advantage * (float(own) - expected_discriminator(all_logprobs))
     assert found / 7 == pytest.approx(exact, rel=1e-12)
+    means = proxies.mean_discriminators(policy, drawn)
+    change = proxies.local_change(own, means, drawn.advantages)
+    assert float(change) / 7 == pytest.approx(exact, rel=1e-12)
 
 
 def test_without_its_centring_the_discriminator_is_not_exact_for_such_a_step():

@@ -10,7 +10,11 @@ import pandas as pd
 
 from isentrope.attribution.influence.contributions import Influence
 from isentrope.attribution.proxies.audit import Audit, AuditOptions, audit
-from isentrope.attribution.proxies.proxies import sequence_proxies, token_proxies
+from isentrope.attribution.proxies.proxies import (
+    mean_discriminators,
+    sequence_proxies,
+    token_proxies,
+)
 from isentrope.nouns.columns import Column
 from isentrope.results.attributions import ProxyRecord
 from isentrope.results.results import AuditResult
@@ -56,6 +60,7 @@ def audits_of(ready: Prepared, table: Influence) -> dict[str, Audit]:
         seed=ready.sampler.data.seed,
         confidence=ready.estimator.confidence,
     )
+    means = mean_discriminators(ready.policy, U)
     by_group, tokens, sequences = table.entropy.by_group_and_token, None, None
     if by_group is not None and len(by_group) > 1:  # two halves of E's groups
         tokens = tuple(half.sum(0) for half in by_group.tensor_split(2))
@@ -65,7 +70,7 @@ def audits_of(ready: Prepared, table: Influence) -> dict[str, Audit]:
             measured,
             table.acting,
             U.prompt_index,
-            token_proxies(scores, U.advantages),
+            token_proxies(scores, U.advantages, means),
             options,
             halves=tokens,
         ),
@@ -73,7 +78,7 @@ def audits_of(ready: Prepared, table: Influence) -> dict[str, Audit]:
             measured.sum(1),
             table.acting.any(1),
             U.prompt_index,
-            sequence_proxies(scores, U.advantages),
+            sequence_proxies(scores, U.advantages, means),
             options,
             halves=sequences,
         ),

@@ -210,6 +210,7 @@ def _count_influence_verb(counting: Counting) -> Iterator[PassesOver]:
 
 def _count_audit(counting: Counting) -> Iterator[PassesOver]:
     yield from _count_influence(counting, "audit", tokens=True, reward=False)
+    yield counting.part("states of proxies", "U", "audit", forward=1)
 
 
 def _count_noise(counting: Counting) -> Iterator[PassesOver]:
