@@ -220,7 +220,7 @@ OPENED_IN = {
 
 TAKE_A_WHOLE_CONFIGURATION = {
     *("check.check", "evaluate.evaluate_checkpoints", "sft.sft", "train.train"),
-    *("train._go_on", "sft._fine_tune", "replay.replay", "kinds.intention", "from_notes.__init__"),
+    *("train._go_on", "sft._fine_tune", "replay.replay", "from_notes.__init__"),
     "evaluate.__init__",
 }
 """Entry points of verbs, which open it for their verb; a run goes on by one of them."""

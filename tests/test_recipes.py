@@ -13,10 +13,9 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
-from isentrope.config.io import load_config, read_yaml
+from isentrope.config.io import load_any, load_config, read_yaml
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import sft_options
-from isentrope.verbs.kinds import load_any
 from isentrope.verbs.plan import plan
 from tests.planning.test_memory import QWEN as SHAPES
 

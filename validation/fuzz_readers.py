@@ -36,7 +36,7 @@ from isentrope.training.checkpoints import require_resumable
 from isentrope.training.prompt_sampler import PromptSampler
 from isentrope.training.run_files import RunFiles
 from isentrope.update.optimizer_state import GROUP_SETTINGS, load_optimizer_state
-from isentrope.verbs.batches import read_rollouts
+from isentrope.verbs.batch_files import read_rollouts
 from tests.golden.checkpoint import frozen_checkpoint
 from tests.golden.scenes import COMMANDS, call, responses
 

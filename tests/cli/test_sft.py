@@ -5,7 +5,7 @@ import yaml
 from typer.testing import CliRunner
 
 from isentrope.cli.main import app
-from isentrope.verbs.kinds import defaults, kind_of, load_any
+from isentrope.config.io import default_config, kind_of, load_any
 from tests.adapters import save_base_model
 from tests.training.conftest import small_policy
 
@@ -52,7 +52,7 @@ def test_the_defaults_of_every_verb_are_shown_and_can_be_used(kind, tmp_path):
     (tmp_path / "all.yaml").write_text(call("config", "show", "--for", kind).stdout)
     content = yaml.safe_load((tmp_path / "all.yaml").read_text())
     assert kind_of(content) == kind
-    assert load_any(tmp_path / "all.yaml") == defaults(kind)
+    assert load_any(tmp_path / "all.yaml") == default_config(kind)
     changed = call("config", "show", tmp_path / "all.yaml", "--set", "output.directory=x").stdout
     assert yaml.safe_load(changed)["output"]["directory"] == "x"
 

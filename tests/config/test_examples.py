@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from isentrope.config.io import read_yaml
-from isentrope.verbs.kinds import load_any
+from isentrope.config.io import load_any, read_yaml
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 EXAMPLES = sorted(p for p in CONFIGS.glob("*.yaml") if {"checkpoint", "model"} & set(read_yaml(p)))

@@ -12,8 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from isentrope.cli.main import app
-from isentrope.config.io import load_config, read_yaml
-from isentrope.verbs.kinds import KINDS, kind_of
+from isentrope.config.io import KINDS, kind_of, load_config, read_yaml
 from tests.docs.pages import PAGES, ROOT, blocks, commands, every_command
 
 EVERY = every_command()

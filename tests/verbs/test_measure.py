@@ -17,8 +17,8 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.update.step import optimizer_step
-from isentrope.verbs import measurement
 from isentrope.verbs.batches import at_precision
+from isentrope.verbs.step_budget import budget_of_step
 from tests.tiny_checkpoint import PROMPTS, settings
 
 SCHEMA = {
@@ -143,7 +143,7 @@ def test_components_that_do_not_sum_to_the_step_are_refused():
     for direction in (3.1, float("nan")):
         step = SimpleNamespace(direction={"w": torch.tensor([direction])}, components=parts)
         with pytest.raises(ValueError, match="do not sum to it"):
-            measurement._budget(SimpleNamespace(step=step), SimpleNamespace(first_order=0.0))
+            budget_of_step(SimpleNamespace(step=step), SimpleNamespace(first_order=0.0))
 
 
 @pytest.mark.parametrize("order", [0, 1])

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
@@ -34,13 +35,13 @@ class ShowCommand(Shown, Overridden):
 
     def run(self) -> Any:
         """Read the configuration, or the defaults of a verb."""
-        from isentrope.verbs.kinds import defaults, load_any
+        from isentrope.config.io import default_config, load_any
 
         if self.config and self.kind:
             raise ValueError(f"{self.config} says itself which verb it is for: omit --for.")
         if self.config:
             return load_any(self.config, self.overrides)
-        return defaults(self.kind or MEASURE.name, self.overrides)
+        return default_config(self.kind or MEASURE.name, self.overrides)
 
     def shown(self, outcome: Any) -> Iterator[Any]:
         """The settings as YAML, with what each does."""
@@ -57,10 +58,52 @@ class ValidateCommand(Configured, Overridden):
 
     def run(self) -> Any:
         """Check the configuration without doing its work."""
-        from isentrope.verbs.kinds import intention, load_any
+        from isentrope.config.io import load_any
+        from isentrope.config.measure import MeasureConfig
+        from isentrope.config.train import SftConfig, TrainConfig
+        from isentrope.system.manifest import verification
 
-        return intention(load_any(self.config, self.overrides))
+        config = load_any(self.config, self.overrides)
+        if isinstance(config, (SftConfig, TrainConfig)):
+            return _describe_training(config)
+        with verification(config.checkpoint.verify):
+            if isinstance(config, MeasureConfig):
+                return _describe_measurement(config)
+            return _describe_evaluation(config)
 
     def shown(self, outcome: Any) -> Iterator[Any]:
         """What the configuration would do."""
-        yield f"{self.config} is valid: {outcome}."
+        yield f"{self.config} is valid: it {outcome}."
+
+
+def _describe_measurement(config: Any) -> str:
+    from isentrope.run.study import require_inputs
+
+    return f"measures {', '.join(checkpoint.name for checkpoint in require_inputs(config))}"
+
+
+def _describe_evaluation(config: Any) -> str:
+    from isentrope.verbs.evaluate import require_evaluation_inputs
+
+    data = config.data
+    checkpoints = require_evaluation_inputs(config.checkpoint, data, config.sampling)
+    names = ", ".join(checkpoint.name for checkpoint in checkpoints)
+    return f"evaluates {names} on {data.dataset_name}"
+
+
+def _describe_training(config: Any) -> str:
+    from isentrope.config.train import SftConfig
+    from isentrope.config.trl import grpo_options, sft_options
+    from isentrope.training.models import find_model
+
+    find_model(config.model.path)
+    config.data.require_files()
+    if isinstance(config, SftConfig):
+        sft_options(config, Path())
+        steps = config.fine_tuning.steps
+        verb = "fine-tunes"
+    else:
+        grpo_options(config, Path())
+        steps = config.training.steps
+        verb = "trains"
+    return f"{verb} {config.model.path} on {config.data.dataset_name} for {steps} steps"

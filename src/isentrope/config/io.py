@@ -38,6 +38,9 @@ KINDS: dict[str, type[Config]] = {
 }
 """Configurations by the verb that reads them. Those of `measure` are of all measuring verbs."""
 
+_SECTIONS = {"evaluation": "evaluate", "training": "train", "fine_tuning": "sft"}
+"""Sections that one verb alone has."""
+
 
 @dataclass(frozen=True)
 class FormerKey:
@@ -103,6 +106,25 @@ def load_config(
         return root.model_validate(content)
     except ValidationError as error:
         raise ConfigError(_sentence(error, root)) from error
+
+
+def kind_of(sections: Collection[str]) -> str:
+    """Which verb a configuration of these sections is for; measure where no other one is named."""
+    return next((verb for section, verb in _SECTIONS.items() if section in sections), "measure")
+
+
+def load_any(path: str | Path, overrides: Iterable[str] = ()) -> Config:
+    """Read a configuration of whatever kind."""
+    return load_config(path, overrides, KINDS[kind_of(read_yaml(Path(path)))])
+
+
+def default_config(verb: str, overrides: Iterable[str] = ()) -> Config:
+    """The defaults of a verb, with a path to fill in."""
+    root = KINDS[verb]
+    content = {"model": {"path": "path/to/model"}}
+    if "checkpoint" in root.model_fields:
+        content = {"checkpoint": {"checkpoint_path": "path/to/checkpoint"}}
+    return load_config(content, overrides, root)
 
 
 def dump_config(config: BaseModel, *, comments: bool = False, omit: Collection[str] = ()) -> str:

@@ -115,9 +115,11 @@ def branch_settings(
         ConfigError: If it changes what its states depend on, has no step of its own, or begins in
             the middle of a batch's uses.
     """
-    then, config = settings_of(parent), settings_of(parent, changes)
-    changed = changed_settings(flat_settings(then), flat_settings(config))
-    last, uses = config.training.steps, config.trainer.get("num_iterations", 1)
+    before = settings_of(parent)
+    config = settings_of(parent, changes)
+    changed = changed_settings(flat_settings(before), flat_settings(config))
+    last = config.training.steps
+    uses = config.trainer.get("num_iterations", 1)
     if last <= step:
         raise ConfigError(
             f"training.steps={last} is no later than step {step}, where the branch begins: set "
@@ -150,10 +152,13 @@ def begin_branch(
     parent.require_whole_log(step)
     files_below(checkpoint)  # refuses links to folders, which a copy would follow
     record = Branch(str(checkpoint), step, sha256_of_file(checkpoint / CONTRACT), changed)
-    for mine, theirs in ((files.metrics, parent.metrics), (files.timing, parent.timing)):
-        if theirs.exists():
-            with reading(theirs):
-                write_bytes(mine, theirs.read_bytes())
+    for log, log_of_parent in (
+        (files.metrics, parent.metrics),
+        (files.timing, parent.timing),
+    ):
+        if log_of_parent.exists():
+            with reading(log_of_parent):
+                write_bytes(log, log_of_parent.read_bytes())
     files.rewind(step)
     if not files.checkpoint(step).exists():
         partial = files.checkpoints / WRITING

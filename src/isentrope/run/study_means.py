@@ -74,19 +74,22 @@ def means_over_repeats(
         made_of = [groups.get(part, []) for part in ((quantity,) if parts is None else parts)]
         if len(group) < 2 or not made_of or any(len(part) != len(group) for part in made_of):
             continue
-        covariance = _covariance(made_of, shared)
+        covariance = _covariance_over_prompts(made_of, shared)
         freedom = min(_freedom_of_mean(part, shared) for part in made_of)
-        own = None if shared is not None else [_own_error(part) for part in made_of]
-        update, evaluation = math.nan, math.nan
+        errors = None if shared is not None else [_error_of_rows(part) for part in made_of]
+        update = math.nan
+        evaluation = math.nan
         if parts is None:
             evaluation = math.sqrt(max(float(covariance[0, 0]), 0.0))
             value, se, half, update = mean_over_repeats(
-                _column(group, "value"), evaluation, freedom, confidence
+                _list_values(group, "value"), evaluation, freedom, confidence
             )
-            low, high = _ends(group, value, half, own, confidence)
+            low, high = _interval_of_mean(group, value, half, errors, confidence)
         else:
-            value, se, low, high = _ratio(quantity, made_of, covariance, freedom, confidence, own)
-        low, high = _as_rows(low, high, [row for part in made_of for row in part])
+            value, se, low, high = _estimate_ratio(
+                quantity, made_of, covariance, freedom, confidence, errors
+            )
+        low, high = _withhold_ends(low, high, [row for part in made_of for row in part])
         low, high = within_bounds(value, low, high, group[0]["unit"])
         means.append(
             {key: group[0][key] for key in ("checkpoint", "step", "quantity", "unit")}
@@ -99,48 +102,48 @@ def means_over_repeats(
 def parts_of_ratio(quantity: str) -> tuple[str, ...] | None:
     """The quantities whose ratio this is; () where they are not known, None if it is no ratio."""
     for pattern, parts in RATIOS.items():
-        if found := re.fullmatch(pattern, quantity):
-            return tuple(found.expand(part) for part in parts)
+        if match := re.fullmatch(pattern, quantity):
+            return tuple(match.expand(part) for part in parts)
     return None
 
 
-def _column(group: Sequence[Row], name: str) -> list[float]:
+def _list_values(group: Sequence[Row], name: str) -> list[float]:
     return [math.nan if row[name] is None else row[name] for row in group]
 
 
-def _own_error(group: Sequence[Row]) -> tuple[float, float]:
+def _error_of_rows(group: Sequence[Row]) -> tuple[float, float]:
     """Error of a mean that the errors of its rows give, and its degrees of freedom."""
-    errors = torch.tensor(_column(group, "se"), dtype=torch.float64)
+    errors = torch.tensor(_list_values(group, "se"), dtype=torch.float64)
     freedom = sum(row["freedom"] for row in group) / len(group)
     return float(errors.square().mean() / len(group)) ** 0.5, freedom
 
 
-def _half(own: tuple[float, float], confidence: float) -> float:
+def _half_width(error_of_rows: tuple[float, float], confidence: float) -> float:
     """Half of the interval by the errors of the rows; 0 where they have none."""
-    error, freedom = own
+    error, freedom = error_of_rows
     return t_quantile(freedom, confidence) * error if math.isfinite(error) else 0.0
 
 
-def _ends(
+def _interval_of_mean(
     group: Sequence[Row],
     value: float,
     half: float,
-    own: Sequence[tuple[float, float]] | None,
+    errors: Sequence[tuple[float, float]] | None,
     confidence: float,
 ) -> tuple[float, float]:
     """The interval of a mean that is no ratio."""
-    if own is not None:
-        half = max(half, _half(own[0], confidence))
+    if errors is not None:
+        half = max(half, _half_width(errors[0], confidence))
     if value > 0 and math.isfinite(half) and re.fullmatch(NOISES, group[0]["quantity"]):
-        return noise_over_repeats(value, half, _units(group), confidence)
+        return noise_over_repeats(value, half, _count_units(group), confidence)
     return value - half, value + half
 
 
-def _units(group: Sequence[Row]) -> int:
+def _count_units(group: Sequence[Row]) -> int:
     return sum(row["n"] for row in group)
 
 
-def _as_rows(low: float, high: float, rows: Sequence[Row]) -> tuple[float, float]:
+def _withhold_ends(low: float, high: float, rows: Sequence[Row]) -> tuple[float, float]:
     """An interval of a mean, less the ends that the interval of a row does not have."""
     ends = [[x for row in rows if (x := row.get(end)) is not None] for end in ("ci_low", "ci_high")]
     if not all(map(math.isfinite, ends[0])) or any(map(math.isnan, ends[1])):
@@ -148,28 +151,30 @@ def _as_rows(low: float, high: float, rows: Sequence[Row]) -> tuple[float, float
     return low, high if all(map(math.isfinite, ends[1])) else math.inf
 
 
-def _ratio(
+def _estimate_ratio(
     quantity: str,
     parts: list[list[Row]],
     covariance: Tensor,
     freedom: float,
     confidence: float,
-    own: Sequence[tuple[float, float]] | None,
+    errors: Sequence[tuple[float, float]] | None,
 ) -> tuple[float, float, float, float]:
     """Value, error and interval."""
-    tops, bottoms = (_column(part, "value") for part in parts)
+    tops, bottoms = (_list_values(part, "value") for part in parts)
     signed = "share" in quantity or quantity == "price.momentum"
     sign = "any" if signed else "none" if quantity == "linear_range" else "plus"
     value, se, low, high = ratio_of_means(
         tops, bottoms, covariance, freedom=freedom, confidence=confidence, sign=sign
     )
-    if own is not None and re.fullmatch(NOISES, parts[0][0]["quantity"]):
-        a, _, half, _ = mean_over_repeats(tops, 0.0, freedom, confidence)
-        longer = (
-            math.exp(min(max(_half(own[0], confidence) - half, 0.0) / a, 700.0)) if a > 0 else 1.0
-        )
-        rare = rare_units(torch.ones(_units(parts[0])), confidence)
-        low, high = low / longer, high * longer * rare
+    if errors is not None and re.fullmatch(NOISES, parts[0][0]["quantity"]):
+        mean, _, half, _ = mean_over_repeats(tops, 0.0, freedom, confidence)
+        longer = 1.0
+        if mean > 0:
+            excess = max(_half_width(errors[0], confidence) - half, 0.0)
+            longer = math.exp(min(excess / mean, 700.0))
+        rare = rare_units(torch.ones(_count_units(parts[0])), confidence)
+        low /= longer
+        high *= longer * rare
     value = abs(value) if sign == "none" else value if sign == "any" or value > 0 else math.inf
     return value, se, low, high
 
@@ -182,21 +187,23 @@ def _freedom_of_mean(group: list[Row], shared: Mapping[str, Tensor] | None) -> f
     return max(freedom_of_units(influences.sum(0)), 1.0)
 
 
-def _covariance(groups: list[list[Row]], shared: Mapping[str, Tensor] | None) -> Tensor:
+def _covariance_over_prompts(
+    groups: list[list[Row]], shared: Mapping[str, Tensor] | None
+) -> Tensor:
     """Covariance of the means of some quantities that E's prompts cause; 0 without errors."""
     m = len(groups)
     if shared is None:
         return torch.zeros(m, m, dtype=torch.float64)
     names = [group[0]["quantity"] for group in groups]
     if any(name not in shared for name in names):
-        errors = torch.tensor([_column(of, "se") for of in groups], dtype=torch.float64)
+        errors = torch.tensor([_list_values(group, "se") for group in groups], dtype=torch.float64)
         return errors.square().mean(1).diag()
     phi = torch.stack([shared[name] for name in names])  # (m, N, P)
     n, prompts = phi.shape[1:]
     total = phi.sum(1)
     across = total @ total.T - torch.einsum("arp,brp->ab", phi, phi)  # over pairs r ≠ q
-    found = prompts / max(prompts - 1, 1) * across / (n * (n - 1))
-    if prompts < 2 or not bool(found.isfinite().all()):
-        return torch.full_like(found, math.nan)
-    values, vectors = torch.linalg.eigh((found + found.T) / 2)
+    covariance = prompts / max(prompts - 1, 1) * across / (n * (n - 1))
+    if prompts < 2 or not bool(covariance.isfinite().all()):
+        return torch.full_like(covariance, math.nan)
+    values, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
     return vectors * values.clamp_min(0) @ vectors.T  # no error is less than none

@@ -1,16 +1,14 @@
 """E and U as a configuration wants them: sampled, or read from a file; apart where they must be."""
 
-import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
-from isentrope.checkpoint.infer.logged_texts import OF_TEXTS, are_logged_texts, read_logged_texts
 from isentrope.config.measure import BatchConfig, MeasureConfig
 from isentrope.models.precision import Precision
 from isentrope.models.sharding import exchange_as_stored, put_back
@@ -21,14 +19,11 @@ from isentrope.sampling.batches import Groups, UpdateBatchReport, update_batch
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.tasks import Task
-from isentrope.sampling.tasks.custom import read_responses
 from isentrope.sampling.tasks.rewarded import rewarding
 from isentrope.system.progress import progress
-from isentrope.system.reading import reading
 from isentrope.training.prompt_sampler import difficulty_weights
 from isentrope.update.objective import RECORDED, SFT
-
-log = logging.getLogger("isentrope")
+from isentrope.verbs.batch_files import read_rollouts
 
 PromptIds = tuple[int, ...]
 
@@ -95,7 +90,8 @@ class Sampler:
         Raises:
             ValueError: If a prompt is in both although the configuration forbids it.
         """
-        data, shared = self.data, self.data.allow_overlap
+        data = self.data
+        shared = data.allow_overlap
         E = U = report = None
         if data.E_file is not None:
             E = self.read_evaluation(data.E_file)
@@ -128,7 +124,7 @@ class Sampler:
     def evaluation(self, exclude: Collection[PromptIds] = ()) -> Rollouts:
         """Sample E; prompts with the token ids in `exclude` are not drawn."""
         data = self.data
-        prompts = _left(self.policy, data.evaluation_task().prompts, exclude, "E")
+        prompts = _exclude(self.policy, data.evaluation_task().prompts, exclude, "E")
         if data.fixed_prompts:
             return self.in_turn("E", prompts)
         generator = torch.Generator().manual_seed(data.seeds["E"])
@@ -163,7 +159,8 @@ class Sampler:
         Returns:
             The rollouts, prompt by prompt.
         """
-        sampling, precision = self.config.sampling, self.config.precision.sampling
+        sampling = self.config.sampling
+        precision = self.config.precision.sampling
         with at_precision(self.policy, precision), progress().bar(stage) as advance:
             return respond(
                 self.policy,
@@ -195,9 +192,12 @@ class Sampler:
             ) from error
 
     def _update(self, exclude: Collection[PromptIds]) -> tuple[Rollouts, UpdateBatchReport]:
-        data, task, sampling = self.data, self.data.update_task(), self.config.sampling
-        advantages, precision = self.config.estimator.advantage_rule, self.config.precision.sampling
-        prompts = _left(self.policy, task.prompts, exclude, "U")
+        data = self.data
+        task = data.update_task()
+        sampling = self.config.sampling
+        advantages = self.config.estimator.advantage_rule
+        precision = self.config.precision.sampling
+        prompts = _exclude(self.policy, task.prompts, exclude, "U")
         weights = self.weights_of(prompts)
         with at_precision(self.policy, precision), progress().bar("sampling U") as advance:
             return update_batch(
@@ -220,9 +220,10 @@ class Sampler:
     def _rewarded_update(self, U: Rollouts) -> Rollouts:
         """Rewards from the task where the file has none; its own advantages, or of rewards."""
         estimator = self.config.estimator
-        own = U.advantages is not None and (U.rewards is None or estimator.advantages is None)
-        needless = estimator.objective == RECORDED and U.rewards is None
-        if own or needless or estimator.objective == SFT:
+        has_advantages = U.advantages is not None
+        uses_them = has_advantages and (U.rewards is None or estimator.advantages is None)
+        needs_none = estimator.objective == RECORDED and U.rewards is None
+        if uses_them or needs_none or estimator.objective == SFT:
             return U
         if U.rewards is None:
             U = self.rewarded_by(self.data.update_task(), U)
@@ -234,59 +235,21 @@ class Sampler:
         return self.policy.from_first(lambda: with_rewards(batch, reward))
 
 
-def read_rollouts(
-    policy: Policy,
-    path: str | Path,
-    task: Callable[[], Task],
-    max_new_tokens: int | None = None,
-    template: Mapping[str, Any] | None = None,
-) -> Rollouts:
-    """Read a batch: saved, logged by TRL (.parquet) or verl (.jsonl), or by hand (.jsonl).
-
-    Args:
-        policy: Encodes texts; its vocabulary and context must fit the batch.
-        path: The file.
-        task: Has the prompts of texts that verl logged.
-        max_new_tokens: Length at which a trainer's sampler cut completions.
-        template: Arguments of the chat template for the conversations of a file.
-
-    Returns:
-        The rollouts.
-
-    Raises:
-        ValueError: If the file is of another kind, its texts cannot be encoded, or a token or a
-            length does not fit the model.
-    """
-    kind = Path(path).suffix
-    if kind not in (".parquet", ".jsonl"):
-        raise ValueError(f"{path} is neither .parquet nor .jsonl: a batch is one of these.")
-    if are_logged_texts(path):
-        log.warning("%s: %s", path, OF_TEXTS)
-        rollouts = read_logged_texts(policy, path, task, max_new_tokens, template)
-    elif kind == ".jsonl":
-        rollouts = read_responses(policy, path, template)
-    else:
-        rollouts = Rollouts.load(path)
-    with reading(path, "Give a batch that this model could have drawn."):
-        vocabulary = policy.model.get_input_embeddings().weight.shape[0]
-        rollouts.require_fit(vocabulary, policy.context)
-    return rollouts
-
-
-def _left(
+def _exclude(
     policy: Policy, prompts: Iterable[Prompt], exclude: Collection[PromptIds], batch: str
 ) -> list[Prompt]:
     """The prompts whose tokens are none of the other batch's, whatever either is called by."""
-    left = named = name_prompts(prompts)
+    named = name_prompts(prompts)
+    remaining = named
     if exclude:
-        left = [p for p in as_prompts(policy, named) if p.token_ids not in exclude]
-    if not left:
+        remaining = [p for p in as_prompts(policy, named) if p.token_ids not in exclude]
+    if not remaining:
         raise ValueError(
             f"None of the {len(named)} prompts is left for {batch}: the other batch has them all. "
             "Use another split, smaller batches, or batch_config.allow_overlap=true, which "
             "measures the step on prompts that made it."
         )
-    return left
+    return remaining
 
 
 def prompts_of(rollouts: Rollouts) -> set[PromptIds]:

@@ -237,7 +237,9 @@ def _batches(sampler: Sampler) -> tuple[Rollouts, Rollouts, Finding]:
         E, U with advantages, and what is known of prompts and rewards: where it has passed, the
         advantages are those of rewards, so that U's gradient is like those of training.
     """
-    data, policy, name = sampler.data, sampler.policy, "prompts and rewards"
+    data = sampler.data
+    policy = sampler.policy
+    name = "prompts and rewards"
     if data.U_file is not None:
         E, U, _ = sampler.batches()
         return E, U, Finding(name, True, f"U is {data.U_file}")

@@ -83,11 +83,11 @@ def evaluate_checkpoints(config: EvaluateConfig) -> Evaluated:
         checkpoints = require_evaluation_inputs(config.checkpoint, config.data, config.sampling)
         output = config.output
         path = checkpoints[0].path.resolve()
-        run = path.parent.parent if path.parent.name == "training_state" else path
-        name = folder_name(f"{output.name or run.name}_{config.data.dataset_name}")
+        trained = path.parent.parent if path.parent.name == "training_state" else path
+        name = folder_name(f"{output.name or trained.name}_{config.data.dataset_name}")
         folder = gather(Path(output.directory or Path("eval_runs") / name))[0]
-        made = Evaluator(config, checkpoints, folder).run()
-        return Evaluated(folder, folder / TABLE, made.results)
+        run = Evaluator(config, checkpoints, folder).run()
+        return Evaluated(folder, folder / TABLE, run.results)
 
 
 def require_evaluation_inputs(
@@ -159,14 +159,14 @@ class Evaluator(Runner[EvaluateConfig, EvaluationResult]):
 
     def earlier(self, item: EvaluatedItem) -> Earlier[EvaluationResult] | None:
         """The numbers of a checkpoint that is done, or what its chunks are made from."""
-        return _step(item).earlier()
+        return _step_folder(item).earlier()
 
     def compare(self, item: EvaluatedItem, earlier: Earlier[EvaluationResult]) -> None:
         """Compare files; the settings are those of the folder, which have been compared."""
         before = replace(earlier.identity, settings=item.identity.settings)
         require_same(item.target, before, item.identity)
         if earlier.result is not None:
-            _step(item).remove_chunks()
+            _step_folder(item).remove_chunks()
 
     def join(self, items: list[EvaluatedItem], results: list[EvaluationResult]) -> None:
         """Write the consolidated table, with a row for every checkpoint that is done."""
@@ -193,8 +193,10 @@ class Evaluator(Runner[EvaluateConfig, EvaluationResult]):
     def make(self, item: EvaluatedItem) -> EvaluationResult:
         """Evaluate a checkpoint; what does not fit is refused before files."""
         config = self.config
-        data, profile, sampling = config.data, config.evaluation, config.sampling
-        step = _step(item)
+        data = config.data
+        profile = config.evaluation
+        sampling = config.sampling
+        step = _step_folder(item)
         log.info("evaluating %s", item.checkpoint.path)
         policy = item.checkpoint.load(config.checkpoint, sampling)
         task = data.task(data.split)
@@ -211,11 +213,11 @@ class Evaluator(Runner[EvaluateConfig, EvaluationResult]):
         from_first(begin)
         starts = range(0, len(prompts), profile.chunk_prompts)
         chunks = [prompts[start : start + profile.chunk_prompts] for start in starts]
-        made_in_chunks = ChunkedEvaluation(config, self.engine, item.checkpoint, step)
-        made_in_chunks.make(chunks, policy, task)
+        evaluation = ChunkedEvaluation(config, self.engine, item.checkpoint, step)
+        evaluation.make(chunks, policy, task)
         barrier()
-        return from_first(lambda: made_in_chunks.finish(len(chunks)))
+        return from_first(lambda: evaluation.finish(len(chunks)))
 
 
-def _step(item: EvaluatedItem) -> StepFolder:
+def _step_folder(item: EvaluatedItem) -> StepFolder:
     return StepFolder(item.target, item.identity.digests)

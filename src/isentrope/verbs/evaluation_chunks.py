@@ -59,19 +59,21 @@ class ChunkedEvaluation:
     def make(self, chunks: list[list[Prompt]], policy: Policy, task: Task) -> None:
         """Make the chunks that are not there yet, or under torchrun a share of them."""
         config = self.config
+        profile = config.evaluation
+        sampling = config.sampling
         done = 0
-        profile, sampling = config.evaluation, config.sampling
-        every = product(profile.samples, range(len(chunks)))
-        missing = gather([chunk for chunk in every if not self.step.has(*chunk)])[0]
+        numbered = product(profile.samples, range(len(chunks)))
+        missing = gather([chunk for chunk in numbered if not self.step.has(*chunk)])[0]
         # the processes of a sharded model make every chunk together
-        mine = missing if policy.sharded else missing[rank() :: world_size()]
-        measuring, drawing = config.precision.measuring, config.precision.sampling
+        share = missing if policy.sharded else missing[rank() :: world_size()]
+        measuring = config.precision.measuring
+        drawing = config.precision.sampling
         with progress().bar(self.checkpoint.name) as advance, at_precision(policy, measuring):
             for decoding, samples in profile.samples.items():
                 generator = random_numbers(profile.seed)
                 for number, prompts in enumerate(chunks):
                     start = number * profile.chunk_prompts
-                    if (decoding, number) not in mine:
+                    if (decoding, number) not in share:
                         n = len(prompts) * samples
                         skip_random_numbers(generator, n, sampling.max_new_tokens)
                         continue
@@ -103,7 +105,7 @@ class ChunkedEvaluation:
                     if rank() == 0 or not policy.sharded:
                         self.step.save(decoding, number, records)
                     done += 1
-                    advance(done, len(mine))
+                    advance(done, len(share))
 
     def finish(self, chunks: int) -> EvaluationResult:
         """Read all chunks back, compute the numbers, and write both."""
@@ -113,9 +115,9 @@ class ChunkedEvaluation:
         tables: list[pd.DataFrame] = []
         for decoding in config.evaluation.samples:
             records = self.step.load(decoding, chunks)
-            rows.append(self._row(decoding, records))
+            rows.append(self._summarise(decoding, records))
             for group, some in records.groupby("group") if "group" in records else ():
-                rows.append(self._row(decoding, some, str(group)))
+                rows.append(self._summarise(decoding, some, str(group)))
             if not config.evaluation.save_tokens:
                 records = records.drop(columns=list(TOKENS), errors="ignore")
             records.insert(0, "decoding", decoding)
@@ -135,7 +137,7 @@ class ChunkedEvaluation:
         )
         return self.step.finish(pd.concat(tables, ignore_index=True), result)
 
-    def _row(
+    def _summarise(
         self, decoding: Decoding, records: pd.DataFrame, group: str | None = None
     ) -> EvaluatedRow:
         profile = self.config.evaluation

@@ -19,6 +19,7 @@ from isentrope.attribution.fisher.clusters import Clustering, ClusterPart, clust
 from isentrope.attribution.fisher.kernel import fisher_kernel
 from isentrope.attribution.fisher.pair_classes import kernel_form, own_pairs, pair_classes
 from isentrope.attribution.fisher.square import SquareKernel, block_model, block_model_table
+from isentrope.attribution.fisher.structure import NO_PAIR
 from isentrope.attribution.fisher.truncation import Prediction, truncations
 from isentrope.estimators.entropy_change import entropy_change
 from isentrope.estimators.functional import EstimatorOptions
@@ -58,11 +59,13 @@ class Block:
     def __init__(self, ready: Prepared, name: str) -> None:
         """Compute the block of E, U or fresh responses to U's prompts (F) by this name."""
         rows, columns = name
-        drawn = {"E": lambda: ready.E, "U": lambda: ready.U, "F": lambda: fresh_responses(ready)}
-        self._ready, self._section = ready, ready.config.fisher_kernel
-        self._rows = drawn[rows]()
-        self._columns = None if columns == rows else drawn[columns]()
-        self._seed, self._weights = ready.sampler.data.seed, weights_of_update(ready)
+        batches = {"E": lambda: ready.E, "U": lambda: ready.U, "F": lambda: fresh_responses(ready)}
+        self._ready = ready
+        self._section = ready.config.fisher_kernel
+        self._rows = batches[rows]()
+        self._columns = None if columns == rows else batches[columns]()
+        self._seed = ready.sampler.data.seed
+        self._weights = weights_of_update(ready)
         P = ready.step.preconditioner if self._section.preconditioned else None
         K = self.K = fisher_kernel(
             ready.policy,
@@ -74,20 +77,20 @@ class Block:
         )
         self.tables: dict[str, pd.DataFrame] = {}
         self.warnings: list[str] = []
-        found: dict[str, Any] = {"zero_rows": tuple(K.zero_rows)}
+        fields: dict[str, Any] = {"zero_rows": tuple(K.zero_rows)}
         if K.zero_rows:
             zero = f"{len(K.zero_rows)} responses have a zero row: no parameter moves them."
             self.warnings.append(zero)
         if K.rows["prompt"].nunique() < 2:
             self.warnings.append("There is one prompt only, so there is no structure.")
         else:
-            found |= self._structure()
+            fields |= self._describe_structure()
         if not K.symmetric and bool(K.matrix.any()):
             assert K.diagonals is not None
-            found["singular"] = singular_spectrum(K.matrix, K.pairs, K.diagonals, seed=self._seed)
+            fields["singular"] = singular_spectrum(K.matrix, K.pairs, K.diagonals, seed=self._seed)
         if (self._columns or self._rows) is ready.U:
-            found |= self._pairs()
-        self.record = BlockRecord(len(K.rows), len(K.columns), **found)
+            fields |= self._divide_by_pairs()
+        self.record = BlockRecord(len(K.rows), len(K.columns), **fields)
 
     @cached_property
     def _logprobs(self) -> Tensor:
@@ -105,14 +108,15 @@ class Block:
             return "U has fewer than three prompts, and errors are over prompts."
         return truncations(self.K.square, self._logprobs, x)
 
-    def _structure(self) -> dict[str, Any]:
+    def _describe_structure(self) -> dict[str, Any]:
         """Relations of the pairs; of a batch with itself also the spectrum and what fits it."""
-        K, section = self.K, self._section
+        K = self.K
+        section = self._section
         rewarded = K.symmetric and not K.rows["reward"].isna().any()
         structure = K.structure(section.right_above if rewarded else None)
         self.tables["structure"] = structure.to_frame()
-        usual = () if K.symmetric else ("same_prompt: no such pair.",)
-        self.warnings += [sentence for sentence in structure.warnings if sentence not in usual]
+        expected = () if K.symmetric else (NO_PAIR.format("same_prompt"),)
+        self.warnings += [sentence for sentence in structure.warnings if sentence not in expected]
         fields: dict[str, Any] = {
             "structure": dict(structure.relations),
             "same_less_other_prompt": dict(structure.differences),
@@ -123,34 +127,41 @@ class Block:
             fields |= {
                 "block_model": fitted,
                 "spectrum": K.spectrum(seed=self._seed),
-                "clusters": self._clusters(K.square, len(K.rows) - len(K.zero_rows)),
+                "clusters": self._find_clusters(K.square, len(K.rows) - len(K.zero_rows)),
             }
         return fields
 
-    def _pairs(self) -> dict[str, Any]:
+    def _divide_by_pairs(self) -> dict[str, Any]:
         """What pairs with the responses of U do to entropy."""
-        K, x = self.K, self._weights
+        K = self.K
+        x = self._weights
         if x is None:
             self.warnings.append(f"No part of δH₁ is given by pair: {UNEQUAL}")
             return {}
         if not bool(x.any()) or self._rows.n_prompts < 2:
             return {}
-        kind, own, fields = "U", torch.eye(len(x), dtype=torch.bool), dict[str, Any]()
-        same = K.pairs.same
+        law = "U"
+        identical = torch.eye(len(x), dtype=torch.bool)
+        fields: dict[str, Any] = {}
+        same_prompt = K.pairs.same
         if self._columns is not None:
-            fields = self._of_two_batches(x)
-            kind = "F" if bool(same.any(1).all()) else "E"
-            own = own_pairs(self._rows.response_ids, self._columns.response_ids, same)
-        if bool(same.any()):
-            classes = pair_classes(K.matrix, self._logprobs, x, K.pairs, own)
+            fields = self._predict_change(x)
+            law = "F" if bool(same_prompt.any(1).all()) else "E"
+            responses = self._columns.response_ids
+            identical = own_pairs(self._rows.response_ids, responses, same_prompt)
+        if bool(same_prompt.any()):
+            classes = pair_classes(K.matrix, self._logprobs, x, K.pairs, identical)
             fields["pair_classes"] = {
-                name: replace(part, falls_as=LAWS[kind][name]) for name, part in classes.items()
+                name: replace(part, falls_as=LAWS[law][name]) for name, part in classes.items()
             }
         return fields
 
-    def _of_two_batches(self, x: Tensor) -> dict[str, Any]:
+    def _predict_change(self, x: Tensor) -> dict[str, Any]:
         """δH₁ on the rows, what truncations predict of it, and what clusters of columns do."""
-        ready, K, S, step = self._ready, self.K, self._logprobs, self._ready.step
+        ready = self._ready
+        step = ready.step
+        K = self.K
+        S = self._logprobs
         direction = step.components["gradient"]
         if not self._section.preconditioned:
             direction = weighted_gradient(ready.policy, ready.U, step.token_weights)
@@ -163,24 +174,26 @@ class Block:
             "predictions": block_truncations(K.matrix, S, x, K.pairs),
         }
         gram = SquareKernel.of(K.matrix.T @ K.matrix, K.pairs.columns, rounding=K.rounding)
-        if clusters := self._clusters(gram, int((K.matrix != 0).any(0).sum())):
-            fields["clusters"] = replace(clusters, parts=tuple(self._parts(clusters, x)))
+        if clusters := self._find_clusters(gram, int((K.matrix != 0).any(0).sum())):
+            parts = tuple(self._divide_by_clusters(clusters, x))
+            fields["clusters"] = replace(clusters, parts=parts)
         return fields
 
-    def _clusters(self, gram: SquareKernel, most: int) -> Clustering | None:
+    def _find_clusters(self, gram: SquareKernel, most: int) -> Clustering | None:
         """As many clusters as are asked for, at most `most`; None for fewer than three."""
         count = min(self._section.clusters or self._ready.U.n_prompts, most)
         return None if count < 3 else cluster_sequences(gram, count=count)
 
-    def _parts(self, clusters: Clustering, x: Tensor) -> Iterator[ClusterPart]:
+    def _divide_by_clusters(self, clusters: Clustering, x: Tensor) -> Iterator[ClusterPart]:
         """What the columns of each cluster are rewarded with, and what they do."""
-        matrix, prompts = self.K.matrix, self._rows.prompt_index
+        matrix = self.K.matrix
+        prompts = self._rows.prompt_index
         reward = torch.tensor(self.K.columns["reward"].to_numpy(dtype=float))
         for label in range(clusters.count):
-            here = clusters.labels == label
-            change = kernel_form(matrix[:, here], self._logprobs, x[here], prompts)
-            mean = float(reward[here].mean())
-            yield ClusterPart(int(here.sum()), mean, float(x[here].sum()), change)
+            members = clusters.labels == label
+            change = kernel_form(matrix[:, members], self._logprobs, x[members], prompts)
+            mean = float(reward[members].mean())
+            yield ClusterPart(int(members.sum()), mean, float(x[members].sum()), change)
 
 
 def weights_of_update(ready: Prepared) -> Tensor | None:

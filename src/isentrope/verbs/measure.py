@@ -63,12 +63,12 @@ def find_change(ready: Prepared) -> MeasureResult:
     if (reach := change.linear_range) is not None:
         over = rate / reach.value if reach.value else None
         linear_range = LinearRange(**vars(reach), rate_over_range=over)
-    sweep = tuple(_rows(measurement))
-    reward = None if measurement.reward is None else _reward_record(measurement.reward)
+    sweep = tuple(_make_rows(measurement))
+    reward = None if measurement.reward is None else _record_reward(measurement.reward)
     return MeasureResult(
         **vars(header)
         | {"estimator": estimator, "step": replace(header.step, rate_of_interest=rate)},
-        entropy=_entropies(change, header.estimator.confidence),
+        entropy=_entropy_at_theta(change, header.estimator.confidence),
         first_order=change.first_order,
         pathwise=change.pathwise,
         second_order=change.second_order,
@@ -78,13 +78,13 @@ def find_change(ready: Prepared) -> MeasureResult:
         checks=measurement.checks,
         reward=reward,
         price=measurement.price,
-        warnings=tuple(_warnings(measurement)),
-        tables=_tables(measurement, sweep, reward),
+        warnings=tuple(_list_warnings(measurement)),
+        tables=_make_tables(measurement, sweep, reward),
         write_log=write_log,
     )
 
 
-def _entropies(change: EntropyChange, confidence: float) -> dict[str, Estimate]:
+def _entropy_at_theta(change: EntropyChange, confidence: float) -> dict[str, Estimate]:
     """Both functionals at θ, from the scores at hand, by name."""
     other: Functional = "per_token" if change.functional == "per_sequence" else "per_sequence"
     f = Functionals(other, "prefix", change.sample.functional.tokens)
@@ -93,7 +93,7 @@ def _entropies(change: EntropyChange, confidence: float) -> dict[str, Estimate]:
     return dict(sorted({change.functional: change.entropy, other: entropy}.items()))
 
 
-def _warnings(measurement: Measurement) -> Iterator[str]:
+def _list_warnings(measurement: Measurement) -> Iterator[str]:
     """Sentences on what limits the use of the numbers."""
     change = measurement.change
     checks = measurement.checks
@@ -136,7 +136,7 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
         )
 
 
-def _rows(measurement: Measurement) -> Iterator[SweepRow]:
+def _make_rows(measurement: Measurement) -> Iterator[SweepRow]:
     """One row per learning rate: by weights, or where there are none by fresh responses."""
     change = measurement.change
     for point in change.points:
@@ -147,7 +147,7 @@ def _rows(measurement: Measurement) -> Iterator[SweepRow]:
         yield SweepRow(eta=eta, change=fresh, **orders, verdict=verdict, method=fresh.method)
 
 
-def _reward_record(gained: RewardChange) -> RewardRecord:
+def _record_reward(gained: RewardChange) -> RewardRecord:
     """ΔJ(η), one row per learning rate."""
     rows: list[RewardRow] = []
     for point in gained.points:
@@ -170,7 +170,7 @@ def _reward_record(gained: RewardChange) -> RewardRecord:
     )
 
 
-def _tables(
+def _make_tables(
     measurement: Measurement, sweep: tuple[SweepRow, ...], reward: RewardRecord | None
 ) -> dict[str, pd.DataFrame]:
     """The sweep by learning rate, ΔJ in the same rows, and influences by E's prompt draws."""
@@ -182,11 +182,11 @@ def _tables(
         lines.append(line)
     tables = {"sweep": frame(lines)}
     if measurement.influences:
-        tables["influences"] = _influence_table(measurement)
+        tables["influences"] = _tabulate_influences(measurement)
     return tables
 
 
-def _influence_table(measurement: Measurement) -> pd.DataFrame:
+def _tabulate_influences(measurement: Measurement) -> pd.DataFrame:
     """The influence of each of E's prompts on each number."""
     E = measurement.ready.E
     keys = dict(zip(E.prompt_index.tolist(), E.prompt_keys or (), strict=False))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from isentrope.attribution.alignment import alignment
 from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
-from isentrope.estimators.entropy_change import EntropyChange, change_of_sample, entropy_change
+from isentrope.estimators.entropy_change import EntropyChange, entropy_change
 from isentrope.estimators.identities import (
     adjusted,
     identities_verdict,
@@ -34,17 +34,14 @@ from isentrope.estimators.reward_change import RewardChange, reward_change
 from isentrope.estimators.rounding_floor import rounding_floor
 from isentrope.estimators.sweep import orders_at
 from isentrope.nouns.estimate import NET_SHARE, Estimate
-from isentrope.nouns.vectors import Vector, axpy, norm
+from isentrope.nouns.vectors import Vector
 from isentrope.policy.derivative_guard import DerivativeError
-from isentrope.policy.scoring import score_along
 from isentrope.policy.token_statistics import Scores
 from isentrope.results.sweep import Checks
 from isentrope.system.progress import progress
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed_measure import WITHHELD
-
-PARTS_APART = 1e-6
-"""Part of the components' size by which their sum may differ from the step."""
+from isentrope.verbs.step_budget import budget_of_step
 
 GROUPS = 16
 """Groups of E's prompts for the angle of the gradients of reward and entropy."""
@@ -52,7 +49,7 @@ GROUPS = 16
 
 @dataclass(frozen=True)
 class Measurement:
-    """All that was found at one checkpoint.
+    """What is measured at one checkpoint.
 
     Attributes:
         ready: The checkpoint, with its batches and its step.
@@ -84,16 +81,20 @@ class Measurement:
 
 def measure_checkpoint(ready: Prepared) -> Measurement:
     """Measure one checkpoint; nothing is written."""
-    clock, estimator = ready.clock, ready.estimator
+    clock = ready.clock
+    estimator = ready.estimator
     etas = estimator.etas(ready.step.learning_rate)
-    rewards, no_reward = None, tuple[str, ...]()
+    rewards: Tensor | None = None
+    no_reward: tuple[str, ...] = ()
     if ready.analysis.reward:
         try:
             rewards = ready.sampler.rewarded(ready.E).rewards
         except ValueError as error:
             no_reward = (f"There is no ΔJ(η), which needs rewards: {error}",)
     with clock.stage("sweep"):
-        change, reward, after, withheld = _sweep(ready, etas, rewards)
+        sweep = _measure_sweep(ready, etas, rewards)
+    change = sweep.change
+    reward = sweep.reward
     fresh = [*etas] if estimator.method == "resampled" else []
     for point in change.points if estimator.resample_collapsed else ():
         if point.verdict == "resample" and math.isfinite(point.change.value):  # else none to draw
@@ -101,59 +102,81 @@ def measure_checkpoint(ready: Prepared) -> Measurement:
     with clock.stage("resample"):
         resampled = _resample(ready, fresh) if fresh else {}
     with clock.stage("budget"):
-        budget, of_parts = _budget(ready, change)
+        budget, shares = budget_of_step(ready, change)
     with clock.stage("price"):
-        price = _price(ready, change, rewards, budget, of_parts, after)
+        price = _estimate_price(ready, change, rewards, budget, shares, sweep.at_rate)
     with clock.stage("checks"):
-        checks = _checks(ready, change)
+        checks = _check_instrument(ready, change)
     return Measurement(
         ready=ready,
         etas=etas,
         change=change,
         reward=reward,
         no_reward=no_reward,
-        withheld=withheld,
+        withheld=sweep.withheld,
         fresh=resampled,
         budget=budget,
         price=price,
         checks=checks,
-        influences={**change.influences, **of_parts, **(reward.influences if reward else {})},
+        influences={**change.influences, **shares, **(reward.influences if reward else {})},
     )
 
 
 T = TypeVar("T", EntropyChange, RewardChange)
 
 
-def _sweep(
-    ready: Prepared, etas: list[float], rewards: Tensor | None
-) -> tuple[EntropyChange, RewardChange | None, tuple[Scores, Trust] | None, tuple[str, ...]]:
-    """ΔH, and ΔJ where there are rewards, at every rate; scores and trust at that of interest.
+@dataclass(frozen=True)
+class _Sweep:
+    """The changes at every learning rate.
 
-    Returns:
-        These, and why derivatives that were asked for are not given.
+    Attributes:
+        change: ΔH.
+        reward: ΔJ; None where there are no rewards.
+        at_rate: Scores at the rate of interest, and what the weights there allow; None where it is
+            none of the rates.
+        withheld: Why derivatives that were asked for are not given; empty otherwise.
     """
-    estimator, changes, gains = ready.estimator, list[EntropyChange](), list[RewardChange]()
-    after, withheld = None, tuple[str, ...]()
+
+    change: EntropyChange
+    reward: RewardChange | None
+    at_rate: tuple[Scores, Trust] | None
+    withheld: tuple[str, ...]
+
+
+def _measure_sweep(ready: Prepared, etas: list[float], rewards: Tensor | None) -> _Sweep:
+    """ΔH, and ΔJ where there are rewards, at every rate by weights."""
+    estimator = ready.estimator
+    changes: list[EntropyChange] = []
+    gains: list[RewardChange] = []
+    at_rate: tuple[Scores, Trust] | None = None
+    withheld: tuple[str, ...] = ()
     weighted = [] if estimator.method == "resampled" else etas
-    steps = _steps(ready, weighted, orders=True)
     with progress().bar("measuring") as report:
-        for direction, rates in steps:
-            given = ready.policy, ready.E, direction, rates, estimator.options
-            measured = partial(entropy_change, *given, progress=report)
+        for direction, rates in _take_steps(ready, weighted, orders=True):
+            measure = partial(
+                entropy_change,
+                ready.policy,
+                ready.E,
+                direction,
+                rates,
+                estimator.options,
+                progress=report,
+            )
             try:
-                change = measured(order=0 if changes else estimator.order)
+                change = measure(order=0 if changes else estimator.order)
             except DerivativeError as error:  # ΔH(η) at finite η needs none
                 withheld = (f"{WITHHELD}: {error}",)
-                change = measured(order=0)
+                change = measure(order=0)
             if rewards is not None:
                 gains.append(reward_change(change, rewards, estimator.confidence))
             for point, moved in zip(change.points, change.moved, strict=True):
-                after = (moved[0], point.trust) if moved and point.eta == ready.rate else after
+                if moved and point.eta == ready.rate:
+                    at_rate = (moved[0], point.trust)
             changes.append(replace(change, moved=()))
-    return _joined(changes), _joined(gains) if gains else None, after, withheld
+    return _Sweep(_join(changes), _join(gains) if gains else None, at_rate, withheld)
 
 
-def _steps(
+def _take_steps(
     ready: Prepared, etas: list[float], *, orders: bool = False
 ) -> Iterator[tuple[Vector, list[float]]]:
     """What is taken: v at all rates; or its rounded step at each, after v if orders are wanted."""
@@ -166,7 +189,7 @@ def _steps(
         yield ready.along(eta).direction, [eta]
 
 
-def _joined(parts: list[T]) -> T:
+def _join(parts: list[T]) -> T:
     """The first change, with the points of all, which are compared with its orders."""
     change = parts[0]
     influences = {name: x for part in parts for name, x in part.influences.items()}
@@ -181,7 +204,7 @@ def _joined(parts: list[T]) -> T:
 def _resample(ready: Prepared, etas: list[float]) -> dict[float, Estimate]:
     fresh = list[Estimate]()
     with progress().bar("fresh responses") as report:
-        for direction, rates in _steps(ready, etas):
+        for direction, rates in _take_steps(ready, etas):
             fresh += resampled_entropy_change(
                 ready.policy,
                 ready.E,
@@ -195,70 +218,23 @@ def _resample(ready: Prepared, etas: list[float]) -> dict[float, Estimate]:
     return dict(zip(etas, fresh, strict=True))
 
 
-def _budget(
-    ready: Prepared, change: EntropyChange
-) -> tuple[dict[str, Estimate], dict[str, Tensor]]:
-    """δH₁ along each component by the same F on the same samples, which sum to the total.
-
-    Slopes are linear in the direction: those along the largest component are what the others leave
-    of the step's.
-
-    Returns:
-        The parts, and the influences on them.
-
-    Raises:
-        ValueError: If the components do not sum to the step.
-    """
-    if (total := change.first_order) is None:
-        return {}, {}
-    components, rest = ready.step.components, ready.step.direction
-    sizes = {name: norm(component) for name, component in components.items()}
-    for component in components.values():
-        rest = axpy(-1.0, component, rest)
-    if not norm(rest) <= PARTS_APART * sum(sizes.values()):
-        raise ValueError(
-            f"The components of the step ({', '.join(components)}) do not sum to it: "
-            f"{norm(rest):.2g} is left, of {sum(sizes.values()):.2g}."
-        )
-    moving = [name for name in sizes if sizes[name]]
-    largest = max(sizes, key=lambda name: sizes[name])
-    here, left, *_ = change.sample.series
-    whole = change.influences["first_order"]
-    zero = Estimate.exact(0.0, total.n, unit=total.unit, method=total.method)
-    budget = {"total": total} | dict.fromkeys(sizes, zero)
-    influences = {f"budget.{name}": 0 * whole for name in budget} | {"budget.total": whole}
-    with progress().bar("budget") as report:
-        for done, name in enumerate(sorted(moving, key=lambda name: name == largest)):
-            report(done, len(moving), name)
-            slope = left
-            if name != largest:
-                slope = score_along(ready.policy, ready.E, components[name], 1)[1]
-                left = replace(
-                    left,
-                    logprobs=left.logprobs - slope.logprobs,
-                    entropies=left.entropies - slope.entropies,
-                )
-            sample = replace(change.sample, series=(here, slope))
-            part = change_of_sample(sample, [], [], confidence=ready.estimator.confidence)
-            budget[name] = part.first_order or zero
-            influences[f"budget.{name}"] = part.influences["first_order"]
-    return budget, influences
-
-
-def _price(
+def _estimate_price(
     ready: Prepared,
     change: EntropyChange,
     rewards: Tensor | None,
     budget: dict[str, Estimate],
     influences: dict[str, Tensor],
-    after: tuple[Scores, Trust] | None,
+    at_rate: tuple[Scores, Trust] | None,
 ) -> Price | None:
-    """What the step spends and earns at the rate of interest; ΔH by group as measured `after`."""
-    sample, asked, confidence = change.sample, ready.analysis, ready.estimator.confidence
-    if change.first_order is None or not asked.price or sample.functional.method not in PRICED:
+    """What the step spends and earns at the rate of interest, in all and by group of prompts."""
+    sample = change.sample
+    confidence = ready.estimator.confidence
+    priced = ready.analysis.price and sample.functional.method in PRICED
+    if change.first_order is None or not priced:
         return None
     E = ready.E if rewards is None else ready.E.with_columns(rewards=rewards)
-    classes = position_classes(E, sample.entropies, asked.position_pattern, ready.policy.tokenizer)
+    pattern = ready.analysis.position_pattern
+    classes = position_classes(E, sample.entropies, pattern, ready.policy.tokenizer)
     require_matches(classes)
     parts = ("momentum", "total")
     shares = Jackknifed(
@@ -268,33 +244,37 @@ def _price(
     )
     options = {"confidence": confidence, **sample.trust.options(sample.functional.method)}
     momentum = ratio_of(shares, 0, 1, name="δH₁", unit=NET_SHARE, sign="any", **options)
-    found = price_of_step(sample, ready.rate, classes, rewards, confidence=confidence)
+    price = price_of_step(sample, ready.rate, classes, rewards, confidence=confidence)
     for group in sorted(set(E.prompt_groups or ())):  # one at a time, as there may be many
-        of = torch.tensor([name == group for name in E.prompt_groups or ()])[:, None]
-        one = {f"group {group}": of & sample.series[0].mask}
-        part = price_of_step(sample, ready.rate, one, rewards, after=after, confidence=confidence)
-        found.at.update(part.at)
+        members = torch.tensor([name == group for name in E.prompt_groups or ()])[:, None]
+        tokens = {f"group {group}": members & sample.series[0].mask}
+        part = price_of_step(
+            sample, ready.rate, tokens, rewards, after=at_rate, confidence=confidence
+        )
+        price.at.update(part.at)
     cosine = None
     if rewards is not None and E.n_prompts >= GROUPS:
         where = ready.gradients.storage.where
         samples = [sample, of_reward(sample, rewards)]
         g_H, g_J = gradients_by_group(ready.policy, E, samples, GROUPS, where)
         cosine = alignment(g_J, g_H, ready.step.preconditioner, confidence)
-    return replace(found, momentum=momentum, cosine=cosine)
+    return replace(price, momentum=momentum, cosine=cosine)
 
 
-def _checks(ready: Prepared, change: EntropyChange) -> Checks:
-    sample, first = change.sample, change.first_order
-    z = {
+def _check_instrument(ready: Prepared, change: EntropyChange) -> Checks:
+    """Identities that hold for a sound instrument, and where rounding ends what it can measure."""
+    sample = change.sample
+    scores = {
         "score_identity": score_identity_z(sample) if len(sample.series) > 1 else None,
         "martingale": martingale_z(sample),
     }
-    tested, found = len(z) - list(z.values()).count(None), dict[str, Any]()
-    for name, of in z.items():
-        p = p_value(of)
-        adjusted_p = None if of is None else adjusted(p, tested)
-        verdict = identities_verdict(p)
-        found |= {f"{name}_z": of, f"{name}_p": adjusted_p, f"{name}_verdict": verdict}
-    slope = first and first.value
+    tests = sum(z is not None for z in scores.values())
+    fields: dict[str, Any] = {}
+    for name, z in scores.items():
+        p = p_value(z)
+        fields[f"{name}_z"] = z
+        fields[f"{name}_p"] = None if z is None else adjusted(p, tests)
+        fields[f"{name}_verdict"] = identities_verdict(p)
+    slope = None if change.first_order is None else change.first_order.value
     floor = rounding_floor(ready.policy, ready.E, ready.step.direction, sample, slope)
-    return Checks(**found, rounding_floor=floor)
+    return Checks(**fields, rounding_floor=floor)

@@ -41,20 +41,20 @@ def own_prompts(policy: Policy, max_new_tokens: int) -> tuple[list[Prompt], int]
         Encoded prompts, and the longest response for which the model has positions beside them.
     """
     context = policy.context
-    prompts = as_prompts(policy, _questions(policy) or _random_ids(policy, RANDOM_TOKENS))
+    prompts = as_prompts(policy, _list_questions(policy) or _draw_ids(policy, RANDOM_TOKENS))
     if context is None:
         return prompts, max_new_tokens
-    if max(_lengths(prompts)) > context // 2:
+    if max(_count_tokens(prompts)) > context // 2:
         length = min(RANDOM_TOKENS, max(1, context // 2))
-        prompts = as_prompts(policy, _random_ids(policy, length))
-    return prompts, min(max_new_tokens, context - max(_lengths(prompts)))
+        prompts = as_prompts(policy, _draw_ids(policy, length))
+    return prompts, min(max_new_tokens, context - max(_count_tokens(prompts)))
 
 
-def _lengths(prompts: Sequence[Prompt]) -> list[int]:
+def _count_tokens(prompts: Sequence[Prompt]) -> list[int]:
     return [len(prompt.token_ids or ()) for prompt in prompts]
 
 
-def _questions(policy: Policy) -> Sequence[PromptLike]:
+def _list_questions(policy: Policy) -> Sequence[PromptLike]:
     """The questions; none where the tokenizer does not give them back, or is not there."""
     tokenizer = policy.tokenizer
     if tokenizer is None:
@@ -67,7 +67,7 @@ def _questions(policy: Policy) -> Sequence[PromptLike]:
     return [[{"role": "user", "content": question}] for question in QUESTIONS]
 
 
-def _random_ids(policy: Policy, length: int) -> Sequence[PromptLike]:
+def _draw_ids(policy: Policy, length: int) -> Sequence[PromptLike]:
     """As many prompts of random tokens, none of them special."""
     named = getattr(policy.tokenizer, "all_special_ids", ())
     special = {policy.eos_token_id, policy.pad_token_id, *named}

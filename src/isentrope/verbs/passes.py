@@ -78,11 +78,12 @@ def batches_of(verb: str, config: MeasureConfig) -> dict[str, Batch]:
     Raises:
         FileNotFoundError: If a file of responses is not there.
     """
-    data, estimator = config.batch_config, config.estimator
+    data = config.batch_config
+    estimator = config.estimator
     longest = config.sampling.max_new_tokens
     batches = {
-        "E": _batch("E", data.B_E, data.G_E, longest, data.E_file),
-        "U": _batch("U", data.B_U, data.G, longest, data.U_file),
+        "E": _size_batch("E", data.B_E, data.G_E, longest, data.E_file),
+        "U": _size_batch("U", data.B_U, data.G, longest, data.U_file),
     }
     shares = config.analysis.share_responses
     if verb == "measure" and estimator.method == "resampled":
@@ -96,7 +97,7 @@ def batches_of(verb: str, config: MeasureConfig) -> dict[str, Batch]:
     return batches
 
 
-def _batch(name: str, prompts: int, group: int, longest: int, file: str | None) -> Batch:
+def _size_batch(name: str, prompts: int, group: int, longest: int, file: str | None) -> Batch:
     if file is None:
         return Batch(name, prompts, prompts * group, prompts * group * longest)
     rows = count_rows(file)
@@ -113,18 +114,20 @@ def count_passes(verb: str, counting: Counting) -> list[PassesOver]:
     Returns:
         Parts in the order in which they run; drawing has no passes.
     """
-    config, batches = counting.config, counting.batches
+    batches = counting.batches
     drawn = [name for name in ("E", "U") if batches[name].file is None]
     parts = [counting.part("drawing", name, "batches") for name in drawn]
-    ratios = int(config.estimator.off_policy)
+    ratios = int(counting.config.estimator.off_policy)
     parts.append(counting.part("step", "U", "update", forward=1 + ratios, backward=1))
     return [*parts, *_COUNT[verb](counting)]
 
 
 def _count_measure(counting: Counting) -> Iterator[PassesOver]:
-    estimator, analysis = counting.config.estimator, counting.config.analysis
+    estimator = counting.config.estimator
+    analysis = counting.config.analysis
     rates = len(estimator.etas(1.0))
-    resampled, order = estimator.method == "resampled", estimator.order
+    resampled = estimator.method == "resampled"
+    order = estimator.order
     forward = 1 if resampled else 1 + rates
     if estimator.rounded_step and not resampled:
         forward = 1 + 3 * rates  # each rate has a step of its own, and scores at θ
@@ -144,11 +147,13 @@ def _count_measure(counting: Counting) -> Iterator[PassesOver]:
         yield counting.part("budget", "E", "budget", forward_mode=2)
     priced = analysis.price and estimator.options.method in PRICED and order
     if priced and analysis.reward and counting.batches["E"].prompts >= GROUPS:
-        yield counting.part("angle", "E", "price", forward=1, backward=_gradients(counting, True))
+        yield counting.part(
+            "angle", "E", "price", forward=1, backward=_count_gradients(counting, True)
+        )
     yield counting.part("rounding floor", "E", "checks", forward=DIFFERENCES)
 
 
-def _gradients(counting: Counting, errors: bool) -> int:
+def _count_gradients(counting: Counting, errors: bool) -> int:
     """Gradients of entropy, its denominator where errors need it, and reward, of one pass."""
     per_token = counting.config.estimator.functional == "per_token"
     return 1 + (per_token and errors) + counting.config.analysis.reward
@@ -157,7 +162,8 @@ def _gradients(counting: Counting, errors: bool) -> int:
 def _count_influence(
     counting: Counting, stage: str, *, tokens: bool, reward: bool
 ) -> Iterator[PassesOver]:
-    analysis, batches = counting.config.analysis, counting.batches
+    analysis = counting.config.analysis
+    batches = counting.batches
     one_batch = analysis.overlap == "u_statistic"
     measured = "U" if one_batch else "E"
     groups = counting.groups(tokens=tokens)

@@ -14,7 +14,7 @@ import torch
 
 from isentrope.checkpoint.find import find_checkpoints
 from isentrope.checkpoint.settle import settle
-from isentrope.config.io import load_config
+from isentrope.config.io import kind_of, load_any, load_config
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import training_device
@@ -26,7 +26,6 @@ from isentrope.planning.shapes import meta_model
 from isentrope.policy.scoring import tokens_in
 from isentrope.results.verbs import INFLUENCE, MEASURE, VERBS
 from isentrope.system.formatting import gigabytes, sizes_in_words
-from isentrope.verbs.kinds import kind_of, load_any
 from isentrope.verbs.part_memory import (
     PROMPT,
     PROMPTS,
@@ -89,13 +88,13 @@ def plan(
 def _plan_measuring(config: MeasureConfig, verbs: Sequence[str], memory: str | None) -> list[Plan]:
     first = find_checkpoints(config.checkpoint)[0]
     settled = settle(first, config).config
-    model = _without_weights(first.path, config.checkpoint, settled)
+    model = _load_shapes(first.path, config.checkpoint, settled)
     device = config.checkpoint.device_map
     size = memory_of(device) if memory is None else bytes_of(memory)
     return [_plan_verb(verb, first.name, first.path, settled, model, size) for verb in verbs]
 
 
-def _without_weights(path: Path, where: CheckpointConfig, config: MeasureConfig) -> Any:
+def _load_shapes(path: Path, where: CheckpointConfig, config: MeasureConfig) -> Any:
     return meta_model(
         path,
         base_model=where.base_model,
@@ -109,7 +108,7 @@ def _plan_verb(
     verb: str, name: str, folder: Path | None, config: MeasureConfig, model: Any, memory: int
 ) -> Plan:
     """Plan a measuring verb at a checkpoint; None for one that is not there yet."""
-    counting = _counting(verb, config, model)
+    counting = _count_from(verb, config, model)
     prompt = longest_prompt(config.batch_config, folder) if folder is not None else None
     precision = config.precision.measuring
     sampling = config.sampling
@@ -122,21 +121,22 @@ def _plan_verb(
         sampling = sampling.model_copy(update={"max_tokens": min(sampling.max_tokens, fitting)})
     holding = Holding(sampling, precision, model, prompt or PROMPT)
     parts = tuple(holding.of_part(part).times(kept) for part in count_passes(verb, counting))
-    seconds, source = {}, "No time is given: there is no checkpoint yet."
+    seconds: dict[str, float] = {}
+    source = "No time is given: there is no checkpoint yet."
     if folder is not None:
         seconds, source = seconds_of_verb(verb, config, counting, parts, folder)
     device = config.checkpoint.device_map
     return Plan(
         verb,
         name,
-        _held_by(counting, verb, model, memory),
+        _size_held(counting, verb, model, memory),
         libraries_bytes(device),
         memory,
         batches=tuple(counting.batches.values()),
         parts=parts,
         seconds=seconds,
         measured_by=source,
-        assumptions=tuple(_assumptions(verb, config, prompt, holding.length)),
+        assumptions=tuple(_state_assumptions(verb, config, prompt, holding.length)),
     )
 
 
@@ -163,15 +163,17 @@ def _plan_training(
     return plans
 
 
-def _counting(verb: str, config: MeasureConfig, model: Any) -> Counting:
+def _count_from(verb: str, config: MeasureConfig, model: Any) -> Counting:
     element = SIZES.get(config.precision.measuring.runtime_dtype, 4)
     return Counting(config, batches_of(verb, config), trainable_parameters(model), element)
 
 
-def _held_by(counting: Counting, verb: str, model: Any, memory: int) -> dict[str, int]:
+def _size_held(counting: Counting, verb: str, model: Any, memory: int) -> dict[str, int]:
     """What a verb holds without any pass: it is sure to take more."""
-    config, batches = counting.config, counting.batches
-    kernel, stored = config.fisher_kernel, VERBS[verb].gradients
+    config = counting.config
+    batches = counting.batches
+    kernel = config.fisher_kernel
+    stored = VERBS[verb].gradients
     groups = 0
     sides: list[tuple[int, int | None]] = []
     if stored == "groups":
@@ -191,9 +193,13 @@ def _held_by(counting: Counting, verb: str, model: Any, memory: int) -> dict[str
     return held(model, config.precision.measuring, storage, groups, sides)
 
 
-def _assumptions(verb: str, config: MeasureConfig, prompt: int | None, length: int) -> list[str]:
+def _state_assumptions(
+    verb: str, config: MeasureConfig, prompt: int | None, length: int
+) -> list[str]:
     """What is assumed of a verb, and what is not counted."""
-    data, kernel, analysis = config.batch_config, config.fisher_kernel, config.analysis
+    data = config.batch_config
+    kernel = config.fisher_kernel
+    analysis = config.analysis
     response = config.sampling.max_new_tokens
     longest = PROMPTS.format(PROMPT)
     if prompt is not None:
@@ -242,13 +248,13 @@ def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> N
     if verb not in COUNTED or where.quantization != "none" or where.shard_base:
         return
     try:
-        model = _without_weights(path, where, config)
-        counting = _counting(verb, config, model)
+        model = _load_shapes(path, where, config)
+        counting = _count_from(verb, config, model)
     except (ValueError, OSError, RuntimeError, TypeError, AttributeError) as error:
         _log.debug("%s: no plan, %s", name, error)  # loading it says what is wrong, if anything is
         return
     free = memory_of(where.device_map)
-    terms = _held_by(counting, verb, model, free)
+    terms = _size_held(counting, verb, model, free)
     least = sum(terms.values()) + libraries_bytes(where.device_map)
     _log.info(
         "%s of %s holds %s at least, and %s are free; isentrope plan says what its passes take",

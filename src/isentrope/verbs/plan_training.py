@@ -48,8 +48,10 @@ def plan_steps(
     Returns:
         The plan.
     """
-    section, length = "training", PROMPTS.format(PROMPT)
-    seconds, source = {}, "No time is given: fine-tuning records none."
+    section = "training"
+    length = PROMPTS.format(PROMPT)
+    seconds: dict[str, float] = {}
+    source = "No time is given: fine-tuning records none."
     if isinstance(config, TrainConfig):
         seconds, source = seconds_of_training(config)
         if not seconds:
@@ -95,13 +97,15 @@ def training_parts(config: TrainConfig | SftConfig, model: Any) -> list[PassesOv
     lm_config = text_config(language_model(model))
     if isinstance(config, SftConfig):
         tuning = config.fine_tuning
-        setting, number = "fine_tuning.micro_batch", tuning.micro_batch or tuning.batch_size
+        setting = "fine_tuning.micro_batch"
+        number = tuning.micro_batch or tuning.batch_size
         responses = tuning.batch_size
         unit = 1
         length = tuning.max_length or DEMONSTRATION
         batch = "demonstrations"
     else:
-        training, sampling = config.training, config.sampling
+        training = config.training
+        sampling = config.sampling
         setting = "training.micro_batch"
         responses = training.prompts_per_step * training.group_size
         number = training.micro_batch or responses

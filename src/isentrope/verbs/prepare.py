@@ -1,6 +1,6 @@
 """What every verb on a checkpoint starts from: the policy, E and U, and the optimizer's step.
 
-And the header, which says of all four in every result.
+The header of every result describes these four.
 """
 
 import logging
@@ -135,8 +135,8 @@ def prepare_checkpoint(
         B_E=len(E),
         B_U=U.n_prompts,
         G=sizes.pop() if len(sizes) == 1 else None,
-        E=_record(E),
-        U=_record(U, report),
+        E=_describe_batch(E),
+        U=_describe_batch(U, report),
     )
     return Prepared(
         checkpoint=checkpoint,
@@ -145,7 +145,7 @@ def prepare_checkpoint(
         E=E,
         U=step.rollouts or U,
         step=step,
-        header=_header(checkpoint, settings, sampler, batches, step),
+        header=_make_header(checkpoint, settings, sampler, batches, step),
         clock=clock,
         sampler=sampler,
     )
@@ -158,19 +158,19 @@ class PreparedOnce:
     """A `Prepare` for several verbs of one configuration, which share what they start from."""
 
     def __init__(self) -> None:
-        self._made: dict[Path, tuple[Prepared, dict[str, float]]] = {}
+        self._prepared: dict[Path, tuple[Prepared, dict[str, float]]] = {}
 
     def __call__(self, checkpoint: Checkpoint, settings: SettingsInForce, clock: Clock) -> Prepared:
         """The checkpoint, with the seconds of its first preparation on every clock."""
-        if checkpoint.path not in self._made:
+        if checkpoint.path not in self._prepared:
             ready = prepare_checkpoint(checkpoint, settings, clock)
-            self._made[checkpoint.path] = replace(ready, attributed=[]), dict(clock.seconds)
-        ready, seconds = self._made[checkpoint.path]
+            self._prepared[checkpoint.path] = replace(ready, attributed=[]), dict(clock.seconds)
+        ready, seconds = self._prepared[checkpoint.path]
         clock.seconds.update(seconds)
         return replace(ready, clock=clock)
 
 
-def _header(
+def _make_header(
     checkpoint: Checkpoint,
     settings: SettingsInForce,
     sampler: Sampler,
@@ -219,9 +219,10 @@ def _header(
     )
 
 
-def _record(rollouts: Rollouts, report: UpdateBatchReport | None = None) -> BatchRecord:
+def _describe_batch(rollouts: Rollouts, report: UpdateBatchReport | None = None) -> BatchRecord:
     """Counts, lengths in tokens and, where they are known, rewards; and what was drawn."""
-    lengths, rewards = rollouts.token_counts.double(), rollouts.rewards
+    lengths = rollouts.token_counts.double()
+    rewards = rollouts.rewards
     statistics = {
         "sequences": len(rollouts),
         "prompt_draws": rollouts.n_prompts,

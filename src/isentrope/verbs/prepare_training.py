@@ -68,31 +68,18 @@ def prepare_training(
         config, files, training.seed, saved, "set training.keep_last, or choose another --out"
     )
     policy = Policy(model, tokenizer, precision="as_is")
-    data, longest = config.data, config.sampling.max_new_tokens
-    task = data.task(data.train_split)
+    task = config.data.task(config.data.train_split)
     prompts = as_prompts(policy, task.prompts)
-    require_room(policy, prompts, longest)
-    keys = [prompt.key for prompt in prompts]
-    drawing = {"draws": training.draws, "weighting": training.prompt_weighting}
-    sampler = PromptSampler(keys, seed=training.seed, **drawing)
-    of_step = training.prompts_per_step, training.group_size, longest, advantages_of(config)
-    groups = Groups(*of_step, training.redraw_limit)
-    at_once = config.sampling.batch_size
-    batches = UpdateBatches(prompts, task, sampler, groups, seed=training.draws, batch_size=at_once)
-    contract = run_contract(config, args, _facts(policy, prompts, args)) | {
-        "made_from": training_origin(config),
-        "config": contract_config(config, files.folder),
-        "base_model": _base_model(model, config.model.path, files.folder),
-    }
-    if (begun := Branch.of(files)) is not None:
-        contract["parent"] = asdict(begun)
+    require_room(policy, prompts, config.sampling.max_new_tokens)
+    batches = _draw_batches(config, prompts, task)
+    contract = _make_contract(config, files, policy, prompts, args)
     if checkpoint is not None:
         before = read_contract(checkpoint)
         require_same_run(checkpoint, before, contract, branched=Branch.at(files, done) is not None)
     if config.model.shard_base:
         shard_base(model, args.device)
-    held_out = _held_out_prompts(config, prompts)
-    observers = _observers(config, held_out, task, model, args)
+    held_out = _choose_held_out(config, prompts)
+    observers = _make_observers(config, held_out, task, model, args)
     if (control := run_control(config, args, held_out)) is not None:
         observers["control"] = control
     trainer = EntropyGRPOTrainer(
@@ -114,6 +101,42 @@ def prepare_training(
     if alarm := observers.get("alarm"):
         alarm.batch_entropies = lambda: trainer.batch.rollouts.sampler_entropies
     return trainer
+
+
+def _draw_batches(config: TrainConfig, prompts: list[Prompt], task: Task) -> UpdateBatches:
+    """What draws the update batch of each step."""
+    training = config.training
+    sampling = config.sampling
+    sampler = PromptSampler(
+        [prompt.key for prompt in prompts],
+        seed=training.seed,
+        draws=training.draws,
+        weighting=training.prompt_weighting,
+    )
+    groups = Groups(
+        training.prompts_per_step,
+        training.group_size,
+        sampling.max_new_tokens,
+        advantages_of(config),
+        training.redraw_limit,
+    )
+    return UpdateBatches(
+        prompts, task, sampler, groups, seed=training.draws, batch_size=sampling.batch_size
+    )
+
+
+def _make_contract(
+    config: TrainConfig, files: RunFiles, policy: Policy, prompts: list[Prompt], args: Any
+) -> dict[str, Any]:
+    """What the checkpoints of a run say of it, and of the run that it branches from."""
+    contract = run_contract(config, args, _describe_run(policy, prompts, args)) | {
+        "made_from": training_origin(config),
+        "config": contract_config(config, files.folder),
+        "base_model": _name_base(policy.model, config.model.path, files.folder),
+    }
+    if (branch := Branch.of(files)) is not None:
+        contract["parent"] = asdict(branch)
+    return contract
 
 
 def begin_training(
@@ -144,7 +167,7 @@ def begin_training(
     return model, tokenizer
 
 
-def _held_out_prompts(config: TrainConfig, trained_on: list[Prompt]) -> list[Prompt]:
+def _choose_held_out(config: TrainConfig, trained_on: list[Prompt]) -> list[Prompt]:
     """Prompts that the probe and the control read entropy from; none where neither does.
 
     Returns:
@@ -166,14 +189,14 @@ def _held_out_prompts(config: TrainConfig, trained_on: list[Prompt]) -> list[Pro
     return prompts or held_out
 
 
-def _base_model(model: Any, given: str, run: Path) -> str:
+def _name_base(model: Any, path: str, run: Path) -> str:
     """The base model: its path in the run's folder, if it is there, else as it was given."""
     adapters = getattr(model, "peft_config", {})
-    named = next((a.base_model_name_or_path for a in adapters.values()), given)
-    return path_in_run(str(named), run, run) or given
+    base = next((a.base_model_name_or_path for a in adapters.values()), path)
+    return path_in_run(str(base), run, run) or path
 
 
-def _facts(policy: Policy, prompts: list[Prompt], args: Any) -> dict[str, Any]:
+def _describe_run(policy: Policy, prompts: list[Prompt], args: Any) -> dict[str, Any]:
     """What a contract says of the model, the data and the machine."""
     lines = (f"{prompt.key}\t{prompt.token_ids}\t{prompt.reference}\n" for prompt in prompts)
     return {
@@ -198,7 +221,7 @@ _AS_CONFIGURED = {
 """Settings of the probe that are its options."""
 
 
-def _observers(
+def _make_observers(
     config: TrainConfig, held_out: list[Prompt], task: Task, model: Any, args: Any
 ) -> dict[str, Any]:
     """Those of a configuration; the noise scale needs a step of two micro-batches or more.
@@ -206,9 +229,13 @@ def _observers(
     Returns:
         What corrects steps, if anything, and what watches them, by the names of their states.
     """
-    training, control = config.training, config.control.build()
-    probing, watching, noise = config.entropy_probe, config.alarm, config.noise_scale
-    step_control, found = None, dict[str, Any]()
+    training = config.training
+    control = config.control.build()
+    probing = config.entropy_probe
+    watching = config.alarm
+    noise = config.noise_scale
+    step_control = None
+    observers: dict[str, Any] = {}
     if isinstance(control, BudgetOptions):
         step_control = EntropyBudget(
             config.control.target,
@@ -223,7 +250,7 @@ def _observers(
             decay=probing.decay,
             reward=task if probing.price else None,
         )
-        found["entropy_probe"] = EntropyProbe(
+        observers["entropy_probe"] = EntropyProbe(
             held_out,
             every=probing.every,
             size=probing.size,
@@ -231,14 +258,14 @@ def _observers(
             options=options,
         )
         if watching.enabled:
-            found["alarm"] = Alarm(
-                found["entropy_probe"],
+            observers["alarm"] = Alarm(
+                observers["entropy_probe"],
                 false_alarms=watching.false_alarms,
                 half_life=watching.half_life,
                 stop=watching.stop,
             )
     if noise.enabled and args.gradient_accumulation_steps >= 2:
-        found["noise_scale"] = NoiseScaleMonitor(
+        observers["noise_scale"] = NoiseScaleMonitor(
             [p for p in model.parameters() if p.requires_grad],
             accumulation=args.gradient_accumulation_steps,
             processes=world_size(),
@@ -246,5 +273,5 @@ def _observers(
             decay=noise.decay,
         )
     if step_control is not None:
-        found["step_control"] = step_control
-    return found
+        observers["step_control"] = step_control
+    return observers

@@ -50,11 +50,11 @@ def seconds_of_verb(
     Returns:
         Seconds by stage, none where no run was recorded; and a sentence.
     """
-    folders = list(_run_folders(config.output.directory, checkpoint))
+    folders = list(_list_run_folders(config.output.directory, checkpoint))
     for folder in folders:
         for path in sorted(folder.glob(f"measurements/{verb}_*/{RESULTS}")):
             try:
-                scaled = _scaled(verb, config, counting, parts, checkpoint, path.parent)
+                scaled = _scale(verb, config, counting, parts, checkpoint, path.parent)
             except (ValueError, OSError) as error:
                 _log.debug("%s has no rates: %s", path, error)
                 continue
@@ -64,7 +64,7 @@ def seconds_of_verb(
     return {}, UNKNOWN.format(verb=verb, places=places)
 
 
-def _run_folders(directory: str | None, checkpoint: Path) -> Iterator[Path]:
+def _list_run_folders(directory: str | None, checkpoint: Path) -> Iterator[Path]:
     """The run folder that is named, and the one that the checkpoint lies in."""
     if directory is not None:
         yield Path(directory)
@@ -73,7 +73,7 @@ def _run_folders(directory: str | None, checkpoint: Path) -> Iterator[Path]:
             yield parent
 
 
-def _scaled(
+def _scale(
     verb: str,
     config: MeasureConfig,
     counting: Counting,
@@ -95,9 +95,9 @@ def _scaled(
             batches[name], prompts=record.prompt_draws, responses=record.sequences
         )
     taken = count_passes(verb, replace(counting, config=earlier, batches=batches))
-    planned = _by_stage(parts)
+    planned = _group_by_stage(parts)
     seconds: dict[str, float] = {}
-    for stage, work in _by_stage(taken).items():
+    for stage, work in _group_by_stage(taken).items():
         if stage not in result.timing:
             return None
         ratio = _compare_work(work, planned.get(stage, {}))
@@ -106,14 +106,16 @@ def _scaled(
         seconds[stage] = result.timing[stage] * ratio
     if seconds.keys() != planned.keys():
         return None
-    lengths = result.batches.E.mean_length, result.batches.U.mean_length
+    batch_E = result.batches.E
+    batch_U = result.batches.U
     return seconds, (
         f"Seconds are those of {folder} ({result.policy.device}), scaled by passes × responses, "
-        f"for responses as long as there: {lengths[0]:.3g} tokens in E, {lengths[1]:.3g} in U."
+        f"for responses as long as there: {batch_E.mean_length:.3g} tokens in E, "
+        f"{batch_U.mean_length:.3g} in U."
     )
 
 
-def _by_stage(parts: Iterable[PassesOver]) -> dict[str, Work]:
+def _group_by_stage(parts: Iterable[PassesOver]) -> dict[str, Work]:
     """Passes and responses of each part, of each stage."""
     work: dict[str, Work] = defaultdict(dict)
     for part in parts:
@@ -153,7 +155,7 @@ def seconds_of_training(config: TrainConfig) -> Seconds:
     except (ValueError, OSError, KeyError, TypeError) as error:
         _log.debug("%s has no rates: %s", folder, error)
         return {}, UNKNOWN.format(verb="train", places=folder)
-    if not steps or _settings_of_a_step(earlier) != _settings_of_a_step(config):
+    if not steps or _list_settings(earlier) != _list_settings(config):
         return {}, UNKNOWN.format(verb="train", places=folder)
     total = median(steps) * config.training.steps
     return {"step": total}, (
@@ -161,7 +163,7 @@ def seconds_of_training(config: TrainConfig) -> Seconds:
     )
 
 
-def _settings_of_a_step(config: TrainConfig) -> tuple[object, ...]:
+def _list_settings(config: TrainConfig) -> tuple[object, ...]:
     """What a step's seconds depend on."""
     training = config.training
     sizes = (training.prompts_per_step, training.group_size, training.micro_batch)

@@ -99,7 +99,8 @@ def _replay_one(
         raise NoNextStepError(f"{str(error).rstrip('.')}, or recorded none.") from error
     if U.token_weights is None:
         raise NoNextStepError(f"{checkpoint.path / NEXT_UPDATE} has no token weights to replay.")
-    policy, moved = (c.load(where, sampling) for c in (checkpoint, after))
+    policy = checkpoint.load(where, sampling)
+    moved = after.load(where, sampling)
     policy.share_work()
     with at_precision(policy, precision):
         step = optimizer_step(
@@ -119,11 +120,27 @@ def _replay_one(
             for name, p in policy.theta.items()
         }
         change = axpy(-1.0, policy.theta, moved.theta)
-        size, rounding = norm(change), norm(spacing)
+        size = norm(change)
+        rounding = norm(spacing)
     eta = update.get("learning_rate") or step.learning_rate
-    rest = axpy(-eta, step.direction, change)
-    error = norm(rest) / size if size else 0.0 if norm(step.direction) == 0 else math.inf
-    rounding = rounding / size if size else math.inf
+    distance = norm(axpy(-eta, step.direction, change))
+    if size:
+        finding = _judge_step(distance / size, rounding / size, limit)
+    else:  # nothing moved
+        finding = _judge_step(0.0 if norm(step.direction) == 0 else math.inf, math.inf, limit)
+    findings = [finding]
+    recorded = update.get("gradient_norm")
+    if recorded is not None:
+        gap = step.gradient_norm
+        if recorded:
+            gap = abs(gap - recorded) / recorded
+        detail = f"relative error {gap:.2g}, allowed {limit:.2g}"
+        findings.append(Finding(NORM, gap <= limit, detail))
+    return findings
+
+
+def _judge_step(error: float, rounding: float, limit: float) -> Finding:
+    """Whether the recorded step is the one taken, by errors relative to that one."""
     allowed = max(limit, rounding)
     detail = (
         f"relative error {error:.2g}, allowed {allowed:.2g}; rounding of stored weights is at most "
@@ -133,13 +150,7 @@ def _replay_one(
         "What is measured is not the step that training took: compare the optimizer's state and "
         "settings with those of training."
     )
-    findings = [Finding.judged(STEP, "" if error <= allowed else detail, advice, detail)]
-    recorded, norm_here = update.get("gradient_norm"), step.gradient_norm
-    if recorded is not None:
-        gap = abs(norm_here - recorded) / recorded if recorded else norm_here
-        detail = f"relative error {gap:.2g}, allowed {limit:.2g}"
-        findings.append(Finding(NORM, gap <= limit, detail))
-    return findings
+    return Finding.judged(STEP, "" if error <= allowed else detail, advice, detail)
 
 
 def _find_next(checkpoint: Checkpoint) -> Checkpoint:

@@ -66,20 +66,22 @@ def adherence_of(
     Raises:
         ValueError: If there are too few prompts, before anything is trained.
     """
-    n, seed = tuning.adherence_prompts, tuning.seed
+    n = tuning.adherence_prompts
+    seed = tuning.seed
     task = data.task(data.held_out_split)
     prompt_lengths = [labels.count(IGNORED) for labels in rows["labels"]]
     pairs = list(zip(rows["input_ids"], prompt_lengths, strict=True))
     trained = {tuple(ids[:length]) for ids, length in pairs}
     longest = max(len(ids) - length for ids, length in pairs)
     prompts = choose_prompts(task.prompts, None, seed, policy=policy)
-    left = [prompt for prompt in prompts if prompt.token_ids not in trained]
-    if len(left) < n:
+    untrained = [prompt for prompt in prompts if prompt.token_ids not in trained]
+    if len(untrained) < n:
         raise ValueError(
             f"fine_tuning.adherence_prompts={n}, and the split {data.held_out_split!r} has "
-            f"{len(left)} prompts that are not trained on: lower it, or set data.held_out_split."
+            f"{len(untrained)} prompts that are not trained on: lower it, or set "
+            "data.held_out_split."
         )
-    chosen = choose_prompts(left, n, seed, policy=policy)
+    chosen = choose_prompts(untrained, n, seed, policy=policy)
 
     def adherence() -> dict[str, Estimate | None]:
         policy.model.eval()
@@ -153,7 +155,7 @@ def resume(folder: str | Path, overrides: Iterable[str] = ()) -> FineTuned:
             logging.getLogger("isentrope").info(
                 "The run has done its %d steps.", config.fine_tuning.steps
             )
-            return FineTuned(files.folder / MODEL, _last_loss(files))
+            return FineTuned(files.folder / MODEL, _read_last_loss(files))
         files.require_known_names()
         if (checkpoint := files.latest()) is not None:
             verify(checkpoint)
@@ -206,7 +208,7 @@ def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> F
             tokenizer,
             rows,
             options,
-            _observer(tuning.steps, files),
+            _make_observer(tuning.steps, files),
             shard_base=config.model.shard_base,
             files=files,
             record=record,
@@ -220,10 +222,10 @@ def _fine_tune(config: SftConfig, files: RunFiles, checkpoint: Path | None) -> F
         write_bytes(files.folder / CONFIG, written)
         adhered = adherence()
     barrier()
-    return FineTuned(files.folder / MODEL, _last_loss(files), adhered)
+    return FineTuned(files.folder / MODEL, _read_last_loss(files), adhered)
 
 
-def _last_loss(files: RunFiles) -> float:
+def _read_last_loss(files: RunFiles) -> float:
     with reading(files.metrics):
         return float(read_json_lines(files.metrics)[-1][1]["loss"])
 
@@ -244,7 +246,7 @@ def examples(
     return encode_demonstrations(policy, pairs, tuning.max_length)
 
 
-def _observer(steps: int, files: RunFiles) -> Callable[[dict[str, float]], None]:
+def _make_observer(steps: int, files: RunFiles) -> Callable[[dict[str, float]], None]:
     show = progress().fine_tuning(steps)
 
     def observe(metrics: dict[str, float]) -> None:

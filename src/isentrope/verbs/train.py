@@ -223,9 +223,11 @@ def under_way(files: RunFiles, verb: str, smaller: str) -> Iterator[None]:
 
 def _go_on(files: RunFiles, config: TrainConfig, until: int | None) -> Path:
     files.require_known_names()
-    checkpoint, done = files.latest(), max(files.steps(), default=0)
+    checkpoint = files.latest()
+    done = max(files.steps(), default=0)
     if checkpoint is not None:
-        sharded, scaled = shards_weights(config.trainer), bool(config.trainer.get("fp16"))
+        sharded = shards_weights(config.trainer)
+        scaled = bool(config.trainer.get("fp16"))
         require_resumable(checkpoint, sharded=sharded, scaled=scaled)
         verify(checkpoint)
         origin = training_origin(config)
@@ -262,13 +264,13 @@ def _run(trainer: Any, files: RunFiles, checkpoint: Path | None) -> Path:
         f"training.micro_batch (now {trainer.args.per_device_train_batch_size} sequences per "
         "backward pass) or sampling.batch_size"
     )
-    with under_way(files, "train", smaller), _without_comparison():
+    with under_way(files, "train", smaller), _silence_comparison():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     return files.folder
 
 
 @contextmanager
-def _without_comparison() -> Iterator[None]:
+def _silence_comparison() -> Iterator[None]:
     """Leave out transformers' comparison with the checkpoint: what differs was asked for, and acts.
 
     Settings that may not differ were refused before.

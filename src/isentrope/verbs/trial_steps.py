@@ -36,7 +36,8 @@ from isentrope.update.step import follow_rule, optimizer_step
 from isentrope.verbs.batches import at_precision, prompts_of
 from isentrope.verbs.prepare import Prepared
 
-SHRUNK, NO_MOMENTUM = "shrunk_step", "no_momentum"
+SHRUNK = "shrunk_step"
+NO_MOMENTUM = "no_momentum"
 SHRUNK_BY = 0.5
 """Share of the plain step that the shrunk one leaves out."""
 PARTS = ("step", "gradient")
@@ -71,17 +72,19 @@ class TrialSteps:
                 f"The control {unfit[0]!r} cannot be tried in one step on a new batch: it acts "
                 "through ratios other than 1, or its coefficient changes with the steps of a run."
             )
-        self._ready, sampler = ready, ready.sampler
+        self._ready = ready
+        sampler = ready.sampler
         self.plain = step = ready.step
         if added := step.components.get("control"):
             parts = {name: part for name, part in step.components.items() if name != "control"}
             without = axpy(-1.0, added, step.direction)
             self.plain = replace(step, direction=without, components=parts)
         rules = [self._build(name) for name in names if name not in STEP]
-        U, how = ready.U, ready.estimator.weighting(sampler.longest(ready.U))
+        U = ready.U
+        weighting = ready.estimator.weighting(sampler.longest(U))
         self.tokens = Tokens.of(
             on_policy(ready.policy, U),
-            sequence_weights(U, ready.estimator.objective, **how),
+            sequence_weights(U, ready.estimator.objective, **weighting),
             step=1,
             seed=sampler.data.seeds["control"],
         )
@@ -95,7 +98,7 @@ class TrialSteps:
             self.tokens = replace(self.tokens, kept_mass=kept)
         if any(rule.needs == "influence" for rule in rules):
             effect = token_influence(
-                ready.policy, self.own, ready.U, self.tokens.weights, step.preconditioner
+                ready.policy, self.control_batch, ready.U, self.tokens.weights, step.preconditioner
             )
             self.tokens = replace(self.tokens, influence=effect)
 
@@ -104,9 +107,11 @@ class TrialSteps:
 
     def without_control(self) -> Iterator[tuple[Attempt, Trial]]:
         """What every control is compared with: no control at all."""
-        ready, plain = self._ready, self.plain
+        ready = self._ready
+        plain = self.plain
         parts = plain.components
-        whole, gradient = (axpy(-SHRUNK_BY, v, v) for v in (plain.direction, parts["gradient"]))
+        whole = axpy(-SHRUNK_BY, plain.direction, plain.direction)
+        gradient = axpy(-SHRUNK_BY, parts["gradient"], parts["gradient"])
         yield Attempt(control=SHRUNK, strength=SHRUNK_BY), Trial(whole, gradient, {})
         if norm(parts["momentum"]) == 0:
             return
@@ -117,7 +122,7 @@ class TrialSteps:
 
     def attempts(self, control: str) -> Iterator[tuple[Attempt, Trial]]:
         """A control at each strength, with its step."""
-        for strength, predicted in self._strengths(control):
+        for strength, predicted in self._choose_strengths(control):
             trial = self.trial(control, strength)
             attempt = Attempt(
                 control=control,
@@ -129,9 +134,10 @@ class TrialSteps:
             )
             yield attempt, trial
 
-    def _strengths(self, control: str) -> list[tuple[float, float | None]]:
+    def _choose_strengths(self, control: str) -> list[tuple[float, float | None]]:
         """Strengths, and the change of entropy that is predicted where one is wanted."""
-        section, default = self._ready.config.trial, self._build(control)
+        section = self._ready.config.trial
+        default = self._build(control)
         if section.change is None:
             multiples = section.strengths or default.multiples
             strengths = [self._build(control, m * default.strength).strength for m in multiples]
@@ -147,39 +153,48 @@ class TrialSteps:
         return [strength_for(section.change, change, largest, smallest)]
 
     @cached_property
-    def own(self) -> Rollouts:
+    def control_batch(self) -> Rollouts:
         """The controls' own E: on other prompts than E and U, unless overlaps are allowed."""
-        ready, data = self._ready, self._ready.config.batch_config
-        taken = [] if data.allow_overlap else [ready.E, ready.U]
-        own = {"B_E": ready.config.trial.size, "G_E": 1, "seed": data.seeds["control"]}
-        own["fixed_prompts"] = False
-        changed = {"batch_config": data.model_copy(update=own)}
-        sampler = replace(ready.sampler, config=ready.config.model_copy(update=changed))
-        return sampler.evaluation({ids for r in taken for ids in prompts_of(r)})
+        ready = self._ready
+        data = ready.config.batch_config
+        changes = {
+            "B_E": ready.config.trial.size,
+            "G_E": 1,
+            "seed": data.seeds["control"],
+            "fixed_prompts": False,
+        }
+        batch_config = data.model_copy(update=changes)
+        config = ready.config.model_copy(update={"batch_config": batch_config})
+        sampler = replace(ready.sampler, config=config)
+        excluded = set() if data.allow_overlap else prompts_of(ready.E) | prompts_of(ready.U)
+        return sampler.evaluation(excluded)
 
     @cached_property
     def entropy_gradient(self) -> Vector:
         """Gradient on the controls' own E, as a strength is judged on another one."""
-        of = self._ready.estimator.options
+        options = self._ready.estimator.options
         return entropy_gradient(
-            self._ready.policy, self.own, functional=of.functional, method=of.method
+            self._ready.policy,
+            self.control_batch,
+            functional=options.functional,
+            method=options.method,
         )
 
     def trial(self, control: str, strength: float) -> Trial:
         """The step under a control."""
         built = self._build(control, strength)
         if control in STEP:
-            return self._corrected(built)
-        return self._rewritten_step(self.tokens, built.rewrite(self.tokens, strength))
+            return self._correct(built)
+        return self._step_on(self.tokens, built.rewrite(self.tokens, strength))
 
     def mask(self, share: float, draw: int) -> Trial:
         """The step without a random share of the tokens."""
         seeds = np.random.SeedSequence([self.tokens.seed, draw, 12]).generate_state(1)
         tokens = replace(self.tokens, seed=int(seeds[0]))
         weights = without_random_tokens(tokens, tokens.mask, share)
-        return self._rewritten_step(tokens, Rewritten(weights))
+        return self._step_on(tokens, Rewritten(weights))
 
-    def _rewritten_step(self, tokens: Tokens, rewritten: Rewritten) -> Trial:
+    def _step_on(self, tokens: Tokens, rewritten: Rewritten) -> Trial:
         """The step on a rewritten batch."""
         ready = self._ready
         with at_precision(ready.policy, ready.config.precision.updating):
@@ -194,19 +209,26 @@ class TrialSteps:
         numbers = touched(tokens, rewritten)
         return Trial(step.direction, step.components["gradient"], numbers)
 
-    def _corrected(self, options: BudgetOptions) -> Trial:
+    def _correct(self, options: BudgetOptions) -> Trial:
         """The step with an entropy budget's correction; its gradient part with one of its own."""
-        ready, own, step = self._ready, self.own, self.plain
-        inside = named_positions(own, options.where, ready.policy.tokenizer)
-        sample = ControlSample(own, options.functional, inside)
-        halves = [sample.select(rows) for rows in torch.arange(len(own)).tensor_split(2)]
-        parts = step.direction, step.components["gradient"]
-        found = entropy_corrections(
+        ready = self._ready
+        E = self.control_batch
+        step = self.plain
+        inside = named_positions(E, options.where, ready.policy.tokenizer)
+        sample = ControlSample(E, options.functional, inside)
+        halves = [sample.select(rows) for rows in torch.arange(len(E)).tensor_split(2)]
+        parts = (step.direction, step.components["gradient"])
+        corrections = entropy_corrections(
             ready.policy, halves, parts, step.preconditioner, ready.rate, Asked(limits=options)
         )
-        whole, gradient = (axpy(1.0, x.component, v) for x, v in zip(found, parts, strict=True))
-        reasons = {part: x.reason for part, x in zip(PARTS, found, strict=True) if x.reason}
-        return Trial(whole, gradient, found[0].numbers, found[1].numbers, reasons)
+        of_step, of_gradient = corrections
+        return Trial(
+            axpy(1.0, of_step.component, parts[0]),
+            axpy(1.0, of_gradient.component, parts[1]),
+            of_step.numbers,
+            of_gradient.numbers,
+            {part: x.reason for part, x in zip(PARTS, corrections, strict=True) if x.reason},
+        )
 
 
 def largest_strength(control: str, default: float) -> float:

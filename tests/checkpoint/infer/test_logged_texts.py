@@ -13,7 +13,8 @@ from isentrope.config.io import load_config
 from isentrope.sampling.prompts import Prompt, as_prompts
 from isentrope.sampling.tasks.addition import character_tokenizer
 from isentrope.system.errors import FileError
-from isentrope.verbs.batches import Sampler, read_rollouts
+from isentrope.verbs.batch_files import read_rollouts
+from isentrope.verbs.batches import Sampler
 from tests.sampling.conftest import tiny_policy
 from tests.training.conftest import small_policy
 from tests.training.runs import LENGTH, SIZE, trl_args

@@ -32,6 +32,9 @@ from isentrope.nouns.estimate import Estimate
 DIFFERENCE = "same_prompt - cross_prompt"
 """Name of the differences in tables."""
 
+NO_PAIR = "{}: no such pair."
+"""What is said of a relation that no two responses have."""
+
 _UNITS = {
     "mean": KERNEL_UNIT,
     "spread": KERNEL_UNIT,
@@ -155,7 +158,7 @@ def _structure(
     norms: tuple[Tensor, Tensor] | None,
 ) -> KernelStructure:
     cosine = torch.full_like(matrix, torch.nan)
-    warnings = [f"{name}: no such pair." for name, mask in masks.items() if not bool(mask.any())]
+    warnings = [NO_PAIR.format(name) for name, mask in masks.items() if not bool(mask.any())]
     if norms is not None:
         cosine = cosines(matrix, *norms)
         if zeros := max(int((x <= 0).sum()) for x in norms):
