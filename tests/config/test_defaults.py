@@ -38,7 +38,8 @@ def keys():
     for root in (MeasureConfig, EvaluateConfig, TrainConfig):
         for section, field in root.model_fields.items():
             for name, key in getattr(field.annotation, "model_fields", {}).items():
-                found.setdefault(name, []).append((root, section, key.get_default()))
+                default = key.get_default(call_default_factory=True)
+                found.setdefault(name, []).append((root, section, default))
     return found
 
 

@@ -38,9 +38,9 @@ class ControlConfig(Section):
     """none, or the name of a control."""
     strength: Real | None = None
     """Strength of the control; null: its default. With a target: the largest strength."""
-    target: Target = Target()
+    target: Target = Field(default_factory=Target)
     """Target entropy; without one the strength is constant."""
-    feedback: Gains = Gains()
+    feedback: Gains = Field(default_factory=Gains)
     """Gains of the feedback from the distance to the target to the strength."""
     options: Settings = Field(default={})
     """Settings of the control."""

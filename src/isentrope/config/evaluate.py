@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from isentrope.config.measure import PolicyConfig
 from isentrope.config.stages import (
     OutputConfig,
@@ -106,11 +108,11 @@ class EvaluateConfig(Section):
     """Settings of `isentrope evaluate`."""
 
     checkpoint: PolicyConfig
-    data: EvaluationData = EvaluationData()
-    evaluation: EvaluationProfile = EvaluationProfile()
-    precision: ScoringPrecision = ScoringPrecision()
-    sampling: EvaluationSampling = EvaluationSampling()
-    output: EvaluationOutput = EvaluationOutput()
+    data: EvaluationData = Field(default_factory=EvaluationData)
+    evaluation: EvaluationProfile = Field(default_factory=EvaluationProfile)
+    precision: ScoringPrecision = Field(default_factory=ScoringPrecision)
+    sampling: EvaluationSampling = Field(default_factory=EvaluationSampling)
+    output: EvaluationOutput = Field(default_factory=EvaluationOutput)
     provenance: Settings | None = None
     """Written into the folder's config.yaml; a rerun warns where versions differ from it."""
 

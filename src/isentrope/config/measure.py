@@ -218,16 +218,16 @@ class MeasureConfig(Section):
     """Settings of measure, influence, kernel, noise, audit, try, entropies and check."""
 
     checkpoint: CheckpointConfig
-    batch_config: BatchConfig = BatchConfig()
-    estimator: EstimatorConfig = EstimatorConfig()
-    precision: PrecisionConfig = PrecisionConfig()
-    sampling: SamplingConfig = SamplingConfig()
-    analysis: AnalysisConfig = AnalysisConfig()
-    fisher_kernel: KernelConfig = KernelConfig()
-    trial: TrialConfig = TrialConfig()
-    entropies: EntropiesConfig = EntropiesConfig()
-    detailed_logging: LoggingConfig = LoggingConfig()
-    output: OutputConfig = OutputConfig()
+    batch_config: BatchConfig = Field(default_factory=BatchConfig)
+    estimator: EstimatorConfig = Field(default_factory=EstimatorConfig)
+    precision: PrecisionConfig = Field(default_factory=PrecisionConfig)
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig)
+    analysis: AnalysisConfig = Field(default_factory=AnalysisConfig)
+    fisher_kernel: KernelConfig = Field(default_factory=KernelConfig)
+    trial: TrialConfig = Field(default_factory=TrialConfig)
+    entropies: EntropiesConfig = Field(default_factory=EntropiesConfig)
+    detailed_logging: LoggingConfig = Field(default_factory=LoggingConfig)
+    output: OutputConfig = Field(default_factory=OutputConfig)
     provenance: Settings | None = None
     """Written into a run folder's config.yaml; a rerun warns where versions differ from it."""
 

@@ -229,16 +229,16 @@ class TrainConfig(Section):
     """Settings of `isentrope train`."""
 
     model: ModelConfig
-    data: DataConfig = DataConfig()
-    sampling: TrainingSampling = TrainingSampling()
-    training: TrainingConfig = TrainingConfig()
-    entropy_probe: ProbeConfig = ProbeConfig()
-    alarm: AlarmConfig = AlarmConfig()
-    noise_scale: NoiseScaleConfig = NoiseScaleConfig()
-    control: ControlConfig = ControlConfig()
+    data: DataConfig = Field(default_factory=DataConfig)
+    sampling: TrainingSampling = Field(default_factory=TrainingSampling)
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
+    entropy_probe: ProbeConfig = Field(default_factory=ProbeConfig)
+    alarm: AlarmConfig = Field(default_factory=AlarmConfig)
+    noise_scale: NoiseScaleConfig = Field(default_factory=NoiseScaleConfig)
+    control: ControlConfig = Field(default_factory=ControlConfig)
     trainer: Settings = Field(default={})
     """Any other field of TRL's GRPOConfig."""
-    output: RunConfig = RunConfig()
+    output: RunConfig = Field(default_factory=RunConfig)
     provenance: Settings | None = None
     """Written into a run folder's config.yaml."""
 
@@ -276,11 +276,11 @@ class SftConfig(Section):
     """Settings of `isentrope sft`."""
 
     model: ModelConfig
-    data: DataConfig = DataConfig()
-    fine_tuning: FineTuningConfig = FineTuningConfig()
+    data: DataConfig = Field(default_factory=DataConfig)
+    fine_tuning: FineTuningConfig = Field(default_factory=FineTuningConfig)
     trainer: Settings = Field(default={})
     """Any other field of TRL's SFTConfig."""
-    output: TrackedConfig = TrackedConfig()
+    output: TrackedConfig = Field(default_factory=TrackedConfig)
     provenance: Settings | None = None
     """Written into a run folder's config.yaml."""
 

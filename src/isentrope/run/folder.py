@@ -76,8 +76,9 @@ def heed(config: C, words: str = "This configuration is of a run") -> None:
     """Log at the level that a configuration asks for, and say what else it was run with."""
     log = logging.getLogger("isentrope")
     log.setLevel(config.output.log_level)
-    for difference in content_differences(config.provenance or {}):
-        log.warning("%s with %s.", words, difference)
+    if config.provenance is not None:
+        for difference in content_differences(config.provenance):
+            log.warning("%s with %s.", words, difference)
 
 
 def versions() -> dict[str, Any]:
