@@ -15,15 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from isentrope.control.budget import STREAM, EntropyBudget
+from isentrope.control.budget_options import BudgetOptions
 from isentrope.control.feedback import Target
-from isentrope.control.gradients import (
-    GROUPS_OF_A_HALF,
-    ControlSample,
-    in_the_loss,
-    slope_along,
-)
+from isentrope.control.gradients import ControlSample, slope_along
+from isentrope.control.leave_one_out import GROUPS_PER_HALF, in_the_loss
 from isentrope.control.own_rollouts import LEAST_PROMPTS
-from isentrope.control.requirements import BudgetOptions
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, dot, multiply
 from isentrope.probe.coming_step import ComingStep, coming_step
@@ -121,7 +117,7 @@ def gradients_of_rows(
 def read_half(
     model: Policy, sample: ControlSample, coming: ComingStep, trained: int
 ) -> tuple[Vector, Tensor]:
-    """As `isentrope.control.gradients.read_half`, with the gradients of `gradients_of_rows`.
+    """As `isentrope.control.leave_one_out.read_half`, with the gradients of `gradients_of_rows`.
 
     Args:
         model: The policy.
@@ -132,7 +128,7 @@ def read_half(
     Returns:
         Gradients and slopes.
     """
-    E, groups = sample.rollouts, sample.groups(GROUPS_OF_A_HALF)
+    E, groups = sample.rollouts, sample.groups(GROUPS_PER_HALF)
     a, b = sample.cotangents()
     weights: list[Weights] = [(a * (len(E) / (len(E) - 1)), b), (E.padded("token_weights"), None)]
     has, P, parts = in_the_loss(E), coming.preconditioner, coming.components
@@ -170,16 +166,16 @@ class PlainBudget(EntropyBudget):
         policy = cast(Any, self._policy)
         self._correct_step(step, coming_step(policy, optimizer), rollouts)
 
-    def _read(
-        self, step: int, coming: ComingStep, drawn: ControlSample
+    def _read_halves(
+        self, step: int, coming: ComingStep, sample: ControlSample
     ) -> list[tuple[Vector, Tensor]]:
         """Both halves of `size` responses, chosen as the library chooses them."""
-        E = drawn.rollouts
-        prompts, trained = E.n_prompts, int(in_the_loss(E).sum())
-        wanted = max(LEAST_PROMPTS, round(self._options.size * prompts / len(E)))
-        order = torch.randperm(prompts, generator=generator_of(self._seed, step, STREAM))
-        halves = drawn.groups(2, order[:wanted])
-        return [read_half(self._plain, drawn.select(rows), coming, trained) for rows in halves]
+        E = sample.rollouts
+        trained = int(in_the_loss(E).sum())
+        prompts_read = max(LEAST_PROMPTS, round(self._options.size * E.n_prompts / len(E)))
+        order = torch.randperm(E.n_prompts, generator=generator_of(self._seed, step, STREAM))
+        halves = sample.groups(2, order[:prompts_read])
+        return [read_half(self._plain, sample.select(rows), coming, trained) for rows in halves]
 
 
 class Budget(Arm):

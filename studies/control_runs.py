@@ -19,7 +19,7 @@ import torch
 from examples.tasks import countdown, split
 from examples.tasks.shortcut import style_of
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.evaluation.metrics import prompt_scores
+from isentrope.evaluation.pass_at_k import prompt_scores
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond

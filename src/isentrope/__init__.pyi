@@ -49,12 +49,12 @@ from isentrope.attribution.noise.consequences import EntropyNoiseScale, entropy_
 # While training, and after it
 from isentrope.probe.callback import EntropyProbe
 from isentrope.control.budget import EntropyBudget
-from isentrope.control.requirements import BudgetOptions
+from isentrope.control.budget_options import BudgetOptions
 from isentrope.control.feedback import Target
 from isentrope.probe.requirements import ProbeOptions
 from isentrope.from_notes import EntropyMeasurements
 from isentrope.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
-from isentrope.evaluation.metrics import pass_at_k
+from isentrope.evaluation.pass_at_k import pass_at_k
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
 
 # What a verb found, read from its folder

@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 
-from isentrope.control import gradients
-from isentrope.control.gradients import ControlSample
+from isentrope.control import leave_one_out
+from isentrope.control.gradients import ControlSample, slope_along
 from isentrope.probe.coming_step import coming_step
 from studies import compose_budget as own
 from studies.compose_arm import Arm
@@ -83,17 +83,17 @@ def test_a_half_is_read_as_the_library_reads_it(base, functional, monkeypatch):
     coming = coming_step(plain, optimizer)
     sample = ControlSample(own.drawn(batch, batch.weights), functional)
     monkeypatch.setattr(
-        gradients,
+        leave_one_out,
         "gradients_of_rows",
         lambda _, E, rows, weights: own.gradients_of_rows(policy, E, rows, weights),
     )
-    trained = int(gradients.in_the_loss(sample.rollouts).sum())
-    library, along_library = gradients.read_half(plain, sample, coming, 1.0, trained)
+    trained = int(leave_one_out.in_the_loss(sample.rollouts).sum())
+    library, along_library = leave_one_out.read_half(plain, sample, coming, 1.0, trained)
     found, along_v = own.read_half(policy, sample, coming, trained)
     torch.testing.assert_close(along_v, along_library)
     for name, gradient in found.items():
         torch.testing.assert_close(gradient, library[name])
-    plainly = gradients.slope_along(found, coming.direction)
+    plainly = slope_along(found, coming.direction)
     assert (along_v - plainly).abs().max() > 1e-9  # something is left out
 
 

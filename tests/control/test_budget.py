@@ -17,8 +17,8 @@ from isentrope.config.io import ConfigError, load_config
 from isentrope.config.train import TrainConfig
 from isentrope.control import budget
 from isentrope.control.budget import EntropyBudget
+from isentrope.control.budget_options import BudgetOptions
 from isentrope.control.own_rollouts import OwnRollouts
-from isentrope.control.requirements import BudgetOptions
 from isentrope.estimators.paired import PairedSteps
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
@@ -244,8 +244,8 @@ def test_a_class_without_a_position_is_refused_or_named_once(tmp_path, caplog, m
 def test_what_was_drawn_holds_rejected_groups_too_and_weighs_them_nothing(tmp_path):
     made = runs.trainer(tmp_path, steps=1)
     control = EntropyBudget(options=BudgetOptions(size=16)).attach(made)
-    taken, take = [], control._own.take
-    control._own.take = lambda: taken.append(take()) or taken[0]
+    taken, take = [], control._rollouts.take
+    control._rollouts.take = lambda: taken.append(take()) or taken[0]
     made.train()
     (drawn,), report = taken, made.batch.report
     assert len(drawn) == report.drawn * runs.SIZE
@@ -305,7 +305,7 @@ def test_a_gradient_that_is_not_finite_and_too_few_prompts_are_named_and_not_cor
     control = EntropyBudget(options=BudgetOptions(size=16)).attach(made)
     rollouts = ise.sample(made.policy, ["1+1=", "2+1="], 2, 2, max_new_tokens=2, seed=0)
     weights = [torch.zeros(len(x)) for x in rollouts.response_ids]
-    control._own.take = lambda: rollouts.with_columns(token_weights=weights)
+    control._rollouts.take = lambda: rollouts.with_columns(token_weights=weights)
     for parameter in made.model.parameters():
         parameter.grad = torch.full_like(parameter, math.inf) if parameter.requires_grad else None
     made.create_optimizer_and_scheduler(4)
@@ -356,7 +356,8 @@ def test_a_filtered_sampler_is_refused_and_a_step_without_advantages_is_taken(tm
 def test_a_resumed_trainer_of_ones_own_equals_an_uninterrupted_one_to_the_bit(
     tmp_path, caplog, monkeypatch
 ):
-    monkeypatch.setattr("isentrope.control.correction._obstacle", lambda *_: None)  # corrects all
+    # every step is corrected
+    monkeypatch.setattr("isentrope.control.correction._find_obstacle", lambda *_: None)
 
     def trained(name, steps, **options):
         folder = tmp_path / name

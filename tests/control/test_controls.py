@@ -8,7 +8,7 @@ from isentrope.control import controls
 from tests.control.promises import PROMISES, require_any_order, require_frozen_value
 
 
-@pytest.mark.parametrize("name", controls.TOKEN)
+@pytest.mark.parametrize("name", controls.TOKEN_CONTROLS)
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 def test_every_control_keeps_the_promise(promise, name):
     if promise is require_any_order and name == "clip_cov":
@@ -16,12 +16,12 @@ def test_every_control_keeps_the_promise(promise, name):
     promise(name, {})
 
 
-@pytest.mark.parametrize("name", [*controls.FIELDS, *controls.STEP])
+@pytest.mark.parametrize("name", [*controls.FIELD_CONTROLS, *controls.STEP_CONTROLS])
 def test_every_other_control_is_a_frozen_value(name):
     require_frozen_value(name, {})
 
 
-@pytest.mark.parametrize("name", controls.FIELDS)
+@pytest.mark.parametrize("name", controls.FIELD_CONTROLS)
 def test_fields_are_those_of_trl(name):
     trl = pytest.importorskip("trl")
     of_trl = {field.name for field in dataclasses.fields(trl.GRPOConfig)}

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import isentrope as ise
-from isentrope.control.correction import Asked, GradientMeans, correct, effects_of
-from isentrope.control.feedback import Level
+from isentrope.control.budget_options import BudgetOptions
+from isentrope.control.correction import GradientMeans, Request, correct, effects_of
 from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
-from isentrope.control.requirements import BudgetOptions
+from isentrope.control.kalman_filter import KalmanFilter
 from isentrope.control.trial import entropy_corrections
 
 FREE = BudgetOptions(largest=1e9, range=1e9)
@@ -52,7 +52,7 @@ def case():
 
 def test_gain_and_weight_are_their_formulas(case):
     a, b, v, P = case
-    made = corrected((a, b), v, P, 0.1, 1.0, Asked(tau=0.02, limits=FREE))
+    made = corrected((a, b), v, P, 0.1, 1.0, Request(tau=0.02, limits=FREE))
     g_a, g_b = a.sum(0), b.sum(0)
     gain = g_a @ (P * g_b)
     table = a @ (P * b).T
@@ -74,7 +74,7 @@ def test_without_noise_the_corrected_step_changes_entropy_by_what_is_asked():
     v, P = np.arange(6.0), np.ones(6)
     for strength, tau in ((1.0, 0.0), (1.0, -0.3), (0.5, 0.0)):
         limits = BudgetOptions(strength, 1e9, 1e9)
-        made = corrected((a, b), v, P, 0.1, 1.0, Asked(tau=tau, limits=limits))
+        made = corrected((a, b), v, P, 0.1, 1.0, Request(tau=tau, limits=limits))
         g = a.sum(0)
         left = 0.1 * g @ (v + flat(made.component))
         assert left == pytest.approx(tau + (1 - strength) * 0.1 * g @ v)
@@ -85,7 +85,7 @@ def test_the_past_enters_the_direction_and_its_gain_but_not_what_is_predicted():
     past_a, past_b = np.arange(6.0), np.arange(6.0)[::-1].copy()
     means, v, P = GradientMeans(4), np.ones(6), np.linspace(1, 2, 6)
     means.add((named(past_a[None]), named(past_b[None])))
-    made = corrected((a, b), v, P, 0.1, 1.0, Asked(limits=FREE), means, 2)
+    made = corrected((a, b), v, P, 0.1, 1.0, Request(limits=FREE), means, 2)
     share = 0.25 / (1 - 0.75**2)
     u_a, u_b = (P * (share * x.sum(0) + (1 - share) * y) for x, y in ((a, past_a), (b, past_b)))
     gain = (a.sum(0) @ u_b + b.sum(0) @ u_a) / 2
@@ -100,7 +100,7 @@ def test_the_error_of_the_gain_covers_and_is_not_far_too_large():
     truth, hits, errors, gains = g @ g, 0, [], []
     for _ in range(400):
         a, b = (g / 4 + 0.3 * rng.normal(size=(4, 6)) for _ in range(2))
-        made = corrected((a, b), g, P, 0.1, 1.0, Asked())
+        made = corrected((a, b), g, P, 0.1, 1.0, Request())
         gains.append(made.numbers["gain"])
         errors.append(made.numbers["gain_se"])
         hits += abs(gains[-1] - truth) < 2.45 * errors[-1]  # t of 6 degrees of freedom
@@ -111,9 +111,9 @@ def test_the_error_of_the_gain_covers_and_is_not_far_too_large():
 
 def test_a_gain_that_is_noise_gives_no_correction(case):
     a, b, v, P = case
-    made = corrected((a - a.mean(0), b - b.mean(0)), v, P, 0.1, 1.0, Asked())
+    made = corrected((a - a.mean(0), b - b.mean(0)), v, P, 0.1, 1.0, Request())
     assert (made.reason, made.weight, made.numbers["no_correction"]) == ("no_gain", 0.0, 1.0)
-    opposed = corrected((a, -b), v, P, 0.1, 1.0, Asked())
+    opposed = corrected((a, -b), v, P, 0.1, 1.0, Request())
     assert (opposed.reason, opposed.weight) == ("no_gain", 0.0)
 
 
@@ -121,25 +121,25 @@ def test_what_is_not_finite_or_has_no_rate_gives_no_correction(case):
     *found, v, P = case
     broken = v.copy()
     broken[3] = np.nan
-    assert corrected(found, broken, P, 0.1, 1.0, Asked()).reason == "not_finite"
-    assert corrected(found, v, P, 0.0, 1.0, Asked()).reason == "no_rate"
+    assert corrected(found, broken, P, 0.1, 1.0, Request()).reason == "not_finite"
+    assert corrected(found, v, P, 0.0, 1.0, Request()).reason == "no_rate"
 
 
 def test_both_limits_hold_and_say_which_of_them_acted(case):
     *found, v, P = case
     eta, tau, h = 0.1, 5.0, 1.0
-    small = corrected(found, v, P, eta, h, Asked(tau=tau, limits=BudgetOptions(1.0, 1e9, 0.01)))
+    small = corrected(found, v, P, eta, h, Request(tau=tau, limits=BudgetOptions(1.0, 1e9, 0.01)))
     own = abs(small.numbers["predicted"])
     assert small.reason == "out_of_range"
     assert own > 0.01 * h
     assert eta * small.weight * small.numbers["gain"] == pytest.approx(own + 0.01 * h)
-    short = corrected(found, v, P, eta, h, Asked(tau=-tau, limits=BudgetOptions(1.0, 0.3, 1e9)))
+    short = corrected(found, v, P, eta, h, Request(tau=-tau, limits=BudgetOptions(1.0, 0.3, 1e9)))
     added = flat(short.component)
     assert short.reason == "too_large"
     assert short.weight < 0
     assert math.sqrt((added**2 / P).sum()) == pytest.approx(0.3 * math.sqrt((v**2 / P).sum()))
     assert short.numbers["step_share"] == pytest.approx(0.3)
-    free = corrected(found, v, P, eta, h, Asked(tau=-tau, limits=FREE))
+    free = corrected(found, v, P, eta, h, Request(tau=-tau, limits=FREE))
     share = math.sqrt((flat(free.component) ** 2 / P).sum() / (v**2 / P).sum())
     assert free.numbers["step_share"] == pytest.approx(share)
 
@@ -147,7 +147,7 @@ def test_both_limits_hold_and_say_which_of_them_acted(case):
 def test_a_step_is_cancelled_whole_however_much_it_changes(case):
     *found, v, P = case
     limits = BudgetOptions(1.0, 1e9, 1e-6)
-    made = corrected(found, 100 * v, P, 0.1, 1.0, Asked(limits=limits))
+    made = corrected(found, 100 * v, P, 0.1, 1.0, Request(limits=limits))
     assert abs(made.numbers["predicted"]) > 2
     assert made.reason is None
     left = made.numbers["predicted"] + 0.1 * made.weight * made.numbers["gain"]
@@ -179,7 +179,7 @@ def test_on_its_own_samples_the_corrected_step_has_no_first_order(policy):
     v = {n: torch.randn_like(x) for n, x in double.theta.items()}
     P = {n: torch.ones_like(x) for n, x in double.theta.items()}
     sample = ControlSample(E)
-    (made,) = entropy_corrections(double, [sample] * 2, [v], P, 1e-3, Asked(limits=FREE))
+    (made,) = entropy_corrections(double, [sample] * 2, [v], P, 1e-3, Request(limits=FREE))
     whole = {n: x + made.component[n] for n, x in v.items()}
     before, after = (ise.entropy_change(double, E, x, [], order=1).first_order for x in (v, whole))
     assert abs(before.value) > before.se > 0
@@ -211,11 +211,19 @@ def test_the_gain_that_is_applied_is_that_of_the_direction_where_noise_hides_it(
     for _ in range(8):
         g = rng.normal(size=40)
         g /= np.linalg.norm(g)
-        means, gains = GradientMeans(8), Level()
+        means, gains = GradientMeans(8), KalmanFilter()
         for count in range(1, 61):
             a, b = (g / 4 + noise / 2 * rng.normal(size=(4, 40)) for _ in range(2))
             made = corrected(
-                (a, b), -g, np.ones(40), 0.1, 1.0, Asked(limits=FREE), means, count, gains
+                (a, b),
+                -g,
+                np.ones(40),
+                0.1,
+                1.0,
+                Request(limits=FREE),
+                means,
+                count,
+                gains,
             )
             if made.weight:
                 used.append(made.numbers["gain"])
@@ -234,8 +242,8 @@ def test_a_step_that_goes_to_the_goal_by_itself_is_left_alone_up_to_there():
         (0.0, 0.0, -0.1, 0.0),
         (0.06, 0.5, 0.2, 0.2),
     ):
-        assert Asked(tau, goal).of_step(predicted) == asked
-    assert Asked(0.02).of_step(-0.1) == 0.02
+        assert Request(tau, goal).change_of_step(predicted) == asked
+    assert Request(0.02).change_of_step(-0.1) == 0.02
 
 
 def test_a_share_of_strength_goes_that_share_of_the_way_to_the_goal(case):
@@ -244,22 +252,22 @@ def test_a_share_of_strength_goes_that_share_of_the_way_to_the_goal(case):
     limits = BudgetOptions(0.5, 1e9, 1e9)
     slope = float((a.sum(0) + b.sum(0)) @ v) / 2
     goal = 0.1 * slope / 2
-    made = corrected((a, b), v, P, 0.1, 1.0, Asked(goal / 9, goal, limits))
+    made = corrected((a, b), v, P, 0.1, 1.0, Request(goal / 9, goal, limits))
     after = 0.1 * (slope + made.weight * made.numbers["gain"])
     assert after == pytest.approx((0.1 * slope + goal) / 2)
 
 
 def test_a_gain_is_filtered_as_a_share_of_the_squared_entropy():
     """Gain and entropy fall; a variance that is small by chance does not decide."""
-    gains = Level()
+    gains = KalmanFilter()
     for entropy in (2.0, 0.2, 0.02):
         unit = entropy**2
         found = gains.filtered(3.0 * unit, 0.3 * unit, unit)
         assert found[0] == pytest.approx(3.0 * unit)
         assert found[1] <= 0.3 * unit
-    level = Level()
+    level = KalmanFilter()
     level.filtered(1.0, 1.0, 1.0)
     assert 1.5 < level.filtered(3.0, 1e-6, 1.0)[0] < 2.5
-    again = Level()
+    again = KalmanFilter()
     again.load_state_dict(level.state_dict())
     assert again.filtered(2.0, 0.1, 1.0) == level.filtered(2.0, 0.1, 1.0)

@@ -37,7 +37,7 @@ MORE = {  # what makes a control act on a batch of 32 tokens
 }
 STRENGTH = {"clip_cov": 0.2, "bonus": 0.3, "repo_r": 0.3}
 CASES = [
-    *((name, MORE.get(name, {})) for name in dict.fromkeys((*controls.TOKEN, *MORE))),
+    *((name, MORE.get(name, {})) for name in dict.fromkeys((*controls.TOKEN_CONTROLS, *MORE))),
     ("bonus", {"mode": "complete"}),
 ]
 HELD_OUT = [Prompt(f"held/{i}", text=f"{i}+2=") for i in range(6)]

@@ -6,14 +6,12 @@ import pytest
 import torch
 
 from isentrope.evaluation.metrics import (
-    METRICS,
+    ALL_METRICS,
     estimate_metrics,
     forking_entropy,
     metric_names,
-    pass_at_k,
-    powers_of_two,
-    require_tries,
 )
+from isentrope.evaluation.pass_at_k import pass_at_k, powers_of_two, require_tries
 
 KS = (1, 2, 4)
 RATIOS = ["response_length", "entropy", "forking_entropy"]
@@ -44,7 +42,7 @@ def records(prompts=30, samples=4, seed=0, **columns):
 
 def test_means_and_ratios_are_those_of_the_table():
     table = records()
-    found = estimate_metrics(table, METRICS, KS)
+    found = estimate_metrics(table, ALL_METRICS, KS)
     lengths = table.groupby("right")["length"].mean()
     expected = {
         "reward": table["reward"].mean(),
@@ -97,17 +95,17 @@ def test_intervals_cover():
 
 def test_what_has_no_meaning_is_none():
     wrong = records(right=False, reward=0.0)
-    found = estimate_metrics(wrong, METRICS, KS)
+    found = estimate_metrics(wrong, ALL_METRICS, KS)
     assert found["response_length_right"] is found["format"] is None
     assert found["response_length_wrong"].value == pytest.approx(wrong["length"].mean())
-    greedy = estimate_metrics(records(samples=1), METRICS, KS, sampled=False)
+    greedy = estimate_metrics(records(samples=1), ALL_METRICS, KS, sampled=False)
     known = {name for name, estimate in greedy.items() if estimate is not None}
     assert {"pass_at_1", "reward", "truncated", "response_length"} <= known
     assert not known & {"pass_at_2", "entropy_per_token", "surprisal_per_token", "forking_entropy"}
 
 
 def test_one_prompt_has_values_and_no_interval():
-    found = estimate_metrics(records(prompts=1), METRICS, KS)
+    found = estimate_metrics(records(prompts=1), ALL_METRICS, KS)
     assert all(np.isnan(e.se) and np.isnan(e.ci_low) for e in found.values() if e is not None)
     assert np.isfinite(found["forking_entropy"].value)
 
@@ -124,13 +122,15 @@ def test_a_response_of_32k_tokens_is_one_row_like_any_other():
     table = records()
     table.at[0, "entropies"], table.loc[0, "length"] = long, len(long)
     table.loc[0, "entropy"] = long.sum()
-    found = estimate_metrics(table, METRICS, KS)
+    found = estimate_metrics(table, ALL_METRICS, KS)
     assert found["entropy_per_token"].value == pytest.approx(1, rel=0.1)
     assert np.isfinite(found["forking_entropy"].se)
 
 
 def test_names_are_those_of_the_estimates_in_order():
-    assert list(estimate_metrics(records(), METRICS, (4, 1))) == metric_names(METRICS, (4, 1))
+    assert list(estimate_metrics(records(), ALL_METRICS, (4, 1))) == metric_names(
+        ALL_METRICS, (4, 1)
+    )
     assert metric_names(["entropy", "pass_at_k"], (2, 1)) == [
         "pass_at_1",
         "pass_at_2",
@@ -150,9 +150,9 @@ def test_more_tries_than_responses_are_refused(ks, said):
 
 @pytest.mark.parametrize("name", ["entropy_per_token", "entropy_per_sequence", "response_length"])
 def test_intervals_of_skewed_quantities_are_on_the_log_scale(name):
-    found = estimate_metrics(records(), METRICS, KS)[name]
+    found = estimate_metrics(records(), ALL_METRICS, KS)[name]
     assert found.ci_low * found.ci_high == pytest.approx(found.value**2)
     assert found.ci_high - found.value > found.value - found.ci_low > 0
     assert "From 30 prompts" in found.warnings[0]
-    many = estimate_metrics(records(prompts=48), METRICS, KS)
+    many = estimate_metrics(records(prompts=48), ALL_METRICS, KS)
     assert not any("From 48 prompts" in sentence for sentence in many[name].warnings)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.evaluation.metrics import pass_at_k, prompt_scores
+from isentrope.evaluation.pass_at_k import pass_at_k, prompt_scores
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8])

@@ -16,7 +16,7 @@ import isentrope as ise
 from isentrope.cli.main import app
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import ConfigError, load_config
-from isentrope.evaluation.metrics import METRICS, metric_names
+from isentrope.evaluation.metrics import ALL_METRICS, metric_names
 from isentrope.reports.evaluations import find_evaluations
 from isentrope.results.result import ResultsError
 from isentrope.run.evaluation_folder import HEAD, StepFolder, table_of
@@ -25,7 +25,7 @@ from tests.tiny_checkpoint import copied
 from tests.torchrun import torchrun
 from tests.verbs import evaluating
 
-NAMES = metric_names(METRICS, (1, 2, 4))
+NAMES = metric_names(ALL_METRICS, (1, 2, 4))
 
 
 @pytest.fixture

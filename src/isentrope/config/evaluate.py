@@ -31,7 +31,8 @@ from isentrope.config.values import (
     Share,
     Times,
 )
-from isentrope.evaluation.metrics import METRICS, Metric, powers_of_two, require_tries
+from isentrope.evaluation.metrics import ALL_METRICS, Metric
+from isentrope.evaluation.pass_at_k import powers_of_two, require_tries
 from isentrope.evaluation.responses import Decoding
 
 
@@ -83,7 +84,7 @@ class EvaluationProfile(Section):
     @property
     def chosen(self) -> tuple[Metric, ...]:
         """The metrics in force."""
-        return METRICS if self.metrics is None else tuple(self.metrics)
+        return ALL_METRICS if self.metrics is None else tuple(self.metrics)
 
 
 class EvaluationSampling(SamplingConfig):

@@ -18,6 +18,9 @@ from torch import Tensor
 
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.sampling.streams import generator_of
+from isentrope.system.number_types import Count as Count
+from isentrope.system.number_types import NotNegative as NotNegative
+from isentrope.system.number_types import Positive as Positive
 
 
 @dataclass(frozen=True)
@@ -133,22 +136,22 @@ def touched(tokens: Tokens, rewritten: Rewritten) -> dict[str, float]:
         these tokens `touched_negative`, the share with A < 0, `touched_unlikely`, the share with s
         below the mean, and `touched_entropy`, their mean H (nats). NaN if no weight changed.
     """
-    before = tokens.weights
-    moved = (rewritten.weights - before).abs()
-    change = (moved > 0) & tokens.mask
+    plain = tokens.weights
+    change = (rewritten.weights - plain).abs()
+    is_touched = (change > 0) & tokens.mask
     if rewritten.entropy_weights is not None:
-        change |= (rewritten.entropy_weights != 0) & tokens.mask
-    mean = tokens.logprobs[tokens.mask].mean()
+        is_touched |= (rewritten.entropy_weights != 0) & tokens.mask
+    mean_logprob = tokens.logprobs[tokens.mask].mean()
 
-    def among(values: Tensor) -> float:
-        return float(values[change].double().mean())
+    def mean_of_touched(values: Tensor) -> float:
+        return float(values[is_touched].double().mean())
 
     return {
-        "touched": float(change.sum() / tokens.mask.sum()),
-        "changed": float(moved.sum() / before.abs().sum()),
-        "touched_negative": among(tokens.token_advantages < 0),
-        "touched_unlikely": among(tokens.logprobs < mean),
-        "touched_entropy": among(tokens.entropies),
+        "touched": float(is_touched.sum() / tokens.mask.sum()),
+        "changed": float(change.sum() / plain.abs().sum()),
+        "touched_negative": mean_of_touched(tokens.token_advantages < 0),
+        "touched_unlikely": mean_of_touched(tokens.logprobs < mean_logprob),
+        "touched_entropy": mean_of_touched(tokens.entropies),
         **rewritten.numbers,
     }
 
@@ -160,16 +163,12 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Part = Annotated[float, Field(gt=0, le=1)]
 """A share that is not 0."""
 Signed = Annotated[float, Field(ge=-1, le=1)]
-# The largest numbers are those of `config.values`.
-Positive = Annotated[float, Field(gt=0, le=1e12)]
-NotNegative = Annotated[float, Field(ge=0, le=1e12)]
-Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass_transform(frozen_default=True)
-def options(kind: type[T]) -> type[T]:
+def options(kind: type[_T]) -> type[_T]:
     """A frozen dataclass whose fields are options of a control, checked by type and range."""
     return dataclasses.dataclass(frozen=True, config=OPTIONS)(kind)  # pyright: ignore[reportReturnType]
 
@@ -253,7 +252,8 @@ def lowest_share(values: Tensor, among: Tensor, share: float) -> Tensor:
     Returns:
         (n, t) bool, max(⌊share · m⌋, 1) of the m tokens of `among`; among equal values the first.
     """
-    return _first(share, int(among.sum()), among, values[among].sort(stable=True).indices)
+    order = values[among].sort(stable=True).indices
+    return _select_first(order, among, share, total=int(among.sum()))
 
 
 def without_random_tokens(tokens: Tokens, among: Tensor, share: float) -> Tensor:
@@ -268,12 +268,13 @@ def without_random_tokens(tokens: Tokens, among: Tensor, share: float) -> Tensor
         (n, t) c'.
     """
     order = torch.randperm(int(among.sum()), generator=tokens.generator())
-    return tokens.weights.masked_fill(_first(share, int(tokens.mask.sum()), among, order), 0.0)
+    selection = _select_first(order, among, share, total=int(tokens.mask.sum()))
+    return tokens.weights.masked_fill(selection, 0.0)
 
 
-def _first(share: float, of: int, among: Tensor, order: Tensor) -> Tensor:
-    """(n, t) bool, the first max(⌊share · of⌋, 1) candidates in an order of them."""
-    number = max(int(share * of + 1e-9), 1)  # robust to the rounding of a decimal share
+def _select_first(order: Tensor, among: Tensor, share: float, *, total: int) -> Tensor:
+    """(n, t) bool, the first max(⌊share · total⌋, 1) candidates in an order of them."""
+    number = max(int(share * total + 1e-9), 1)  # robust to the rounding of a decimal share
     selection = torch.zeros(among.numel(), dtype=torch.bool)
     selection[among.flatten().nonzero()[:, 0][order[:number]]] = True
     return selection.view_as(among)

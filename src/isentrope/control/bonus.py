@@ -46,15 +46,17 @@ class Bonus(TokenRule):
 
     def apply(self, tokens, strength):
         """Add the bonus."""
-        mask, H, per_token = tokens.mask.double(), tokens.entropies, self.functional == "per_token"
+        mask = tokens.mask.double()
+        H = tokens.entropies
+        per_token = self.functional == "per_token"
         scale = strength / (float(mask.sum()) if per_token else len(mask))
         if self.mode == "pathwise":
             return Rewritten(tokens.weights, scale * mask)
         if per_token:
             H = (H - H[tokens.mask].mean()) * mask
-        score = (H.flip(1).cumsum(1).flip(1) - H) * mask  # Σ_{j>k}
+        following = (H.flip(1).cumsum(1).flip(1) - H) * mask  # Σ_{j>k}
         if self.baseline == "group":  # the mean of its other responses with a token there
             groups = Units.of(tokens.group)
-            sums, counts = (groups.sums(x.T)[:, groups.place].T for x in (score, mask))
-            score = score - (sums - score) / (counts - mask).clamp(min=1)
-        return Rewritten(tokens.weights + scale * score * mask, scale * mask)
+            sums, counts = (groups.sums(x.T)[:, groups.place].T for x in (following, mask))
+            following = following - (sums - following) / (counts - mask).clamp(min=1)
+        return Rewritten(tokens.weights + scale * following * mask, scale * mask)

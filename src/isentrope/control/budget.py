@@ -6,7 +6,7 @@
     τ = output of the feedback + change of its schedule,     λ, u: `correction`,     ĥ: `feedback`
 
 E is the step's own rollouts (`own_rollouts`), each prompt left out of the step that it is compared
-with (`gradients`), so nothing is drawn. The level is that of all responses; gradients come from
+with (`leave_one_out`), so nothing is drawn. The level is that of all responses; gradients come from
 `size` of them. The two callbacks are public hooks of transformers, and the loss does not change: an
 entropy bonus of the strength that is needed would enter Adam's second moments, and act through
 momentum many steps later. An error in a control ends the run: without it, it would be another one.
@@ -14,7 +14,6 @@ momentum many steps later. An error in a control ends the run: without it, it wo
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Mapping
@@ -26,19 +25,24 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from isentrope.checkpoint.record.observing import add_to_log, evaluating
+from isentrope.control.budget_checkpoints import keep_state
+from isentrope.control.budget_options import BudgetOptions
 from isentrope.control.correction import (
-    Asked,
     Correction,
     Effects,
     GradientMeans,
+    Reason,
+    Request,
     correct,
     effects_of,
     mean_of,
 )
-from isentrope.control.feedback import Feedback, Gains, Level, Target
-from isentrope.control.gradients import ControlSample, in_the_loss, read_half
-from isentrope.control.own_rollouts import LEAST_PROMPTS, OwnRollouts, keep_state
-from isentrope.control.requirements import BudgetOptions, require_correctable
+from isentrope.control.feedback import Feedback, Gains, Target
+from isentrope.control.gradients import ControlSample
+from isentrope.control.kalman_filter import KalmanFilter
+from isentrope.control.leave_one_out import in_the_loss, read_half
+from isentrope.control.own_rollouts import LEAST_PROMPTS, OwnRollouts
+from isentrope.control.requirements import require_correctable
 from isentrope.estimators.positions import named_positions
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -47,14 +51,13 @@ from isentrope.probe.coming_step import ComingStep, coming_step
 from isentrope.probe.requirements import require_unfiltered, setting
 from isentrope.sampling.streams import generator_of
 from isentrope.system.errors import IsentropeError
+from isentrope.system.log import log
 from isentrope.system.memory import kept_blocks
 from isentrope.system.processes import rank, together
 from isentrope.system.saved_fields import SavedFields
 
-log = logging.getLogger("isentrope")
-
 STREAM = 13  # number of the control's random stream, different from the probe's
-_REASONS = {
+_REASON_WORDS: dict[Reason, str] = {
     "not_finite": "a number of the step is not finite",
     "no_rate": "the learning rate is 0",
     "first_step": "P has second moments of one gradient alone",
@@ -64,9 +67,18 @@ _REASONS = {
     "out_of_range": "the change of entropy would leave the linear range",
     "too_large": "it would be larger than the step itself",
 }
-_UNKNOWN = dict.fromkeys(("predicted", "predicted_se", "asked", "gain", "gain_se"), 0.0)
-_UNKNOWN |= {"lambda": 0.0, "no_correction": 1.0, "clamped": 0.0, "step_share": 0.0}
-"""Numbers of a step without a prediction."""
+_UNREAD_NUMBERS = {
+    "predicted": 0.0,
+    "predicted_se": 0.0,
+    "asked": 0.0,
+    "gain": 0.0,
+    "gain_se": 0.0,
+    "lambda": 0.0,
+    "no_correction": 1.0,
+    "clamped": 0.0,
+    "step_share": 0.0,
+}
+"""Numbers of a step whose effects are not read."""
 
 
 class EntropyBudget(SavedFields, TrainerCallback):
@@ -101,8 +113,9 @@ class EntropyBudget(SavedFields, TrainerCallback):
         self._feedback = Feedback(target or Target(kind="hold"), gains)
         self._seed = seed
         self._means = GradientMeans(self._options.average)
-        self._level, self._gain = Level(), Level()
-        self._own: Any = None
+        self._level = KalmanFilter()
+        self._gain = KalmanFilter()
+        self._rollouts: Any = None
         self._eta = 0.0
         self._latest: dict[str, float] = {}
         self._effects: dict[str, float] | None = None  # as last read
@@ -127,11 +140,13 @@ class EntropyBudget(SavedFields, TrainerCallback):
         """
         require_correctable(trainer)
         require_unfiltered(trainer)
-        how = {"temperature": setting(trainer.args, "temperature", "temperature")}
+        temperature = setting(trainer.args, "temperature", "temperature")
         model = trainer.accelerator.unwrap_model(trainer.model)
         with evaluating(model):
-            self._policy = Policy(model, trainer.processing_class, precision="as_is", **how)
-        self._own = OwnRollouts(trainer)
+            self._policy = Policy(
+                model, trainer.processing_class, precision="as_is", temperature=temperature
+            )
+        self._rollouts = OwnRollouts(trainer)
         if checkpoints:
             keep_state(trainer, self)
         trainer.add_callback(self)
@@ -145,12 +160,13 @@ class EntropyBudget(SavedFields, TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
         """Compute the correction of the step about to be taken."""
         start = time.perf_counter()
-        if self._own is None:
+        if self._rollouts is None:
             raise ValueError("A budget reads its trainer's rollouts: call budget.attach(trainer).")
-        policy, optimizer = self._policy, kwargs["optimizer"]
+        policy = self._policy
+        optimizer = kwargs["optimizer"]
         self.component = None  # of the last step: its memory is needed
         with evaluating(policy.model), kept_blocks():
-            drawn = self._own.take()
+            drawn = self._rollouts.take()
             coming = together(lambda: coming_step(policy, optimizer))
             self._correct_step(state.global_step + 1, coming, drawn)
         self.seconds = time.perf_counter() - start
@@ -164,69 +180,77 @@ class EntropyBudget(SavedFields, TrainerCallback):
                 parameter = self._policy.model.get_parameter(name)
                 parameter.copy_(parameter.double() + self._eta * part)
 
-    # --- one step ----------------------------------------------------------------------------
-
     def _correct_step(self, step: int, coming: ComingStep, drawn: Rollouts) -> None:
         inside = named_positions(drawn, self._options.where, self._policy.tokenizer)
         E = ControlSample(drawn, self._options.functional, inside)
-        nowhere = inside is not None and not bool(inside.any())
-        if nowhere and math.isinf(self._level.variance):
+        no_position = inside is not None and not bool(inside.any())
+        if no_position and math.isinf(self._level.variance):
             raise IsentropeError(
                 f"No token of the first step stands at {self._options.where!r}: there is no "
                 "entropy to control. Choose another class (control.options.where)."
             )
         entropy, se = E.entropy()
-        if not nowhere:
+        if not no_position:
             self._level.observe(entropy, se**2)
         level_se = math.sqrt(self._level.variance)
         # the target before this step: `scheduled` adds its change in this step
         self._feedback.observe(step, self._level.value, ahead=0)
-        rise = self._feedback.scheduled(step)
-        tau = self._feedback.output + rise
-        goal = self._feedback.latest().get("error", 0.0) + rise
-        unread = {
-            "no_position": nowhere,
-            "not_finite": not coming.components,
-            "few_prompts": drawn.n_prompts < LEAST_PROMPTS,
-        }
+        scheduled = self._feedback.scheduled(step)
+        tau = self._feedback.output + scheduled
+        goal = self._feedback.latest().get("error", 0.0) + scheduled
+        obstacle = _find_obstacle(no_position, coming, drawn)
         changes = [self._options.range * self._level.value]  # what a step may do
-        if reason := next((name for name, found in unread.items() if found), None):
-            made = Correction({}, 0.0, reason, _UNKNOWN | {"asked": tau})
+        if obstacle is not None:
+            correction = Correction({}, 0.0, obstacle, _UNREAD_NUMBERS | {"asked": tau})
         else:
-            effects, u = self._effects_of(step, coming, E)
-            asked = Asked(tau, goal, self._options)
-            v, P, eta = coming.direction, coming.preconditioner, coming.learning_rate
-            first = "first_step" if coming.first else None
-            made = correct(effects, u, v, P, eta, self._level.value, asked, first)
-            known = [eta * effects.slope, eta * made.weight * effects.gain]
-            changes = known if math.isfinite(sum(known)) else changes
+            effects, u = self._measure_effects(step, coming, E)
+            correction = correct(
+                effects,
+                u,
+                coming.direction,
+                coming.preconditioner,
+                coming.learning_rate,
+                self._level.value,
+                Request(tau, goal, self._options),
+                "first_step" if coming.first else None,
+            )
+            by_step = coming.learning_rate * effects.slope
+            by_correction = coming.learning_rate * correction.weight * effects.gain
+            if math.isfinite(by_step + by_correction):
+                changes = [by_step, by_correction]
         self._level.variance += sum(x * x for x in changes)
         self._eta = coming.learning_rate
-        self.component = made.component if made.weight else None
-        if made.reason is not None and made.reason not in self._warned and rank() == 0:
-            effect = "reduced the correction" if made.weight else "did not correct the step"
-            words = "Step %d: the entropy budget %s: %s. Later steps are counted in control/%s."
-            log.warning(words, step, effect, _REASONS[made.reason], made.reason)
-            self._warned.add(made.reason)
-        if made.reason is not None or made.numbers["asked"] != tau:
+        self.component = correction.component if correction.weight else None
+        self._warn(step, correction)
+        if correction.reason is not None or correction.numbers["asked"] != tau:
             self._feedback.forget()
         self._latest = {
             **self._feedback.latest(),
             "entropy_se": level_se,
             "entropy_drawn": entropy,
             "entropy_drawn_se": se,
-            **made.numbers,
-            **({} if made.reason is None else {made.reason: 1.0}),
+            **correction.numbers,
+            **({} if correction.reason is None else {correction.reason: 1.0}),
         }
 
-    def _effects_of(
-        self, step: int, coming: ComingStep, drawn: ControlSample
+    def _warn(self, step: int, correction: Correction) -> None:
+        """Say the first time that a reason stops or shortens a correction."""
+        reason = correction.reason
+        if reason is None or reason in self._warned or rank() != 0:
+            return
+        effect = "reduced the correction" if correction.weight else "did not correct the step"
+        message = "Step %d: the entropy budget %s: %s. Later steps are counted in control/%s."
+        log.warning(message, step, effect, _REASON_WORDS[reason], reason)
+        self._warned.add(reason)
+
+    def _measure_effects(
+        self, step: int, coming: ComingStep, sample: ControlSample
     ) -> tuple[Effects, Vector]:
         """What v and u do, and u: read from this step's responses, or as last read."""
         if self._effects is not None and (step - 1) % self._options.every:
             u = mean_of(self._means.conditioned(coming.preconditioner))
             return Effects(**self._effects), u
-        (g_a, along_a), (g_b, along_b) = self._read(step, coming, drawn)
+        (g_a, along_a), (g_b, along_b) = self._read_halves(step, coming, sample)
         self._readings += 1
         self._means.add((g_a, g_b), self._readings)
         effects, u = effects_of((g_a, g_b), self._means, (along_a, along_b), coming.preconditioner)
@@ -235,17 +259,18 @@ class EntropyBudget(SavedFields, TrainerCallback):
             self._effects = asdict(effects)
         return effects, u
 
-    def _read(
-        self, step: int, coming: ComingStep, drawn: ControlSample
+    def _read_halves(
+        self, step: int, coming: ComingStep, sample: ControlSample
     ) -> list[tuple[Vector, Tensor]]:
         """Both halves of `size` responses, by whole prompts."""
-        E, prompts = drawn.rollouts, drawn.rollouts.n_prompts
+        E = sample.rollouts
+        prompts_read = max(LEAST_PROMPTS, round(self._options.size * E.n_prompts / len(E)))
+        order = torch.randperm(E.n_prompts, generator=generator_of(self._seed, step, STREAM))
         trained = int(in_the_loss(E).sum())
-        wanted = max(LEAST_PROMPTS, round(self._options.size * prompts / len(E)))
-        order = torch.randperm(prompts, generator=generator_of(self._seed, step, STREAM))
-        halves = drawn.groups(2, order[:wanted])
-        of_step = coming, self._own.clip, trained
-        return [read_half(self._policy, drawn.select(rows), *of_step) for rows in halves]
+        return [
+            read_half(self._policy, sample.select(rows), coming, self._rollouts.clip, trained)
+            for rows in sample.groups(2, order[:prompts_read])
+        ]
 
     def tensors(self) -> dict[str, Tensor]:
         """Means of gradients, by name."""
@@ -254,3 +279,14 @@ class EntropyBudget(SavedFields, TrainerCallback):
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Resume with saved means."""
         self._means.tensors = dict(tensors)
+
+
+def _find_obstacle(no_position: bool, coming: ComingStep, drawn: Rollouts) -> Reason | None:
+    """Why the effects of a step cannot be read."""
+    if no_position:
+        return "no_position"
+    if not coming.components:
+        return "not_finite"
+    if drawn.n_prompts < LEAST_PROMPTS:
+        return "few_prompts"
+    return None

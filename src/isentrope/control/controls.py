@@ -1,8 +1,8 @@
 """The controls by name.
 
-`TOKEN` rewrite the weights of an update batch, `FIELDS` set fields of TRL's configuration, and
-`STEP` add to the optimizer's step itself. A token control of the user's own is a class in a Python
-file, named FILE.py:NAME, as those of examples/controls are.
+`TOKEN_CONTROLS` rewrite the weights of an update batch, `FIELD_CONTROLS` set fields of TRL's
+configuration, and `STEP_CONTROLS` add to the optimizer's step itself. A token control of the user's
+own is a class in a Python file, named FILE.py:NAME, as those of examples/controls are.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from isentrope.control.base import TokenRule
 from isentrope.control.bonus import Bonus
+from isentrope.control.budget_options import BudgetOptions
 from isentrope.control.covariance import ClipCov, KlCov
 from isentrope.control.repo_r import RepoR
-from isentrope.control.requirements import BudgetOptions
 from isentrope.control.trainer_fields import (
     AdaptiveBonus,
     Cispo,
@@ -26,10 +26,10 @@ from isentrope.control.trainer_fields import (
 )
 from isentrope.system.python_file import FILE_NAME, load_file_name
 
-TOKEN: dict[str, type[TokenRule]] = {"clip_cov": ClipCov, "repo_r": RepoR, "bonus": Bonus}
+TOKEN_CONTROLS: dict[str, type[TokenRule]] = {"clip_cov": ClipCov, "repo_r": RepoR, "bonus": Bonus}
 """Token controls."""
 
-FIELDS: dict[str, type[TrainerFields]] = {
+FIELD_CONTROLS: dict[str, type[TrainerFields]] = {
     "kl_cov": KlCov,
     "clip_higher": ClipHigher,
     "cispo": Cispo,
@@ -38,10 +38,10 @@ FIELDS: dict[str, type[TrainerFields]] = {
 }
 """Controls that set fields of TRL; none of them can be tried in one step on an on-policy batch."""
 
-STEP: dict[str, type[BudgetOptions]] = {"budget": BudgetOptions}
+STEP_CONTROLS: dict[str, type[BudgetOptions]] = {"budget": BudgetOptions}
 """Controls that add to the step itself."""
 
-ALL: dict[str, type] = {**TOKEN, **FIELDS, **STEP}
+NAMED_CONTROLS: dict[str, type] = {**TOKEN_CONTROLS, **FIELD_CONTROLS, **STEP_CONTROLS}
 """Every control that has a name of its own."""
 
 EXAMPLES = {
@@ -68,7 +68,7 @@ def control_class(name: str) -> type:
     """The class of a control.
 
     Args:
-        name: One of `ALL`, or FILE.py:NAME.
+        name: One of `NAMED_CONTROLS`, or FILE.py:NAME.
 
     Returns:
         A subclass of `TokenRule` or `TrainerFields`, or `BudgetOptions`.
@@ -77,18 +77,18 @@ def control_class(name: str) -> type:
         FileNotFoundError: If there is no such file.
         ValueError: If the name is unknown, or the file's object is no token control.
     """
-    if name in ALL:
-        return ALL[name]
+    if name in NAMED_CONTROLS:
+        return NAMED_CONTROLS[name]
     if name in EXAMPLES:
         raise ValueError(
             f"The control {name!r} is an example now: name it "
             f"examples/controls/{EXAMPLES[name]}, a file of the repository."
         )
     if not FILE_NAME.fullmatch(name):
-        near = get_close_matches(str(name).lower(), ALL, n=1, cutoff=0.0)[0]
+        nearest = get_close_matches(str(name).lower(), NAMED_CONTROLS, n=1, cutoff=0.0)[0]
         raise ValueError(
-            f"Unknown control {name!r}: the nearest is {near!r}; choose one of none, "
-            f"{', '.join(ALL)}, or FILE.py:NAME."
+            f"Unknown control {name!r}: the nearest is {nearest!r}; choose one of none, "
+            f"{', '.join(NAMED_CONTROLS)}, or FILE.py:NAME."
         )
     control = load_file_name(name, "control")
     if not (isinstance(control, type) and issubclass(control, TokenRule) and is_dataclass(control)):
@@ -112,7 +112,7 @@ def build(
     """A control by its name.
 
     Args:
-        name: One of `ALL`, or FILE.py:NAME.
+        name: One of `NAMED_CONTROLS`, or FILE.py:NAME.
         strength: Its strength; None for its default.
         options: Its other options.
 
@@ -134,8 +134,8 @@ def build(
     try:
         return control(**arguments)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = "".join(f"{part}: " for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        got = f", got {first['input']!r}" if place else ""
+        refusal = error.errors()[0]
+        place = "".join(f"{part}: " for part in refusal["loc"])
+        message = refusal["msg"].removeprefix("Value error, ")
+        got = f", got {refusal['input']!r}" if place else ""
         raise ValueError(f"The control {name!r}: {place}{message}{got}.") from error

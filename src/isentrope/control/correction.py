@@ -23,32 +23,48 @@ noise of the two is independent and products across them are unbiased:
 With this α_t, m_t is the weighted mean of all g so far with weights (1 − 1/N)^age; N = 1 keeps the
 last g alone.
 
-If there is no correction, or a shorter one, the reason is one of:
-
-    not_finite     a number is NaN or infinite
-    no_rate        η is 0
-    no_gain        c is not larger than twice its standard error: the effect of u is unknown
-    first_step     P has second moments of one gradient: u is long where that gradient was small
-    out_of_range   |ηλc| was cut to the step's own change and a share of the entropy beyond it
-    too_large      ‖λu‖ was cut to a multiple of ‖v‖, both in the norm √<x, P⁻¹x>
+A correction that is impossible, or shortened, has a `Reason`.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import astuple, dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from isentrope.control.feedback import LEAST, Level
+from isentrope.control.budget_options import BudgetOptions
 from isentrope.control.gradients import slope_along
-from isentrope.control.requirements import BudgetOptions
+from isentrope.control.kalman_filter import SMALLEST_ENTROPY, KalmanFilter
 from isentrope.nouns.vectors import Vector
 from isentrope.parallel.sharded import read_numbers
 
 Halves = tuple[Vector, Vector]
 """Entropy gradients of two independent samples: whole, or (K, ...) by groups of sequences."""
+
+Reason = Literal[
+    "not_finite",
+    "no_rate",
+    "first_step",
+    "no_gain",
+    "no_position",
+    "few_prompts",
+    "out_of_range",
+    "too_large",
+]
+"""Why there is no correction of a step, or a shorter one.
+
+    not_finite     a number is NaN or infinite
+    no_rate        η is 0
+    first_step     P has second moments of one gradient: u is long where that gradient was small
+    no_gain        c is not larger than twice its standard error: the effect of u is unknown
+    no_position    no token of E stands at a position of the controlled class
+    few_prompts    E has too few prompts to leave each out in turn
+    out_of_range   |ηλc| was cut to the step's own change and a share of the entropy beyond it
+    too_large      ‖λu‖ was cut to a multiple of ‖v‖, both in the norm √<x, P⁻¹x>
+"""
 
 
 class GradientMeans:
@@ -66,7 +82,8 @@ class GradientMeans:
             window: N, in readings.
         """
         self._decay = 1 - 1 / window
-        self.share, self.tensors = 1.0, dict[str, Tensor]()
+        self.share = 1.0
+        self.tensors: dict[str, Tensor] = {}
 
     def add(self, groups: Halves, count: int = 1) -> None:
         """Add the gradients of a reading.
@@ -76,10 +93,10 @@ class GradientMeans:
             count: t, its number from 1.
         """
         self.share = (1 - self._decay) / (1 - self._decay**count)
-        for half, of_half in zip("ab", groups, strict=True):
-            for n, x in of_half.items():
-                past = (1 - self.share) * self.tensors.get(f"{half}/{n}", 0.0)
-                self.tensors[f"{half}/{n}"] = self.share * x.sum(0) + past
+        for half, gradients in zip("ab", groups, strict=True):
+            for name, x in gradients.items():
+                past = (1 - self.share) * self.tensors.get(f"{half}/{name}", 0.0)
+                self.tensors[f"{half}/{name}"] = self.share * x.sum(0) + past
 
     def conditioned(self, P: Vector) -> Halves:
         """P m of each half, of which u is the mean."""
@@ -108,7 +125,7 @@ class Effects:
     gain: float
     gain_se: float
 
-    def filtered(self, gains: Level, entropy: float) -> Effects:
+    def filtered(self, gains: KalmanFilter, entropy: float) -> Effects:
         """The same with the gain of all steps so far.
 
         Args:
@@ -120,7 +137,7 @@ class Effects:
         """
         if not math.isfinite(self.gain + self.gain_se):
             return self
-        gain, se = gains.filtered(self.gain, self.gain_se, max(entropy, LEAST) ** 2)
+        gain, se = gains.filtered(self.gain, self.gain_se, max(entropy, SMALLEST_ENTROPY) ** 2)
         return replace(self, gain=gain, gain_se=se)
 
 
@@ -137,7 +154,7 @@ class Correction:
 
     direction: Vector
     weight: float
-    reason: str | None
+    reason: Reason | None
     numbers: dict[str, float]
 
     @property
@@ -147,8 +164,8 @@ class Correction:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The request to a correction.
+class Request:
+    """What a correction is to achieve.
 
     Attributes:
         tau: τ, the requested change of entropy, in the unit of F.
@@ -161,12 +178,11 @@ class Asked:
     goal: float | None = None
     limits: BudgetOptions = field(default_factory=BudgetOptions)
 
-    def of_step(self, predicted: float) -> float:
-        """The change that is asked of a step with a predicted change of its own."""
-        tau, goal = self.tau, self.goal
-        if goal is None or abs(goal) <= abs(tau) or goal * tau < 0:
-            return tau
-        low, high = sorted((tau, goal))
+    def change_of_step(self, predicted: float) -> float:
+        """The change that is requested of a step with a predicted change of its own."""
+        if self.goal is None or abs(self.goal) <= abs(self.tau) or self.goal * self.tau < 0:
+            return self.tau
+        low, high = sorted((self.tau, self.goal))
         return min(max(predicted, low), high)
 
 
@@ -188,21 +204,22 @@ def effects_of(
     # a group of a enters <g_a, u_b> and, with its share of the mean, u_a of <g_b, u_a>
     across = slope_along(groups[0], u_b), slope_along(groups[1], u_a)
     products = [(x * P[n]).flatten(1) @ groups[1][n].flatten(1).T for n, x in groups[0].items()]
-    table, k = torch.stack(products).sum(0), len(across[1])  # (K of a, K of b)
+    table = torch.stack(products).sum(0)  # (K of a, K of b)
+    k = len(across[1])
     shares = [(x + means.share * table.sum(1 - i)) / 2 for i, x in enumerate(across)]
-    by_sample = [_variance(x) for x in shares]
+    by_sample = [_variance_of_sum(x) for x in shares]
     residual = table - table.mean(1, keepdim=True) - table.mean(0) + table.mean()
     product = means.share**2 * float(k**2 * (residual**2).sum() / (k - 1) ** 2)
     effects = Effects(
         slope=float(along_v[0].sum() + along_v[1].sum()) / 2,
-        slope_se=math.sqrt(sum(map(_variance, along_v))) / 2,  # of two independent sums
+        slope_se=math.sqrt(sum(map(_variance_of_sum, along_v))) / 2,  # of two independent sums
         gain=float(across[0].sum() + across[1].sum()) / 2,
         gain_se=math.sqrt(max(sum(by_sample) - product, *by_sample)),
     )
     return effects, mean_of((u_a, u_b))
 
 
-def _variance(parts: Tensor) -> float:
+def _variance_of_sum(parts: Tensor) -> float:
     """The variance of a sum over groups, from their sample variance."""
     return float(len(parts) * parts.var())
 
@@ -214,8 +231,8 @@ def correct(
     P: Vector,
     eta: float,
     entropy: float,
-    asked: Asked,
-    obstacle: str | None = None,
+    request: Request,
+    obstacle: Reason | None = None,
 ) -> Correction:
     """λ of a given u.
 
@@ -226,36 +243,39 @@ def correct(
         P: The preconditioner.
         eta: η.
         entropy: h, in the unit of F.
-        asked: The request.
+        request: The change to achieve, and its bounds.
         obstacle: Why there is no correction, where that is known before.
 
     Returns:
         λ and u.
     """
-    limits, predicted, gain = asked.limits, eta * effects.slope, effects.gain
-    v_size, u_size = (
-        math.sqrt(sum(read_numbers(torch.where(P[n] > 0, y * y / P[n], 0).sum() for n, y in x)))
-        for x in (v.items(), u.items())
-    )
-    tau, weight = asked.of_step(predicted), 0.0
-    reason = obstacle or _obstacle(eta, effects, v_size + u_size)
+    predicted = eta * effects.slope
+    v_size = _measure_size(v, P)
+    u_size = _measure_size(u, P)
+    tau = request.change_of_step(predicted)
+    weight = 0.0
+    reason = obstacle or _find_obstacle(eta, effects, v_size + u_size)
     if reason is None and tau != predicted:
-        share, slope = limits.strength, effects.slope
-        at_goal = tau != asked.tau  # of which a share of the way is gone
-        weight = (share * (tau / eta - slope) if at_goal else tau / eta - share * slope) / gain
-        most = abs(predicted) + limits.range * abs(entropy)
-        bounds = {
-            "out_of_range": most / abs(eta * gain),
+        limits = request.limits
+        if tau == request.tau:
+            missing = tau / eta - limits.strength * effects.slope
+        else:  # the step goes beyond the goal by itself: a share of the excess is cancelled
+            missing = limits.strength * (tau / eta - effects.slope)
+        weight = missing / effects.gain
+        largest_change = abs(predicted) + limits.range * abs(entropy)
+        bounds: dict[Reason, float] = {
+            "out_of_range": largest_change / abs(eta * effects.gain),
             "too_large": limits.largest * v_size / u_size if u_size else math.inf,
         }
         nearest = min(bounds, key=lambda name: bounds[name])
         if abs(weight) > bounds[nearest]:
-            weight, reason = math.copysign(bounds[nearest], weight), nearest
+            weight = math.copysign(bounds[nearest], weight)
+            reason = nearest
     numbers = {
         "predicted": predicted,
         "predicted_se": eta * effects.slope_se,
         "asked": tau,
-        "gain": gain,
+        "gain": effects.gain,
         "gain_se": effects.gain_se,
         "lambda": weight,
         "no_correction": float(weight == 0.0 and reason is not None),
@@ -265,7 +285,13 @@ def correct(
     return Correction(u, weight, reason, numbers)
 
 
-def _obstacle(eta: float, effects: Effects, sizes: float) -> str | None:
+def _measure_size(x: Vector, P: Vector) -> float:
+    """√<x, P⁻¹x>, over the entries that the optimizer moves."""
+    squares = (torch.where(P[n] > 0, y * y / P[n], 0).sum() for n, y in x.items())
+    return math.sqrt(sum(read_numbers(squares)))
+
+
+def _find_obstacle(eta: float, effects: Effects, sizes: float) -> Reason | None:
     if not all(map(math.isfinite, (eta, sizes, *astuple(effects)))):
         return "not_finite"
     if eta == 0:

@@ -63,8 +63,8 @@ class ClipCov(TokenRule):
 
     def __post_init__(self) -> None:
         low, high = self._limits
-        quantiles = self.bounds == "published" or 0 <= low < high <= 1
-        if not (low < high and quantiles):
+        in_range = self.bounds == "published" or 0 <= low < high <= 1
+        if not (low < high and in_range):
             raise ValueError(f"bounds={self.bounds} cannot go from {low} to {high}")
 
     @property
@@ -74,13 +74,15 @@ class ClipCov(TokenRule):
 
     def apply(self, tokens, strength):
         """Drop tokens."""
-        mask, low_high = tokens.mask, self._limits
+        mask = tokens.mask
+        low, high = self._limits
         covariance = -token_covariance(tokens.logprobs, mask, tokens.advantages)
         if self.bounds == "quantile":
-            low, high = covariance[mask].quantile(torch.tensor(low_high, dtype=torch.float64))
-            candidates = mask & (covariance > low) & (covariance <= high)
+            quantiles = torch.tensor([low, high], dtype=torch.float64)
+            lowest, highest = covariance[mask].quantile(quantiles)
+            candidates = mask & (covariance > lowest) & (covariance <= highest)
         else:
-            candidates = mask & (covariance > low_high[0]) & (covariance < low_high[1])
+            candidates = mask & (covariance > low) & (covariance < high)
         weights = without_random_tokens(tokens, candidates, strength)
         return Rewritten(weights, numbers={"candidates": float(candidates.sum())})
 
@@ -130,6 +132,7 @@ class KlCov(TokenRule, TrainerFields):
         Returns:
             A scalar.
         """
-        negative = token_covariance(logprobs.detach(), mask, advantages)
-        penalised = lowest_share(negative.cpu(), mask.cpu(), self.share).to(logprobs.device)
+        negative_covariance = token_covariance(logprobs.detach(), mask, advantages)
+        penalised = lowest_share(negative_covariance.cpu(), mask.cpu(), self.share)
+        penalised = penalised.to(logprobs.device)
         return torch.where(penalised, weights[:, None] * log_ratios.abs(), 0.0).sum()

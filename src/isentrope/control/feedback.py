@@ -1,95 +1,23 @@
-"""Feedback: a filtered level of entropy, and how much a control changes entropy next.
+"""Feedback: how much a control is to change entropy in the next step.
 
     e_t = h*_t − ĥ_t,     output_t = clip(k_p e_t + k_i Σ_s e_s, ± limit · h*_t)
 
-h* is the target and ĥ the measured entropy, nats per token or per response, as the control
-has them; the output is the change of h that
-is requested of the next step. Anti-windup: the integral does not change while the output is at its
-limit and the error would push it further, or where a control did not apply the request (`forget`).
-`share` is the output divided by its limit, in [−1, 1]; a token control multiplies its strength by
-it.
-
-The entropy level of a run, filtered: a scalar Kalman filter of h.
-
-    h_{t+1} = h_t + w_t,     Var w_t = q_t        q_t: the square of what step t may change
-    y_t     = h_t + e_t,     Var e_t = r_t        y_t: the mean over that step's own E
-
-One E of a few hundred tokens measures h to a few percent, and most steps change it by less, so the
-filter combines all measurements so far. A predicted change sets q and not h: an error of
-predictions that lasts would become one of the level. r_t is not what one E says of its own error:
-where entropy is in few long or rare responses, an E without them has both a low mean and a small
-error, and a mean weighted by such errors is too low. r_t is their average over the last
-measurements, as a share of the square of the level, which may fall tenfold.
+h* is the target and ĥ the measured entropy, nats per token or per response, as the control has
+them; the output is the change of h that is requested of the next step. Anti-windup: the integral
+does not change while the output is at its limit and the error would push it further, or where a
+control did not apply the request (`forget`). `share` is the output divided by its limit, in
+[−1, 1]; a token control multiplies its strength by it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from isentrope.control.base import OPTIONS, Count, NotNegative, Positive
 from isentrope.system.saved_fields import SavedFields
-
-LEAST = 1e-9
-"""Nats below which entropy is 0."""
-
-
-class Level(SavedFields):
-    """The mean and variance of h given all observations so far.
-
-    Attributes:
-        value: ĥ, nats per token; NaN before the first observation.
-        variance: Its variance; infinite before the first observation.
-        count: Measurements.
-        noise: r of the last measurements, in squares of their unit.
-    """
-
-    WINDOW, DRIFT = 16, 0.1
-    """Measurements whose variances are averaged; change from one to the next, as a share."""
-
-    def __init__(self) -> None:
-        self.value, self.variance = math.nan, math.inf
-        self.count, self.noise = 0, 0.0
-
-    def observe(self, value: float, variance: float, unit: float | None = None) -> None:
-        """Update with a measurement of h.
-
-        Args:
-            value: y, nats per token.
-            variance: What is said of its sampling error.
-            unit: Size in which errors are comparable; None for the level before this measurement.
-        """
-        first = math.isinf(self.variance)
-        unit = max(unit or (value if first else self.value), LEAST)
-        self.count += 1
-        self.noise += (variance / unit**2 - self.noise) / min(self.count, self.WINDOW)
-        r = max(self.noise * unit**2, 1e-300)
-        if first:
-            self.value, self.variance = value, r
-            return
-        gain = self.variance / (self.variance + r)
-        self.value += gain * (value - self.value)
-        self.variance *= 1 - gain
-
-    def filtered(self, value: float, error: float, unit: float) -> tuple[float, float]:
-        """The level and its error after a measurement with an error, all in multiples of a unit."""
-        if self.count:
-            self.variance += (self.DRIFT * self.value) ** 2
-        self.observe(value / unit, (error / unit) ** 2, 1.0)
-        return self.value * unit, math.sqrt(self.variance) * unit
-
-    def state_dict(self) -> dict[str, float]:
-        """The state as plain JSON; empty before the first observation."""
-        return dict(vars(self)) if self.count else {}
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Resume from a saved state."""
-        if state:
-            vars(self).update({name: type(x)(state[name]) for name, x in vars(self).items()})
-
 
 TargetKind = Literal["none", "hold", "value", "linear", "cosine"]
 
@@ -115,10 +43,10 @@ class Target(_Section):
         schedule = self.kind in ("linear", "cosine")
         needs = {"value": self.kind == "value", "to": schedule, "steps": schedule}
         for name, needed in needs.items():
-            given = getattr(self, name) is not None
-            if needed and not given:
+            is_set = getattr(self, name) is not None
+            if needed and not is_set:
                 raise ValueError(f"a target of kind {self.kind} needs {name}")
-            if given and not needed and not (name == "value" and schedule):
+            if is_set and not needed and not (name == "value" and schedule):
                 raise ValueError(f"a target of kind {self.kind} has no {name}")
         return self
 
@@ -135,10 +63,10 @@ class Target(_Section):
         begin = start if self.value is None else self.value
         if self.to is None or self.steps is None:  # hold, value
             return begin
-        part = min(step / self.steps, 1.0)
+        progress = min(step / self.steps, 1.0)
         if self.kind == "cosine":
-            part = (1 - math.cos(math.pi * part)) / 2
-        return begin + (self.to - begin) * part
+            progress = (1 - math.cos(math.pi * progress)) / 2
+        return begin + (self.to - begin) * progress
 
 
 class Gains(_Section):
@@ -172,9 +100,10 @@ class Feedback(SavedFields):
             target: The target entropy.
             gains: k_p, k_i and the limit.
         """
-        self.target, self._gains = target, gains or Gains()
+        self.target = target
+        self._gains = gains or Gains()
         self.start: float | None = None
-        self._sum = self._last = 0.0
+        self._sum = self._last_error = 0.0
         self.output = self.share = 0.0
         self._latest: dict[str, float] = {}
 
@@ -199,12 +128,13 @@ class Feedback(SavedFields):
         if self.target.kind == "none":
             return
         target = self.target.at(step - 1 + ahead, self.start)
-        error, largest = target - entropy, self._gains.limit * target
-        raw = self._gains.proportional * error + self._gains.integral * (self._sum + error)
-        self._last = error if abs(raw) <= largest or raw * error < 0 else 0.0
-        self._sum += self._last
-        self.output = max(-largest, min(largest, raw))
-        self.share = self.output / largest
+        error = target - entropy
+        limit = self._gains.limit * target
+        unlimited = self._gains.proportional * error + self._gains.integral * (self._sum + error)
+        self._last_error = error if abs(unlimited) <= limit or unlimited * error < 0 else 0.0
+        self._sum += self._last_error
+        self.output = max(-limit, min(limit, unlimited))
+        self.share = self.output / limit
         self._latest |= {"target": target, "error": error, "output": self.output}
 
     def scheduled(self, step: int) -> float:
@@ -214,8 +144,8 @@ class Feedback(SavedFields):
 
     def forget(self) -> None:
         """Remove the last error from the integral, because its request was not applied."""
-        self._sum -= self._last
-        self._last = 0.0
+        self._sum -= self._last_error
+        self._last_error = 0.0
 
     def latest(self) -> dict[str, float]:
         """Flat numbers of the last observation."""

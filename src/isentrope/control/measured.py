@@ -43,14 +43,15 @@ def kept_mass(policy: Policy, rollouts: Rollouts, min_p: float) -> Tensor:
     rows = rows_held(policy.vocabulary)
 
     def packed(batch: MicroBatch) -> list[Tensor]:
-        hidden, parts = policy.packed_hidden(batch), list[Tensor]()
+        hidden = policy.packed_hidden(batch)
+        masses: list[Tensor] = []
         with policy.precision.active():
             for h, target in zip(hidden.split(rows), batch.targets.split(rows), strict=True):
                 p = (policy.head(h).double() / policy.temperature).softmax(-1)
-                keep = p >= min_p * p.amax(-1, keepdim=True)
-                own = keep.gather(1, target[:, None])[:, 0]
-                parts.append((p * keep).sum(-1) * own)
-        return [torch.cat(parts)]
+                kept = p >= min_p * p.amax(-1, keepdim=True)
+                target_kept = kept.gather(1, target[:, None])[:, 0]
+                masses.append((p * kept).sum(-1) * target_kept)
+        return [torch.cat(masses)]
 
     with torch.no_grad():
         return collect_columns(policy, rollouts, packed)[0]

@@ -1,4 +1,4 @@
-"""What an entropy budget reads of its trainer, and what it keeps in the trainer's checkpoints.
+"""What an entropy budget reads of its trainer: its responses and their weights in the loss.
 
 The responses that a TRL trainer drew for the coming step have weights in its loss,
 
@@ -7,20 +7,11 @@ The responses that a TRL trainer drew for the coming step have weights in its lo
 that come from the trainer's own backward passes, so they hold for every loss of TRL. Groups without
 an advantage that the trainer redrew (`training.update_batches`) belong to what was drawn, with
 weights of 0: without them E would be filtered.
-
-checkpoint-N/entropy_budget.json           state_dict() of the budget
-checkpoint-N/entropy_budget.safetensors    tensors()
-
-Both are written with the optimizer's state, and read with it where the trainer resumes.
 """
 
-import json
-import logging
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -29,12 +20,6 @@ from isentrope.checkpoint.record.token_record import TokenRecorder
 from isentrope.nouns.rollout_columns import numbered
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.parallel.ranks import gather_lists
-from isentrope.system.file_contents import read_tensors
-from isentrope.system.files import write_bytes
-from isentrope.system.processes import rank
-from isentrope.system.reading import read_json, reading
-
-log = logging.getLogger("isentrope")
 
 LEAST_PROMPTS = 4
 """Prompts of a step: two halves of two groups."""
@@ -53,39 +38,42 @@ class OwnRollouts:
             ValueError: If its batches are not what its policy drew for one step.
         """
         _require_own_rollouts(trainer)
-        self._trainer, self._recorder = trainer, TokenRecorder()
+        self._trainer = trainer
+        self._recorder = TokenRecorder()
         self._pieces: list[tuple[list[Tensor], list[Tensor]]] = []
         self._inputs: Any = None
         self._norm: float | None = None
-        loss, scores = trainer._compute_loss, trainer._get_per_token_logps_and_entropies
-        norm = trainer._get_grad_norm
+        compute_loss = trainer._compute_loss
+        compute_scores = trainer._get_per_token_logps_and_entropies
+        compute_norm = trainer._get_grad_norm
 
-        def compute_loss(model: Any, inputs: Any) -> Tensor:
+        def watch_loss(model: Any, inputs: Any) -> Tensor:
             self._inputs = inputs
-            return loss(model, inputs)
+            return compute_loss(model, inputs)
 
-        def watched(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-            found = scores(*args, **kwargs)
-            if found[0].requires_grad:
+        def watch_scores(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+            scores = compute_scores(*args, **kwargs)
+            logprobs, entropies = scores[:2]
+            if logprobs.requires_grad:
                 if "tool_mask" in self._inputs:
                     raise ValueError(
                         "An entropy budget needs responses that the policy alone wrote: train "
                         "without tools and environments."
                     )
-                self._recorder.watch(found[0], found[1])
-                self._pieces.append((self._rows("prompt"), self._rows("completion")))
-            return found
+                self._recorder.watch(logprobs, entropies)
+                self._pieces.append((self._unpad("prompt"), self._unpad("completion")))
+            return scores
 
-        def norm_before_clipping(*args: Any, **kwargs: Any) -> Any:
-            found = norm(*args, **kwargs)
-            self._norm = None if found is None else float(found)
-            return found
+        def watch_norm(*args: Any, **kwargs: Any) -> Any:
+            norm = compute_norm(*args, **kwargs)
+            self._norm = None if norm is None else float(norm)
+            return norm
 
-        trainer._compute_loss = compute_loss
-        trainer._get_per_token_logps_and_entropies = watched
-        trainer._get_grad_norm = norm_before_clipping
+        trainer._compute_loss = watch_loss
+        trainer._get_per_token_logps_and_entropies = watch_scores
+        trainer._get_grad_norm = watch_norm
 
-    def _rows(self, name: str) -> list[Tensor]:
+    def _unpad(self, name: str) -> list[Tensor]:
         pairs = zip(self._inputs[f"{name}_ids"], self._inputs[f"{name}_mask"], strict=True)
         return [ids[kept.bool()].cpu() for ids, kept in pairs]
 
@@ -96,13 +84,17 @@ class OwnRollouts:
             The responses of all processes, those of a prompt together, with the entropies of the
             policy at θ and their weights in the loss.
         """
-        pieces, self._pieces = self._pieces, []
+        pieces = self._pieces
+        self._pieces = []
         record = self._recorder.collect([len(x) for _, responses in pieces for x in responses])
-        everywhere = zip(*gather_lists(pieces), strict=True)
-        prompts, responses = ([x for part in of for x in part] for of in everywhere)
+        of_all_processes = gather_lists(pieces)
+        prompts = [ids for prompt_ids, _ in of_all_processes for ids in prompt_ids]
+        responses = [ids for _, response_ids in of_all_processes for ids in response_ids]
         batch = getattr(self._trainer, "batch", None)  # of isentrope's own trainer
         trained = Rollouts(
-            *(prompts, responses, torch.arange(len(prompts))),
+            prompts,
+            responses,
+            torch.arange(len(prompts)),
             sampler_entropies=record.entropies,
             rewards=None if batch is None else batch.rollouts.rewards,
             token_weights=record.weights,
@@ -137,7 +129,8 @@ def _require_own_rollouts(trainer: Any) -> None:
             f"{type(trainer).__name__}."
         )
     args: Any = trainer.args
-    passes, uses = args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations
+    passes = args.gradient_accumulation_steps
+    uses = args.steps_per_generation * args.num_iterations
     if passes % uses:
         raise ValueError(
             "An entropy budget needs responses drawn at the θ of each step, and here one batch "
@@ -156,39 +149,3 @@ def _require_own_rollouts(trainer: Any) -> None:
             f"A step has {prompts} prompts, and a budget leaves each one out in turn: it needs "
             f"{LEAST_PROMPTS} or more (per_device_train_batch_size, gradient_accumulation_steps)."
         )
-
-
-def keep_state(trainer: Any, control: Any) -> None:
-    """Save a control with each checkpoint that holds an optimizer, and resume it from there.
-
-    Args:
-        trainer: A transformers Trainer, whose checkpoints do not know of the control.
-        control: Has state_dict, tensors, load_state_dict and load_tensors.
-    """
-    save_optimizer = trainer._save_optimizer_and_scheduler
-    load_optimizer = trainer._load_optimizer_and_scheduler
-    name = "entropy_budget.json"
-
-    def save_too(folder: str) -> None:
-        save_optimizer(folder)
-        if rank() == 0:
-            file = Path(folder) / name
-            write_bytes(file, json.dumps(control.state_dict()).encode())
-            write_bytes(file.with_suffix(".safetensors"), save(control.tensors()))
-
-    def load_too(folder: str | None) -> None:
-        load_optimizer(folder)
-        if folder is None:
-            return
-        file = Path(folder) / name
-        if file.is_file():
-            tensors = read_tensors(file.with_suffix(".safetensors"))
-            with reading(file):
-                control.load_state_dict(read_json(file, finite=False))
-                control.load_tensors({n: x.to(trainer.args.device) for n, x in tensors.items()})
-        elif rank() == 0:
-            words = "%s was saved without an entropy budget: this one begins there."
-            log.warning(words, folder)
-
-    trainer._save_optimizer_and_scheduler = save_too
-    trainer._load_optimizer_and_scheduler = load_too

@@ -31,9 +31,10 @@ from isentrope.update.objective import RECORDED, sequence_weights
 from isentrope.update.optimizer_state import OptimizerLike
 from isentrope.update.step import optimizer_step
 
-ENTROPY_WEIGHTS, SEQUENCE_WEIGHTS = "entropy_weights", "sequence_weights"
+# columns added to TRL's inputs
+ENTROPY_WEIGHTS = "entropy_weights"
+SEQUENCE_WEIGHTS = "sequence_weights"
 PLAIN_ADVANTAGES = "plain_advantages"
-"""Columns added to TRL's inputs."""
 
 
 class RunControl(SavedFields):
@@ -47,8 +48,8 @@ class RunControl(SavedFields):
         rule: The control.
         feedback: Sets the strength where there is a target.
         strength: Strength of the control at the step in progress.
-        own_tokens: Number of tokens sampled for the control alone at the step in progress; None
-            for a control that samples nothing.
+        held_out_tokens: Number of tokens sampled for the control alone at the step in progress;
+            None for a control that samples nothing.
     """
 
     SAVED = ("feedback",)
@@ -74,10 +75,13 @@ class RunControl(SavedFields):
             held_out: Draws the evaluation batch of a step, for controls that measure influence.
         """
         self._targeted = feedback.target.kind != "none"
-        self.rule, self.feedback = rule, feedback
+        self.rule = rule
+        self.feedback = feedback
         self.strength = 0.0 if self._targeted else rule.strength
-        self.own_tokens: int | None = None
-        self._plain, self._held_out, self._max_grad_norm = plain, held_out, max_grad_norm
+        self.held_out_tokens: int | None = None
+        self._plain = plain
+        self._held_out = held_out
+        self._max_grad_norm = max_grad_norm
         self._seed = seed
         self._touched: dict[str, float] = {}
         self._seconds = 0.0
@@ -129,12 +133,19 @@ class RunControl(SavedFields):
                 tokens = replace(tokens, kept_mass=kept_mass(shared, rollouts, rule.min_p))
             if rule.needs == "influence":
                 assert self._held_out is not None
-                E, c = self._held_out(policy, step), tokens.weights
-                self.own_tokens = int(E.lengths.sum())
+                E = self._held_out(policy, step)
+                c = tokens.weights
+                self.held_out_tokens = int(E.lengths.sum())
                 plain = rollouts.with_columns(token_weights=rollouts.ragged(c))
-                how = {"objective": RECORDED, "max_grad_norm": self._max_grad_norm}
-                P = optimizer_step(shared, plain, optimizer, **how).preconditioner
-                tokens = replace(tokens, influence=token_influence(shared, E, rollouts, c, P))
+                plain_step = optimizer_step(
+                    shared,
+                    plain,
+                    optimizer,
+                    objective=RECORDED,
+                    max_grad_norm=self._max_grad_norm,
+                )
+                influence = token_influence(shared, E, rollouts, c, plain_step.preconditioner)
+                tokens = replace(tokens, influence=influence)
         self.observe(step, entropy)
         rewritten = self.rewrite_tokens(tokens)
         self._seconds += time.perf_counter() - start
@@ -163,12 +174,13 @@ class RunControl(SavedFields):
             `advantages`, (b, width) where a token's weight differs from the plain one, and the
             columns of the loss's other terms.
         """
-        change, d = rewritten.weights - tokens.weights, rewritten.entropy_weights
+        change = rewritten.weights - tokens.weights
+        d = rewritten.entropy_weights
         padding = 0, width - tokens.mask.shape[1]  # where negative, columns are cut
         columns = {}
         if bool(change.any()):
-            difference = pad((change / tokens.sequence_weights[:, None])[rows], padding)
-            columns["advantages"] = advantages[:, None] + difference.to(advantages)
+            advantage_change = pad((change / tokens.sequence_weights[:, None])[rows], padding)
+            columns["advantages"] = advantages[:, None] + advantage_change.to(advantages)
         if d is not None:
             columns[ENTROPY_WEIGHTS] = pad(d[rows], padding).to(advantages)
         if isinstance(self.rule, KlCov):
@@ -204,11 +216,12 @@ class RunControl(SavedFields):
 
     def times(self) -> dict[str, float]:
         """Wall time of the control on this process since the last call, in seconds."""
-        seconds, self._seconds = self._seconds, 0.0
+        seconds = self._seconds
+        self._seconds = 0.0
         return {"control/seconds": seconds}
 
     def latest(self) -> dict[str, float]:
         """Flat numbers of the last batch; none of them depends on the clock."""
-        cost = {} if self.own_tokens is None else {"tokens": float(self.own_tokens)}
+        cost = {} if self.held_out_tokens is None else {"tokens": float(self.held_out_tokens)}
         numbers = {"strength": self.strength} | self.feedback.latest() | self._touched | cost
         return {f"control/{name}": value for name, value in numbers.items()}

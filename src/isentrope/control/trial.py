@@ -16,7 +16,13 @@ from dataclasses import dataclass, field, replace
 from scipy.optimize import bisect
 
 from isentrope.control.base import Rewritten
-from isentrope.control.correction import Asked, Correction, GradientMeans, correct, effects_of
+from isentrope.control.correction import (
+    Correction,
+    GradientMeans,
+    Request,
+    correct,
+    effects_of,
+)
 from isentrope.control.gradients import ControlSample, gradient_groups, slope_along
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -54,14 +60,14 @@ class Trial:
         whole: v, momentum and decay included.
         gradient: Its gradient part alone.
         numbers: Statistics of the control.
-        of_gradient: The same for the gradient part, where they differ.
+        gradient_numbers: The same for the gradient part, where they differ.
         reasons: Why there is no correction, or a shorter one, by "step" and "gradient".
     """
 
     whole: Vector
     gradient: Vector
     numbers: dict[str, float]
-    of_gradient: dict[str, float] | None = None
+    gradient_numbers: dict[str, float] | None = None
     reasons: dict[str, str] = field(default_factory=dict)
 
 
@@ -104,11 +110,11 @@ def strength_for(
     def gap(strength: float) -> float:
         if strength not in tried:
             tried[strength] = change(strength)
-        left = tried[strength] - target
-        return left if abs(left) > close else 0.0
+        distance = tried[strength] - target
+        return distance if abs(distance) > close else 0.0
 
     bisect(gap, 0.0, end, maxiter=HALVINGS, full_output=True, disp=False)
-    return min(tried.items(), key=lambda one: abs(one[1] - target))
+    return min(tried.items(), key=lambda pair: abs(pair[1] - target))
 
 
 def entropy_corrections(
@@ -117,7 +123,7 @@ def entropy_corrections(
     directions: Sequence[Vector],
     P: Vector,
     eta: float,
-    asked: Asked,
+    request: Request,
 ) -> list[Correction]:
     """The corrections of steps from two independent samples of E; the model does not change.
 
@@ -127,7 +133,7 @@ def entropy_corrections(
         directions: v of each step.
         P: The preconditioner of all, diagonal.
         eta: Learning rate η.
-        asked: The request.
+        request: The change to achieve, and its bounds.
 
     Returns:
         λ and u of each step.
@@ -135,11 +141,12 @@ def entropy_corrections(
     g_a, g_b = (gradient_groups(policy, E) for E in samples)
     means = GradientMeans()
     means.add((g_a, g_b))
-    (first, one), (second, other) = (E.entropy() for E in samples)
-    entropy, made = (first + second) / 2, list[Correction]()
-    level = {"entropy": entropy, "entropy_se": math.hypot(one, other) / 2}
+    (entropy_a, se_a), (entropy_b, se_b) = (E.entropy() for E in samples)
+    entropy = (entropy_a + entropy_b) / 2
+    level = {"entropy": entropy, "entropy_se": math.hypot(se_a, se_b) / 2}
+    corrections: list[Correction] = []
     for v in directions:
         effects, u = effects_of((g_a, g_b), means, (slope_along(g_a, v), slope_along(g_b, v)), P)
-        correction = correct(effects, u, v, P, eta, entropy, asked)
-        made.append(replace(correction, numbers=level | correction.numbers))
-    return made
+        correction = correct(effects, u, v, P, eta, entropy, request)
+        corrections.append(replace(correction, numbers=level | correction.numbers))
+    return corrections

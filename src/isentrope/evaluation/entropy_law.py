@@ -2,11 +2,11 @@
 
     R = −a exp(h) + b          h entropy per token in nats, R mean reward
 
-a is the price of reward in entropy, b − a the reward at zero entropy, h = 0.
-The law is linear in x = exp(h), fitted by least squares over the steps of one run. Neighbouring
-steps are correlated, so errors are those of a jackknife that deletes one of five contiguous
-blocks, with t intervals of four degrees of freedom. They are too short where the noise is
-correlated over a block, so the errors are multiplied by
+a is the price of reward in entropy, b − a the reward at zero entropy, h = 0. The law is linear in
+x = exp(h), fitted by least squares over the steps of one run. Neighbouring steps are correlated, so
+errors are those of a jackknife that deletes one of five contiguous blocks, with t intervals of four
+degrees of freedom. They are too short where the noise is correlated over a block, so the errors are
+multiplied by
 
     √(1 + 5 (τ − 1)/T),     τ = (1 + ρ₊)/(1 − ρ₊)
 
@@ -26,6 +26,7 @@ The law describes a run; it does not say that entropy causes reward. A run whose
 changed does not determine it, and has wide intervals.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,7 +45,18 @@ MIN_STEPS_FOR_INTERVAL = 40
 LARGEST_AUTOCORRELATION = 0.97
 """Upper limit of ρ₊: a run whose residuals are more alike than this has no noise to speak of."""
 
+LARGEST_ENTROPY = 100.0
+"""Nats per token; that of a vocabulary of e¹⁰⁰ entries."""
+
 _METHOD = "least squares, delete-a-block jackknife"
+_TOO_SHORT = (
+    f"No interval from {{steps}} steps: fewer than {MIN_STEPS_FOR_INTERVAL} cannot separate "
+    "correlated noise from a trend."
+)
+_MISFIT = (
+    "The law does not describe this run: a quadratic term is distinguishable from zero, so a and "
+    "the reward at h = 0 depend on which steps are fitted."
+)
 
 
 @dataclass(frozen=True)
@@ -81,10 +93,6 @@ class EntropyLaw:
         return float(self.b.value - self.a.value * np.exp(entropy))
 
 
-_LARGEST = 100.0
-"""Nats per token; that of a vocabulary of e¹⁰⁰ entries."""
-
-
 def fit_entropy_law(
     entropy: Sequence[float], reward: Sequence[float], *, confidence: float = 0.95
 ) -> EntropyLaw:
@@ -102,39 +110,52 @@ def fit_entropy_law(
         ValueError: If there are fewer than ten steps, sizes differ, a number is not finite, or
             entropy does not change.
     """
-    h, r = np.asarray(entropy, dtype=float), np.asarray(reward, dtype=float)
+    h = np.asarray(entropy, dtype=float)
+    r = np.asarray(reward, dtype=float)
     if h.shape != r.shape or h.ndim != 1 or len(h) < MIN_STEPS:
         raise ValueError(
             f"The law is fitted to one entropy and one reward per step, {MIN_STEPS} steps or more; "
             f"got shapes {h.shape} and {r.shape}."
         )
-    if not (np.isfinite(h).all() and np.isfinite(r).all() and h.max() <= _LARGEST):
+    if not (np.isfinite(h).all() and np.isfinite(r).all() and h.max() <= LARGEST_ENTROPY):
         raise ValueError(
             "The law needs finite rewards, and finite entropies per token in nats, of which no "
-            f"vocabulary has more than {_LARGEST:g}: drop the steps without one."
+            f"vocabulary has more than {LARGEST_ENTROPY:g}: drop the steps without one."
         )
     block = np.arange(len(h)) * BLOCKS // len(h)
     x = np.exp(h)
     if not all(np.ptp(x[block != g]) > 0 for g in range(BLOCKS)):
         raise ValueError("The entropy is the same at every step, so there is no law to fit.")
-    slope, intercept, _ = _line(x, r)
-    rest = r - (intercept - slope * x)
-    exact = float(np.abs(rest).max()) <= 1e-9 * float(np.ptp(r))  # the remainder is rounding
-    rest = np.zeros_like(rest) if exact else rest
-    # a run that bends leaves residuals of the line that are alike for that reason
-    centred, few = x - x.mean(), len(h) < MIN_STEPS_FOR_INTERVAL
-    bent = rest if exact else r - _powers(centred) @ _quadratic(centred, r)
+    slope, intercept, _ = _fit_line(x, r)
+    residuals = r - (intercept - slope * x)
+    exact = float(np.abs(residuals).max()) <= 1e-9 * float(np.ptp(r))  # what is left is rounding
+    if exact:
+        residuals = np.zeros_like(residuals)
     options: dict[str, Any] = {"block": block, "confidence": confidence}
-    *_, c = _estimates(_quadratic, centred, r, bent, not exact, **options)
-    warnings = (_TOO_SHORT.format(steps=len(h)),) if few else ()
+    centred = x - x.mean()
+    # a run that bends leaves residuals of the line that are alike for that reason
+    of_quadratic = residuals if exact else r - _powers(centred) @ _fit_quadratic(centred, r)
+    *_, c = _estimate_coefficients(_fit_quadratic, centred, r, of_quadratic, not exact, **options)
+    few_steps = len(h) < MIN_STEPS_FOR_INTERVAL
+    warnings = (_TOO_SHORT.format(steps=len(h)),) if few_steps else ()
     warnings += (_MISFIT,) if c.ci_low > 0 or c.ci_high < 0 else ()
     a, b, ceiling = (
-        replace(part, warnings=warnings)
-        for part in _estimates(_line, x, r, rest, not few, **options)
+        replace(coefficient, warnings=warnings)
+        for coefficient in _estimate_coefficients(
+            _fit_line, x, r, residuals, not few_steps, **options
+        )
     )
-    explained = 1 - float((rest**2).mean()) / float(r.var()) if r.var() > 0 else 0.0
-    residual, rho = float(np.sqrt((rest**2).mean())), _autocorrelation(rest)
-    return EntropyLaw(a, b, ceiling, explained, residual, rho, c, warnings)
+    mean_square = float((residuals**2).mean())
+    return EntropyLaw(
+        a,
+        b,
+        ceiling,
+        r_squared=1 - mean_square / float(r.var()) if r.var() > 0 else 0.0,
+        residual=math.sqrt(mean_square),
+        autocorrelation=_autocorrelation(residuals),
+        curvature=c,
+        warnings=warnings,
+    )
 
 
 def inflation_of_errors(rho: float, steps: int) -> float:
@@ -154,20 +175,20 @@ def inflation_of_errors(rho: float, steps: int) -> float:
     return float(np.sqrt(1 + BLOCKS * (tau - 1) / steps))
 
 
-def _estimates(
+def _estimate_coefficients(
     fit: Callable[[np.ndarray, np.ndarray], np.ndarray],
     x: np.ndarray,
     r: np.ndarray,
-    rest: np.ndarray,
+    residuals: np.ndarray,
     trusted: bool,
     *,
     block: np.ndarray,
     confidence: float,
 ) -> list[Estimate]:
-    """Coefficients with the delete-a-block jackknife, inflated as the residuals `rest` say."""
-    left = np.array([fit(x[block != g], r[block != g]) for g in range(BLOCKS)])
-    errors = np.sqrt((BLOCKS - 1) / BLOCKS * ((left - left.mean(0)) ** 2).sum(0))
-    errors *= inflation_of_errors(_autocorrelation(rest), len(r))
+    """Coefficients with the delete-a-block jackknife, inflated as the residuals say."""
+    replicates = np.array([fit(x[block != g], r[block != g]) for g in range(BLOCKS)])
+    errors = np.sqrt((BLOCKS - 1) / BLOCKS * ((replicates - replicates.mean(0)) ** 2).sum(0))
+    errors *= inflation_of_errors(_autocorrelation(residuals), len(r))
     return [
         Estimate.from_standard_error(
             float(value),
@@ -183,7 +204,7 @@ def _estimates(
     ]
 
 
-def _line(x: np.ndarray, r: np.ndarray) -> np.ndarray:
+def _fit_line(x: np.ndarray, r: np.ndarray) -> np.ndarray:
     """(a, b, b − a) by least squares."""
     dx = x - x.mean()
     a = -(dx @ r) / (dx @ dx)
@@ -191,7 +212,7 @@ def _line(x: np.ndarray, r: np.ndarray) -> np.ndarray:
     return np.array([a, b, b - a])
 
 
-def _quadratic(x: np.ndarray, r: np.ndarray) -> np.ndarray:
+def _fit_quadratic(x: np.ndarray, r: np.ndarray) -> np.ndarray:
     """Coefficients of 1, x and x² by least squares; the last is NaN where x has two values only."""
     coefficients, _, rank, _ = np.linalg.lstsq(_powers(x), r, rcond=1e-10)
     return coefficients if rank == 3 else np.append(coefficients[:2], np.nan)
@@ -201,17 +222,7 @@ def _powers(x: np.ndarray) -> np.ndarray:
     return np.stack([np.ones_like(x), x, x**2], 1)
 
 
-def _autocorrelation(rest: np.ndarray) -> float:
+def _autocorrelation(residuals: np.ndarray) -> float:
     """Lag-1 autocorrelation; 0 where the fit is exact."""
-    square = float(rest @ rest)
-    return float(rest[1:] @ rest[:-1]) / square if square > 0 else 0.0
-
-
-_TOO_SHORT = (
-    f"No interval from {{steps}} steps: fewer than {MIN_STEPS_FOR_INTERVAL} cannot separate "
-    "correlated noise from a trend."
-)
-_MISFIT = (
-    "The law does not describe this run: a quadratic term is distinguishable from zero, so a and "
-    "the reward at h = 0 depend on which steps are fitted."
-)
+    square = float(residuals @ residuals)
+    return float(residuals[1:] @ residuals[:-1]) / square if square > 0 else 0.0

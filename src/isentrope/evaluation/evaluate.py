@@ -10,14 +10,8 @@ from dataclasses import asdict, dataclass
 
 import pandas as pd
 
-from isentrope.evaluation.metrics import (
-    METRICS,
-    NEED_SCORES,
-    Metric,
-    estimate_metrics,
-    powers_of_two,
-    require_tries,
-)
+from isentrope.evaluation.metrics import ALL_METRICS, NEED_SCORES, Metric, estimate_metrics
+from isentrope.evaluation.pass_at_k import powers_of_two, require_tries
 from isentrope.evaluation.responses import (
     Decoding,
     choose_prompts,
@@ -48,9 +42,9 @@ class Evaluation:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per metric that has a value: value, se, ci_low, ci_high, n, unit, method."""
-        known = {name: asdict(e) for name, e in self.metrics.items() if e is not None}
+        rows = {name: asdict(e) for name, e in self.metrics.items() if e is not None}
         columns = ["value", "se", "ci_low", "ci_high", "n", "unit", "method"]
-        return pd.DataFrame(list(known.values()), index=list(known), columns=columns)
+        return pd.DataFrame(list(rows.values()), index=list(rows), columns=columns)
 
 
 @dataclass(frozen=True)
@@ -65,7 +59,7 @@ class EvaluationOptions:
     """
 
     ks: Sequence[int] | None = None
-    metrics: Sequence[Metric] = METRICS
+    metrics: Sequence[Metric] = ALL_METRICS
     right_above: float = 0.5
     batch_size: int = 64
 
@@ -101,10 +95,10 @@ def evaluate(
     """
     tries = powers_of_two(samples_per_prompt) if options.ks is None else tuple(options.ks)
     require_tries(tries, samples_per_prompt)
-    unknown = sorted(set(options.metrics) - set(METRICS))
+    unknown = sorted(set(options.metrics) - set(ALL_METRICS))
     if unknown or not options.metrics:
-        offered = repr(unknown[0]) if unknown else "none"
-        raise ValueError(f"Unknown metric {offered}: choose among {', '.join(METRICS)}.")
+        name = repr(unknown[0]) if unknown else "none"
+        raise ValueError(f"Unknown metric {name}: choose among {', '.join(ALL_METRICS)}.")
     rollouts = draw_responses(
         policy,
         choose_prompts(task.prompts, n_prompts, seed, policy=policy),
@@ -114,9 +108,10 @@ def evaluate(
         max_new_tokens=max_new_tokens,
         batch_size=options.batch_size,
     )
-    metrics, above = options.metrics, options.right_above
-    records = score_records(policy, rollouts, task, metrics, decoding, right_above=above)
-    estimates = estimate_metrics(records, metrics, tries, sampled=decoding == "sampled")
+    records = score_records(
+        policy, rollouts, task, options.metrics, decoding, right_above=options.right_above
+    )
+    estimates = estimate_metrics(records, options.metrics, tries, sampled=decoding == "sampled")
     return Evaluation(estimates, records, decoding)
 
 

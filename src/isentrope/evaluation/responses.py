@@ -1,11 +1,9 @@
-"""The responses of an evaluation: the choice of prompts, and sampling.
+"""The responses of an evaluation: prompts, samples, and the table that metrics are computed from.
 
 Sampled responses are drawn at the policy's temperature; greedy ones are the limit T → 0 of the same
 sampler. Every (prompt, response, position) has its own uniform number, in the order of the prompts
 and fixed by the seed alone. So a response does not depend on its batch, and two checkpoints with
 the same settings are coupled (common random numbers).
-
-They become a table, one row each, from which every metric is computed.
 """
 
 from collections.abc import Sequence
@@ -48,15 +46,15 @@ def make_records(
         Columns: prompt (number of the prompt draw), sample, key, reference, group (where prompts
         have one), prompt_text, text, length (tokens, EOS counted), truncated (no EOS), reward,
         right, format (None where the task has none), unread (of a task that reads answers: whether
-        none could be read), entropy and surprisal (Σ H_k and −Σ s_k,
-        nats), and `TOKENS`.
+        none could be read), entropy and surprisal (Σ H_k and −Σ s_k, nats), and `TOKENS`.
     """
     rollouts = with_rewards(rollouts, task, policy)
     assert rollouts.rewards is not None
-    n, texts = len(rollouts), rollouts.response_texts or []
+    n = len(rollouts)
+    texts = rollouts.response_texts or []
     prompt = pd.Series(rollouts.prompt_index.tolist())
     decode = None if policy.tokenizer is None else policy.tokenizer.decode
-    format_of = task.format_reward if isinstance(task, FormattedTask) else None
+    reward_format = task.format_reward if isinstance(task, FormattedTask) else None
     columns: dict[str, Any] = {
         "prompt": prompt,
         "sample": prompt.groupby(prompt).cumcount(),
@@ -68,7 +66,9 @@ def make_records(
         "truncated": [int(r[-1]) not in policy.eos_token_ids for r in rollouts.response_ids],
         "reward": rollouts.rewards.tolist(),
         "right": (rollouts.rewards > right_above).tolist(),
-        "format": pd.array([format_of(x) if format_of else None for x in texts], dtype="Float64"),
+        "format": pd.array(
+            [reward_format(text) if reward_format else None for text in texts], dtype="Float64"
+        ),
         "response_ids": [r.numpy() for r in rollouts.response_ids],
     }
     if isinstance(task, ReadsAnswers):
@@ -76,10 +76,9 @@ def make_records(
     if rollouts.prompt_groups:
         columns["group"] = rollouts.prompt_groups
     if scores is not None:
-        both = (scores.logprobs, scores.entropies)
         logprobs, entropies = (
             [row[:length].numpy() for row, length in zip(padded, columns["length"], strict=True)]
-            for padded in both
+            for padded in (scores.logprobs, scores.entropies)
         )
         # summed over its own tokens: a sum that padding cannot change
         columns["entropy"] = [float(h.sum()) for h in entropies]

@@ -22,8 +22,9 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import Prompt
 
-OLDEST, TOO_NEW = "0.22", "0.32"
-"""Supported versions: those that TRL 1.16 accepts."""
+# supported versions: those that TRL 1.16 accepts
+OLDEST_VERSION = "0.22"
+FIRST_UNSUPPORTED_VERSION = "0.32"
 
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM reserves memory for."""
@@ -47,10 +48,12 @@ def require_vllm(checkpoints: Sequence[Path], processes: int) -> None:
             "sampling.engine=vllm, but vllm is not installed: pip install vllm, or set "
             "sampling.engine=transformers."
         ) from error
-    if not Version(OLDEST) <= Version(installed) < Version(TOO_NEW):
+    supported = Version(OLDEST_VERSION) <= Version(installed) < Version(FIRST_UNSUPPORTED_VERSION)
+    if not supported:
         raise ImportError(
-            f"sampling.engine=vllm needs vllm from {OLDEST} to before {TOO_NEW}; {installed} is "
-            "installed: set sampling.engine=transformers."
+            f"sampling.engine=vllm needs vllm from {OLDEST_VERSION} to before "
+            f"{FIRST_UNSUPPORTED_VERSION}; {installed} is installed: set "
+            "sampling.engine=transformers."
         )
     full = [path for path in checkpoints if not (path / "adapter_config.json").is_file()]
     if full and len(checkpoints) > 1:
@@ -94,13 +97,12 @@ class VllmEngine:
         from vllm import LLM  # pyright: ignore[reportMissingImports]
 
         adapter = CheckpointFolder(checkpoint).adapter
-        lora: dict[str, Any] = {}
-        if adapter:
-            rank = next(r for r in LORA_RANKS if r >= adapter["r"])
-            lora = {"enable_lora": True, "max_lora_rank": rank}
         base = str(checkpoint)
+        lora_options: dict[str, Any] = {}
         if adapter:
             base = adapter_base(checkpoint, base_model, allow_hub=allow_hub)
+            rank = next(r for r in LORA_RANKS if r >= adapter["r"])
+            lora_options = {"enable_lora": True, "max_lora_rank": rank}
         self._llm = LLM(
             model=base,
             dtype=dtype,
@@ -110,10 +112,12 @@ class VllmEngine:
             trust_remote_code=False,
             generation_config="vllm",  # not the model's own, which may filter
             logprobs_mode="processed_logprobs",
-            **lora,
+            **lora_options,
         )
         self._adapters: dict[Path, int] | None = {} if adapter else None
-        self._temperature, self._length, self._seed = temperature, max_new_tokens, seed
+        self._temperature = temperature
+        self._max_new_tokens = max_new_tokens
+        self._seed = seed
 
     def respond(
         self,
@@ -140,7 +144,8 @@ class VllmEngine:
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
         from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
 
-        sampled, lora = decoding == "sampled", None
+        sampled = decoding == "sampled"
+        lora = None
         if self._adapters is not None:
             number = self._adapters.setdefault(checkpoint, len(self._adapters) + 1)
             lora = LoRARequest(f"adapter_{number}", number, str(checkpoint))
@@ -151,7 +156,7 @@ class VllmEngine:
                 top_p=1.0,
                 top_k=0,
                 min_p=0.0,
-                max_tokens=self._length,
+                max_tokens=self._max_new_tokens,
                 seed=int(np.random.SeedSequence([self._seed, first + i]).generate_state(1)[0]),
                 stop_token_ids=list(policy.eos_token_ids) or None,
                 logprobs=0,
@@ -159,21 +164,20 @@ class VllmEngine:
             )
             for i in range(len(prompts))
         ]
-        ids_of_prompts = [{"prompt_token_ids": list(p.token_ids or ())} for p in prompts]
-        outputs = self._llm.generate(ids_of_prompts, parameters, use_tqdm=False, lora_request=lora)
+        prompt_ids = [{"prompt_token_ids": list(p.token_ids or ())} for p in prompts]
+        outputs = self._llm.generate(prompt_ids, parameters, use_tqdm=False, lora_request=lora)
         answers = [answer for output in outputs for answer in output.outputs]
-        ids = [torch.tensor(list(answer.token_ids)) for answer in answers]
         index = torch.arange(len(prompts)).repeat_interleave(samples_per_prompt)
         return rollouts_of(
             policy,
             [prompts[i] for i in index.tolist()],
             index,
-            response_ids=ids,
-            sampler_logprobs=[_logprobs(a) for a in answers] if sampled else None,
-            max_new_tokens=self._length,
+            response_ids=[torch.tensor(list(answer.token_ids)) for answer in answers],
+            sampler_logprobs=[_read_logprobs(answer) for answer in answers] if sampled else None,
+            max_new_tokens=self._max_new_tokens,
         )
 
 
-def _logprobs(answer: Any) -> torch.Tensor:
+def _read_logprobs(answer: Any) -> torch.Tensor:
     pairs = zip(answer.token_ids, answer.logprobs, strict=True)
     return torch.tensor([choices[token].logprob for token, choices in pairs], dtype=torch.float64)

@@ -14,9 +14,9 @@ import pandas as pd
 import torch
 
 from isentrope.config.io import ConfigError, read_yaml
-from isentrope.control.requirements import BudgetOptions
+from isentrope.control.budget_options import BudgetOptions
 from isentrope.estimators.functional import UNITS
-from isentrope.evaluation.metrics import prompt_scores
+from isentrope.evaluation.pass_at_k import prompt_scores
 from isentrope.evaluation.records import RecordRow
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.tables import table_schema

@@ -82,35 +82,45 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
         return DataLoader(cast(Any, range(count)), collate_fn=list)
 
     def _prepare_inputs(self, generation_batch):
-        parts, uses = cast(int, self.args.steps_per_generation), self.num_iterations
-        if self._step % (parts * uses) == 0 or self._buffered_inputs is None:
+        micro_batches = cast(int, self.args.steps_per_generation)
+        passes = micro_batches * self.num_iterations  # over one batch
+        if self._step % passes == 0 or self._buffered_inputs is None:
             batch = self._generate_and_score_completions([])
-            self._buffered_inputs = split_tensor_dict(batch, parts)
-        return self._buffered_inputs[self._step % parts]
+            self._buffered_inputs = split_tensor_dict(batch, micro_batches)
+        return self._buffered_inputs[self._step % micro_batches]
 
     def _generate_and_score_completions(self, inputs):
         self.batch = self.batches.draw(self.policy, self.state.global_step + 1, self._respond)
         keys = self.batch.share.prompt_keys or []
         outputs = super()._generate_and_score_completions([{"prompt": key} for key in keys])
         if self.run_control is not None:
-            outputs |= self._controlled(self.run_control, outputs)
+            outputs |= self._apply_control(self.run_control, outputs)
         if self.options.longest_normaliser:
-            factor = self._longest_factor(outputs)
-            whole = outputs["advantages"].dim() == 1
-            outputs["advantages"] = outputs["advantages"] * (factor if whole else factor[:, None])
+            factor = self._length_factor(outputs)
+            if outputs["advantages"].dim() == 2:  # per token
+                factor = factor[:, None]
+            outputs["advantages"] = outputs["advantages"] * factor
         return outputs
 
-    def _controlled(self, control: RunControl, outputs: dict[str, Any]) -> dict[str, Tensor]:
+    def _apply_control(self, control: RunControl, outputs: dict[str, Any]) -> dict[str, Tensor]:
         """The columns that a control replaces or adds, for the rows of this process."""
         batch = self.batch
         tokens, rewritten = control.rewrite(
-            *(self.policy, batch.rollouts, cast(float, batch.report.entropy_drawn)),
-            *(self.state.global_step + 1, cast(torch.optim.Optimizer, self.optimizer)),
+            self.policy,
+            batch.rollouts,
+            cast(float, batch.report.entropy_drawn),
+            self.state.global_step + 1,
+            cast(torch.optim.Optimizer, self.optimizer),
         )
-        width = outputs["completion_mask"].shape[1]
-        return control.columns(tokens, rewritten, outputs["advantages"], batch.mine, width)
+        return control.columns(
+            tokens,
+            rewritten,
+            outputs["advantages"],
+            batch.rows_of_process,
+            width=outputs["completion_mask"].shape[1],
+        )
 
-    def _longest_factor(self, outputs: dict[str, Any]) -> Tensor:
+    def _length_factor(self, outputs: dict[str, Any]) -> Tensor:
         """L over the longest response of each sequence's group, exact while the ratio is 1."""
         size = cast(int, self.num_generations)
         lengths = outputs["completion_mask"].sum(1).view(-1, size)
@@ -118,21 +128,7 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
 
     def _respond(self, prompt_ids: list[Tensor], uniforms: Tensor) -> DrawnResponses:
         if self.use_vllm:
-            ids = [p.tolist() for p in prompt_ids]
-            ids_by_row, logprobs = super()._generate_single_turn(
-                ids, None, {}, self.num_generations
-            )
-            assert logprobs is not None
-            responses, sampled = ([torch.tensor(x) for x in y] for y in (ids_by_row, logprobs))
-            entropies = None
-            if (
-                self.run_control or "step_control" in self.options.observers
-            ):  # which vLLM does not return
-                rollouts = Rollouts(prompt_ids, responses, torch.arange(len(responses)))
-                with evaluating(self.policy.model):
-                    rows = rollouts.ragged(score(self.policy, rollouts).entropies)
-                entropies = [row.clone() for row in rows]
-            return DrawnResponses(responses, sampled, entropies)
+            return self._respond_by_vllm(prompt_ids)
         generating = unwrap_model_for_generation(
             self.model_wrapped,
             self.accelerator,
@@ -140,27 +136,45 @@ class BatchTrainer(SpreadBase, GRPOTrainer):
             gradient_checkpointing_kwargs=cast(Any, self.args.gradient_checkpointing_kwargs),
         )
         training = self.model.training
-        whole = self._dist.summon_full_params(self.model_wrapped, recurse=False)
-        with generating, whole:
+        whole_parameters = self._dist.summon_full_params(self.model_wrapped, recurse=False)
+        with generating, whole_parameters:
             self.model.eval()
             try:
                 return sample_responses(
-                    *(self.policy, prompt_ids, uniforms, self.max_completion_length),
+                    self.policy,
+                    prompt_ids,
+                    uniforms,
+                    self.max_completion_length,
                     batch_size=self.options.sampling_batch,
                 )
             finally:
                 self.model.train(training)
 
+    def _respond_by_vllm(self, prompt_ids: list[Tensor]) -> DrawnResponses:
+        ids = [p.tolist() for p in prompt_ids]
+        response_ids, logprobs = super()._generate_single_turn(ids, None, {}, self.num_generations)
+        assert logprobs is not None
+        responses = [torch.tensor(x) for x in response_ids]
+        entropies = None
+        if self.run_control or "step_control" in self.options.observers:
+            # vLLM does not return entropies, which controls need
+            rollouts = Rollouts(prompt_ids, responses, torch.arange(len(responses)))
+            with evaluating(self.policy.model):
+                rows = rollouts.ragged(score(self.policy, rollouts).entropies)
+            entropies = [row.clone() for row in rows]
+        return DrawnResponses(responses, [torch.tensor(x) for x in logprobs], entropies)
+
     def _generate(self, prompts):
-        whole, mine = self.batch.rollouts, self.batch.share
-        tokens = sum(map(len, whole.prompt_ids)) + sum(map(len, whole.response_ids))
+        rollouts = self.batch.rollouts
+        tokens = sum(map(len, rollouts.prompt_ids)) + sum(map(len, rollouts.response_ids))
         self.state.num_input_tokens_seen += tokens
+        share = self.batch.share
         return (
-            [p.tolist() for p in mine.prompt_ids],
-            [r.tolist() for r in mine.response_ids],
+            [p.tolist() for p in share.prompt_ids],
+            [r.tolist() for r in share.response_ids],
             None,
-            mine.response_texts,
-            [s.tolist() for s in cast(list[Tensor], mine.sampler_logprobs)],
+            share.response_texts,
+            [s.tolist() for s in cast(list[Tensor], share.sampler_logprobs)],
             {},
             None,
             [],

@@ -75,7 +75,8 @@ class WholeCheckpoints:
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         step = self.state.global_step
-        target, writing = self.files.checkpoint(step), Path(self._get_output_dir(trial))
+        target = self.files.checkpoint(step)
+        writing = Path(self._get_output_dir(trial))
         partial = writing / f"checkpoint-{step}"
         require_finite_state(step, self.model, self.optimizer, self.files)
         try:
@@ -95,11 +96,13 @@ class WholeCheckpoints:
             number = os_error_number(error)
             if number is None and not isinstance(error, _FAILED_SAVE):
                 raise  # a fault of ours, which a sentence on the disk would hide
-            last = self.files.latest()
-            good = f"the last good checkpoint is {last}" if last else "no checkpoint was saved yet"
-            words = reason(error) if number is None else words_of(number)
+            latest = self.files.latest()
+            saved = (
+                f"the last good checkpoint is {latest}" if latest else "no checkpoint was saved yet"
+            )
+            cause = reason(error) if number is None else words_of(number)
             raise OSError(
-                f"Step {step} could not be saved in {target} ({words}): {good}. First "
+                f"Step {step} could not be saved in {target} ({cause}): {saved}. First "
                 f"{advice(number)}, then continue with `isentrope {self.verb} --resume "
                 f"{self.files.folder}`."
             ) from error
@@ -115,8 +118,10 @@ class WholeCheckpoints:
         transformers never reads it; the whole of it in each checkpoint grows as steps squared.
         """
         history = self.state.log_history
-        last = max(self.files.steps(), default=-1)
-        self.state.log_history = [line for line in history if line.get("step", math.inf) > last]
+        last_saved = max(self.files.steps(), default=-1)
+        self.state.log_history = [
+            line for line in history if line.get("step", math.inf) > last_saved
+        ]
         try:
             yield
         finally:
@@ -189,10 +194,15 @@ def restore_state(
         ValueError: If the checkpoint was saved with other parts; those of `_LATER_PARTS` may be
             missing in it.
     """
-    state, names = read_json(checkpoint / STATE, finite=False), set(parts)
+    state = read_json(checkpoint / STATE, finite=False)
+    names = set(parts)
     state.pop("step", None)  # compared with the checkpoint's before
     if changed is not None:
-        begin_anew = {n for n, s in _SECTIONS.items() if any(k.startswith(s) for k in changed)}
+        begin_anew = {
+            name
+            for name, sections in _SECTIONS.items()
+            if any(key.startswith(sections) for key in changed)
+        }
         state = {name: x for name, x in state.items() if name in names - begin_anew}
     elif not set(state) <= names <= set(state) | _LATER_PARTS:
         raise ValueError(
@@ -201,7 +211,8 @@ def restore_state(
             "when it was saved."
         )
     for name in set(state) & names:
-        part, file = parts[name], checkpoint / f"{name}.safetensors"
+        part = parts[name]
+        file = checkpoint / f"{name}.safetensors"
         with reading(checkpoint / STATE):
             part.load_state_dict(state[name])
             if hasattr(part, "load_tensors"):
@@ -225,7 +236,7 @@ def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool =
         ValueError: If a file is missing, empty, of another step, or would run code; the message
             names the file.
     """
-    for pattern in _parts(checkpoint, sharded, scaled):
+    for pattern in _list_needed_files(checkpoint, sharded, scaled):
         if not any(path.stat().st_size for path in checkpoint.glob(pattern)):
             raise ValueError(
                 f"{checkpoint} has no {pattern}, so the run cannot be resumed from it exactly. "
@@ -238,7 +249,7 @@ def require_resumable(checkpoint: Path, *, sharded: bool = False, scaled: bool =
         raise ValueError(f"{checkpoint} is not called step_N by its step, {saved}. {_REMEDY}")
 
 
-def _parts(checkpoint: Path, sharded: bool, scaled: bool) -> Iterator[str]:
+def _list_needed_files(checkpoint: Path, sharded: bool, scaled: bool) -> Iterator[str]:
     yield from (CONTRACT, STATE, "trainer_state.json", "scheduler.pt")
     if not sharded:  # the loaders of FSDP and DeepSpeed require theirs
         adapter = (checkpoint / "adapter_config.json").is_file()
@@ -249,5 +260,9 @@ def _parts(checkpoint: Path, sharded: bool, scaled: bool) -> Iterator[str]:
     if scaled:
         yield "scaler.pt"
     with reading(checkpoint / CONTRACT, _REMEDY):
-        n = operator.index((CheckpointFolder(checkpoint).contract or {}).get("world_size", 1))
-    yield from ["rng_state.pth"] if n == 1 else [f"rng_state_{i}.pth" for i in range(n)]
+        contract = CheckpointFolder(checkpoint).contract or {}
+        processes = operator.index(contract.get("world_size", 1))
+    if processes == 1:
+        yield "rng_state.pth"
+    else:
+        yield from (f"rng_state_{rank}.pth" for rank in range(processes))

@@ -28,13 +28,15 @@ def demonstration_rollouts(policy: Policy, demonstrations: list[tuple[Prompt, st
     Returns:
         One sequence per demonstration.
     """
-    prompts = as_prompts(policy, [p for p, _ in demonstrations])
-    texts = [text for _, text in demonstrations]
-    names = [f"The response of prompt {p.key!r}" for p in prompts]
-    encoded = encode_texts(policy, texts, names)
+    prompts = as_prompts(policy, [prompt for prompt, _ in demonstrations])
+    responses = encode_texts(
+        policy,
+        [text for _, text in demonstrations],
+        [f"The response of prompt {prompt.key!r}" for prompt in prompts],
+    )
     return Rollouts(
-        prompt_ids=[torch.tensor(p.token_ids) for p in prompts],
-        response_ids=[torch.tensor([*ids, policy.eos_token_id]) for ids in encoded],
+        prompt_ids=[torch.tensor(prompt.token_ids) for prompt in prompts],
+        response_ids=[torch.tensor([*ids, policy.eos_token_id]) for ids in responses],
         prompt_index=torch.arange(len(prompts)),
     )
 
@@ -65,12 +67,12 @@ def encode_demonstrations(
     limits = (max_length, "fine_tuning.max_length"), (policy.context, "positions of the model")
     rollouts = demonstration_rollouts(policy, list(demonstrations))
     rows: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
-    pairs = zip(rollouts.prompt_ids, rollouts.response_ids, strict=True)
-    for (prompt, _), pair in zip(demonstrations, pairs, strict=True):
-        prefix, response = (ids.tolist() for ids in pair)
-        rows["input_ids"].append(prefix + response)
-        rows["labels"].append([IGNORED] * len(prefix) + response)
-        length = len(prefix) + len(response)
+    for (prompt, _), prompt_ids, response_ids in zip(
+        demonstrations, rollouts.prompt_ids, rollouts.response_ids, strict=True
+    ):
+        rows["input_ids"].append(prompt_ids.tolist() + response_ids.tolist())
+        rows["labels"].append([IGNORED] * len(prompt_ids) + response_ids.tolist())
+        length = len(prompt_ids) + len(response_ids)
         for limit, name in limits:
             if limit is not None and length > limit:
                 raise ValueError(

@@ -28,7 +28,7 @@ def require_finite_number(step: int, name: str, number: float, files: RunFiles) 
             checkpoint.
     """
     if not math.isfinite(number):
-        raise TrainingDivergedError(_message(step, f"{name} is {number}", files))
+        raise TrainingDivergedError(_explain(step, f"{name} is {number}", files))
 
 
 def require_finite_state(step: int, model: nn.Module, optimizer: Any, files: RunFiles) -> None:
@@ -44,7 +44,8 @@ def require_finite_state(step: int, model: nn.Module, optimizer: Any, files: Run
         TrainingDivergedError: If a value is not finite; the message names the step, the parameter
             and the latest checkpoint.
     """
-    states, tensors = getattr(optimizer, "state", {}), dict[str, Tensor]()
+    states = getattr(optimizer, "state", {})
+    tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             tensors[f"Parameter {name!r}"] = parameter.detach()
@@ -52,16 +53,17 @@ def require_finite_state(step: int, model: nn.Module, optimizer: Any, files: Run
                 if isinstance(value, Tensor) and value.is_floating_point():
                     tensors[f"The optimizer's {key!r} of parameter {name!r}"] = value
     finite = {name: local_part(x).isfinite().all() for name, x in tensors.items()}
-    bad = next((name for name in gather(first_false(finite)) if name), None)
-    if bad is not None:
-        raise TrainingDivergedError(_message(step, f"{bad} holds NaN or infinity", files))
+    diverged = next((name for name in gather(first_false(finite)) if name), None)
+    if diverged is not None:
+        raise TrainingDivergedError(_explain(step, f"{diverged} holds NaN or infinity", files))
 
 
-def _message(step: int, cause: str, files: RunFiles) -> str:
-    last = files.latest()
-    good = f"the last good checkpoint is {last}" if last else "no checkpoint was saved"
+def _explain(step: int, cause: str, files: RunFiles) -> str:
+    latest = files.latest()
+    saved = f"the last good checkpoint is {latest}" if latest else "no checkpoint was saved"
+    cause = cause[0].lower() + cause[1:]
     return (
-        f"Training stops at step {step}, which is not saved: {cause[0].lower()}{cause[1:]}; {good}."
+        f"Training stops at step {step}, which is not saved: {cause}; {saved}."
         " Resuming would fail again at the same step: start a new run with a lower learning rate, "
         "or correct the setting that is not a number."
     )

@@ -1,10 +1,6 @@
 """The model to train: loaded or created, with a new adapter, an existing one, or all weights.
 
 Dropout in an adapter is refused, because the update would be random and could not be replayed.
-
-The toy policy is a Qwen2 of 0.79 million parameters over a character vocabulary. It can be
-fine-tuned and trained by reinforcement on one CPU thread in two minutes. It is an ordinary
-transformers model: it is saved, loaded, adapted and scored like any other.
 """
 
 import os
@@ -25,12 +21,19 @@ from isentrope.models.sharding import is_spread
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.addition import EOS_ID, PAD_ID, character_tokenizer, longest_response
 
+TOY = "toy"
+"""The path of the toy policy with random weights."""
+
 MAX_NEW_TOKENS = longest_response(2)
 """Longest response of the toy task, and the constant length L of its Dr. GRPO loss."""
 
 
 def build_toy_policy(seed: int) -> Policy:
     """Create the toy policy with random weights.
+
+    It is a Qwen2 of 0.79 million parameters over a character vocabulary, which can be fine-tuned
+    and trained by reinforcement on one CPU thread in two minutes. It is an ordinary transformers
+    model: it is saved, loaded, adapted and scored like any other.
 
     Args:
         seed: Seed of the weights; the global random state does not change.
@@ -57,10 +60,6 @@ def build_toy_policy(seed: int) -> Policy:
         torch.default_generator.manual_seed(seed)  # the CPU's, and no device's
         model = Qwen2ForCausalLM(config).float().eval()
     return Policy(model, tokenizer, precision="float32")
-
-
-TOY = "toy"
-"""The path of the toy policy with random weights."""
 
 
 def load_trainable(
@@ -102,7 +101,7 @@ def load_trainable(
         return toy.model, toy.tokenizer
     source = find_model(path)
     if (Path(source) / "adapter_config.json").exists():
-        model = _with_saved_adapter(Path(source), lora_rank, lora_alpha, dtype, allow_hub)
+        model = _load_adapter(Path(source), lora_rank, lora_alpha, dtype, allow_hub)
         return model, load_tokenizer(source, padding_side="left")
     model = causal_lm(source, dtype=getattr(torch, dtype))
     tokenizer = load_tokenizer(source, padding_side="left")
@@ -165,10 +164,10 @@ class SpreadBase:
 def _require_possible_rank(model: nn.Module, rank: int) -> None:
     """Refuse a rank above that of every matrix before it is allocated."""
     matrices = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
-    most = max((min(weight.shape) for weight in matrices), default=rank)
-    if rank > most:
+    largest = max((min(weight.shape) for weight in matrices), default=rank)
+    if rank > largest:
         raise ValueError(
-            f"model.lora_rank={rank} is more than the rank of any matrix of the model, {most}: "
+            f"model.lora_rank={rank} is more than the rank of any matrix of the model, {largest}: "
             "lower it, or set it to 0 to train all weights."
         )
 
@@ -189,22 +188,22 @@ def find_model(path: str) -> str:
     if path == TOY or (not folder.exists() and HUB_NAME.fullmatch(path)):
         return path
     if not folder.exists():
-        made = ""
+        remedy = ""
         if folder.name == "model":  # where fine-tuning leaves it
-            made = f": `isentrope sft CONFIG --out {folder.parent}` makes it"
-        raise FileNotFoundError(f"There is no model folder {path} (model.path){made}.")
+            remedy = f": `isentrope sft CONFIG --out {folder.parent}` makes it"
+        raise FileNotFoundError(f"There is no model folder {path} (model.path){remedy}.")
     return str(require_checkpoint(folder).resolve())
 
 
-def _with_saved_adapter(
+def _load_adapter(
     folder: Path, lora_rank: int, lora_alpha: float, dtype: str, allow_hub: bool
 ) -> nn.Module:
     settings = CheckpointFolder(folder).adapter
     for key, name, requested in (("r", "rank", lora_rank), ("lora_alpha", "alpha", lora_alpha)):
-        if (there := settings.get(key)) != requested:
+        if (saved := settings.get(key)) != requested:
             raise ValueError(
-                f"{folder} holds an adapter of {name} {there}, and model.lora_{name} is "
-                f"{requested}: set it to {there} to continue training that adapter, or set "
+                f"{folder} holds an adapter of {name} {saved}, and model.lora_{name} is "
+                f"{requested}: set it to {saved} to continue training that adapter, or set "
                 "model.path to the folder of the base model for a new one."
             )
     if settings.get("lora_dropout"):

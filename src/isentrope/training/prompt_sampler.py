@@ -13,8 +13,7 @@ by at most one.
 
 The draws of a step are one list, a function of (seed, step) and the state, however many are asked
 for at a time; all processes share it, and each takes its own part, so no prompt is on two processes
-in a step. Prompts are
-sorted by their keys, so the order of the data set has no effect.
+in a step. Prompts are sorted by their keys, so the order of the data set has no effect.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,6 +29,8 @@ from isentrope.training.checkpoints import STATE
 FLOOR = 0.1
 """ε, the weight of a prompt that is always, or never, solved; the largest weight is 1 + ε."""
 
+_UNSEEN = (0.0, 0.0)
+"""Σ of weighted rewards and Σ of weights of a prompt without groups."""
 
 _Pair = Annotated[
     list[Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(min_length=2, max_length=2)
@@ -60,31 +61,27 @@ def difficulty_weights(checkpoint: Path, keys: Sequence[str]) -> list[float]:
         ValueError: If the checkpoint has no pass rates, or none of these prompts.
     """
     file = checkpoint / STATE
-    cure = (
+    remedy = (
         "U can be drawn by difficulty from a checkpoint of isentrope train on the same data set; "
         "set batch_config.U_weighting=uniform"
     )
     if not file.is_file():
-        raise ValueError(f"{checkpoint} has no {STATE} with pass rates of prompts: {cure}.")
+        raise ValueError(f"{checkpoint} has no {STATE} with pass rates of prompts: {remedy}.")
     state = read_json(file).get("prompt_sampler")
     require_types(STATE, state, _StateTypes)
     seen: Mapping[str, Sequence[float]] = state["seen"]
     if not any(key in seen for key in keys):
-        raise ValueError(f"The pass rates in {file} are of none of U's prompts: {cure}.")
-    return _weights([seen.get(key, _UNSEEN) for key in keys]).tolist()
+        raise ValueError(f"The pass rates in {file} are of none of U's prompts: {remedy}.")
+    return _weight_by_difficulty([seen.get(key, _UNSEEN) for key in keys]).tolist()
 
 
-_UNSEEN = (0.0, 0.0)
-"""Σ of weighted rewards and Σ of weights of a prompt without groups."""
-
-
-def _pass_rates(sums: Sequence[Sequence[float]]) -> np.ndarray:
+def _estimate_pass_rates(sums: Sequence[Sequence[float]]) -> np.ndarray:
     rewards, counts = np.array(sums).T
     return (rewards + 0.5) / (counts + 1)
 
 
-def _weights(sums: Sequence[Sequence[float]]) -> np.ndarray:
-    rates = _pass_rates(sums)
+def _weight_by_difficulty(sums: Sequence[Sequence[float]]) -> np.ndarray:
+    rates = _estimate_pass_rates(sums)
     return 4 * rates * (1 - rates) + FLOOR
 
 
@@ -120,12 +117,15 @@ class PromptSampler:
             duplicate = next(key for i, key in enumerate(keys) if key in keys[:i])
             raise ValueError(f"Two training prompts have the key {duplicate!r}: keys must differ.")
         self.keys = list(keys)
-        self._seed, self._weighting, self._memory = seed, weighting, memory
+        self._seed = seed
+        self._weighting = weighting
+        self._memory = memory
         self._draws = seed if draws is None else draws
         self._sorted = np.array(sorted(range(len(keys)), key=keys.__getitem__))
         self._position = 0  # number of positions consumed over all epochs
         self._deferred: list[int] = []  # prompts of those positions that are still to be drawn
-        self._step, self._in_step = -1, set[int]()
+        self._step = -1
+        self._drawn_in_step: set[int] = set()
         self._at_start: tuple[int, list[int]] = 0, []  # position and deferred as a step begins
         self._order: list[int] = []  # weighted prompts of the step that are still to be drawn
         self._seen: dict[int, Sequence[float]] = {}  # Σ of weighted rewards and of weights
@@ -144,19 +144,21 @@ class PromptSampler:
             ValueError: If fewer than n prompts are left that this step has not drawn.
         """
         if step != self._step:
-            self._step, self._in_step = step, set()
+            self._step = step
+            self._drawn_in_step = set()
             self._at_start = self._position, list(self._deferred)
             self._order = []
-        if n + len(self._in_step) > len(self.keys):
-            suffix = f", {len(self._in_step)} of them drawn in this step" if self._in_step else ""
+        if n + len(self._drawn_in_step) > len(self.keys):
+            drawn = len(self._drawn_in_step)
+            addition = f", {drawn} of them drawn in this step" if drawn else ""
             raise ValueError(
-                f"A step needs {n} prompts and the training set has {len(self.keys)}{suffix}: "
+                f"A step needs {n} prompts and the training set has {len(self.keys)}{addition}: "
                 "use more prompts, a smaller training.prompts_per_step, or a lower "
                 "training.redraw_limit."
             )
         weighted = self._weighting == "difficulty"
         selection = self._draw_weighted(n) if weighted else self._draw_in_epochs(n)
-        self._in_step.update(selection)
+        self._drawn_in_step.update(selection)
         return selection
 
     def keep(self, number: int) -> None:
@@ -168,14 +170,16 @@ class PromptSampler:
         if self._weighting == "uniform":
             self._position, deferred = self._at_start
             self._deferred = list(deferred)
-            self._in_step = set()
+            self._drawn_in_step = set()
             self._draw_in_epochs(number)
         self._step = -1
 
     def _draw_weighted(self, n: int) -> list[int]:
         if not self._order:  # of the whole step, so that it does not depend on the size of a draw
             rng = np.random.default_rng([self._draws, self._step])
-            weights = _weights([self._seen.get(i, _UNSEEN) for i in range(len(self.keys))])
+            weights = _weight_by_difficulty(
+                [self._seen.get(i, _UNSEEN) for i in range(len(self.keys))]
+            )
             # Efraimidis and Spirakis
             ranking = np.log(rng.random(len(weights))) / weights[self._sorted]
             self._order = self._sorted[np.argsort(-ranking)].tolist()
@@ -184,7 +188,7 @@ class PromptSampler:
         return selection
 
     def _draw_in_epochs(self, n: int) -> list[int]:
-        selection = [index for index in self._deferred if index not in self._in_step][:n]
+        selection = [index for index in self._deferred if index not in self._drawn_in_step][:n]
         self._deferred = [index for index in self._deferred if index not in selection]
         while len(selection) < n:
             epoch, place = divmod(self._position, len(self.keys))
@@ -194,7 +198,7 @@ class PromptSampler:
                     break
                 self._position += 1
                 # the prompt repeats where an epoch ends in this step
-                repeated = index in self._in_step or index in selection
+                repeated = index in self._drawn_in_step or index in selection
                 (self._deferred if repeated else selection).append(index)
         return selection
 
@@ -211,12 +215,12 @@ class PromptSampler:
         if not np.isfinite(rewards).all():
             raise ValueError("The mean reward of a group is not finite: check the reward function.")
         for i, reward in zip(indices, rewards, strict=True):
-            sums, count = (self._memory * x for x in self._seen.get(i, _UNSEEN))
-            self._seen[i] = [sums + min(max(reward, 0.0), 1.0), count + 1]
+            reward_sum, count = (self._memory * x for x in self._seen.get(i, _UNSEEN))
+            self._seen[i] = [reward_sum + min(max(reward, 0.0), 1.0), count + 1]
 
     def difficulty(self, index: int) -> float:
         """1 − p̂ of a prompt, in [0, 1]; 1/2 for a prompt without groups."""
-        return float(1 - _pass_rates([self._seen.get(index, _UNSEEN)])[0])
+        return float(1 - _estimate_pass_rates([self._seen.get(index, _UNSEEN)])[0])
 
     def state_dict(self) -> dict[str, Any]:
         """The state between steps, as plain JSON by stable key."""
@@ -241,6 +245,7 @@ class PromptSampler:
         """
         require_types(STATE, state, _StateTypes)
         places = {key: i for i, key in enumerate(self.keys)}
-        self._position, self._step = int(state["drawn"]), -1
+        self._position = int(state["drawn"])
+        self._step = -1
         self._deferred = [places[key] for key in state["put_off"]]
         self._seen = {places[key]: sums for key, sums in state["seen"].items()}

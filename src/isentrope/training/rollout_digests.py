@@ -15,7 +15,7 @@ from isentrope.system.files import append_line, sha256_of_file, write_file
 from isentrope.system.reading import parse_json
 from isentrope.training.run_files import RunFiles, readable_lines
 
-_NAMED = 3
+_MOST_NAMED = 3
 """Tables that a sentence names; of more it gives the number."""
 
 
@@ -55,20 +55,24 @@ def rollout_faults(files: RunFiles, last: int | None = None) -> Iterator[str]:
         digest = sha256_of_file(path)
         if digest == line.get("sha256"):
             continue
-        others = [k for k, other in recorded.items() if other.get("sha256") == digest]
-        faults.append(
-            f"{path.name} holds the table of step {others[0]}"
-            if others
-            else f"{path.name} was changed after it was written"
-        )
+        exchanged = [k for k, other in recorded.items() if other.get("sha256") == digest]
+        if exchanged:
+            faults.append(f"{path.name} holds the table of step {exchanged[0]}")
+        else:
+            faults.append(f"{path.name} was changed after it was written")
     if faults:
-        more = f", and {len(faults) - _NAMED} more" if len(faults) > _NAMED else ""
-        yield f"In {files.rollouts}, {', '.join(faults[:_NAMED])}{more}: do not use these tables."
-    there = {written_step(path.stem) for path in files.rollouts.glob("step_*.parquet")}
-    unknown = [x for x in there - recorded.keys() if x is not None and (last is None or x <= last)]
-    if unknown:
-        noted = f" (line {damaged[0]} of {files.digests} is damaged)" if damaged else ""
+        more = f", and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else ""
+        named = ", ".join(faults[:_MOST_NAMED])
+        yield f"In {files.rollouts}, {named}{more}: do not use these tables."
+    written = {written_step(path.stem) for path in files.rollouts.glob("step_*.parquet")}
+    without_digest = [
+        step
+        for step in written - recorded.keys()
+        if step is not None and (last is None or step <= last)
+    ]
+    if without_digest:
+        damage = f" (line {damaged[0]} of {files.digests} is damaged)" if damaged else ""
         yield (
-            f"{len(unknown)} tables in {files.rollouts} have no digest in {files.digests.name}"
-            f"{noted}, so it is not known whether they were changed."
+            f"{len(without_digest)} tables in {files.rollouts} have no digest in "
+            f"{files.digests.name}{damage}, so it is not known whether they were changed."
         )

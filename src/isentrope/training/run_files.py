@@ -10,7 +10,6 @@ A resumed run removes the lines after its checkpoint and writes them again.
 """
 
 import json
-import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -19,9 +18,8 @@ from pathlib import Path
 from isentrope.checkpoint.files import step_name, step_of_folder, written_step
 from isentrope.system.files import append_line, remove_any, remove_folder, write_bytes
 from isentrope.system.formatting import finite
+from isentrope.system.log import log
 from isentrope.system.reading import parse_json, reading
-
-log = logging.getLogger("isentrope")
 
 WRITING = ".writing"
 """Name that a checkpoint has while it is written."""
@@ -84,10 +82,9 @@ class RunFiles:
             metrics: Metrics with `step`; none may depend on the clock. NaN is written as null.
             timing: Times with `step`; None if times are not written.
         """
-        for path, line in ((self.metrics, metrics), (self.timing, timing)):
-            if line is None:
-                continue
-            append_line(path, json.dumps(finite(line)))
+        append_line(self.metrics, json.dumps(finite(metrics)))
+        if timing is not None:
+            append_line(self.timing, json.dumps(finite(timing)))
 
     def require_known_names(self) -> None:
         """Refuse checkpoints whose names are not those that are written here.
@@ -117,12 +114,12 @@ class RunFiles:
         steps = [saved for saved, _ in lines if saved <= step]
         if (fault := misplaced_line(steps) or lost_line(steps, step)) is None:
             return
-        wrong, words = fault
-        noted = f" (damaged: line {', '.join(map(str, damaged))})" if damaged else ""
+        faulty_step, words = fault
+        damage = f" (damaged: line {', '.join(map(str, damaged))})" if damaged else ""
         raise ValueError(
-            f"{self.metrics} has {words}{noted}, and the newest checkpoint is of step {step}: "
-            f"restore the file, or remove the checkpoints from step {wrong} on to take these steps "
-            "again."
+            f"{self.metrics} has {words}{damage}, and the newest checkpoint is of step {step}: "
+            f"restore the file, or remove the checkpoints from step {faulty_step} on to take these "
+            "steps again."
         )
 
     def rewind(self, step: int) -> None:
@@ -140,8 +137,10 @@ class RunFiles:
                 table.unlink()
         for leftover in self.checkpoints.glob(".*"):
             match = _INCOMPLETE.fullmatch(leftover.name)
-            ours = match is not None and (match[2] is None or written_step(match[2]) is not None)
-            if ours and not leftover.is_symlink():
+            incomplete = match is not None and (
+                match[2] is None or written_step(match[2]) is not None
+            )
+            if incomplete and not leftover.is_symlink():
                 remove_any(leftover)
 
 
@@ -201,7 +200,9 @@ def readable_lines(path: Path) -> tuple[list[tuple[int, str]], list[int]]:
     Returns:
         The lines, and the numbers.
     """
-    lines, damaged, content = [], [], b""
+    lines: list[tuple[int, str]] = []
+    damaged: list[int] = []
+    content = b""
     if path.is_file():
         with reading(path):
             content = path.read_bytes()

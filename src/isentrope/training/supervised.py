@@ -16,7 +16,7 @@ from transformers import PrinterCallback
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from isentrope.models.sharding import shard_base as spread
+from isentrope.models import sharding
 from isentrope.system.files import whole_folder, write_json
 from isentrope.system.processes import on_one_gpu
 from isentrope.training.checkpoints import WholeCheckpoints
@@ -75,11 +75,12 @@ def supervised_trainer(
     """
     args = on_one_gpu(SFTConfig(**options))
     if shard_base:
-        spread(model, args.device)
+        sharding.shard_base(model, args.device)
     # labels beside token ids are used unchanged; the collator pads them
     examples = Dataset.from_dict(dict(rows))
     trainer = _Trainer(model, args, train_dataset=examples, processing_class=tokenizer)
-    trainer.observe, trainer.record = observe, record or {}
+    trainer.observe = observe
+    trainer.record = record or {}
     trainer.files = files or RunFiles(str(args.output_dir))
     trainer.remove_callback(PrinterCallback)
     return trainer

@@ -11,7 +11,6 @@ gradient and step. This class records what comes of a batch, by overriding:
     _complete                             the contract of a checkpoint (`checkpoints`)
 """
 
-import logging
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -33,6 +32,7 @@ from isentrope.control.requirements import (
 )
 from isentrope.models.precision import rounding_bounds
 from isentrope.policy.language_model import Policy
+from isentrope.system.log import log
 from isentrope.system.processes import rank
 from isentrope.training.batch_trainer import BatchTrainer, RunOptions
 from isentrope.training.checkpoints import (
@@ -87,17 +87,20 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         require_whole_parameters_to_sample(self)
         inner = self.accelerator.unwrap_model(self.model)
         self.policy = Policy(inner, tokenizer, temperature=args.temperature, precision="as_is")
-        self.batches, self.options = batches, options
+        self.batches = batches
+        self.options = options
         self.run_control = options.observers.get("control")
         if self.run_control is not None:
             require_controllable(self, self.run_control.rule.needs)
-        self.files, self.keep = files, options.keep
+        self.files = files
+        self.keep = options.keep
         self.recorder = TokenRecorder()
         self.gradient_norm = float("nan")
         self.contract = dict(options.contract)
         self._scored: tuple[Tensor, Tensor] | None = None
         self._adaptive_strength: dict[str, float] = {}
-        self._last_time, self._warned = time.perf_counter(), False
+        self._last_time = time.perf_counter()
+        self._warned = False
         self.stateful = {"prompt_sampler": batches.sampler, **options.observers}
         self.branched = False
         self.step_control: EntropyBudget | None = options.observers.get("step_control")
@@ -105,8 +108,6 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
             self.step_control.attach(self, checkpoints=False)
         if not (self.is_fsdp_enabled or self.is_deepspeed_enabled):  # whose states begin at a step
             self.add_callback(SaveStart(self))
-
-    # --- the step ----------------------------------------------------------------------------
 
     def _get_per_token_logps_and_entropies(self, *args, **kwargs):
         logprobs, entropies, auxiliary = super()._get_per_token_logps_and_entropies(*args, **kwargs)
@@ -120,7 +121,8 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
             acts = self._last_world_entropy <= self.args.entropy_target
             self._adaptive_strength = {"control/strength": self.entropy_coef if acts else 0.0}
         loss = super()._compute_loss(model, inputs)
-        scored, self._scored = self._scored, None
+        scored = self._scored
+        self._scored = None
         if self.run_control is None or scored is None:
             return loss
         return loss + self.run_control.loss_term(inputs, *scored)
@@ -147,7 +149,8 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         step = self.state.global_step
         require_finite_number(step, "The loss", logs["loss"], self.files)
         require_finite_state(step, self.model, self.optimizer, self.files)
-        batch, step_control = self.batch, self.step_control
+        batch = self.batch
+        step_control = self.step_control
         record = self.recorder.collect(batch.share.lengths.tolist())
         line: dict[str, Any] = {
             "step": step,
@@ -162,7 +165,8 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
             line |= part.latest()
         line |= self._adaptive_strength
         now = time.perf_counter()
-        elapsed, self._last_time = now - self._last_time, now
+        elapsed = now - self._last_time
+        self._last_time = now
         tokens = float(batch.rollouts.lengths.sum())
         timing = {"seconds": elapsed, "tokens_per_second": tokens / elapsed}
         if self.run_control is not None:
@@ -172,7 +176,7 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         explained = rounding_bounds(pass_types(self.policy.model, self.args)).logprob
         if (sentence := off_policy_warning(line, explained)) and not self._warned:
             self._warned = True
-            logging.getLogger("isentrope").warning(sentence)
+            log.warning(sentence)
         if rank() == 0:
             if self.options.rollouts_every and step % self.options.rollouts_every == 0:
                 write_rollouts(self.files, step, rollout_table(step, batch, record).to_parquet)
@@ -187,8 +191,6 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
             self.options.observe(line | timing)
         self._metrics["train"].clear()  # TRL's own metrics; the line has the exact ones
         super().log({k: v for k, v in (line | timing).items() if k != "step"}, start_time)
-
-    # --- checkpoints -------------------------------------------------------------------------
 
     def _complete(self, partial: Path) -> None:
         """Add the files that a measurement needs to a Hugging Face checkpoint."""
@@ -206,23 +208,28 @@ class EntropyGRPOTrainer(WholeCheckpoints, BatchTrainer):
         """Load the states; a branch then has its own rates and hyper-parameters."""
         optimizer: Any = self.optimizer
         schedule: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
-        own, rates = hyper_parameters(optimizer), list(schedule.base_lrs)
+        run_parameters = hyper_parameters(optimizer)
+        base_rates = list(schedule.base_lrs)
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
         # transformers takes the steps between checkpoints from trainer_state.json
         self.state.compute_steps(self.args, self.state.max_steps)
         if not self.is_deepspeed_enabled:
-            taken = [float(x["step"]) for x in optimizer.state.values() if "step" in x]
-            last = self.state.global_step if not taken else max(taken)
-            require_own_states(Path(checkpoint), last, schedule.last_epoch)
+            steps = [float(state["step"]) for state in optimizer.state.values() if "step" in state]
+            last_step = max(steps) if steps else self.state.global_step
+            require_own_states(Path(checkpoint), last_step, schedule.last_epoch)
         if not self.branched:
             return
-        schedule.base_lrs = rates
-        factors = [factor(schedule.last_epoch) for factor in schedule.lr_lambdas]
-        schedule._last_lr = [rate * factor for rate, factor in zip(rates, factors, strict=True)]
-        for group, mine, rate in zip(optimizer.param_groups, own, schedule._last_lr, strict=True):
-            group.update({**mine, "lr": rate})
+        schedule.base_lrs = base_rates
+        schedule._last_lr = [
+            rate * factor(schedule.last_epoch)
+            for rate, factor in zip(base_rates, schedule.lr_lambdas, strict=True)
+        ]
+        for group, parameters, rate in zip(
+            optimizer.param_groups, run_parameters, schedule._last_lr, strict=True
+        ):
+            group.update({**parameters, "lr": rate})
 
     def restore(self, checkpoint: Path, changed: Collection[str] | None = None) -> None:
         """Restore the state of the parts besides model and optimizer from a checkpoint.

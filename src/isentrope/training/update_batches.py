@@ -27,10 +27,9 @@ from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.streams import generator_of
 from isentrope.sampling.tasks import Task
 from isentrope.sampling.tasks.task import ReadsAnswers, RewardsBatches
+from isentrope.system.log import log
 from isentrope.system.processes import gather, rank, world_size
 from isentrope.training.prompt_sampler import PromptSampler
-
-_log = logging.getLogger("isentrope")
 
 Respond = Callable[[list[Tensor], Tensor], DrawnResponses]
 """(prompt ids of m sequences, uniforms (m, L)) → the responses drawn."""
@@ -56,7 +55,7 @@ class UpdateBatch:
     unread: int | None = None
 
     @property
-    def mine(self) -> slice:
+    def rows_of_process(self) -> slice:
         """The rows that this process trains on."""
         share = len(self.rollouts) // world_size()
         return slice(rank() * share, (rank() + 1) * share)
@@ -64,7 +63,7 @@ class UpdateBatch:
     @property
     def share(self) -> Rollouts:
         """The sequences that this process trains on."""
-        return self.rollouts.select(range(len(self.rollouts))[self.mine])
+        return self.rollouts.select(range(len(self.rollouts))[self.rows_of_process])
 
 
 @dataclass
@@ -124,15 +123,15 @@ class UpdateBatches:
         keys = rollouts.prompt_keys or []
         unread = None
         if isinstance(self.task, ReadsAnswers):
-            parts = (rollouts, *filling.rejected)
-            texts = [text for part in parts for text in part.response_texts or ()]
+            drawn = (rollouts, *filling.rejected)
+            texts = [text for part in drawn for text in part.response_texts or ()]
             unread = sum(not self.task.readable(text) for text in texts)
         difficulties = [difficulty[key] for key in keys]
         return UpdateBatch(rollouts, report, difficulties, filling.rejected, unread)
 
     def _warn(self, sentence: str) -> None:
         """Warn of many rounds once in a run; later steps say it at a lower level."""
-        _log.log(logging.INFO if self._warned else logging.WARNING, sentence)
+        log.log(logging.INFO if self._warned else logging.WARNING, sentence)
         self._warned = True
 
     def _respond(
@@ -141,10 +140,10 @@ class UpdateBatches:
         """Responses to these prompts; each process samples a contiguous share of equal size."""
         share = -(-len(indices) // world_size())
         slots = range(rank() * share, (rank() + 1) * share)
-        mine = [min(slot, len(indices) - 1) for slot in slots]  # padded with the last prompt
-        prompts = [self.prompts[indices[slot]] for slot in mine for _ in range(self.groups.size)]
+        places = [min(slot, len(indices) - 1) for slot in slots]  # padded with the last prompt
+        prompts = [self.prompts[indices[i]] for i in places for _ in range(self.groups.size)]
         responses = respond(
-            [torch.tensor(p.token_ids) for p in prompts], uniforms[mine].flatten(0, 1)
+            [torch.tensor(p.token_ids) for p in prompts], uniforms[places].flatten(0, 1)
         )
         rollouts = rollouts_of(
             policy,
@@ -156,10 +155,10 @@ class UpdateBatches:
         whole = range(len(indices) * self.groups.size)
         if isinstance(self.task, RewardsBatches):  # it sees the whole batch, however it is shared
             batch = concatenate(gather(rollouts)).select(whole)
-            return from_first(lambda: self._rewarded(batch, policy))
-        return concatenate(gather(self._rewarded(rollouts, policy))).select(whole)
+            return from_first(lambda: self._reward(batch, policy))
+        return concatenate(gather(self._reward(rollouts, policy))).select(whole)
 
-    def _rewarded(self, rollouts: Rollouts, policy: Policy) -> Rollouts:
+    def _reward(self, rollouts: Rollouts, policy: Policy) -> Rollouts:
         try:
             return with_rewards(rollouts, self.task, policy)
         except ValueError:
@@ -183,11 +182,11 @@ def step_metrics(
     Returns:
         `reward` of all responses drawn and `reward_kept` of those in the batch, `entropy` (nats
         per token of the batch, which is filtered: the probe's is not), `surprisal` (nats per
-        sequence), `length`, `truncated`, the counts of the report, `unread` where
-        the task reads answers, and the policy ratio.
+        sequence), `length`, `truncated`, the counts of the report, `unread` where the task reads
+        answers, and the policy ratio.
     """
     rollouts = batch.rollouts
-    means = metrics(rollouts, batch.report)
+    means = describe_batch(rollouts, batch.report)
     truncated = [int(r[-1]) not in eos_token_ids for r in rollouts.response_ids]
     return {
         "reward": means.pop("mean_reward"),
@@ -200,7 +199,7 @@ def step_metrics(
     }
 
 
-def metrics(batch: Rollouts, report: UpdateBatchReport) -> dict[str, float]:
+def describe_batch(batch: Rollouts, report: UpdateBatchReport) -> dict[str, float]:
     """Describe an update batch.
 
     Args:

@@ -25,7 +25,7 @@ from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import grpo_options, shards_weights, training_device
 from isentrope.config.values import path_in_run
 from isentrope.control.budget import EntropyBudget
-from isentrope.control.requirements import BudgetOptions
+from isentrope.control.budget_options import BudgetOptions
 from isentrope.models.sharding import shard_base
 from isentrope.planning.room import require_room_to_train
 from isentrope.policy.language_model import Policy

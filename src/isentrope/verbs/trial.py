@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from isentrope.control.controls import STEP, TOKEN
+from isentrope.control.controls import STEP_CONTROLS, TOKEN_CONTROLS
 from isentrope.control.trial import OutOfReachError, Trial
 from isentrope.estimators.paired import PairedChanges, PairedSteps
 from isentrope.nouns.columns import Column, ends, text
@@ -127,7 +127,7 @@ def find_trial(ready: Prepared) -> TrialResult:
         ValueError: If the objective has no advantages to rewrite, or a control is not known.
         OutOfReachError: If no control can reach the change that is asked for.
     """
-    tried = ready.config.trial.controls or [*TOKEN, *STEP]
+    tried = ready.config.trial.controls or [*TOKEN_CONTROLS, *STEP_CONTROLS]
     steps = TrialSteps(ready, tried)
     E = ready.sampler.rewarded(ready.E) if ready.analysis.reward else ready.E
     paired = PairedSteps(ready.policy, E, ready.rate, ready.estimator.options)

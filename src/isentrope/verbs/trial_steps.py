@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from isentrope.control.base import Rewritten, Tokens, touched, without_random_tokens
-from isentrope.control.controls import FIELDS, STEP, build, control_class
-from isentrope.control.correction import Asked
+from isentrope.control.budget_options import BudgetOptions
+from isentrope.control.controls import FIELD_CONTROLS, STEP_CONTROLS, build, control_class
+from isentrope.control.correction import Request
 from isentrope.control.gradients import ControlSample
 from isentrope.control.measured import kept_mass, token_influence
-from isentrope.control.requirements import BudgetOptions
 from isentrope.control.trial import (
     Trial,
     controlled_batch,
@@ -67,7 +67,7 @@ class TrialSteps:
                 "A control rewrites the advantages of an on-policy batch: set estimator.objective "
                 f"to one of {', '.join(OBJECTIVES)}, and estimator.off_policy=false."
             )
-        if unfit := [name for name in names if name in FIELDS]:
+        if unfit := [name for name in names if name in FIELD_CONTROLS]:
             raise ValueError(
                 f"The control {unfit[0]!r} cannot be tried in one step on a new batch: it acts "
                 "through ratios other than 1, or its coefficient changes with the steps of a run."
@@ -79,7 +79,7 @@ class TrialSteps:
             parts = {name: part for name, part in step.components.items() if name != "control"}
             without = axpy(-1.0, added, step.direction)
             self.plain = replace(step, direction=without, components=parts)
-        rules = [self._build(name) for name in names if name not in STEP]
+        rules = [self._build(name) for name in names if name not in STEP_CONTROLS]
         U = ready.U
         weighting = ready.estimator.weighting(sampler.longest(U))
         self.tokens = Tokens.of(
@@ -129,7 +129,7 @@ class TrialSteps:
                 strength=strength,
                 predicted=predicted,
                 did=trial.numbers,
-                did_gradient=trial.of_gradient,
+                did_gradient=trial.gradient_numbers,
                 reasons=trial.reasons or None,
             )
             yield attempt, trial
@@ -183,7 +183,7 @@ class TrialSteps:
     def trial(self, control: str, strength: float) -> Trial:
         """The step under a control."""
         built = self._build(control, strength)
-        if control in STEP:
+        if control in STEP_CONTROLS:
             return self._correct(built)
         return self._step_on(self.tokens, built.rewrite(self.tokens, strength))
 
@@ -219,7 +219,7 @@ class TrialSteps:
         halves = [sample.select(rows) for rows in torch.arange(len(E)).tensor_split(2)]
         parts = (step.direction, step.components["gradient"])
         corrections = entropy_corrections(
-            ready.policy, halves, parts, step.preconditioner, ready.rate, Asked(limits=options)
+            ready.policy, halves, parts, step.preconditioner, ready.rate, Request(limits=options)
         )
         of_step, of_gradient = corrections
         return Trial(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from isentrope.control.feedback import Level
 from isentrope.control.gradients import ControlSample
+from isentrope.control.kalman_filter import KalmanFilter
 from isentrope.oracle import TabularPolicy, enumerate_policy
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
@@ -35,7 +35,7 @@ def test_it_is_the_exact_conditional_of_measurements_with_the_mean_of_their_vari
     for t in range(n):
         mean += (said[t] - mean) / min(t + 1, 16)
         noises.append(mean)
-    level = Level()
+    level = KalmanFilter()
     for t in range(n):
         level.observe(values[t], said[t], 1.0)
         mean, variance = conditional(values[: t + 1], noises[: t + 1], variances[:t])
@@ -46,7 +46,7 @@ def test_it_is_the_exact_conditional_of_measurements_with_the_mean_of_their_vari
 
 
 def test_what_it_knows_scales_with_the_entropy():
-    large, small = Level(), Level()
+    large, small = KalmanFilter(), KalmanFilter()
     for t, value in enumerate([1.0, 1.3, 0.2, 0.15, 0.1]):
         for level, unit in ((large, 1.0), (small, 1e-3)):
             level.observe(unit * value, (0.2 * unit * value * (1 + t % 2)) ** 2)
@@ -78,7 +78,7 @@ def test_it_is_not_too_low_where_entropy_is_in_rare_responses(functional):
     truth, chances = exact.entropy(functional), exact.probabilities()
     ratios, measured = [], []
     for run in range(8):
-        level = Level()
+        level = KalmanFilter()
         for t in range(40):
             rows = exact.draw(128, 40 * run + t, chances)
             E = rollouts.select(rows).with_columns(prompt_index=torch.arange(128))
@@ -95,7 +95,7 @@ def test_it_is_not_too_low_where_entropy_is_in_rare_responses(functional):
 
 def test_its_state_is_json_also_before_anything_was_seen():
     for seen in (False, True):
-        level, again = Level(), Level()
+        level, again = KalmanFilter(), KalmanFilter()
         if seen:
             level.observe(2.0, 0.5)
             level.observe(3.0, 0.1)
@@ -106,7 +106,7 @@ def test_its_state_is_json_also_before_anything_was_seen():
 
 
 def test_an_entropy_of_zero_is_a_level():
-    level = Level()
+    level = KalmanFilter()
     for _ in range(3):
         level.observe(0.0, 0.0)
     assert level.value == 0.0

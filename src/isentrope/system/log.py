@@ -1,0 +1,5 @@
+"""The library's logger."""
+
+import logging
+
+log = logging.getLogger("isentrope")
