@@ -25,7 +25,7 @@ import torch
 import isentrope as ise
 from benchmarks.cost import ratio, timed
 from isentrope.evaluation.evaluate import score_records
-from isentrope.evaluation.metrics import METRICS
+from isentrope.evaluation.metrics import ALL_METRICS
 from isentrope.evaluation.responses import choose_prompts, draw_responses, random_numbers
 
 SAMPLES, LENGTH, SEED = 8, 23, 0
@@ -56,7 +56,7 @@ class Subject:
                     batch_size=batch_size,
                 )
                 records = score_records(
-                    self.policy, rollouts, self.task, METRICS, decoding, right_above=0.5
+                    self.policy, rollouts, self.task, ALL_METRICS, decoding, right_above=0.5
                 )
                 texts += records["text"].tolist()
         self.texts[way] = texts

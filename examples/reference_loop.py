@@ -18,7 +18,7 @@ from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.batches import Groups, update_batch
 from isentrope.sampling.tasks import Task
-from isentrope.training.update_batches import metrics
+from isentrope.training.update_batches import describe_batch
 from isentrope.update.objective import token_weights
 
 
@@ -73,7 +73,7 @@ def reference_loop(
             parameter.grad = (-ascent[name]).to(parameter.dtype)
         norm = torch.nn.utils.clip_grad_norm_(parameters.values(), max_grad_norm)
         optimizer.step()
-        history.append({"step": step, "gradient_norm": float(norm)} | metrics(batch, report))
+        history.append({"step": step, "gradient_norm": float(norm)} | describe_batch(batch, report))
         progress(history[-1])
         if step % save_every == 0 or step == steps:
             now = state | {"step": step, "global_step": step, "log_history": history}

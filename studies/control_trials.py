@@ -35,7 +35,7 @@ from isentrope.commands.trial import TryCommand
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.control.controls import EXAMPLES, STEP, TOKEN
+from isentrope.control.controls import EXAMPLES, STEP_CONTROLS, TOKEN_CONTROLS
 from isentrope.estimators.jackknife import Jackknifed
 from isentrope.estimators.ratio import ratio_of
 from isentrope.nouns.estimate import Estimate
@@ -56,7 +56,7 @@ FILES = {name: f"examples/controls/{place}" for name, place in EXAMPLES.items()}
 RANDOM = FILES["random_mask"]
 PRICED = {1.0: [FILES["influence"], "budget"], 16.0: ["repo_r", "bonus"], 100.0: ["clip_cov"]}
 """Controls that gain entropy in one step, by a multiple of the default strength that acts."""
-ALL = [*TOKEN, *STEP, *FILES.values()]
+ALL = [*TOKEN_CONTROLS, *STEP_CONTROLS, *FILES.values()]
 
 
 def trained(folder: Path, seed: int) -> Path:
