@@ -1,4 +1,4 @@
-"""Controls that weight tokens: STARE, EntroPIC, Lp-Reg, Clip_B, influence."""
+"""Controls that weight tokens: STARE, STEER, EntroPIC, Lp-Reg, Clip_B, influence."""
 
 import math
 import statistics
@@ -12,6 +12,7 @@ from examples.controls.entropic import EntroPIC
 from examples.controls.influence import InfluenceClip
 from examples.controls.lp_reg import LpReg
 from examples.controls.stare import Stare
+from examples.controls.steer import Steer
 from tests.control.batches import batch, padded, places
 
 
@@ -35,6 +36,21 @@ def test_stare(x, sides):
     if sides == "both":
         expected = {p: c * (1 - x if p in of_negative else 1) for p, c in expected.items()}
     close(tokens, Stare(share=0.2, sides=sides).rewrite(tokens, x), expected)
+
+
+@pytest.mark.parametrize("x", [0.2, 1.0])
+@pytest.mark.parametrize("smallest", [0.02, 50.0])
+def test_steer(x, smallest):
+    tokens = batch()
+    omega = {}
+    for i, k, A, s, H, *_ in places(tokens):
+        p = math.exp(s)
+        omega[i, k] = abs(A / p * p * (1 - p) * (math.log(p) + H))
+    largest = max(*omega.values(), smallest)
+    assert (largest == smallest) == (smallest == 50.0)
+    kept = {place: (1 - x) ** (size / largest) for place, size in omega.items()}
+    expected = {r[:2]: r[6] * kept[r[:2]] for r in places(tokens)}
+    close(tokens, Steer(smallest=smallest).rewrite(tokens, x), expected)
 
 
 @pytest.mark.parametrize("x", [0.1, -0.7])

@@ -47,6 +47,7 @@ NAMED_CONTROLS: dict[str, type] = {**TOKEN_CONTROLS, **FIELD_CONTROLS, **STEP_CO
 EXAMPLES = {
     "clip_b": "clip_b.py:ClipB",
     "stare": "stare.py:Stare",
+    "steer": "steer.py:Steer",
     "entropic": "entropic.py:EntroPIC",
     "w_reinforce": "w_reinforce.py:WReinforce",
     "entrocraft": "entrocraft.py:Entrocraft",
@@ -58,7 +59,7 @@ EXAMPLES = {
     "lp_reg": "lp_reg.py:LpReg",
     "influence": "influence.py:InfluenceClip",
 }
-"""Names that earlier versions had, and where in examples/controls these controls are."""
+"""Names of examples, most from earlier versions, and where in examples/controls they are."""
 
 COLUMN_OPTIONS = {"kept_mass": "min_p", "influence": "size"}
 """The option of a token control that its optional column needs."""
