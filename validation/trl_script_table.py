@@ -49,6 +49,10 @@ class CautiousAdamW(torch.optim.AdamW):
         return loss
 
 
+UNPREDICTED = "without predicting"
+"""What the probe says where a model has no derivatives, and it reads."""
+
+
 @dataclass(frozen=True)
 class Script:
     """One training script, and what is expected of it.
@@ -66,7 +70,8 @@ class Script:
         overrides: Given to `ise.optimizer_step`.
         refused: A word of the sentence that refuses v; empty where v has to be the step.
         noted: A word of the warning of a v that is not the step within the tolerance.
-        probe: A word of the sentence that refuses the probe; empty where it has to read.
+        probe: A word of the sentence that refuses the probe, or `UNPREDICTED`; empty where it has
+            to read and predict.
         tolerance: Largest relative error of v.
         unseen: Whether no file of a checkpoint shows that v is another step.
     """
@@ -156,11 +161,11 @@ SCRIPTS = [
     Script("LoRA, gradient checkpointing", {"gradient_checkpointing": True}, lora()),
     Script("LoRA on q and v, PEFT's defaults", adapter=peft.LoraConfig(task_type="CAUSAL_LM")),
     Script("rsLoRA", adapter=lora(use_rslora=True)),
-    Script("DoRA", adapter=lora(use_dora=True), probe="are wrong"),
+    Script("DoRA", adapter=lora(use_dora=True), probe=UNPREDICTED),
     Script(
         "rsLoRA, DoRA, modules_to_save",
         adapter=lora(use_rslora=True, use_dora=True, modules_to_save=["lm_head"]),
-        probe="are wrong",
+        probe=UNPREDICTED,
     ),
     Script("lora_dropout .05", adapter=lora(lora_dropout=0.05), refused="dropout"),
     Script("trainable_token_indices", adapter=lora(trainable_token_indices=[3, 4])),
@@ -171,7 +176,7 @@ SCRIPTS = [
         probe="adapter",
     ),
     Script("MiSS", adapter=peft.MissConfig(**ALL, r=4)),
-    Script("RandLoRA", adapter=peft.RandLoraConfig(**ATTENTION, r=4), probe="probe is off"),
+    Script("RandLoRA", adapter=peft.RandLoraConfig(**ATTENTION, r=4), probe=UNPREDICTED),
     Script("VeRA", adapter=peft.VeraConfig(**ATTENTION, r=4), probe="Linear.forward"),
     Script("OFT", adapter=peft.OFTConfig(**ATTENTION, oft_block_size=4)),
     Script("BOFT", adapter=peft.BOFTConfig(**ATTENTION, boft_block_size=4)),

@@ -13,7 +13,8 @@ but for what the row names, the sizes, and learning rate 1e-3. It runs three tim
 
 A script passes if v is the step within 1e-4; or if v is refused in a sentence, or noted in the
 step's warnings, that holds the word of the row; and if the probe reads in both of its runs or says
-why not with the word of the row.
+why not with the word of the row. Where a model has no derivatives the probe measures each step and
+says why it does not predict it.
 
 Writes docs/results/trl_scripts.md.
 """
@@ -44,7 +45,7 @@ import isentrope as ise
 from isentrope.nouns.vectors import axpy, norm
 from isentrope.sampling.tasks.addition import character_tokenizer
 from validation.trl_losses import Recorder, rollouts_of
-from validation.trl_script_table import CHAT_TEMPLATE, MODELS, SCRIPTS, Script
+from validation.trl_script_table import CHAT_TEMPLATE, MODELS, SCRIPTS, UNPREDICTED, Script
 
 STEPS, LENGTH, GROUP, PROMPTS = 3, 8, 4, 2
 
@@ -89,7 +90,12 @@ class Outcome:
             return f"{step}; WRONG: the probe ended the run"
         if not self.equal:
             return f"{step}; WRONG: the probe changed the run"
+        measured = UNPREDICTED in self.probe
+        if measured != (script.probe == UNPREDICTED):
+            return f"{step}; WRONG: the probe {'measures alone' if measured else 'predicts'}"
         if min(self.readings) == STEPS:
+            if measured:
+                return f"{step}; the probe measures"
             return f"{step}; WRONG: the probe reads" if script.probe else step
         expected = bool(script.probe) and script.probe in self.probe
         return f"{step}; the probe says why not" if expected else f"{step}; WRONG: the probe is off"

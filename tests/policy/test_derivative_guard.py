@@ -25,8 +25,6 @@ from isentrope.probe.requirements import ProbeOptions
 from isentrope.probe.scoring import look_ahead
 from tests import cases
 
-SECOND = ProbeOptions(second_order=True)
-
 TWICE = ("forward over forward", "backward over backward")
 MODES = ("forward", "backward", *TWICE)
 
@@ -148,6 +146,10 @@ def test_no_architecture_raises_an_alarm_and_the_model_is_left_alone(name):
     assert all(torch.equal(x, after[n]) and x.dtype == after[n].dtype for n, x in before.items())
 
 
+def drawn(policy):
+    return ise.sample(policy, [[1, 2], [3]], 4, max_new_tokens=3, seed=0)
+
+
 def first_orders(policy, E, v):
     """Everything that takes a first derivative in forward mode."""
 
@@ -167,9 +169,6 @@ def first_orders(policy, E, v):
         "kernel": lambda: ise.fisher_kernel(policy, draw()),
         "noise": lambda: ise.noise_scale(policy, draw()),
         "slopes": lambda: score_jvp(policy, E, [v]),
-        "probe of the first order": lambda: look_ahead(
-            policy, E, {"gradient": v}, 1e-6, ProbeOptions()
-        ),
     }
 
 
@@ -177,13 +176,13 @@ def refused(policy, E):
     v = cases.direction(policy)
     return {
         "score_along": lambda: score_along(policy, E, v, 2),
+        "gradient of entropy": lambda: ise.entropy_gradient(policy, E),
         **first_orders(policy, E, v),
         "kernel, one direction": lambda: second_order_change(policy, E, v),
         "kernel, pairs": lambda: second_order_kernel(policy, E, E),
         "supervised": lambda: supervised_loss_change(
             policy, E, E, gradients=GradientOptions("loop")
         ),
-        "probe": lambda: look_ahead(policy, E, {"gradient": v}, 1e-6, SECOND),
     }
 
 
@@ -199,6 +198,26 @@ def test_a_kernel_without_a_forward_rule_is_refused_in_every_verb(name):
     policy, E = own_activation(Squares(Still.apply), "float32"), cases.ragged(4)
     with pytest.raises(DerivativeError, match="GPT2LMHeadModel"):
         first_orders(policy, E, cases.direction(policy))[name]()
+
+
+def test_the_probe_says_where_the_first_order_alone_is_right(torchs_layer_norm):
+    policy = cases.policy("gpt2")
+    ahead = policy, drawn(policy), {"gradient": cases.direction(policy)}, 1e-6
+    assert "set second_order=False" in look_ahead(*ahead, ProbeOptions(second_order=True)).withheld
+    assert not look_ahead(*ahead, ProbeOptions()).withheld
+
+
+@pytest.mark.parametrize("kernel", [Doubled.apply, Still.apply, squares])
+@pytest.mark.parametrize("second_order", [False, True])
+def test_the_probe_scores_such_a_policy_and_takes_no_derivative_of_it(kernel, second_order):
+    policy = own_activation(Squares(kernel))
+    E, options = drawn(policy), ProbeOptions(second_order=second_order)
+    before = look_ahead(policy, E, {"gradient": cases.direction(policy)}, 1e-6, options)
+    assert "GPT2LMHeadModel" in before.withheld
+    assert "second_order" not in before.withheld
+    assert not before.slopes
+    (scores,) = before.sample.series
+    torch.testing.assert_close(scores.logprobs, ise.score(policy, E).logprobs)
 
 
 def test_a_kernel_without_any_rule_is_refused_in_both_modes():

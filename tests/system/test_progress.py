@@ -75,3 +75,12 @@ def test_where_nobody_looks_steps_are_logged_with_everything(caplog):
     assert line == (
         "step 1/3 · reward 0.500 · entropy 2.888 · ηδH₁ -8.9e-05 ± 5e-05 (step 1) · 12345 tokens/s"
     )
+
+
+def test_a_reading_without_a_prediction_is_what_was_measured(caplog):
+    caplog.set_level(logging.INFO, "isentrope")
+    change = {"probe/change": -8.9e-05, "probe/change_se": 5e-05, "step": 1}
+    plain = {name: METRICS[name] for name in ("reward", "entropy", "tokens_per_second")}
+    with Progress(None) as progress:
+        progress.training(1)(plain | change)
+    assert "ΔH -8.9e-05 ± 5e-05 (step 1)" in caplog.text

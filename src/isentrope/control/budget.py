@@ -42,7 +42,7 @@ from isentrope.control.gradients import ControlSample
 from isentrope.control.kalman_filter import KalmanFilter
 from isentrope.control.leave_one_out import in_the_loss, read_half
 from isentrope.control.own_rollouts import LEAST_PROMPTS, OwnRollouts
-from isentrope.control.requirements import require_correctable
+from isentrope.control.requirements import require_correctable, require_entropy_gradients
 from isentrope.estimators.positions import named_positions
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
@@ -133,7 +133,8 @@ class EntropyBudget(SavedFields, TrainerCallback):
 
         Raises:
             ValueError: If the trainer shards its parameters, holds them in less than float32, has
-                no temperature, or trains on responses that its policy did not draw for the step.
+                no temperature, or trains on responses that its policy did not draw for the step; or
+                if the model's derivatives are wrong.
 
         Returns:
             This control.
@@ -146,6 +147,7 @@ class EntropyBudget(SavedFields, TrainerCallback):
             self._policy = Policy(
                 model, trainer.processing_class, precision="as_is", temperature=temperature
             )
+            require_entropy_gradients(self._policy)
         self._rollouts = OwnRollouts(trainer)
         if checkpoints:
             keep_state(trainer, self)

@@ -5,6 +5,9 @@ from typing import Any
 import torch
 
 from isentrope.models.sharding import is_spread
+from isentrope.policy.derivative_guard import DerivativeError, require_derivatives
+from isentrope.policy.language_model import Policy
+from isentrope.policy.own_logits import random_sequences
 from isentrope.probe.requirements import require_known_optimizer, require_whole_model
 
 
@@ -43,6 +46,24 @@ def require_controllable(trainer: Any, needs: str | None) -> None:
         )
     if needs == "influence":
         require_known_optimizer(trainer, "The control 'influence'")
+
+
+def require_entropy_gradients(policy: Policy) -> None:
+    """Refuse a model of which autograd's gradient of entropy is not that of the function.
+
+    Args:
+        policy: The policy that is trained.
+
+    Raises:
+        ValueError: Naming the model and the cause.
+    """
+    try:
+        require_derivatives(policy, random_sequences(policy.scorer), "backward")
+    except DerivativeError as error:
+        raise ValueError(
+            f"An entropy budget corrects steps by gradients of entropy. {error.cause} Train "
+            "without the budget, or with an adapter that detaches nothing."
+        ) from error
 
 
 def require_correctable(trainer: Any) -> None:

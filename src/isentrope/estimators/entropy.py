@@ -22,6 +22,7 @@ from isentrope.models.architecture import derivative_of_scores
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
+from isentrope.policy.derivative_guard import require_derivatives
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 
@@ -87,7 +88,11 @@ def entropy_gradient(
 
     Returns:
         g_H by parameter name, float64, nats (per token or sequence) per unit of θ.
+
+    Raises:
+        DerivativeError: If the model's derivatives are wrong.
     """
+    require_derivatives(policy, rollouts, "backward")
     sample = score_batch(policy, rollouts, EstimatorOptions(functional, method))
     by_logprob, by_entropy = cotangents(sample)
     with derivative_of_scores(policy.model):

@@ -44,6 +44,11 @@ PRICED = ("prefix", "sequence")
 STATISTICS_OF_CLASS = 6
 """Statistics of a class of positions."""
 
+_NO_PARTS = (
+    "A price needs the derivative along the step, or the scores after it, by the method 'prefix' "
+    "or 'sequence'."
+)
+
 _RATIOS = ("reward_for_a_nat", "momentum")
 
 NO_POSITION = "No position of E is of this class."
@@ -65,17 +70,17 @@ class Spent:
     Attributes:
         tokens: Share of E's tokens that stand there.
         entropy: F_c at θ.
-        first_order: ηδF_c, negative where entropy is spent.
-        share: Its share of ηδF; of the whole 1.
+        first_order: ηδF_c, negative where entropy is spent; None without derivatives.
+        share: Its share of ηδF; of the whole 1; None without derivatives.
         change: ΔF_c as measured; None where only the first order is known.
-        reward: ηδJ_c; None without rewards.
-        reward_for_a_nat: −δJ_c/δF_c, positive where entropy is spent for reward.
+        reward: ηδJ_c; None without rewards or derivatives.
+        reward_for_a_nat: −δJ_c/δF_c, positive where entropy is spent for reward; None likewise.
     """
 
     tokens: float
     entropy: Estimate
-    first_order: Estimate
-    share: Estimate
+    first_order: Absent[Estimate] = None
+    share: Absent[Estimate] = None
     change: Absent[Estimate] = None
     reward: Absent[Estimate] = None
     reward_for_a_nat: Absent[Estimate] = None
@@ -145,7 +150,8 @@ def price_of_step(
     """Say what a step spends of entropy and earns of reward, at each class of positions.
 
     Args:
-        sample: E at θ with its first derivative along v, by "prefix" or "sequence".
+        sample: E at θ, by "prefix" or "sequence"; with its first derivative along v, or without,
+            for what was measured alone.
         eta: η, the learning rate of the step.
         classes: (n, t) bool by name; classes may overlap.
         rewards: (n,) the reward of each response; None for entropy alone.
@@ -156,13 +162,12 @@ def price_of_step(
         Spendings and earnings of the step.
 
     Raises:
-        ValueError: If there is no derivative, the method does not read H, or a class has another
-            shape than E's tokens.
+        ValueError: If there is neither a derivative nor a measurement, the method does not read H,
+            or a class has another shape than E's tokens.
     """
-    if len(sample.series) < 2 or sample.functional.method not in PRICED:
-        raise ValueError(
-            "A price needs the derivative along the step, by the method 'prefix' or 'sequence'."
-        )
+    derived = len(sample.series) > 1
+    if not (derived or after) or sample.functional.method not in PRICED:
+        raise ValueError(_NO_PARTS)
     masks = _restrict_to_tokens(sample.series[0].mask, classes)
     unit = sample.functional.unit
     base = sample.trust
@@ -207,11 +212,11 @@ def price_of_step(
         return Spent(
             tokens=float(mask.sum() / masks[""].sum()),
             entropy=estimate(0),
-            first_order=estimate(1),
-            share=ratio(1, 1, NET_SHARE) if at else whole,
+            first_order=estimate(1) if derived else None,
+            share=None if not derived else ratio(1, 1, NET_SHARE) if at else whole,
             change=estimate(2) if after else None,
-            reward=estimate(3, REWARD) if reward else None,
-            reward_for_a_nat=ratio(3, at + 4, for_a_nat) if reward else None,
+            reward=estimate(3, REWARD) if reward and derived else None,
+            reward_for_a_nat=ratio(3, at + 4, for_a_nat) if reward and derived else None,
         )
 
     parts = {name: spent(place * STATISTICS_OF_CLASS, name) for place, name in enumerate(masks)}
@@ -247,7 +252,7 @@ def price_statistics(
     Args:
         omega: (n,) sample weights.
         mask: (n, t) whether a token stands at a position of the class.
-        sample: E at θ, with its first derivative along v.
+        sample: E at θ, with its first derivative along v where that is known.
         eta: η.
         reward: J of the batch, or None.
         after: Scores at θ + ηv, or None.
@@ -258,9 +263,13 @@ def price_statistics(
     f = sample.functional
     r = sample.log_ratio_series[:2]
     h = tuple(x * mask for x in sample.entropy_series[:2])
-    value, slope, _ = along(f, omega, r, h)
+    derived = len(sample.series) > 1
+    value = f(omega, r[0], h[0])
+    slope = value * 0
+    if derived:
+        value, slope, _ = along(f, omega, r, h)
     change = earned = total = value * 0
-    if reward is not None:
+    if reward is not None and derived:
         earned = along(reward, omega, (r[0], r[1] * mask), h[:1])[1]
     if after is not None:
         moved = after.logprobs - sample.sampler_logprobs

@@ -55,7 +55,15 @@ _ISENTROPE = Path(__file__).parents[1]
 
 
 class UnsupportedModelError(ValueError):
-    """A model that isentrope cannot evaluate or differentiate, by name."""
+    """A model that isentrope cannot evaluate or differentiate, by name.
+
+    Attributes:
+        cause: What fails in the model, where that is known; else the whole message.
+    """
+
+    def __init__(self, message: str, cause: str = "") -> None:
+        super().__init__(message)
+        self.cause = cause or message
 
 
 def name_of(lm: Any) -> str:
@@ -148,7 +156,8 @@ def refusal_by_name(lm: Any) -> Generator[None]:
             "it (attn_implementation='eager', experts_implementation='eager')"
         )
         raise UnsupportedModelError(
-            f"isentrope does not support {name_of(lm)} as it is loaded: {cause}{advice}."
+            f"isentrope does not support {name_of(lm)} as it is loaded: {cause}{advice}.",
+            f"In {name_of(lm)}, {cause}.",
         ) from error
 
 

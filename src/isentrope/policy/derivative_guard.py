@@ -37,7 +37,19 @@ _NO_ORDER = "ΔH(η) at finite η needs no derivative: ask for it alone (order=0
 
 
 class DerivativeError(ValueError):
-    """torch differentiates a part of the model wrongly."""
+    """torch differentiates a part of the model wrongly.
+
+    Attributes:
+        cause: The error without what can be done.
+    """
+
+    def __init__(self, cause: str, advice: str = "") -> None:
+        super().__init__(cause, advice)
+        self.cause = cause
+        self._advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.cause} {self._advice}".rstrip()
 
 
 def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forward") -> None:
@@ -77,10 +89,11 @@ def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forwar
                     raise
                 continue
         if gap.wrong:
+            reason, advice = _explain(policy, mode)
             raise DerivativeError(
                 f"The derivatives of {name_of(policy.causal_lm)} are wrong: {mode}, on two short "
-                f"sequences, they are {gap.error:.2g} of the largest one from differences"
-                f"{_explain(policy, mode)}"
+                f"sequences, they are {gap.error:.2g} of the largest one from differences{reason}",
+                advice,
             )
         break
     else:
@@ -93,19 +106,20 @@ def require_derivatives(policy: Policy, rollouts: Rollouts, mode: Mode = "forwar
     policy.compared_derivatives.add((mode, dtype_of_theta))
 
 
-def _explain(policy: Policy, mode: Mode) -> str:
+def _explain(policy: Policy, mode: Mode) -> tuple[str, str]:
     """What makes derivatives wrong, as far as that is known, and what can be done."""
     adapters = getattr(policy.model, "peft_config", {}).values()
     if any(getattr(adapter, "use_dora", False) for adapter in adapters):
         return (
             ". DoRA detaches the norm, so autograd's derivative, by which training takes its "
-            f"steps, is not the function's. {_NO_ORDER}"
+            "steps, is not the function's.",
+            _NO_ORDER,
         )
     first = _FIRST_ORDER if " over " in mode else ""
     return (
-        ": a part of the model is detached, or has a kernel of its own. "
+        ": a part of the model is detached, or has a kernel of its own.",
         f"{first}{_NO_ORDER} For derivatives, write its own kernels in elementary operations of "
-        "torch, or load the model without them."
+        "torch, or load the model without them.",
     )
 
 

@@ -9,7 +9,8 @@ the live policy, on prompts that are not trained on, and leaves model, gradients
 random state as they were. Training's gradient has its dropout; entropies are measured without.
 
 `attach` refuses a trainer that the probe cannot follow. During training it never raises: the first
-error is logged, and the probe is off from then on (one exception: `guard`).
+error is logged, and the probe is off from then on (one exception: `guard`). A model without
+derivatives has readings without a prediction, which is logged once.
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ class EntropyProbe(SavedFields, TrainerCallback):
         self._recorder: StepRecorder | None = None
         self.off = False
         self._postponed = False  # whether a reading was due that the last step could not have
+        self._withheld = ""  # why the model gives no derivatives
         decay = options.decay
         self.kept = KeptGradient(options.log_every, decay)
         self._first_order, self._change = RunningMean(decay), RunningMean(decay)
@@ -207,13 +209,15 @@ class EntropyProbe(SavedFields, TrainerCallback):
             E = together(
                 lambda: with_rewards(drawn, options.reward, policy) if options.reward else drawn
             )
-            samples = [look_ahead(policy, E, components, eta, options)]
-            if options.log_every is not None:
+            ahead = partial(look_ahead, policy, components=components, eta=eta)
+            samples = [ahead(E, options=options, withheld=self._withheld)]
+            self._withhold(step, samples[0].withheld)
+            if options.log_every is not None and not self._withheld:
                 self.kept.renew(step, gradient_of_reading(policy, samples[0]), components, eta)
             if options.fresh:
                 apart = self._draw(policy, step, 1, length)
                 first_order = replace(options, second_order=False)
-                samples.append(look_ahead(policy, apart, components, eta, first_order))
+                samples.append(ahead(apart, options=first_order, withheld=self._withheld))
         self._before = samples
 
     @never_raising
@@ -234,8 +238,8 @@ class EntropyProbe(SavedFields, TrainerCallback):
         self._latest |= reading.to_dict()
         means = {"first_order": self._first_order, "change": self._change}
         for name, mean in means.items():
-            estimate: Estimate = getattr(reading, name)
-            if math.isfinite(estimate.ci_low):  # no interval where the weights cannot be trusted
+            estimate: Estimate | None = getattr(reading, name)
+            if estimate and math.isfinite(estimate.ci_low):  # no interval: weights are not trusted
                 mean.update(estimate.value, estimate.se)
                 self._latest |= {f"probe/{name}_ema": mean.value, f"probe/{name}_ema_se": mean.se}
 
@@ -254,6 +258,13 @@ class EntropyProbe(SavedFields, TrainerCallback):
             self._postponed = True
             words = "The entropy probe cannot read step %d: %s. It reads the next step that it can."
             log.warning(words, taken + 1, why)
+
+    def _withhold(self, step: int, cause: str) -> None:
+        """Say once that readings have no prediction from now on."""
+        if cause and not self._withheld and rank() == 0:
+            words = "From step %d on the entropy probe measures ΔH without predicting it. Cause: %s"
+            log.warning(words, step, cause)
+        self._withheld = cause
 
     def switch_off(self, step: int, error: Exception) -> None:
         """Log once why there are no more readings; training continues unchanged."""

@@ -3,7 +3,7 @@
     predicted  ηδH₁ (split by component), η²δH₂;    measured  ΔH;    residual  ΔH − ηδH₁ (− η²δH₂)
 
 All come from one F on one E mini-batch (T2, T3), scored before and after the step (`scoring`), so
-their errors are joint (T11).
+their errors are joint (T11). Without derivatives of the model a reading is what was measured.
 """
 
 from dataclasses import dataclass, replace
@@ -43,14 +43,15 @@ class ProbeReading:
         eta: Its learning rate η.
         per_token: h at θ.
         per_sequence: ℋ at θ.
-        first_order: ηδH₁.
+        first_order: ηδH₁; None where the model gives no derivatives.
         components: Its parts by "momentum", "decay", "gradient"; "control" where there is one, and
-            "rounding" where DeepSpeed keeps the weights in a shorter type than their float32 copy.
-        predicted: ηδH₁, and η²δH₂ where it is known.
+            "rounding" where DeepSpeed keeps the weights in a shorter type than their float32 copy;
+            empty without it.
+        predicted: ηδH₁, and η²δH₂ where it is known; None without it.
         second_order: η²δH₂, or None.
         linear_fraction: η/η*, or None.
         change: ΔH, measured after the step on the same samples.
-        residual: ΔH − predicted, with its paired error.
+        residual: ΔH − predicted, with its paired error; None without a prediction.
         trust: Diagnostics of the importance weights after the step, or of those at θ, policy over
             sampler, where they are worse.
         fresh: ΔH on other samples of θ, or None.
@@ -61,13 +62,13 @@ class ProbeReading:
     eta: float
     per_token: Estimate
     per_sequence: Estimate
-    first_order: Estimate
+    first_order: Estimate | None
     components: dict[str, Estimate]
-    predicted: Estimate
+    predicted: Estimate | None
     second_order: Estimate | None
     linear_fraction: Estimate | None
     change: Estimate
-    residual: Estimate
+    residual: Estimate | None
     trust: Trust
     fresh: Estimate | None = None
     price: Price | None = None
@@ -97,7 +98,7 @@ def read(step: int, before: ScoredBefore, after: Scores) -> ProbeReading:
 
     Args:
         step: The step.
-        before: Scores at θ and their derivatives.
+        before: Scores at θ, and their derivatives where the model gives some.
         after: Scores at θ'.
 
     Returns:
@@ -116,29 +117,33 @@ def read(step: int, before: ScoredBefore, after: Scores) -> ProbeReading:
         options = {"sign": sign, "unit": unit, "confidence": 0.95, **base.options(f.method)}
         return ratio_of(result, row, 2, name="ηδH₁", **options)
 
+    predicts = len(sample.series) > 1
     curved = len(sample.series) > 2
+    momentum = share(7, NET_SHARE, sign="any") if predicts else None
     return ProbeReading(
         step=step,
         eta=before.eta,
         per_token=estimate(0, "nats per token"),
         per_sequence=estimate(1, "nats per sequence"),
-        first_order=estimate(2),
+        first_order=estimate(2) if predicts else None,
         components={
             name: estimate(7 + k)
             for k, name in enumerate(COMPONENTS)
-            if name in ALWAYS or name in before.slopes
+            if predicts and (name in ALWAYS or name in before.slopes)
         },
-        predicted=estimate(6),
+        predicted=estimate(6) if predicts else None,
         second_order=estimate(3, order=2) if curved else None,
         linear_fraction=share(3, "η/η*") if curved else None,
         change=estimate(4, trust=trust, order=trust.order),
-        residual=estimate(5, trust=of_residual, order=of_residual.order),
+        residual=estimate(5, trust=of_residual, order=of_residual.order) if predicts else None,
         trust=trust,
-        price=_price(before, after, trust, share(7, NET_SHARE, sign="any")),
+        price=_price(before, after, trust, momentum),
     )
 
 
-def _price(before: ScoredBefore, after: Scores, trust: Trust, momentum: Estimate) -> Price | None:
+def _price(
+    before: ScoredBefore, after: Scores, trust: Trust, momentum: Estimate | None
+) -> Price | None:
     """What the step spends and earns, and where the parabola of J has its top; None without J."""
     sample, eta, rewards = before.sample, before.eta, before.rewards
     if rewards is None:
@@ -152,7 +157,11 @@ def _price(before: ScoredBefore, after: Scores, trust: Trust, momentum: Estimate
 
 
 def _statistics(omega: Tensor, before: ScoredBefore, after: Scores) -> Tensor:
-    """(h, ℋ, ηδH₁, η²δH₂, ΔH, residual, predicted, parts of ηδH₁) as functions of ω."""
+    """(h, ℋ, ηδH₁, η²δH₂, ΔH, residual, predicted, parts of ηδH₁) as functions of ω.
+
+    Returns:
+        One row each; 0 for what needs a derivative that there is not.
+    """
     sample, eta, slopes = before.sample, before.eta, before.slopes
     f, r, h = sample.functional, sample.log_ratios, sample.entropies
     both = [Functionals(name, f.method, f.tokens) for name in ("per_token", "per_sequence")]

@@ -6,6 +6,9 @@ each has the whole (`Policy.share_work`).
 before the step    scores at θ and their derivatives along v = momentum + decay + gradient,
 and + control where the step is corrected
 after the step     scores at θ' = θ + ηv, on the same samples
+
+A model whose derivatives are wrong (DoRA detaches a norm), or that has none, is scored without
+them: ΔH needs the scores alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,11 +23,12 @@ from isentrope.estimators.functional import Functionals
 from isentrope.estimators.positions import position_classes
 from isentrope.estimators.sample import ScoredBatch, cotangents
 from isentrope.estimators.sampler_match import match_sampler
-from isentrope.models.architecture import derivative_of_scores
+from isentrope.models.architecture import UnsupportedModelError, derivative_of_scores
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import Vector
 from isentrope.parallel.ranks import sum_over_processes
 from isentrope.policy.chi_square import Divergence, score_moved
+from isentrope.policy.derivative_guard import DerivativeError
 from isentrope.policy.gradient import score_jvp, weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score, score_along
@@ -45,7 +49,9 @@ class ScoredBefore:
         eta: Learning rate of the step.
         mine: This process's share of the rollouts, or all of them.
         sample: The whole mini-batch at θ, with its derivatives along the step.
-        slopes: Derivatives of the scores by component of v, those that are not zero.
+        slopes: Derivatives of the scores by component of v, those that are not zero; empty where
+            they are withheld.
+        withheld: Why the model gives no derivatives; empty where it gives some.
         divergence: How far θ + ηv moves each distribution.
         rewards: (n,) of the whole mini-batch; None where it has none.
         classes: (n, t) positions by class, with rewards; an E of one response per prompt has no
@@ -56,6 +62,7 @@ class ScoredBefore:
     mine: Rollouts
     sample: ScoredBatch
     slopes: dict[str, Scores]
+    withheld: str
     divergence: Divergence
     rewards: Tensor | None
     classes: dict[str, Tensor]
@@ -113,6 +120,7 @@ def look_ahead(
     components: Mapping[str, Vector],
     eta: float,
     options: ProbeOptions,
+    withheld: str = "",
 ) -> ScoredBefore:
     """Score an E mini-batch at θ, and its derivatives along the step; every process must call this.
 
@@ -122,6 +130,7 @@ def look_ahead(
         components: Parts of v that are not zero, at least one.
         eta: Learning rate of the step, at which the weights are judged.
         options: Which entropy is read, how, and whether to second order.
+        withheld: Why an earlier mini-batch has no derivatives: none are tried.
 
     Returns:
         The scored mini-batch, the same on every process but for `mine`.
@@ -131,11 +140,15 @@ def look_ahead(
         for n in policy.names
     }
 
-    def scored() -> list[Scores]:
-        """Scores at θ, slopes by component, χ², κ, ρ_2 and ρ_4 at θ + ηv, ∂²_v if wanted."""
-        base, *slopes = score_jvp(policy, mine, list(components.values()))
+    def scored() -> tuple[str, list[Scores]]:
+        """Why there are no derivatives; scores at θ, χ², κ, ρ_2 and ρ_4 at θ + ηv; derivatives."""
+        cause = withheld
+        series = [score(policy, mine)] if cause else []
+        if not cause:
+            curved = v if options.second_order else None
+            cause, series = _differentiate(policy, mine, [*components.values()], curved)
+        base, *derivatives = series
         policy.require_own_logits(mine, base)
-        second = score_along(policy, mine, v, 2)[2:] if options.second_order else ()
         (found,) = score_moved(policy, mine, v, [eta], remainder=True)
         if found is None:  # nowhere finite
             jumps = torch.zeros(*base.mask.shape, 2).double()
@@ -144,11 +157,15 @@ def look_ahead(
         else:
             moments = [found[1].jumps, cast(Tensor, found[1].remainder)]
         pairs = [Scores(x[..., 0], x[..., 1], base.mask) for x in moments]
-        return [base, *slopes, *pairs, *second]
+        return cause, [base, *pairs, *derivatives]
 
-    base, *rest = _joined(policy, on_every_process(policy.sharded, scored))
-    count = len(components)
-    slopes, moments, second = rest[:count], rest[count : count + 2], rest[count + 2 :]
+    cause, shares = on_every_process(policy.sharded, scored)
+    withheld = next(filter(None, gather(cause)), "")
+    base, *rest = _joined(policy, shares[:3] if withheld else shares)
+    moments = rest[:2]
+    slopes = rest[2 : 2 + len(components)]
+    second = rest[2 + len(components) :]
+    along_step = [sum_of_scores(slopes)] if slopes else []
     whole = mine if policy.sharded else concatenate(gather(mine))
     classes = dict[str, Tensor]()
     if whole.rewards is not None:
@@ -164,15 +181,35 @@ def look_ahead(
         sample=ScoredBatch(
             Functionals(options.functional, options.method, base.mask.double()),
             whole.padded("sampler_logprobs"),
-            (base, sum_of_scores(slopes), *second),
+            (base, *along_step, *second),
             torch.arange(len(whole)),
             match_sampler(policy, whole, base),
         ),
-        slopes=dict(zip(components, slopes, strict=True)),
+        slopes=dict(zip(components, slopes, strict=False)),
+        withheld=withheld,
         divergence=Divergence(*(torch.stack((x.logprobs, x.entropies), 2) for x in moments)),
         rewards=whole.rewards,
         classes=classes,
     )
+
+
+def _differentiate(
+    policy: Policy, mine: Rollouts, directions: Sequence[Vector], curved: Vector | None
+) -> tuple[str, list[Scores]]:
+    """Scores at θ with their slopes along directions, and ∂² along one more where it is given.
+
+    Returns:
+        Why there are no derivatives, empty where there are some; and the scores at θ, alone then.
+    """
+    advice = ""
+    try:
+        series = [*score_jvp(policy, mine, directions)]
+        if curved is not None:
+            advice = " The first order alone is right: set second_order=False."
+            series += score_along(policy, mine, curved, 2)[2:]
+        return "", series
+    except (DerivativeError, UnsupportedModelError) as error:
+        return error.cause + advice, [score(policy, mine)]
 
 
 def sum_of_scores(parts: Sequence[Scores]) -> Scores:

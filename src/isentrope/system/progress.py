@@ -92,7 +92,9 @@ class Progress:
             yield report
 
     def training(self, steps: int) -> Callable[[dict[str, float]], None]:
-        """A line for a training run: reward, entropy, ηδH₁ of the last reading, tokens per second.
+        """A line for a training run: reward, entropy, the last reading, tokens per second.
+
+        A reading is ηδH₁, or ΔH where nothing was predicted.
 
         Returns:
             Called with the metrics of each step.
@@ -101,10 +103,11 @@ class Progress:
 
         def words(metrics: dict[str, float]) -> list[str]:
             nonlocal reading
-            if "probe/first_order" in metrics:
-                reading = (
-                    "ηδH₁ {probe/first_order:+.1e} ± {probe/first_order_se:.0e} (step {step:.0f})"
-                ).format(**metrics)
+            name = "first_order" if "probe/first_order" in metrics else "change"
+            if f"probe/{name}" in metrics:
+                value, error = (metrics[f"probe/{name}{end}"] for end in ("", "_se"))
+                symbol = "ηδH₁" if name == "first_order" else "ΔH"
+                reading = f"{symbol} {value:+.1e} ± {error:.0e} (step {metrics['step']:.0f})"
             parts = "reward {reward:.3f}", "entropy {entropy:.3f}", reading
             speed = "{tokens_per_second:.0f} tokens/s"
             return [part.format(**metrics) for part in (*parts, speed) if part]

@@ -35,6 +35,7 @@ from isentrope.system.formatting import percent
 
 ENTROPY = "entropy ({unit})"
 OF_STEP = "ΔH of the step ({unit})"
+PREDICTED = "probe/first_order"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Logged:
         key: Of the panel.
         title: Of the panel.
         label: Of the vertical axis, with the unit of the first column in place of {unit}.
-        drawn: Label and colour by column; there is no panel without the first of them.
+        drawn: Label and colour by column; there is no panel without one of them.
         evaluated: The metric of evaluations that is drawn beside them.
         level: The setting of training that is a line across them; the axis is logarithmic then.
     """
@@ -75,7 +76,7 @@ TRAINING_LOGS = (
         "What each step would do, and did",
         OF_STEP,
         {
-            "probe/first_order": ("predicted before it", FIRST),
+            PREDICTED: ("predicted before it", FIRST),
             "probe/change": ("measured after it", MEASURED),
         },
     ),
@@ -135,12 +136,15 @@ def _logged(reading: Reading, logged: Logged) -> Iterator[Panel]:
     curves = list[Series]()
     marks = list[Mark]()
     caption = ""
+    rows_of = {column: reading.logged("step", column) for column in logged.drawn}
+    if not any(len(rows) for rows in rows_of.values()):
+        return
+    if logged.key == "probe" and not len(rows_of[PREDICTED]):
+        caption = "; the model gives no derivatives to predict it by"
     for column, (label, colour) in logged.drawn.items():
-        rows = reading.logged("step", column)
+        rows = rows_of[column]
         if logged.level and len(rows):
             rows = rows[rows[column] > 0]
-        if not curves and not len(rows):
-            return
         steps = rows["step"].tolist()
         curves.append(Series(label, colour, steps, estimates_in(rows, column), "-o"))
     for evaluation in reading.evaluations[:1]:
