@@ -22,8 +22,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.sampling.batches import Groups, update_batch
 from isentrope.sampling.generate import sample
-from isentrope.sampling.tasks.addition import Addition
-from isentrope.training.models import MAX_NEW_TOKENS
+from isentrope.sampling.tasks.addition import Addition, longest_response
 from isentrope.update.step import optimizer_step
 
 
@@ -72,15 +71,16 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     policy = Policy.from_checkpoint(args.checkpoint)
-    sizes = {"max_new_tokens": MAX_NEW_TOKENS, "batch_size": 512}
+    longest = longest_response(2)
+    sizes = {"max_new_tokens": longest, "batch_size": 512}
     train, test = Addition("train"), Addition("test")
-    groups = Groups(16, 8, MAX_NEW_TOKENS)
+    groups = Groups(16, 8, longest)
     U, _ = update_batch(policy, train.prompts, train, groups, seed=1, batch_size=512)
     step = optimizer_step(
         policy,
         U,
         args.checkpoint / "optimizer.pt",
-        max_response_length=MAX_NEW_TOKENS,
+        max_response_length=longest,
         max_grad_norm=1.0,
     )
     etas = [factor * step.learning_rate for factor in (0.01, 0.3, 1.0, 3.0)]

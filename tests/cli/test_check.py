@@ -11,7 +11,7 @@ from isentrope.cli.main import app
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import with_advantages
 from isentrope.sampling.generate import sample
-from isentrope.training.models import MAX_NEW_TOKENS
+from isentrope.sampling.tasks.addition import longest_response
 from tests.tiny_checkpoint import PROMPTS, copied, settings
 
 
@@ -122,8 +122,8 @@ def test_every_chapter_of_the_demo_is_a_configuration_that_its_verb_takes(tmp_pa
     folder = tmp_path / 'a "b" c: d'
     tuned, trained, evaluated, measured = chapters(folder, 40, 5, 256, 3)
     assert tuned.fine_tuning.warmup_steps == 5
-    assert trained.sampling.max_new_tokens == MAX_NEW_TOKENS
-    assert evaluated.sampling.max_new_tokens == MAX_NEW_TOKENS
+    assert trained.sampling.max_new_tokens == longest_response(2)
+    assert evaluated.sampling.max_new_tokens == longest_response(2)
     assert measured.batch_config.B_E == 256
     assert measured.output.directory == str(folder)
 

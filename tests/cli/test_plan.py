@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from isentrope.cli.console import out
 from isentrope.cli.main import app
 from isentrope.models import checkpoint
-from isentrope.verbs import plan as pipeline
+from isentrope.verbs import least_memory
 from tests.tiny_checkpoint import settings
 
 
@@ -126,7 +126,7 @@ def test_sizes_and_verbs_that_are_not_understood_are_refused(config):
 
 
 def test_a_verb_refuses_before_any_work_what_cannot_fit(config, monkeypatch, tmp_path):
-    monkeypatch.setattr(pipeline, "memory_of", lambda *_: 10**6)
+    monkeypatch.setattr(least_memory, "memory_of", lambda *_: 10**6)
     done = call("influence", config, "--out", tmp_path / "run")
     assert done.exit_code == 1
     sentence = " ".join(done.stderr.split())

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -89,10 +90,16 @@ def versions() -> dict[str, Any]:
             installed[package] = version(package)
     return {
         "isentrope": __version__,
-        "git": git_commit(Path(__file__).parents[1]),
+        "git": _commit_of_sources(),
         "python": platform.python_version(),
         "packages": installed,
     }
+
+
+@cache
+def _commit_of_sources() -> str | None:
+    """That of this process, whose code was loaded once."""
+    return git_commit(Path(__file__).parents[1])
 
 
 def git_commit(folder: Path) -> str | None:

@@ -19,13 +19,10 @@ from isentrope.models.base_model import HUB_NAME, adapter_base, causal_lm
 from isentrope.models.checkpoint import load_tokenizer, require_checkpoint
 from isentrope.models.sharding import is_spread
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.tasks.addition import EOS_ID, PAD_ID, character_tokenizer, longest_response
+from isentrope.sampling.tasks.addition import EOS_ID, PAD_ID, character_tokenizer
 
 TOY = "toy"
 """The path of the toy policy with random weights."""
-
-MAX_NEW_TOKENS = longest_response(2)
-"""Longest response of the toy task, and the constant length L of its Dr. GRPO loss."""
 
 
 def build_toy_policy(seed: int) -> Policy:

@@ -56,8 +56,8 @@ from isentrope.update.rounding import MAX_ROUNDING
 from isentrope.update.saved_state import MissingStateError
 from isentrope.update.step import Step
 from isentrope.verbs.batches import Sampler, at_precision
+from isentrope.verbs.least_memory import require_memory
 from isentrope.verbs.own_prompts import own_prompts
-from isentrope.verbs.plan import require_memory
 
 FEW = 32
 """Responses that show what the scorer does; the tests of the sampler need them all."""

@@ -41,7 +41,7 @@ from isentrope.system.processes import join_processes, world_size
 from isentrope.system.progress import Clock
 from isentrope.system.reading import figure_left_out
 from isentrope.verbs.batches import at_precision
-from isentrope.verbs.plan import require_memory
+from isentrope.verbs.least_memory import require_memory
 from isentrope.verbs.prepare import Prepare, Prepared, prepare_checkpoint
 
 log = logging.getLogger("isentrope")

@@ -5,27 +5,22 @@ bytes from the shapes of the model (`planning.memory`), and seconds are given on
 run recorded them (`verbs.recorded_seconds`). Every response is taken to be as long as it may be.
 """
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from isentrope.checkpoint.find import find_checkpoints
 from isentrope.checkpoint.settle import settle
 from isentrope.config.io import kind_of, load_any, load_config
-from isentrope.config.measure import CheckpointConfig, MeasureConfig
+from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import training_device
-from isentrope.models.precision import DTYPES
-from isentrope.planning.memory import SIZES, held, language_model, trainable_parameters
-from isentrope.planning.plan import DoesNotFitError, Plan
+from isentrope.planning.memory import language_model
+from isentrope.planning.plan import Plan
 from isentrope.planning.room import bytes_of, libraries_bytes, memory_of
-from isentrope.planning.shapes import meta_model
 from isentrope.policy.scoring import tokens_in
 from isentrope.results.verbs import INFLUENCE, MEASURE, VERBS
-from isentrope.system.formatting import gigabytes, sizes_in_words
+from isentrope.verbs.least_memory import counting_of, held_by_verb, shapes_of
 from isentrope.verbs.part_memory import (
     PROMPT,
     PROMPTS,
@@ -34,11 +29,9 @@ from isentrope.verbs.part_memory import (
     Holding,
     longest_prompt,
 )
-from isentrope.verbs.passes import COUNTED, Counting, batches_of, count_passes
+from isentrope.verbs.passes import COUNTED, count_passes
 from isentrope.verbs.plan_training import plan_steps, untrained
 from isentrope.verbs.recorded_seconds import seconds_of_verb
-
-_log = logging.getLogger("isentrope")
 
 AFTERWARDS = (MEASURE.name, INFLUENCE.name)
 """Verbs that are planned for the checkpoints of a training that has none yet."""
@@ -88,27 +81,17 @@ def plan(
 def _plan_measuring(config: MeasureConfig, verbs: Sequence[str], memory: str | None) -> list[Plan]:
     first = find_checkpoints(config.checkpoint)[0]
     settled = settle(first, config).config
-    model = _load_shapes(first.path, config.checkpoint, settled)
+    model = shapes_of(first.path, config.checkpoint, settled)
     device = config.checkpoint.device_map
     size = memory_of(device) if memory is None else bytes_of(memory)
     return [_plan_verb(verb, first.name, first.path, settled, model, size) for verb in verbs]
-
-
-def _load_shapes(path: Path, where: CheckpointConfig, config: MeasureConfig) -> Any:
-    return meta_model(
-        path,
-        base_model=where.base_model,
-        allow_hub=where.allow_hub,
-        trainable_patterns=where.trainable,
-        dtype=DTYPES.get(config.precision.measuring.runtime_dtype, torch.float32),
-    )
 
 
 def _plan_verb(
     verb: str, name: str, folder: Path | None, config: MeasureConfig, model: Any, memory: int
 ) -> Plan:
     """Plan a measuring verb at a checkpoint; None for one that is not there yet."""
-    counting = _count_from(verb, config, model)
+    counting = counting_of(verb, config, model)
     prompt = longest_prompt(config.batch_config, folder) if folder is not None else None
     precision = config.precision.measuring
     sampling = config.sampling
@@ -129,7 +112,7 @@ def _plan_verb(
     return Plan(
         verb,
         name,
-        _size_held(counting, verb, model, memory),
+        held_by_verb(counting, verb, model, memory),
         libraries_bytes(device),
         memory,
         batches=tuple(counting.batches.values()),
@@ -161,36 +144,6 @@ def _plan_training(
             continue
         plans.append(plan_steps(config, path, verb, model, size))
     return plans
-
-
-def _count_from(verb: str, config: MeasureConfig, model: Any) -> Counting:
-    element = SIZES.get(config.precision.measuring.runtime_dtype, 4)
-    return Counting(config, batches_of(verb, config), trainable_parameters(model), element)
-
-
-def _size_held(counting: Counting, verb: str, model: Any, memory: int) -> dict[str, int]:
-    """What a verb holds without any pass: it is sure to take more."""
-    config = counting.config
-    batches = counting.batches
-    kernel = config.fisher_kernel
-    stored = VERBS[verb].gradients
-    groups = 0
-    sides: list[tuple[int, int | None]] = []
-    if stored == "groups":
-        tokens = config.analysis.tokens or verb == "audit"
-        quantities = 1 + (config.analysis.reward and verb != "audit")
-        groups = counting.groups(tokens=tokens) * quantities
-    elif stored == "prompts":
-        groups = counting.groups(tokens=False)
-        sides = [(batches["U"].prompts, None)]
-    elif stored == "blocks":
-        for rows, columns in kernel.blocks:
-            if rows in batches:  # else the verb says what is missing
-                right = None if rows == columns else batches[columns].responses
-                sides.append((batches[rows].responses, right))
-    on_gpu = config.checkpoint.device_map != "cpu"
-    storage = kernel.held.within(memory) if on_gpu else kernel.held
-    return held(model, config.precision.measuring, storage, groups, sides)
 
 
 def _state_assumptions(
@@ -230,42 +183,3 @@ def _state_assumptions(
         "Gradients one by one take a pass for each response.": analysis.gradient_backend == "loop",
     }
     return [longest, *(words for words, holds in left_out.items() if holds)]
-
-
-def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> None:
-    """Say what a verb holds at least, and refuse what is sure not to fit, before any work.
-
-    Args:
-        verb: Its name.
-        name: Of the checkpoint.
-        path: Its folder.
-        config: What is asked.
-
-    Raises:
-        DoesNotFitError: If what is held without any pass is more than the memory.
-    """
-    where = config.checkpoint
-    if verb not in COUNTED or where.quantization != "none" or where.shard_base:
-        return
-    try:
-        model = _load_shapes(path, where, config)
-        counting = _count_from(verb, config, model)
-    except (ValueError, OSError, RuntimeError, TypeError, AttributeError) as error:
-        _log.debug("%s: no plan, %s", name, error)  # loading it says what is wrong, if anything is
-        return
-    free = memory_of(where.device_map)
-    terms = _size_held(counting, verb, model, free)
-    least = sum(terms.values()) + libraries_bytes(where.device_map)
-    _log.info(
-        "%s of %s holds %s at least, and %s are free; isentrope plan says what its passes take",
-        verb,
-        name,
-        gigabytes(least),
-        gigabytes(free),
-    )
-    if least > free:
-        raise DoesNotFitError(
-            f"{verb} of {name} does not fit: it holds {gigabytes(least)} at least "
-            f"({sizes_in_words(terms)}), and {gigabytes(free)} are free. isentrope plan names the "
-            "smallest change that would fit."
-        )

@@ -1,0 +1,103 @@
+"""What a verb holds without any pass, by shapes: it is sure to take more.
+
+A verb that does not fit is refused before its work.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isentrope.config.measure import CheckpointConfig, MeasureConfig
+from isentrope.models.precision import DTYPES
+from isentrope.planning.memory import SIZES, held, trainable_parameters
+from isentrope.planning.plan import DoesNotFitError
+from isentrope.planning.room import libraries_bytes, memory_of
+from isentrope.planning.shapes import meta_model
+from isentrope.results.verbs import VERBS
+from isentrope.system.formatting import gigabytes, sizes_in_words
+from isentrope.verbs.passes import COUNTED, Counting, batches_of
+
+_log = logging.getLogger("isentrope")
+
+
+def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> None:
+    """Say what a verb holds at least, and refuse what is sure not to fit, before any work.
+
+    Args:
+        verb: Its name.
+        name: Of the checkpoint.
+        path: Its folder.
+        config: What is asked.
+
+    Raises:
+        DoesNotFitError: If what is held without any pass is more than the memory.
+    """
+    where = config.checkpoint
+    if verb not in COUNTED or where.quantization != "none" or where.shard_base:
+        return
+    try:
+        model = shapes_of(path, where, config)
+        counting = counting_of(verb, config, model)
+    except (ValueError, OSError, RuntimeError, TypeError, AttributeError) as error:
+        _log.debug("%s: no plan, %s", name, error)  # loading it says what is wrong, if anything is
+        return
+    free = memory_of(where.device_map)
+    terms = held_by_verb(counting, verb, model, free)
+    least = sum(terms.values()) + libraries_bytes(where.device_map)
+    _log.info(
+        "%s of %s holds %s at least, and %s are free; isentrope plan says what its passes take",
+        verb,
+        name,
+        gigabytes(least),
+        gigabytes(free),
+    )
+    if least > free:
+        raise DoesNotFitError(
+            f"{verb} of {name} does not fit: it holds {gigabytes(least)} at least "
+            f"({sizes_in_words(terms)}), and {gigabytes(free)} are free. isentrope plan names the "
+            "smallest change that would fit."
+        )
+
+
+def shapes_of(path: Path, where: CheckpointConfig, config: MeasureConfig) -> Any:
+    """The model of a checkpoint without weights, in the type of the measurement."""
+    return meta_model(
+        path,
+        base_model=where.base_model,
+        allow_hub=where.allow_hub,
+        trainable_patterns=where.trainable,
+        dtype=DTYPES.get(config.precision.measuring.runtime_dtype, torch.float32),
+    )
+
+
+def counting_of(verb: str, config: MeasureConfig, model: Any) -> Counting:
+    """What the passes of a verb are counted from."""
+    element = SIZES.get(config.precision.measuring.runtime_dtype, 4)
+    return Counting(config, batches_of(verb, config), trainable_parameters(model), element)
+
+
+def held_by_verb(counting: Counting, verb: str, model: Any, memory: int) -> dict[str, int]:
+    """Bytes that a verb holds without any pass, by what they are."""
+    config = counting.config
+    batches = counting.batches
+    kernel = config.fisher_kernel
+    stored = VERBS[verb].gradients
+    groups = 0
+    sides: list[tuple[int, int | None]] = []
+    if stored == "groups":
+        tokens = config.analysis.tokens or verb == "audit"
+        quantities = 1 + (config.analysis.reward and verb != "audit")
+        groups = counting.groups(tokens=tokens) * quantities
+    elif stored == "prompts":
+        groups = counting.groups(tokens=False)
+        sides = [(batches["U"].prompts, None)]
+    elif stored == "blocks":
+        for rows, columns in kernel.blocks:
+            if rows in batches:  # else the verb says what is missing
+                right = None if rows == columns else batches[columns].responses
+                sides.append((batches[rows].responses, right))
+    on_gpu = config.checkpoint.device_map != "cpu"
+    storage = kernel.held.within(memory) if on_gpu else kernel.held
+    return held(model, config.precision.measuring, storage, groups, sides)
