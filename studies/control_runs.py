@@ -24,7 +24,7 @@ from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import with_rewards
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, as_prompts
-from isentrope.sampling.tasks import load_task
+from isentrope.sampling.tasks.load import load_task
 from isentrope.sampling.tasks.task import Task, limited
 from isentrope.system.progress import Progress
 from isentrope.training.models import MAX_NEW_TOKENS, load_trainable

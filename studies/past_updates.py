@@ -49,6 +49,7 @@ from isentrope.checkpoint.files import step_of_folder
 from isentrope.checkpoint.record.next_update import read_next_update
 from isentrope.config.io import load_config
 from isentrope.config.measure import MeasureConfig
+from isentrope.nouns.choices import RECORDED
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.freedom import freedom_of_groups, t_quantile
 from isentrope.nouns.rollouts import Rollouts
@@ -61,7 +62,7 @@ from isentrope.system.errors import IsentropeError
 from isentrope.system.formatting import listed
 from isentrope.system.manifest import verification
 from isentrope.system.progress import Clock, progress
-from isentrope.update.objective import RECORDED, entropy_weights, token_weights
+from isentrope.update.objective import entropy_weights, token_weights
 from isentrope.update.optimizer_state import OptimizerState, load_optimizer_state
 from isentrope.update.step import Step, clip_factor
 from isentrope.verbs.batches import at_precision

@@ -23,7 +23,8 @@ import torch
 
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.entropy_change import change_of_sample
-from isentrope.estimators.functional import EstimatorOptions, Functionals
+from isentrope.estimators.functional import Functionals
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.resampled import coupled_change
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.policy.chi_square import Divergence, score_moved

@@ -31,7 +31,7 @@ from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.language_model import Policy
 from isentrope.sampling import generate
-from isentrope.sampling.tasks import load_task
+from isentrope.sampling.tasks.load import load_task
 from isentrope.system.progress import Clock
 from isentrope.training.models import MAX_NEW_TOKENS
 from isentrope.verbs.prepare import prepare_checkpoint

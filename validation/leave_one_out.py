@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from isentrope.nouns.estimate import Functional
+from isentrope.nouns.choices import Functional
 from tests import cases
 from tests.control.left_out import GROUPS, SIZE, predictions, ratio
 from validation import hard_policies

@@ -29,8 +29,9 @@ from torch import Tensor
 from isentrope.estimators import importance
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample
-from isentrope.estimators.functional import EstimatorOptions, Functionals
+from isentrope.estimators.functional import Functionals
 from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.positions import HIGH, position_classes
 from isentrope.estimators.price import Spent, price_of_step
 from isentrope.estimators.resampled import coupled_change

@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 
 from isentrope.estimators.baseline import cross_fitted_baseline
-from isentrope.estimators.functional import METHODS, UNITS, Functionals
+from isentrope.estimators.functional import UNITS, Functionals
+from isentrope.nouns.choices import METHODS
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from isentrope.sampling.batches import Groups, update_batch

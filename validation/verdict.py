@@ -30,8 +30,9 @@ from transformers import GemmaConfig, GemmaForCausalLM, Qwen3Config, Qwen3ForCau
 from isentrope.estimators import importance
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample
-from isentrope.estimators.functional import EstimatorOptions, Functionals
+from isentrope.estimators.functional import Functionals
 from isentrope.estimators.jackknife import Jackknifed, Units
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.resampled import coupled_change
 from isentrope.estimators.sample import ScoredBatch, statistics_of_sample
 from isentrope.estimators.sampler_match import SamplerMatch, noise_of

@@ -7,9 +7,9 @@ import pytest
 
 from isentrope.config.measure import BatchConfig
 from isentrope.config.stages import TaskConfig
-from isentrope.sampling.tasks import Task, load_task
 from isentrope.sampling.tasks.addition import character_tokenizer
-from isentrope.sampling.tasks.task import Demonstrator
+from isentrope.sampling.tasks.load import load_task
+from isentrope.sampling.tasks.task import Demonstrator, Task
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "examples" / "tasks").glob("*.py"))

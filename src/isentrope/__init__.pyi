@@ -13,7 +13,7 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.sampling.generate import sample
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.tasks.task import Task
-from isentrope.sampling.tasks import load_task
+from isentrope.sampling.tasks.load import load_task
 from isentrope.sampling.advantages import with_rewards, with_advantages
 
 # A checkpoint, and the step from it
@@ -31,7 +31,7 @@ from isentrope.estimators.entropy_change import EntropyChange, entropy_change
 from isentrope.estimators.resampled import resampled_entropy_change
 from isentrope.estimators.arrays import estimate_entropy_change
 from isentrope.estimators.entropy import entropy, surprisal_entropy, entropy_gradient
-from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.options import EstimatorOptions
 
 # What the change is made of
 from isentrope.attribution.frontier.batches import frontier
@@ -53,7 +53,8 @@ from isentrope.control.budget_options import BudgetOptions
 from isentrope.control.feedback import Target
 from isentrope.probe.requirements import ProbeOptions
 from isentrope.from_notes import EntropyMeasurements
-from isentrope.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
+from isentrope.evaluation.evaluate import Evaluation, evaluate
+from isentrope.evaluation.options import EvaluationOptions
 from isentrope.evaluation.pass_at_k import pass_at_k
 from isentrope.evaluation.entropy_law import EntropyLaw, fit_entropy_law
 

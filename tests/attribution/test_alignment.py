@@ -8,7 +8,7 @@ import torch
 from isentrope.attribution.alignment import alignment
 from isentrope.attribution.gradients.gradient_store import HeldVectors
 from isentrope.attribution.gradients.groups import GradientGroups, gradients_by_group, of_reward
-from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.vectors import dot, multiply
 from isentrope.oracle.plain import gradients

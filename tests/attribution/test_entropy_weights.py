@@ -10,7 +10,7 @@ from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.projection import influence_shares
 from isentrope.attribution.noise.scale import noise_scale
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.nouns.vectors import axpy, dot, multiply
 from isentrope.update.off_policy import ImportanceRatios

@@ -14,7 +14,7 @@ from isentrope.attribution.influence.contributions import InfluenceOptions
 from isentrope.attribution.influence.influence import default_groups, influence
 from isentrope.estimators.entropy import entropy_gradient
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.sample import cotangents, score_batch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy, dot

@@ -7,7 +7,7 @@ from isentrope.attribution.influence.contributions import InfluenceOptions
 from isentrope.attribution.influence.influence import influence
 from isentrope.attribution.influence.projection import influence_shares
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.nouns.rollouts import Rollouts
 from tests import cases
 from tests.attribution import differences

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from isentrope.control.gradients import ControlSample, gradients_of_rows, slope_along
 from isentrope.control.leave_one_out import read_half
-from isentrope.nouns.estimate import Functional
+from isentrope.nouns.choices import Functional
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import dot, multiply
 from isentrope.oracle import ExactPolicy

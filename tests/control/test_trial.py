@@ -11,8 +11,9 @@ from isentrope.control.trial import (
     on_policy,
     strength_for,
 )
+from isentrope.nouns.choices import OBJECTIVES
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.update.objective import OBJECTIVES, sequence_weights, token_weights
+from isentrope.update.objective import sequence_weights, token_weights
 from isentrope.update.off_policy import ImportanceRatios
 from isentrope.update.step import optimizer_step
 from tests import cases

@@ -7,7 +7,7 @@ import torch
 
 from isentrope.estimators.entropy import entropy_gradient
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.nouns.vectors import axpy, dot
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score

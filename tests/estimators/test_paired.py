@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.paired import PairedSteps
 from isentrope.policy.scoring import score
 from tests import cases

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from isentrope.estimators.functional import EstimatorOptions, Functionals
+from isentrope.estimators.functional import Functionals
 from isentrope.estimators.importance import diagnose
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.price import price_of_step, price_statistics
 from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import ScoredBatch, score_batch

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.resampled import coupled_change, resampled_entropy_change
 from isentrope.policy.token_statistics import Scores
 from tests import cases

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.functional import EstimatorOptions, along
+from isentrope.estimators.functional import along
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.reward_change import RewardMean, reward_change
 from isentrope.oracle.plain import derivatives
 from isentrope.policy.scoring import score_along

@@ -6,7 +6,8 @@ import torch
 from pyarrow import Table
 
 import isentrope as ise
-from isentrope.evaluation.evaluate import EvaluationOptions, require_format
+from isentrope.evaluation.evaluate import require_format
+from isentrope.evaluation.options import EvaluationOptions
 from isentrope.evaluation.records import RecordRow
 from isentrope.evaluation.responses import (
     choose_prompts,

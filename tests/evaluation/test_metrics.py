@@ -5,13 +5,10 @@ import pandas as pd
 import pytest
 import torch
 
-from isentrope.evaluation.metrics import (
-    ALL_METRICS,
-    estimate_metrics,
-    forking_entropy,
-    metric_names,
-)
-from isentrope.evaluation.pass_at_k import pass_at_k, powers_of_two, require_tries
+from isentrope.evaluation.metrics import estimate_metrics, forking_entropy, metric_names
+from isentrope.evaluation.options import powers_of_two, require_tries
+from isentrope.evaluation.pass_at_k import pass_at_k
+from isentrope.nouns.choices import ALL_METRICS
 
 KS = (1, 2, 4)
 RATIOS = ["response_length", "entropy", "forking_entropy"]

@@ -7,7 +7,8 @@ import torch
 
 from isentrope.estimators.rounding_floor import rounding_floor
 from isentrope.estimators.sample import score_batch
-from isentrope.models.precision import Precision, RoundingOperations, matmul_switches
+from isentrope.models.float_switches import RoundingOperations, matmul_switches
+from isentrope.models.precision import Precision
 from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import score
 from tests import cases

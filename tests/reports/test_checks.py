@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from isentrope.models.precision import ROUNDING_BOUNDS, rounding_bounds
+from isentrope.models.float_types import ROUNDING_BOUNDS, rounding_bounds
 from isentrope.reports.panels.checks import checks_of
 from isentrope.reports.read_run import read_run
 from tests.reports.made_up import influence, make_run, write

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from isentrope.nouns.choices import ADVANTAGES_OF, OBJECTIVES, RECORDED, SFT
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.sampling.advantages import with_advantages
 from isentrope.update import objective as module
-from isentrope.update.objective import ADVANTAGES_OF, OBJECTIVES, RECORDED, SFT, sequence_weights
+from isentrope.update.objective import sequence_weights
 
 TESTS = Path(__file__).parents[1]
 WITHOUT_TRL = {"rloo", "dr_grpo_longest"}

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
+from isentrope.nouns.choices import CLIPPED, OBJECTIVES
 from isentrope.nouns.vectors import axpy, norm
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
-from isentrope.update.objective import OBJECTIVES, token_weights
-from isentrope.update.off_policy import CLIPPED, importance_ratios
+from isentrope.update.objective import token_weights
+from isentrope.update.off_policy import importance_ratios
 from isentrope.update.step import optimizer_step
 from tests import cases
 

@@ -16,7 +16,8 @@ import isentrope as ise
 from isentrope.cli.main import app
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.io import ConfigError, load_config
-from isentrope.evaluation.metrics import ALL_METRICS, metric_names
+from isentrope.evaluation.metrics import metric_names
+from isentrope.nouns.choices import ALL_METRICS
 from isentrope.reports.evaluations import find_evaluations
 from isentrope.results.result import ResultsError
 from isentrope.run.evaluation_folder import HEAD, StepFolder, table_of

@@ -10,9 +10,9 @@ from isentrope.checkpoint.overrides import configure_step
 from isentrope.checkpoint.settle import settle
 from isentrope.checkpoint.step import CheckpointStep, take_step
 from isentrope.config.io import load_config
+from isentrope.nouns.choices import RECORDED
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.update.objective import RECORDED
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.parameter_names import Names
 

@@ -25,6 +25,7 @@ from isentrope.config.measure import CheckpointConfig, PolicyConfig
 from isentrope.config.stages import SamplingConfig
 from isentrope.models.checkpoint import HOW_TO_CONVERT, require_checkpoint
 from isentrope.models.sharding import shard_base
+from isentrope.nouns.choices import OBJECTIVES
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.parallel.ranks import gather_lists
@@ -32,7 +33,6 @@ from isentrope.policy.language_model import Policy
 from isentrope.policy.scoring import tokens_in
 from isentrope.system.memory import free_memory, require_device
 from isentrope.system.processes import world_size
-from isentrope.update.objective import OBJECTIVES
 
 log = logging.getLogger("isentrope")
 

@@ -19,11 +19,11 @@ from isentrope.checks.state_order import describe_misplaced
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.models.architecture import text_config
 from isentrope.models.requirements import dropout_rates
+from isentrope.nouns.choices import RECORDED, SFT
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.sampler_record import check_logprobs
 from isentrope.sampling.advantages import rules_of_advantages
-from isentrope.update.objective import RECORDED, SFT
 from isentrope.update.optimizer_state import OptimizerState
 from isentrope.update.step import Step
 

@@ -10,7 +10,7 @@ from isentrope.checkpoint.in_force import allowed, refuse
 from isentrope.checkpoint.limits import stale_batch
 from isentrope.checkpoint.overrides import configure_step
 from isentrope.checkpoint.step import step_on_batch
-from isentrope.config.estimator import AnyObjective
+from isentrope.nouns.choices import AnyObjective
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.update.optimizer_state import OptimizerLike, file_of, load_optimizer_state

@@ -26,7 +26,7 @@ from isentrope.checkpoint.infer.settings import (
 from isentrope.checkpoint.infer.step import Use
 from isentrope.checkpoint.infer.unshown import notes_on_arguments
 from isentrope.config.measure import BatchConfig, MeasureConfig
-from isentrope.update.objective import ADVANTAGES_OF, RECORDED, SFT
+from isentrope.nouns.choices import ADVANTAGES_OF, RECORDED, SFT
 
 _SECTIONS = ("sampling", "batch_config", "estimator")
 _OBJECTIVE = "estimator.objective"

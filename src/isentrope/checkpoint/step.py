@@ -26,12 +26,12 @@ from isentrope.checkpoint.record.next_update import NEXT_UPDATE, read_control
 from isentrope.checks.checkpoint import describe_groups, disagreement
 from isentrope.config.estimator import EstimatorConfig
 from isentrope.models.adapter import base_type, stored_types
+from isentrope.nouns.choices import RECORDED
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import axpy, norm, require_same_names
 from isentrope.parallel.sharded import sharded_like
 from isentrope.policy.language_model import Policy
 from isentrope.system.manifest import NOT_VERIFIED, verifying
-from isentrope.update.objective import RECORDED
 from isentrope.update.off_policy import importance_ratios
 from isentrope.update.optimizer_rules import SHORT_MOMENTS, short_types
 from isentrope.update.optimizer_state import OptimizerState

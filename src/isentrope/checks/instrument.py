@@ -6,12 +6,8 @@ from isentrope.checks.checkpoint import Finding
 from isentrope.estimators.rounding_floor import rounding_floor
 from isentrope.estimators.sample import score_batch
 from isentrope.models.architecture import UnsupportedModelError
-from isentrope.models.precision import (
-    DTYPES,
-    ROUNDING_BOUNDS,
-    RoundingBounds,
-    matmul_switches,
-)
+from isentrope.models.float_switches import matmul_switches
+from isentrope.models.float_types import DTYPES, ROUNDING_BOUNDS, RoundingBounds
 from isentrope.models.requirements import active_dropout, dropout_rates
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm

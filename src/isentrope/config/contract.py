@@ -21,9 +21,10 @@ from isentrope.control.feedback import Feedback
 from isentrope.control.measured import draw_held_out
 from isentrope.control.run_control import RunControl
 from isentrope.control.trainer_fields import TrainerFields
+from isentrope.nouns.choices import RECORDED
 from isentrope.sampling.prompts import Prompt
 from isentrope.system.processes import world_size
-from isentrope.update.objective import RECORDED, sequence_weights
+from isentrope.update.objective import sequence_weights
 
 log = logging.getLogger("isentrope")
 

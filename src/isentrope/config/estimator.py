@@ -10,11 +10,8 @@ from pydantic import Field, model_validator
 from isentrope.checkpoint.infer.fields import require_known_settings
 from isentrope.config.stages import Refusals, Section
 from isentrope.config.values import Count, Name, NonEmpty, Order, Positive, Rate, Share
-from isentrope.estimators.functional import EstimatorOptions, Method
-from isentrope.nouns.estimate import Functional
-from isentrope.update.objective import ADVANTAGES_OF, Objective
-
-AnyObjective = Literal[Objective, "sft", "recorded"]
+from isentrope.estimators.options import EstimatorOptions
+from isentrope.nouns.choices import ADVANTAGES_OF, AnyObjective, Functional, Method
 
 RATES_AROUND = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 """Multiples of the training rate that a sweep visits where no list is given."""

@@ -11,11 +11,11 @@ from typing import Literal
 from pydantic import Field
 
 from isentrope.config.measure import PolicyConfig
+from isentrope.config.precision import ScoringPrecision
 from isentrope.config.stages import (
     OutputConfig,
     Refusals,
     SamplingConfig,
-    ScoringPrecision,
     Section,
     TaskConfig,
 )
@@ -31,9 +31,8 @@ from isentrope.config.values import (
     Share,
     Times,
 )
-from isentrope.evaluation.metrics import ALL_METRICS, Metric
-from isentrope.evaluation.pass_at_k import powers_of_two, require_tries
-from isentrope.evaluation.responses import Decoding
+from isentrope.evaluation.options import powers_of_two, require_tries
+from isentrope.nouns.choices import ALL_METRICS, Decoding, Metric
 
 
 class EvaluationData(TaskConfig):

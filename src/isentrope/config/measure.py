@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from isentrope.config.analysis import AnalysisConfig, EntropiesConfig, KernelConfig, TrialConfig
 from isentrope.config.estimator import EstimatorConfig
+from isentrope.config.precision import PrecisionConfig
 from isentrope.config.stages import (
     LoggingConfig,
     OutputConfig,
-    PrecisionConfig,
     PromptsConfig,
     Refusals,
     SamplingConfig,
@@ -38,7 +38,9 @@ from isentrope.config.values import (
     Whole,
     too_many,
 )
-from isentrope.sampling.tasks import Task
+
+if TYPE_CHECKING:
+    from isentrope.sampling.tasks.task import Task
 
 BACKBONES = {
     "phi2": "microsoft/phi-2",

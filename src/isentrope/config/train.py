@@ -31,9 +31,7 @@ from isentrope.config.values import (
     Whole,
     too_many,
 )
-from isentrope.nouns.estimate import Functional
-from isentrope.sampling.streams import seed_of_repeat
-from isentrope.update.optimizer_rules import Preconditioning
+from isentrope.nouns.choices import Functional, Preconditioning
 
 
 def _with_decay(content: Any) -> Any:
@@ -120,6 +118,8 @@ class TrainingConfig(Section):
     @property
     def draws(self) -> int:
         """Seed of all batches and tokens."""
+        from isentrope.sampling.streams import seed_of_repeat
+
         return seed_of_repeat(self.seed, self.repeat)
 
     @property

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from isentrope.control.base import Count, Positive, options
 from isentrope.control.gradients import GROUPS_PER_SAMPLE
-from isentrope.estimators.functional import Functional
+from isentrope.nouns.choices import Functional
 
 
 @options

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Functional, Functionals
+from isentrope.estimators.functional import Functionals
 from isentrope.estimators.jackknife import Units, infinitesimal_jackknife
 from isentrope.models.architecture import derivative_of_scores
+from isentrope.nouns.choices import Functional
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector
 from isentrope.policy.gradient import Weights, weighted_gradients

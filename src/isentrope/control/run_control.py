@@ -23,11 +23,12 @@ from isentrope.control.base import Rewritten, TokenRule, Tokens, touched
 from isentrope.control.covariance import KlCov
 from isentrope.control.feedback import Feedback
 from isentrope.control.measured import kept_mass, token_influence
+from isentrope.nouns.choices import RECORDED
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.system.processes import world_size
 from isentrope.system.saved_fields import SavedFields
-from isentrope.update.objective import RECORDED, sequence_weights
+from isentrope.update.objective import sequence_weights
 from isentrope.update.optimizer_state import OptimizerLike
 from isentrope.update.step import optimizer_step
 

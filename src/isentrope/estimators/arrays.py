@@ -18,7 +18,8 @@ from torch import Tensor
 
 from isentrope.estimators.baseline import cross_fitted_baseline
 from isentrope.estimators.entropy_change import change_of_sample
-from isentrope.estimators.functional import EstimatorOptions, Functionals
+from isentrope.estimators.functional import Functionals
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.sample import ScoredBatch
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.chi_square import Divergence

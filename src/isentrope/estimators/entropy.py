@@ -14,11 +14,12 @@ model contracts them with ∂s_ik and ∂H_ik. So <g_H, v> equals δH₁ of the 
 for every method and functional.
 """
 
-from isentrope.estimators.functional import EstimatorOptions, Functional, Method
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.means import too_few_for_modes
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.sample import cotangents, score_batch
 from isentrope.models.architecture import derivative_of_scores
+from isentrope.nouns.choices import Functional, Method
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import EstimatorOptions, Functional, Method
 from isentrope.estimators.importance import Trust
 from isentrope.estimators.jackknife import Jackknifed, infinitesimal_jackknife
 from isentrope.estimators.means import too_few_for_modes
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.sample import (
     FIRST_CHANGE,
@@ -27,6 +27,7 @@ from isentrope.estimators.sample import (
     statistics_of_sample,
 )
 from isentrope.estimators.sweep import ChangeAtRate, SweepRow, orders_at
+from isentrope.nouns.choices import Functional, Method
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector

@@ -23,32 +23,13 @@ because it is drawn with what it measures; the method is a reference for the oth
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from torch import Tensor
 
-from isentrope.nouns.estimate import Functional
+from isentrope.nouns.choices import METHODS, Functional, Method
 from isentrope.nouns.forward_mode import derivatives_at_zero
 
-Method = Literal["sequence", "prefix", "doubly-robust", "surprisal"]
-
 UNITS = {"per_sequence": "nats per sequence", "per_token": "nats per token"}
-METHODS: tuple[Method, ...] = get_args(Method)
-
-
-@dataclass(frozen=True)
-class EstimatorOptions:
-    """Which entropy is estimated, by which method, and how wide intervals are.
-
-    Attributes:
-        functional: "per_token" (h) or "per_sequence" (ℋ).
-        method: "prefix", "sequence", "doubly-robust" or "surprisal".
-        confidence: Nominal coverage of the intervals.
-    """
-
-    functional: Functional = "per_token"
-    method: Method = "prefix"
-    confidence: float = 0.95
 
 
 @dataclass(frozen=True)

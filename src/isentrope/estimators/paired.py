@@ -26,9 +26,9 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import EstimatorOptions
 from isentrope.estimators.importance import Trust, Verdict
 from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.ratio import ratio_of
 from isentrope.estimators.reward_change import RewardMean
 from isentrope.estimators.sample import score_batch

@@ -26,8 +26,9 @@ import torch
 from scipy.special import betaincinv
 from torch import Tensor
 
-from isentrope.estimators.functional import UNITS, EstimatorOptions, Functionals
+from isentrope.estimators.functional import UNITS, Functionals
 from isentrope.estimators.jackknife import Units, infinitesimal_jackknife
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector

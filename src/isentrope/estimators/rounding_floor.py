@@ -25,7 +25,7 @@ from torch import Tensor
 
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.sample import ScoredBatch
-from isentrope.models.precision import ROUNDING_BOUNDS
+from isentrope.models.float_types import ROUNDING_BOUNDS
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm, root_mean_square
 from isentrope.policy.language_model import Policy

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from isentrope.estimators.baseline import cross_fitted_baseline
-from isentrope.estimators.functional import EstimatorOptions, Functionals, along
+from isentrope.estimators.functional import Functionals, along
 from isentrope.estimators.importance import OTHERWISE, PER_TOKEN_PREFIX, Trust, diagnose
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.sampler_match import SamplerMatch, match_sampler
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, root_mean_square

@@ -29,11 +29,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isentrope.estimators.functional import Method
 from isentrope.estimators.jackknife import Jackknifed, Units, infinitesimal_jackknife
 from isentrope.estimators.means import too_few_for_modes
 from isentrope.estimators.noise_over_square import noise_over_square
 from isentrope.estimators.sample import FIRST_CHANGE, ScoredBatch, statistics_of_sample
+from isentrope.nouns.choices import Method
 from isentrope.nouns.estimate import ROUNDING_SHARE, Estimate
 from isentrope.nouns.saved import Absent
 from isentrope.policy.chi_square import Divergence

@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass
 
 import pandas as pd
 
-from isentrope.evaluation.metrics import ALL_METRICS, NEED_SCORES, Metric, estimate_metrics
-from isentrope.evaluation.pass_at_k import powers_of_two, require_tries
+from isentrope.evaluation.metrics import NEED_SCORES, estimate_metrics
+from isentrope.evaluation.options import EvaluationOptions, powers_of_two, require_tries
 from isentrope.evaluation.responses import (
-    Decoding,
     choose_prompts,
     draw_responses,
     make_records,
     random_numbers,
 )
+from isentrope.nouns.choices import ALL_METRICS, Decoding, Metric
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
@@ -45,23 +45,6 @@ class Evaluation:
         rows = {name: asdict(e) for name, e in self.metrics.items() if e is not None}
         columns = ["value", "se", "ci_low", "ci_high", "n", "unit", "method"]
         return pd.DataFrame(list(rows.values()), index=list(rows), columns=columns)
-
-
-@dataclass(frozen=True)
-class EvaluationOptions:
-    """What is estimated from the responses.
-
-    Attributes:
-        ks: The k of pass@k, each at most `samples_per_prompt`; None for 1, 2, 4, ...
-        metrics: Metrics to estimate.
-        right_above: A response is correct if its reward is above this.
-        batch_size: Sequences at a time; changes nothing but speed and memory.
-    """
-
-    ks: Sequence[int] | None = None
-    metrics: Sequence[Metric] = ALL_METRICS
-    right_above: float = 0.5
-    batch_size: int = 64
 
 
 def evaluate(

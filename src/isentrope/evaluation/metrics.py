@@ -24,7 +24,7 @@ correct, a format that the task does not define) is None.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,22 +34,8 @@ from torch import Tensor
 from isentrope.estimators.jackknife import infinitesimal_jackknife
 from isentrope.estimators.means import bounded_mean, too_few_for_modes
 from isentrope.evaluation.pass_at_k import pass_at_k
+from isentrope.nouns.choices import ALL_METRICS, Metric
 from isentrope.nouns.estimate import Estimate
-
-Metric = Literal[
-    "pass_at_k",
-    "reward",
-    "format",
-    "unread",
-    "response_length",
-    "truncated",
-    "entropy",
-    "surprisal",
-    "forking_entropy",
-]
-"""Names of the metrics."""
-
-ALL_METRICS: tuple[Metric, ...] = get_args(Metric)
 
 NAMES_OF_NUMBERS = {
     "response_length": ("response_length", "response_length_right", "response_length_wrong"),

@@ -66,23 +66,3 @@ def prompt_scores(n: Tensor, c: Tensor, k: int) -> Tensor:
     incorrect = (n - c)[:, None].double()
     drawn = n[:, None].double()
     return 1 - ((incorrect - tries).clamp_min(0) / (drawn - tries)).prod(1)
-
-
-def powers_of_two(n: int) -> tuple[int, ...]:
-    """1, 2, 4, ... up to n."""
-    return tuple(2**i for i in range(n.bit_length()))
-
-
-def require_tries(ks: Sequence[int], samples_per_prompt: int) -> None:
-    """Refuse pass@k where there are fewer than k responses to a prompt.
-
-    Raises:
-        ValueError: Naming the k, or if one is below 1 or given twice.
-    """
-    if min(ks) < 1 or len(set(ks)) < len(ks):
-        raise ValueError(f"the k of pass@k are different whole numbers from 1 on, not {list(ks)}")
-    if max(ks) > samples_per_prompt:
-        raise ValueError(
-            f"pass@{max(ks)} needs at least {max(ks)} responses to every prompt, and "
-            f"samples_per_prompt is {samples_per_prompt}: draw more, or choose a smaller k"
-        )

@@ -7,11 +7,12 @@ the same settings are coupled (common random numbers).
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import torch
 
+from isentrope.nouns.choices import Decoding
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.at_temperature import at_temperature
 from isentrope.policy.language_model import Policy
@@ -86,9 +87,6 @@ def make_records(
         columns |= {"logprobs": logprobs, "entropies": entropies}
     return pd.DataFrame(columns)
 
-
-Decoding = Literal["sampled", "greedy"]
-"""Responses drawn from the policy, or the likeliest token at every position."""
 
 GREEDY_TEMPERATURE = 1e-30
 """A temperature at which all but the likeliest token have probability zero."""

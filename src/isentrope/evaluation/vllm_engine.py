@@ -15,8 +15,8 @@ import torch
 from packaging.version import Version
 
 from isentrope.checkpoint.files import CheckpointFolder
-from isentrope.evaluation.responses import Decoding
 from isentrope.models.base_model import adapter_base
+from isentrope.nouns.choices import Decoding
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import rollouts_of

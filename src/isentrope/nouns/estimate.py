@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from isentrope.nouns.freedom import held_by_few, participation, t_quantile
-
-Functional = Literal["per_sequence", "per_token"]
-"""The entropy that is estimated: ℋ of a response, or h of a token (T1)."""
 
 HANDFUL = 10
 """Participation below which few units carry a number, and a sixth of the units if that is less."""

@@ -21,7 +21,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from isentrope.nouns.estimate import Functional
+from isentrope.nouns.choices import Functional
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm
 from isentrope.oracle.plain import Tree, derivatives, gradients, unflattened

@@ -18,7 +18,8 @@ from isentrope.models.architecture import (
     text_config,
 )
 from isentrope.models.batching import micro_batches
-from isentrope.models.precision import Precision, RoundingOperations, own_forward
+from isentrope.models.float_switches import RoundingOperations, own_forward
+from isentrope.models.precision import Precision
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.head import Scorer
 from isentrope.policy.token_statistics import Softmax

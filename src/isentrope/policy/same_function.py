@@ -18,7 +18,8 @@ from isentrope.models.architecture import (
     text_config,
 )
 from isentrope.models.batching import padded
-from isentrope.models.precision import Precision, RoundingOperations
+from isentrope.models.float_switches import RoundingOperations
+from isentrope.models.precision import Precision
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import root_mean_square
 from isentrope.parallel.sharded import is_sharded

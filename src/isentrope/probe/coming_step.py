@@ -19,11 +19,11 @@ import torch.distributed as dist
 from torch import nn
 
 from isentrope.checkpoint.convert.gathered import is_vector, of_parameters, split_flat
+from isentrope.nouns.choices import Preconditioning
 from isentrope.nouns.vectors import Vector, axpy
 from isentrope.parallel.sharded import read_numbers
 from isentrope.policy.language_model import Policy
 from isentrope.system.processes import gather, together
-from isentrope.update.optimizer_rules import Preconditioning
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import follow_rule
 

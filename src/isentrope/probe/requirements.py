@@ -8,12 +8,12 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from isentrope.checkpoint.infer.fields import SAMPLER_OFF, filters
-from isentrope.estimators.functional import Functional, Method
 from isentrope.models.requirements import active_dropout
+from isentrope.nouns.choices import Functional, Method, Preconditioning
 from isentrope.sampling.advantages import RewardFunction
 from isentrope.sampling.tasks.task import Task
 from isentrope.update.live_optimizer import bare_optimizer, require_torch_step
-from isentrope.update.optimizer_rules import Preconditioning, choose_rule
+from isentrope.update.optimizer_rules import choose_rule
 
 
 def require_unfiltered(trainer: Any) -> None:

@@ -28,7 +28,7 @@ from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.values import PATHS as OF_SECTIONS
-from isentrope.sampling.tasks import NAME
+from isentrope.sampling.tasks.names import NAME
 from isentrope.system.errors import FileError
 from isentrope.training.models import TOY, find_model
 from isentrope.update.parameter_names import SIDECAR

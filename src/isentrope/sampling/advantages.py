@@ -18,8 +18,7 @@ from torch import Tensor
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.generate import plain_texts
-from isentrope.sampling.tasks import Task
-from isentrope.sampling.tasks.task import RewardsBatches
+from isentrope.sampling.tasks.task import RewardsBatches, Task
 
 ADVANTAGE_RULES = ("dr_grpo", "grpo", "rloo")
 """Names of the advantage rules."""

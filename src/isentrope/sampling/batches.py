@@ -27,7 +27,7 @@ from isentrope.sampling.advantages import RewardFunction, with_advantages, with_
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.streams import generator_of
-from isentrope.sampling.tasks import Task
+from isentrope.sampling.tasks.task import Task
 from isentrope.system.progress import ProgressCallback, silent
 
 _log = logging.getLogger("isentrope")

@@ -21,8 +21,8 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from isentrope.models.architecture import refusal_by_name
 from isentrope.models.attention import attention_in_blocks
+from isentrope.models.float_switches import own_forward
 from isentrope.models.module_state import attributes_kept
-from isentrope.models.precision import own_forward
 from isentrope.policy.language_model import Policy
 from isentrope.system.memory import give_back, is_lack_of_memory, mapped_blocks
 from isentrope.system.progress import ProgressCallback, silent

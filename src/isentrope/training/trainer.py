@@ -30,7 +30,7 @@ from isentrope.control.requirements import (
     require_controllable,
     require_whole_parameters_to_sample,
 )
-from isentrope.models.precision import rounding_bounds
+from isentrope.models.float_types import rounding_bounds
 from isentrope.policy.language_model import Policy
 from isentrope.system.log import log
 from isentrope.system.processes import rank

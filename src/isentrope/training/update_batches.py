@@ -25,8 +25,7 @@ from isentrope.sampling.draw import DrawnResponses
 from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.streams import generator_of
-from isentrope.sampling.tasks import Task
-from isentrope.sampling.tasks.task import ReadsAnswers, RewardsBatches
+from isentrope.sampling.tasks.task import ReadsAnswers, RewardsBatches, Task
 from isentrope.system.log import log
 from isentrope.system.processes import gather, rank, world_size
 from isentrope.training.prompt_sampler import PromptSampler

@@ -26,36 +26,12 @@ division by the standard deviation) is already in `Rollouts.advantages`.
 # pyright: reportUnknownArgumentType=false
 
 from difflib import get_close_matches
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from isentrope.nouns.choices import OBJECTIVES, RECORDED, SFT
 from isentrope.nouns.rollouts import Rollouts
-
-Objective = Literal[
-    "dr_grpo",
-    "dr_grpo_longest",
-    "grpo",
-    "rloo",
-    "dapo",
-    "bnpo",
-    "cispo",
-    "sapo",
-    "luspo",
-    "vespo",
-]
-OBJECTIVES: tuple[str, ...] = get_args(Objective)
-"""Objectives of advantages."""
-SFT = "sft"
-RECORDED = "recorded"
-
-ADVANTAGES_OF = (
-    dict.fromkeys(OBJECTIVES, "grpo")
-    | dict.fromkeys(("dr_grpo", "dr_grpo_longest", SFT, RECORDED), "dr_grpo")
-    | {"rloo": "rloo"}
-)
-"""The advantages that go with an objective."""
 
 
 def token_weights(

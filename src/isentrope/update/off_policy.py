@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from isentrope.nouns.choices import CLIPPED
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.policy.sampler_record import check_scored, require_possible
@@ -28,9 +29,6 @@ from isentrope.policy.scoring import score
 from isentrope.update.objective import token_weights
 
 Clip = tuple[float, float]
-
-CLIPPED = ("dr_grpo", "dr_grpo_longest", "grpo", "rloo", "dapo", "bnpo", "cispo")
-"""Objectives whose stale weights are known, by token-level ratios."""
 
 
 @dataclass(frozen=True)

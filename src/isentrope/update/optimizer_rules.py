@@ -22,11 +22,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from isentrope.nouns.choices import Preconditioning
 from isentrope.parallel.sharded import total
 from isentrope.policy.language_model import Policy
 
@@ -34,8 +35,6 @@ ParameterState = Mapping[str, Any]
 """What an optimizer remembers of one parameter."""
 ParamGroup = Mapping[str, Any]
 """A param group: its hyper-parameters."""
-Preconditioning = Literal["this_step", "previous_step"]
-"""Which second moments P has: those that the step itself updates, or those known before it."""
 
 SHORT_MOMENTS = (
     "The optimizer's moments are of 16 bits, so training rounds its steps and takes another one "

@@ -21,18 +21,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from isentrope.nouns.choices import RECORDED, Preconditioning
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.language_model import Policy
 from isentrope.system.memory import mapped_blocks
-from isentrope.update.objective import RECORDED, entropy_weights, token_weights
-from isentrope.update.optimizer_rules import (
-    RULES,
-    SHORT_MOMENTS,
-    Preconditioning,
-    short_types,
-)
+from isentrope.update.objective import entropy_weights, token_weights
+from isentrope.update.optimizer_rules import RULES, SHORT_MOMENTS, short_types
 from isentrope.update.optimizer_state import OptimizerLike, OptimizerState, load_optimizer_state
 
 COMPONENTS = ("momentum", "decay", "gradient", "control", "rounding")

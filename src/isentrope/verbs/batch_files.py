@@ -8,8 +8,8 @@ from typing import Any
 from isentrope.checkpoint.infer.logged_texts import OF_TEXTS, are_logged_texts, read_logged_texts
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
-from isentrope.sampling.tasks import Task
 from isentrope.sampling.tasks.custom import read_responses
+from isentrope.sampling.tasks.task import Task
 from isentrope.system.reading import reading
 
 _log = logging.getLogger("isentrope")

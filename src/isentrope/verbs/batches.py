@@ -12,17 +12,17 @@ import torch
 from isentrope.config.measure import BatchConfig, MeasureConfig
 from isentrope.models.precision import Precision
 from isentrope.models.sharding import exchange_as_stored, put_back
+from isentrope.nouns.choices import RECORDED, SFT
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import with_advantages, with_rewards
 from isentrope.sampling.batches import Groups, UpdateBatchReport, update_batch
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
-from isentrope.sampling.tasks import Task
 from isentrope.sampling.tasks.rewarded import rewarding
+from isentrope.sampling.tasks.task import Task
 from isentrope.system.progress import progress
 from isentrope.training.prompt_sampler import difficulty_weights
-from isentrope.update.objective import RECORDED, SFT
 from isentrope.verbs.batch_files import read_rollouts
 
 PromptIds = tuple[int, ...]

@@ -37,6 +37,7 @@ from isentrope.checks import (
 from isentrope.checks.instrument import BATCH, SAME_LOGITS
 from isentrope.config.measure import MeasureConfig
 from isentrope.models.adapter import stored_types
+from isentrope.nouns.choices import RECORDED
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import norm
 from isentrope.planning.plan import DoesNotFitError
@@ -50,7 +51,7 @@ from isentrope.sampling.prompts import PromptLike
 from isentrope.system.manifest import verification
 from isentrope.system.outputs import require_writable
 from isentrope.system.processes import join_processes
-from isentrope.update.objective import RECORDED, entropy_weights, token_weights
+from isentrope.update.objective import entropy_weights, token_weights
 from isentrope.update.optimizer_state import OptimizerState, load_optimizer_state
 from isentrope.update.rounding import MAX_ROUNDING
 from isentrope.update.saved_state import MissingStateError

@@ -29,8 +29,8 @@ from isentrope.estimators.entropy_definitions import (
     mean_of_tokens,
     spread_of_orders,
 )
-from isentrope.estimators.functional import EstimatorOptions
 from isentrope.estimators.jackknife import infinitesimal_jackknife
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.columns import Column, ends
 from isentrope.nouns.estimate import Estimate

@@ -17,12 +17,12 @@ from isentrope.evaluation.evaluate import score_records
 from isentrope.evaluation.metrics import estimate_metrics
 from isentrope.evaluation.responses import (
     TOKENS,
-    Decoding,
     draw_responses,
     random_numbers,
     skip_random_numbers,
 )
 from isentrope.evaluation.vllm_engine import VllmEngine
+from isentrope.nouns.choices import Decoding
 from isentrope.policy.language_model import Policy
 from isentrope.run.evaluation_folder import (
     EvaluatedRow,
@@ -31,7 +31,7 @@ from isentrope.run.evaluation_folder import (
     StepFolder,
 )
 from isentrope.sampling.prompts import Prompt
-from isentrope.sampling.tasks import Task
+from isentrope.sampling.tasks.task import Task
 from isentrope.system.manifest import verifying
 from isentrope.system.processes import gather, rank, world_size
 from isentrope.system.progress import progress

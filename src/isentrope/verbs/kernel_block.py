@@ -22,7 +22,7 @@ from isentrope.attribution.fisher.square import SquareKernel, block_model, block
 from isentrope.attribution.fisher.structure import NO_PAIR
 from isentrope.attribution.fisher.truncation import Prediction, truncations
 from isentrope.estimators.entropy_change import entropy_change
-from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.policy.gradient import weighted_gradient
 from isentrope.policy.scoring import score
 from isentrope.results.attributions import (

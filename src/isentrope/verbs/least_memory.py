@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
-from isentrope.models.precision import DTYPES
+from isentrope.models.float_types import DTYPES
 from isentrope.planning.memory import SIZES, held, trainable_parameters
 from isentrope.planning.plan import DoesNotFitError
 from isentrope.planning.room import libraries_bytes, memory_of

@@ -20,10 +20,11 @@ from dataclasses import replace
 import pandas as pd
 
 from isentrope.estimators.entropy_change import EntropyChange, change_of_sample
-from isentrope.estimators.functional import Functional, Functionals
+from isentrope.estimators.functional import Functionals
 from isentrope.estimators.means import too_few_for_modes
 from isentrope.estimators.reward_change import RewardChange
 from isentrope.estimators.sweep import SweepRow, orders_at
+from isentrope.nouns.choices import Functional
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.tables import frame, frame_of_columns
 from isentrope.policy.ratio_test import Z_LIMIT

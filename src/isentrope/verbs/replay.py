@@ -28,12 +28,12 @@ from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.config.stages import SamplingConfig
 from isentrope.models.adapter import stored_types
 from isentrope.models.precision import Precision
+from isentrope.nouns.choices import RECORDED
 from isentrope.nouns.vectors import Vector, axpy, norm
 from isentrope.run.study import require_inputs
 from isentrope.system.manifest import verification
 from isentrope.system.processes import join_processes
 from isentrope.system.progress import progress
-from isentrope.update.objective import RECORDED
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.batches import at_precision
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from isentrope.config.train import DataConfig, FineTuningConfig, SftConfig
 from isentrope.config.trl import sft_options
 from isentrope.config.values import inputs_of
-from isentrope.evaluation.metrics import Metric, estimate_metrics
+from isentrope.evaluation.metrics import estimate_metrics
 from isentrope.evaluation.responses import (
     choose_prompts,
     draw_responses,
@@ -27,6 +27,7 @@ from isentrope.evaluation.responses import (
     random_numbers,
 )
 from isentrope.models.requirements import active_dropout
+from isentrope.nouns.choices import Metric
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.language_model import Policy
 from isentrope.run.folder import heed, resolved_content, run_directory

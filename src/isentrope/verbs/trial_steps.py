@@ -27,10 +27,11 @@ from isentrope.control.trial import (
 )
 from isentrope.estimators.entropy import entropy_gradient
 from isentrope.estimators.positions import named_positions
+from isentrope.nouns.choices import OBJECTIVES, RECORDED
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, axpy, dot, norm
 from isentrope.results.attributions import Attempt
-from isentrope.update.objective import OBJECTIVES, RECORDED, sequence_weights
+from isentrope.update.objective import sequence_weights
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.step import follow_rule, optimizer_step
 from isentrope.verbs.batches import at_precision, prompts_of

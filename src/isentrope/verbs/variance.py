@@ -14,10 +14,11 @@ from typing import Any
 import pandas as pd
 
 from isentrope.estimators.baseline import cross_fitted_baseline
-from isentrope.estimators.functional import METHODS, EstimatorOptions, Method
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.sample import ScoredBatch, score_batch
 from isentrope.estimators.tail import MIN_UNITS_FOR_INTERVAL, MIN_UNITS_FOR_UPPER_END
 from isentrope.estimators.variance import CERTAIN, variance_study
+from isentrope.nouns.choices import METHODS, Method
 from isentrope.nouns.columns import Column, text
 from isentrope.nouns.estimate import Estimate
 from isentrope.policy.chi_square import score_moved

@@ -10,7 +10,7 @@ import torch
 from isentrope.attribution.frontier.batch_noise import mean_square_length
 from isentrope.attribution.frontier.frontier import frontier_of_gradients
 from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
-from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.vectors import zeros
 from isentrope.oracle.plain import gradients

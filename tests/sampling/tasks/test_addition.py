@@ -3,7 +3,6 @@ import random
 import pytest
 from transformers import AutoTokenizer
 
-from isentrope.sampling.tasks import Task, load_task
 from isentrope.sampling.tasks.addition import (
     STYLES,
     Addition,
@@ -12,6 +11,8 @@ from isentrope.sampling.tasks.addition import (
     demonstrate,
     longest_response,
 )
+from isentrope.sampling.tasks.load import load_task
+from isentrope.sampling.tasks.task import Task
 
 
 @pytest.mark.parametrize("digits", [1, 2])

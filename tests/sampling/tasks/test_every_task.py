@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from isentrope.sampling import tasks
-from isentrope.sampling.tasks import TASKS, RewardedPrompts, Task, load_task
-from isentrope.sampling.tasks.task import Conversations, Demonstrator
+from isentrope.sampling.tasks.load import load_task
+from isentrope.sampling.tasks.names import TASKS
+from isentrope.sampling.tasks.rewarded import RewardedPrompts
+from isentrope.sampling.tasks.task import Conversations, Demonstrator, Task
 
 DOCS = Path(__file__).parents[3] / "docs"
 OF_OTHERS = {Task, Conversations, RewardedPrompts}

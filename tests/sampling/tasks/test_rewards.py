@@ -16,7 +16,7 @@ import isentrope as ise
 from isentrope.config.measure import BatchConfig
 from isentrope.run.origin import task_digest
 from isentrope.sampling.generate import plain_texts, sample
-from isentrope.sampling.tasks import load_task
+from isentrope.sampling.tasks.load import load_task
 from isentrope.sampling.tasks.rewards import ResponseBatch
 from tests.sampling.test_conversations import policy as chat_policy
 

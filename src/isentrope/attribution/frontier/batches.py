@@ -4,7 +4,7 @@ from isentrope.attribution.frontier.batch_noise import mean_square_length
 from isentrope.attribution.frontier.frontier import FEWEST_GROUPS, Frontier, frontier_of_gradients
 from isentrope.attribution.gradients.groups import gradients_by_group, of_reward
 from isentrope.attribution.gradients.storage_plan import StoragePlace
-from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.estimators.sample import score_batch
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy

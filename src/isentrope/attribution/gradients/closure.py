@@ -5,7 +5,7 @@ custom backward pass, a detached tensor), and no number from it is reported.
 """
 
 from isentrope.models.architecture import name_of
-from isentrope.models.precision import rounding_bounds
+from isentrope.models.float_types import rounding_bounds
 from isentrope.policy.language_model import Policy
 
 

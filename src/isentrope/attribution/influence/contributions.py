@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from isentrope.attribution.gradients.groups import GradientGroups
 from isentrope.attribution.gradients.storage_plan import GradientOptions
-from isentrope.estimators.functional import EstimatorOptions
+from isentrope.estimators.options import EstimatorOptions
 from isentrope.nouns.estimate import Estimate
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.token_statistics import Scores

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from isentrope.checkpoint.infer import step
 from isentrope.checkpoint.infer.step import Refusal
-from isentrope.update.objective import OBJECTIVES
+from isentrope.nouns.choices import OBJECTIVES
 
 Treatment = Literal["read", "refused", "noted", "harmless"]
 

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from isentrope.checkpoint.infer.fields import by_field
-from isentrope.update.objective import OBJECTIVES
+from isentrope.nouns.choices import OBJECTIVES
 
 _SET_BY_US = {
     "output.directory": "output_dir",

@@ -25,10 +25,10 @@ from isentrope.checkpoint.infer.arguments import (
 )
 from isentrope.checkpoint.infer.fields import REFUSALS
 from isentrope.checkpoint.infer.step import TrainerStep, Use
+from isentrope.nouns.choices import OBJECTIVES, RECORDED, SFT
 from isentrope.nouns.rollouts import saved_length
 from isentrope.system.file_contents import read_arrow, read_schema
 from isentrope.system.reading import parse_json, read_text
-from isentrope.update.objective import OBJECTIVES, RECORDED, SFT
 
 
 @dataclass(frozen=True)

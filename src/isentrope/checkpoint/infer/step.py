@@ -7,13 +7,16 @@ token) include all parts except noise, and those that are not functions of the t
 log-probabilities and entropies.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from isentrope.checkpoint.infer.arguments import SavedArguments
-from isentrope.update.objective import RECORDED
-from isentrope.update.off_policy import CLIPPED
+from isentrope.nouns.choices import CLIPPED, RECORDED
+
+if TYPE_CHECKING:
+    from isentrope.checkpoint.infer.arguments import SavedArguments
 
 _BY_TOKENS = ("dapo", "cispo", "vespo")
 """Losses that divide by the number of tokens of the generation batch."""

@@ -10,8 +10,8 @@ from isentrope.checkpoint.infer.fields import FIELDS
 from isentrope.checkpoint.infer.logged_texts import OF_TEXTS, are_logged_texts
 from isentrope.checkpoint.infer.step import Use
 from isentrope.models.precision import AUTOCAST_FIELDS
+from isentrope.nouns.choices import RECORDED
 from isentrope.nouns.rollouts import Rollouts
-from isentrope.update.objective import RECORDED
 
 _SHORT = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float16": "float16", "fp16": "float16"}
 

@@ -35,12 +35,12 @@ from torch import nn
 from isentrope._version import __version__
 from isentrope.checkpoint.files import CONTRACT, RESTORE_CHECKPOINT, CheckpointFolder
 from isentrope.checkpoint.record.stated_twice import contradiction, stated_beside, stated_within
+from isentrope.nouns.choices import OBJECTIVES, RECORDED, SFT
 from isentrope.nouns.vectors import tensor_bytes
 from isentrope.system.errors import FileError
 from isentrope.system.files import sha256
 from isentrope.system.manifest import verify
 from isentrope.system.reading import require_types
-from isentrope.update.objective import OBJECTIVES, RECORDED, SFT
 from isentrope.update.parameter_names import SIDECAR
 from isentrope.update.saved_state import require_plausible
 

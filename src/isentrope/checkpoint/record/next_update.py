@@ -21,7 +21,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from isentrope.checkpoint.files import CHECKPOINT, require_own_update
-from isentrope.models.precision import AUTOCAST, AUTOCAST_FIELDS, Precision
+from isentrope.models.float_types import AUTOCAST
+from isentrope.models.precision import AUTOCAST_FIELDS, Precision
+from isentrope.nouns.choices import RECORDED
 from isentrope.nouns.rollouts import Rollouts
 from isentrope.nouns.vectors import Vector, norm, zeros
 from isentrope.parallel.ranks import sum_over_processes
@@ -33,7 +35,7 @@ from isentrope.system.files import MANIFEST, whole_folder
 from isentrope.system.manifest import file_digest, verify
 from isentrope.system.processes import together
 from isentrope.system.reading import read_json, require_types
-from isentrope.update.objective import RECORDED, entropy_weights, token_weights
+from isentrope.update.objective import entropy_weights, token_weights
 
 REPLAY_TOLERANCE = 1e-4
 """Largest relative error of the replayed gradient where a forward pass has float32 or longer."""

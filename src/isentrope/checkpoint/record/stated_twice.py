@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 
 from isentrope.checkpoint.files import ADAPTER, CheckpointFolder
+from isentrope.nouns.choices import RECORDED
 from isentrope.system.reading import read_json
-from isentrope.update.objective import RECORDED
 from isentrope.update.optimizer_rules import choose_rule
 from isentrope.update.parameter_names import SIDECAR
 

@@ -11,7 +11,8 @@ import pandas as pd
 import torch
 
 from isentrope.estimators.identities import in_words, p_value
-from isentrope.models.precision import AUTOCAST, AUTOCAST_FIELDS, DTYPES, rounding_bounds
+from isentrope.models.float_types import AUTOCAST, DTYPES, rounding_bounds
+from isentrope.models.precision import AUTOCAST_FIELDS
 from isentrope.policy.ratio_test import Z_LIMIT
 from isentrope.reports.evaluations import Sections
 from isentrope.reports.panel import Panel, Source, markup

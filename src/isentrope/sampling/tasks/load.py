@@ -1,0 +1,127 @@
+"""Loading a task by its name (`isentrope.sampling.tasks.names`).
+
+A function of the user's own rewards the prompts of a file, in a form of
+`isentrope.sampling.tasks.rewards`; several, separated by ", ", are summed with the option
+`weights`.
+
+A class (called with the split, if it takes an argument, and with options by keyword) or an object
+with `prompts` and `reward` is a whole task. The file is run when the task is loaded, as any script
+of the user's own.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from isentrope.sampling.tasks.names import NAME, TASKS, is_task
+from isentrope.sampling.tasks.rewarded import RewardedPrompts
+from isentrope.sampling.tasks.rewards import RewardCall
+from isentrope.sampling.tasks.task import Task
+from isentrope.system.python_file import load_file_name
+
+
+def load_task(
+    name: str,
+    split: str = "train",
+    path: str | Path | None = None,
+    **options: Any,
+) -> Task:
+    """Find a task by name.
+
+    Args:
+        name: "gsm8k" (or "gsm8k_r1_template"), "addition", "addition_chat", "prompts" for a jsonl
+            file of your own, or "file.py:name" for a reward function or a task of your own.
+        split: "train" or "test"; "prompts" has no splits and takes any.
+        path: For "gsm8k" a jsonl file or folder (without it: the `datasets` library); needed for
+            "prompts" and for reward functions; "addition" is generated and takes none.
+        **options: Keyword-only arguments of the task's class (`digits`, `limit`, `template`, ...).
+
+    Returns:
+        The task.
+
+    Raises:
+        FileNotFoundError: If there is no such Python file.
+        ValueError: If the name or an option is unknown, `path` is missing or has no effect, or the
+            file does not run or holds no such task.
+    """
+    if not is_task(name):
+        nearest = get_close_matches(name, TASKS, n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"Unknown task {name!r}: the nearest is {nearest!r}; choose one of "
+            f"{', '.join(TASKS)}, or file.py:name."
+        )
+    is_own = name not in TASKS
+    targets = [_load_target(TASKS.get(part, part)) for part in name.split(", ")]
+    target: Any = targets[0]
+    if not isinstance(target, (type, Task)):
+        return _reward_prompts(targets, name, path, options)
+    if len(targets) > 1:
+        raise ValueError(f"{name}: only reward functions can be summed, and the first is a task.")
+    takes: Mapping[str, inspect.Parameter] = {}
+    if isinstance(target, type):
+        takes = inspect.signature(target).parameters
+    accepted = [option for option, p in takes.items() if p.kind is p.KEYWORD_ONLY]
+    if unknown := [option for option in options if option not in accepted]:
+        has = f"its options are {', '.join(accepted)}" if accepted else "it has none"
+        raise ValueError(f"The task {name!r} has no option {unknown[0]!r}: {has}.")
+    if is_own:
+        if isinstance(target, type):
+            arguments = (split,) if len(takes) > len(accepted) else ()
+            target = target(*arguments, **options)
+        if not isinstance(target, Task):
+            raise ValueError(f"The class {name} has no prompts and no reward: it is not a task.")
+        return target
+    if "path" not in takes and path is not None:
+        raise ValueError(f"The task {name!r} is generated and reads no file, got path={path}.")
+    if "split" not in takes and path is None:
+        raise ValueError(f'The task "{name}" needs the path of a jsonl file.')
+    source = {"split": split, "path": path}
+    return cast(Callable[..., Task], target)(
+        **{key: source[key] for key in takes if key in source}, **options
+    )
+
+
+def _reward_prompts(
+    functions: list[Any], name: str, path: str | Path | None, options: Mapping[str, Any]
+) -> Task:
+    """The prompts of a file, rewarded by functions."""
+    if unknown := [option for option in options if option != "weights"]:
+        raise ValueError(
+            f"The task {name!r} has no option {unknown[0]!r}: its option is weights, one per "
+            "reward function."
+        )
+    names = name.split(", ")
+    for part, function in zip(names, functions, strict=True):
+        if not callable(function) or isinstance(function, (type, Task)) or path is None:
+            raise ValueError(
+                f"The task {part} is neither an object with prompts and reward, nor a reward "
+                "function with prompts: set dataset_path to a file (jsonl, parquet or csv) of "
+                '{"prompt": ..., "reference": ...}.'
+            )
+    matches = [NAME.fullmatch(part) for part in names]
+    files = [match["file"] if match else None for match in matches]
+    calls = [
+        RewardCall(function, part, Path(file).expanduser().parent if file else None)
+        for function, part, file in zip(functions, names, files, strict=True)
+    ]
+    assert path is not None
+    return RewardedPrompts(path, calls, **options)
+
+
+def _load_target(text: str) -> Any:
+    """What a Python file, or a module of a package, defines under a name."""
+    match = NAME.fullmatch(text)
+    assert match is not None
+    name = match["name"]
+    if match["module"]:
+        try:
+            return getattr(import_module(match["module"]), name)
+        except Exception as error:  # any error of the module
+            raise ValueError(
+                f"{text} cannot be imported ({type(error).__name__}: {error}): install its "
+                "package, or name a file as file.py:name."
+            ) from error
+    return load_file_name(text, "task")

@@ -1,0 +1,25 @@
+"""Names of tasks.
+
+A task of the user's own is a function or a class in a Python file, named "file.py:name".
+"package.module:name" names one of an installed package. Nothing is imported here, so that a
+configuration is read without the libraries of tasks.
+"""
+
+import re
+
+TASKS = {
+    "gsm8k": "isentrope.sampling.tasks.gsm8k:GSM8K",
+    "gsm8k_r1_template": "isentrope.sampling.tasks.gsm8k:GSM8K",
+    "addition": "isentrope.sampling.tasks.addition:Addition",
+    "addition_chat": "isentrope.sampling.tasks.addition:ChatAddition",
+    "prompts": "isentrope.sampling.tasks.custom:PromptFile",
+}
+"""Names that `load_task` accepts, and their classes."""
+
+NAME = re.compile(r"(?:(?P<file>.+\.py)|(?P<module>[A-Za-z_][\w.]*)):(?P<name>[A-Za-z_]\w*)")
+"""A task of the user's own."""
+
+
+def is_task(name: str) -> bool:
+    """Whether `load_task` accepts a name: one of `TASKS`, or "file.py:name" (several, by ", ")."""
+    return name in TASKS or all(NAME.fullmatch(part) for part in name.split(", "))
