@@ -9,12 +9,11 @@ before, whichever of torch's two interfaces set them.
 # pyright: reportUnknownArgumentType=false
 
 from collections.abc import Generator, Iterable
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -93,7 +92,7 @@ def set_switches(allow_tf32: bool, matmul_precision: str, stack: ExitStack) -> N
         raise RuntimeError(f"Switches of fp32_precision do not stay where they were set: {now}.")
 
 
-class _KeepFloat64(TorchFunctionMode):
+class KeepFloat64(TorchFunctionMode):
     """Turn every request for float32 into one for float64.
 
     Normalisation layers, rotary angles and eager attention request float32 by name for inputs of
@@ -107,27 +106,6 @@ class _KeepFloat64(TorchFunctionMode):
         if kwargs and kwargs.get("dtype") is torch.float32:
             kwargs = {**kwargs, "dtype": torch.float64}
         return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def float64_alone() -> Generator[None]:
-    """A block in which nothing of a float64 model is created or converted in a shorter type.
-
-    Yields:
-        Nothing.
-    """
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)  # of what model code creates without a type
-    try:
-        with _KeepFloat64():
-            yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-def plain_attention() -> AbstractContextManager[object]:
-    """A block in which attention runs as matrix products, which have forward-mode derivatives."""
-    return sdpa_kernel(SDPBackend.MATH)
 
 
 class RoundingOperations(TorchDispatchMode):

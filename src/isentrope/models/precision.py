@@ -7,6 +7,8 @@ never for ΔH); and "as_is", which keeps the types of a model in training.
 A configuration holds a precision before torch is imported, so its methods import torch.
 """
 
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Generator
@@ -109,15 +111,19 @@ class Precision:
         Yields:
             Nothing.
         """
-        from isentrope.models.float_switches import float64_alone, plain_attention, set_switches
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        is_float64 = self.runtime_dtype == "float64"
+        from isentrope.models.float_switches import KeepFloat64, set_switches
+
         with ExitStack() as stack:
             set_switches(self.allow_tf32, self.matmul_precision, stack)
-            if forward_mode or is_float64:
-                stack.enter_context(plain_attention())
-            if is_float64:
-                stack.enter_context(float64_alone())
+            if forward_mode or self.runtime_dtype == "float64":
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if self.runtime_dtype == "float64":
+                stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+                torch.set_default_dtype(torch.float64)  # of what model code creates without a type
+                stack.enter_context(KeepFloat64())
             yield
 
     def mixed(self, device: torch.device) -> torch.autocast:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, cast
 
 from isentrope.sampling.tasks.names import NAME, TASKS, is_task
@@ -54,7 +55,9 @@ def load_task(
             f"{', '.join(TASKS)}, or file.py:name."
         )
     is_own = name not in TASKS
-    targets = [_load_target(TASKS.get(part, part)) for part in name.split(", ")]
+    targets = [
+        _load_target(part) if is_own else resolve_name(TASKS[part]) for part in name.split(", ")
+    ]
     target: Any = targets[0]
     if not isinstance(target, (type, Task)):
         return _reward_prompts(targets, name, path, options)
