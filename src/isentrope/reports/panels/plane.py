@@ -158,7 +158,7 @@ def step_price(reading: Reading) -> Iterator[Panel]:
         "reward for a nat": "price.whole.reward_for_a_nat",
         "cosine of the gradients of both": "price.cosine",
     }
-    shares = {name: part.share for name, part in price.at.items()}
+    shares = {name: part.share for name, part in price.at.items() if part.share is not None}
     written = {name: f"{name}, {part.tokens:.0%} of tokens" for name, part in price.at.items()}
     yield Panel(
         measured.source,
