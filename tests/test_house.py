@@ -33,7 +33,7 @@ PRODUCTS = 1
 """Products with a comparison."""
 PACKED = 29
 """Strings that are lists of names."""
-SHARED = 21
+SHARED = 16
 """Public names that several modules bind, constants and aliases included."""
 UPWARD_TEXTS = 0
 """Texts that name a module of a higher floor."""

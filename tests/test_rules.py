@@ -13,7 +13,6 @@ SOURCES = ROOT / "src" / "isentrope"
 
 SHARED_NAMES = {
     "optimizer_step": "with the settings of training, for users; of a gradient and a state",
-    "resume": "of train and of sft: the command line calls either by this name",
 }
 """Functions and classes that two modules define, and what each is."""
 

@@ -49,5 +49,5 @@ def test_steps_that_a_resumed_fine_tuning_takes_again_stand_once(tmp_path):
     sft.sft(load_config(content, (), SftConfig))
     for name in ("model", "training_state/step_4"):
         shutil.rmtree(tmp_path / "run" / name)
-    sft.resume(tmp_path / "run")
+    sft.resume_sft(tmp_path / "run")
     assert steps(tmp_path / "run", "train/loss") == [1, 2, 3, 4]

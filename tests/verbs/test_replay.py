@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from isentrope.checkpoint.files import step_name
 from isentrope.cli.main import app
 from isentrope.config.io import load_config
-from isentrope.verbs.replay import NORM, STEP, NoNextStepError, replay
+from isentrope.verbs.replay import SAME_NORM, SAME_STEP, NoNextStepError, replay
 from tests.training import runs
 
 pytest.importorskip("trl")
@@ -43,7 +43,7 @@ def test_every_recorded_step_is_the_one_that_was_taken(ran):
     assert [f.passed for f in last] == [None]
     assert len(found) == runs.STEPS
     for findings in found.values():
-        assert {f.name: f.passed for f in findings} == {STEP: True, NORM: True}
+        assert {f.name: f.passed for f in findings} == {SAME_STEP: True, SAME_NORM: True}
 
 
 def test_a_momentum_that_is_not_the_runs_is_found_and_its_gradient_is_not_blamed(own):
@@ -52,7 +52,7 @@ def test_a_momentum_that_is_not_the_runs_is_found_and_its_gradient_is_not_blamed
         moments["exp_avg"] *= 1.25
     torch.save(state, own / "step_2" / "optimizer.pt")
     found = replayed(own / "step_2")
-    assert (found[STEP].passed, found[NORM].passed) == (False, True)
+    assert (found[SAME_STEP].passed, found[SAME_NORM].passed) == (False, True)
 
 
 def test_another_next_checkpoint_fails_by_status_and_sentence(own):
@@ -77,7 +77,7 @@ def test_without_a_next_checkpoint_or_a_record_it_is_refused_in_a_sentence(own):
 def test_a_step_of_mixed_precision_is_replayed_as_its_trainers_arguments_say(tmp_path):
     runs.trainer(tmp_path, bf16=True, steps=2).train()
     for step in (0, 1):
-        assert replayed(tmp_path / "training_state" / step_name(step))[STEP].passed
+        assert replayed(tmp_path / "training_state" / step_name(step))[SAME_STEP].passed
     exact = tmp_path / "training_state" / "step_0"
     (exact / "training_args.bin").unlink()
-    assert not replayed(exact)[STEP].passed
+    assert not replayed(exact)[SAME_STEP].passed

@@ -15,7 +15,7 @@ from isentrope.sampling.tasks.custom import PromptFile
 from isentrope.training.demonstrations import demonstration_rollouts
 from isentrope.training.models import load_trainable
 from isentrope.training.run_files import RunFiles
-from isentrope.verbs.sft import resume, sft
+from isentrope.verbs.sft import resume_sft, sft
 from tests.adapters import save_base_model
 from tests.tiny_checkpoint import as_made_elsewhere
 from tests.torchrun import torchrun
@@ -214,12 +214,12 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped_bit_for_bit(
     assert f"sft --resume {stopped}" in caught.value.__notes__[-1]
     assert [line["step"] for line in lines(stopped)] == [1, 2, 3, 4]
     assert not (stopped / "model").exists()
-    made = resume(stopped)
+    made = resume_sft(stopped)
     weights = "model/adapter_model.safetensors" if rank else "model/model.safetensors"
     states = "training_state/step_4/optimizer.pt"
     for name in (weights, "logs/metrics.jsonl", states):
         assert (stopped / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    assert resume(stopped) == made
+    assert resume_sft(stopped) == made
 
 
 def stops_at(step):
@@ -249,23 +249,23 @@ def test_a_run_is_resumed_with_its_own_settings_and_base_alone(settings, begun, 
         run(settings)
     for change in ("fine_tuning.steps=9", "output.directory=elsewhere", " output.directory =x"):
         with pytest.raises(ConfigError, match="would make it another run"):
-            resume(begun, [change])
+            resume_sft(begun, [change])
     text = (begun / "config.yaml").read_text()
     (begun / "config.yaml").write_text(text.replace("warmup_steps: 1", "warmup_steps: 2"))
     with pytest.raises(ConfigError, match=r"fine_tuning\.warmup_steps=1"):
-        resume(begun)
+        resume_sft(begun)
     (begun / "config.yaml").write_text(text)
     weights = tmp_path / "base" / "model.safetensors"
     save_file({n: x * 2 for n, x in load_file(weights).items()}, weights, {"format": "pt"})
     as_made_elsewhere(tmp_path / "base")
     with pytest.raises(ConfigError, match="made from other base weights"):
-        resume(begun)
+        resume_sft(begun)
 
 
 def test_a_run_without_checkpoints_is_not_resumed(settings, tmp_path):
     (tmp_path / "run").mkdir()
     with pytest.raises(FileNotFoundError, match=r"fine_tuning\.save_every"):
-        resume(tmp_path / "run")
+        resume_sft(tmp_path / "run")
 
 
 def test_a_checkpoint_of_a_fine_tuning_can_be_measured_as_training_took_it(begun):

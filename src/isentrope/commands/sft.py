@@ -17,11 +17,11 @@ class SftCommand(NewRun, Changeable):
         """Start a run, or resume one."""
         from isentrope.config.io import load_config
         from isentrope.config.train import SftConfig
-        from isentrope.verbs.sft import resume, sft
+        from isentrope.verbs.sft import resume_sft, sft
 
         self.require_one(self.config, self.resume)
         if self.resume is not None:
-            return resume(self.resume, self.overrides)
+            return resume_sft(self.resume, self.overrides)
         assert self.config is not None  # one of the two is given
         return sft(load_config(self.config, self.overrides, SftConfig))
 

@@ -7,7 +7,6 @@ runs/run_YYYY-MM-DD_HH-MM-SS/
   .lock                            who writes (`run.lock`)
 """
 
-import logging
 import platform
 import subprocess
 from collections.abc import Collection, Mapping
@@ -24,9 +23,10 @@ from isentrope.config.io import dump_config
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.values import relative_to_run
+from isentrope.system.log import log
 from isentrope.system.processes import gather
 
-C = TypeVar("C", MeasureConfig, EvaluateConfig, TrainConfig, SftConfig)
+_Config = TypeVar("_Config", MeasureConfig, EvaluateConfig, TrainConfig, SftConfig)
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "safetensors", "numpy", "scipy", "arviz-stats")
 """Packages whose versions can move a number."""
@@ -44,7 +44,7 @@ def folder_name(text: str) -> str:
 
 
 def resolved_content(
-    config: C,
+    config: _Config,
     run: Path,
     folder: Path | None = None,
     *,
@@ -73,9 +73,8 @@ def resolved_content(
     return dump_config(ran, omit=omit).encode()
 
 
-def heed(config: C, words: str = "This configuration is of a run") -> None:
+def heed(config: _Config, words: str = "This configuration is of a run") -> None:
     """Log at the level that a configuration asks for, and say what else it was run with."""
-    log = logging.getLogger("isentrope")
     log.setLevel(config.output.log_level)
     if config.provenance is not None:
         for difference in content_differences(config.provenance):
@@ -106,7 +105,7 @@ def git_commit(folder: Path) -> str | None:
     """The commit of sources, with "-dirty" where they were changed; None where there is no git."""
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(folder), *arguments]
+        command = ["git", "-_Config", str(folder), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 

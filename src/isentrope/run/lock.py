@@ -8,7 +8,6 @@ was killed.
 """
 
 import errno
-import logging
 import os
 import socket
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from isentrope.system.files import remove_empty, writing_below
+from isentrope.system.log import log
 from isentrope.system.outputs import require_apart
 from isentrope.system.processes import gather, rank
 
@@ -107,7 +107,7 @@ def _acquire(folder: Path) -> FileLock | None:
         ) from None
     except OSError as error:
         if error.errno in _NO_LOCKS:
-            logging.getLogger("isentrope").warning(
+            log.warning(
                 "The file system of %s has no locks: see to it that no other process writes there.",
                 folder,
             )

@@ -27,7 +27,7 @@ from isentrope.checkpoint.files import CONTRACT, CheckpointFolder
 from isentrope.config.evaluate import EvaluateConfig
 from isentrope.config.measure import MeasureConfig
 from isentrope.config.train import SftConfig, TrainConfig
-from isentrope.config.values import PATHS as OF_SECTIONS
+from isentrope.config.values import PATHS
 from isentrope.sampling.tasks.names import NAME
 from isentrope.system.errors import FileError
 from isentrope.training.models import TOY, find_model
@@ -39,7 +39,7 @@ DATA_OF_MEASURE = {
     "E_file": "batch_config.E_file",
     "U_file": "batch_config.U_file",
 }
-PATHS = tuple(f"{section}.{key}" for section, keys in OF_SECTIONS.items() for key in keys)
+PATH_KEYS = tuple(f"{section}.{key}" for section, keys in PATHS.items() for key in keys)
 """Settings that are paths, whose content is compared instead."""
 
 _NO_NUMBER = (
@@ -153,7 +153,7 @@ def of_evaluation(config: EvaluateConfig) -> dict[str, Any]:
     """Dotted key → value of what may move a number, of paths the last part alone."""
     flat = by_key(config.model_dump(mode="json", exclude={"provenance"}))
     moving = {key: value for key, value in flat.items() if not key.startswith(_NO_NUMBER)}
-    return moving | {key: _shorten_paths(moving[key]) for key in PATHS if key in moving}
+    return moving | {key: _shorten_paths(moving[key]) for key in PATH_KEYS if key in moving}
 
 
 def by_key(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -174,4 +174,6 @@ def _shorten_paths(paths: str | list[str] | None) -> Any:
 def _settings_digest(config: BaseModel, settings: Mapping[str, Any]) -> str:
     """Digest of the settings that are not defaults: a version with more keys continues."""
     chosen = by_key(config.model_dump(exclude_defaults=True, exclude={"provenance"}))
-    return digest_of({key: settings[key] for key in settings if key in chosen and key not in PATHS})
+    return digest_of(
+        {key: settings[key] for key in settings if key in chosen and key not in PATH_KEYS}
+    )

@@ -9,7 +9,6 @@ A run that was stopped is run again: what is done with the same settings and fro
 read, once, and the rest is made. What this process makes is not read back.
 """
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,15 +19,14 @@ from isentrope.checkpoint.checkpoint import Checkpoint
 from isentrope.results.result import item_name
 from isentrope.run.identity import Identity, require_same
 from isentrope.run.lock import noted_if_interrupted, one_writer
+from isentrope.system.log import log
 
-log = logging.getLogger("isentrope")
-
-C = TypeVar("C")
-R = TypeVar("R")
+_Settings = TypeVar("_Settings")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
-class Item(Generic[C]):
+class Item(Generic[_Settings]):
     """One checkpoint, with one update batch where a verb draws them: one folder of results.
 
     Attributes:
@@ -40,7 +38,7 @@ class Item(Generic[C]):
     """
 
     checkpoint: Checkpoint
-    settings: C
+    settings: _Settings
     target: Path
     identity: Identity
     repeat: int = 0
@@ -52,7 +50,7 @@ class Item(Generic[C]):
 
 
 @dataclass(frozen=True)
-class Earlier(Generic[R]):
+class Earlier(Generic[_Result]):
     """What an earlier run left in the folder of an item.
 
     Attributes:
@@ -61,11 +59,11 @@ class Earlier(Generic[R]):
     """
 
     identity: Identity
-    result: R | None
+    result: _Result | None
 
 
 @dataclass(frozen=True)
-class Run(Generic[R]):
+class Run(Generic[_Result]):
     """What a run of a verb made, or found made.
 
     Attributes:
@@ -76,10 +74,10 @@ class Run(Generic[R]):
 
     folder: Path
     measurements: dict[str, Path]
-    results: list[R]
+    results: list[_Result]
 
 
-class Runner(ABC, Generic[C, R]):
+class Runner(ABC, Generic[_Settings, _Result]):
     """Makes the results of a configuration that are not there yet.
 
     Attributes:
@@ -97,30 +95,30 @@ class Runner(ABC, Generic[C, R]):
         self._inputs = list(inputs)
 
     @abstractmethod
-    def plan(self) -> list[Item[C]]:
+    def plan(self) -> list[Item[_Settings]]:
         """The items, in the order in which they are made; nobody else writes meanwhile."""
 
     @abstractmethod
-    def earlier(self, item: Item[C]) -> Earlier[R] | None:
+    def earlier(self, item: Item[_Settings]) -> Earlier[_Result] | None:
         """What an earlier run left of an item; None where there is nothing."""
 
     @abstractmethod
-    def make(self, item: Item[C]) -> R:
+    def make(self, item: Item[_Settings]) -> _Result:
         """Make an item and write it."""
 
     @abstractmethod
-    def join(self, items: list[Item[C]], results: list[R]) -> None:
+    def join(self, items: list[Item[_Settings]], results: list[_Result]) -> None:
         """Write the tables over all items; called with those that are done, after each."""
 
-    def compare(self, item: Item[C], earlier: Earlier[R]) -> None:
+    def compare(self, item: Item[_Settings], earlier: Earlier[_Result]) -> None:
         """Refuse an earlier run that had other settings or other files."""
         require_same(item.target, earlier.identity, item.identity)
 
-    def how_to_go_on(self, items: list[Item[C]]) -> str | None:
+    def how_to_go_on(self, items: list[Item[_Settings]]) -> str | None:
         """A sentence for those who stop the run; None for that of the command."""
         return None
 
-    def run(self) -> Run[R]:
+    def run(self) -> Run[_Result]:
         """Make what is not there.
 
         Returns:
@@ -128,7 +126,7 @@ class Runner(ABC, Generic[C, R]):
         """
         with one_writer(self.folder, self._inputs):
             items = self.plan()
-            finished: dict[Path, R] = {}
+            finished: dict[Path, _Result] = {}
             for item in items:
                 earlier = self.earlier(item)
                 if earlier is None:
@@ -138,7 +136,7 @@ class Runner(ABC, Generic[C, R]):
                     finished[item.target] = earlier.result
             if finished:
                 log.info("%d of %d are done already", len(finished), len(items))
-            results: list[R] = []
+            results: list[_Result] = []
             with noted_if_interrupted(lambda: self.how_to_go_on(items)):
                 for item in items:
                     done = item.target in finished

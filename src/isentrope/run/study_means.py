@@ -15,8 +15,8 @@ rows. Each error has its own quantile of Student's t (`t_of_two_errors`). Where 
 withheld, so is that of the mean, and where one has no upper end, the mean has none. The mean of a
 noise (`NOISES`) and of its ratio follow the rule of noise (`estimators.tail`).
 
-The mean of a ratio is the ratio of the means of its parts (`RATIOS`), with Fieller's interval. A
-ratio whose parts are not in the table has no mean.
+The mean of a ratio is the ratio of the means of its parts (`PARTS_OF_RATIOS`), with Fieller's
+interval. A ratio whose parts are not in the table has no mean.
 """
 
 import math
@@ -34,7 +34,7 @@ from isentrope.nouns.freedom import freedom_of_units, t_quantile
 
 MEAN = "mean"
 
-RATIOS = {
+PARTS_OF_RATIOS = {
     r"linear_range": ("first_order", "second_order"),
     r"(.*)b_simple": (r"\1trace", r"\1gradient_square"),
     r"(classes\.\w+)\.(.*)share_h": (r"\1.\2delta_h", r"\1.gradient"),
@@ -101,7 +101,7 @@ def means_over_repeats(
 
 def parts_of_ratio(quantity: str) -> tuple[str, ...] | None:
     """The quantities whose ratio this is; () where they are not known, None if it is no ratio."""
-    for pattern, parts in RATIOS.items():
+    for pattern, parts in PARTS_OF_RATIOS.items():
         if match := re.fullmatch(pattern, quantity):
             return tuple(match.expand(part) for part in parts)
     return None

@@ -47,7 +47,7 @@ def os_error_number(error: BaseException) -> int | None:
         errno; EIO for a write that failed without a number, None where there was no such error.
     """
     broken = None
-    for cause in _causes(error):
+    for cause in _list_causes(error):
         if isinstance(cause, OSError) and cause.errno is not None:
             return cause.errno
         if number := _NUMBER.search(str(cause)):
@@ -76,7 +76,7 @@ def naming(path: Path) -> Iterator[None]:
         raise
     except BaseException as error:
         number = os_error_number(error)
-        if number in (None, errno.EIO) and _free(path) < _FULL:
+        if number in (None, errno.EIO) and _count_free_bytes(path) < _FULL:
             number = errno.ENOSPC  # libraries that do not say why
         if number is None:
             raise
@@ -84,19 +84,19 @@ def naming(path: Path) -> Iterator[None]:
             if os.sep in error.filename:
                 raise  # it has its path
             path = path / error.filename  # rmtree has names relative to the folder
-        said = error.strerror if isinstance(error, OSError) and error.errno == number else None
-        said = said or words_of(number)
-        words = f"{said}: {advice(number)}, and run the command again"
-        raise OSError(number, words, str(path)) from error
+        cause = error.strerror if isinstance(error, OSError) and error.errno == number else None
+        cause = cause or words_of(number)
+        sentence = f"{cause}: {advice(number)}, and run the command again"
+        raise OSError(number, sentence, str(path)) from error
 
 
-def _free(path: Path) -> int:
+def _count_free_bytes(path: Path) -> int:
     """Free bytes on the disk of a path that is perhaps not there yet."""
     folder = next(p for p in path.absolute().parents if p.exists())
     return shutil.disk_usage(folder).free
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def _list_causes(error: BaseException) -> Iterator[BaseException]:
     """An exception and what it was raised from; cycles end."""
     passed = list[BaseException]()
     current: BaseException | None = error

@@ -63,8 +63,8 @@ def write_file(path: Path, write: Callable[[Path], object]) -> Path:
     """
     _require_inside(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob(f"{escape(path.name)}.*.partial"):
-        left.unlink()
+    for abandoned in path.parent.glob(f"{escape(path.name)}.*.partial"):
+        abandoned.unlink()
     partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
     try:
         with naming(path):

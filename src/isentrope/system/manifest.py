@@ -12,7 +12,6 @@ A file is hashed once per process: what was read is kept by path, size, times an
 """
 
 import json
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from isentrope.system.files import (
     sha256,
     sha256_of_file,
 )
+from isentrope.system.log import log
 
 NOT_VERIFIED = (
     "READ WITHOUT VERIFICATION, as --no-verify (checkpoint.verify=false) allows: files that were "
@@ -207,7 +207,7 @@ def _say_unverified(folder: Path) -> None:
     place = folder.parent  # an old run has many such folders side by side
     if place not in _noted and any((folder / name).is_file() for name in _OURS):
         _noted.add(place)
-        logging.getLogger("isentrope").warning(
+        log.warning(
             "%s has no %s, so its files are not verified: an earlier version or another tool wrote "
             "it, or the manifest was lost. More such folders in %s are not named.",
             *(folder, MANIFEST, place),

@@ -1,7 +1,6 @@
 """The processes of a run under torchrun: rank, world size, exchange of objects."""
 
 import gc
-import logging
 import os
 import traceback
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-_log = logging.getLogger("isentrope")
+from isentrope.system.log import log
 
 _T = TypeVar("_T")
 
@@ -76,7 +75,7 @@ def on_one_gpu(args: Any) -> Any:
         The same object.
     """
     if args.n_gpu > 1:
-        _log.warning("This process trains on one of %d GPUs: torchrun uses them all.", args.n_gpu)
+        log.warning("This process trains on one of %d GPUs: torchrun uses them all.", args.n_gpu)
         args._n_gpu = 1
     return args
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
+from isentrope.system.log import log
 from isentrope.system.processes import speaks
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Progress:
             parts = words(metrics)
             if self.console is None:
                 line = " · ".join(parts)
-                logging.getLogger("isentrope").info("step %d/%d · %s", step, steps, line)
+                log.info("step %d/%d · %s", step, steps, line)
                 return
             if report is None:
                 report = self._lines.enter_context(self.bar(""))

@@ -1,6 +1,5 @@
 """Batches of responses from files: saved ones, and those that a trainer logged or a user wrote."""
 
-import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ from isentrope.nouns.rollouts import Rollouts
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.tasks.custom import read_responses
 from isentrope.sampling.tasks.task import Task
+from isentrope.system.log import log
 from isentrope.system.reading import reading
-
-_log = logging.getLogger("isentrope")
 
 
 def read_rollouts(
@@ -42,7 +40,7 @@ def read_rollouts(
     if kind not in (".parquet", ".jsonl"):
         raise ValueError(f"{path} is neither .parquet nor .jsonl: a batch is one of these.")
     if are_logged_texts(path):
-        _log.warning("%s: %s", path, OF_TEXTS)
+        log.warning("%s: %s", path, OF_TEXTS)
         rollouts = read_logged_texts(policy, path, task, max_new_tokens, template)
     elif kind == ".jsonl":
         rollouts = read_responses(policy, path, template)

@@ -6,7 +6,6 @@ restart give the same files. When all chunks of a checkpoint are there, the firs
 back and computes the numbers.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,11 +42,10 @@ from isentrope.run.study import other_base, require_one_model
 from isentrope.sampling.prompts import require_room
 from isentrope.system.file_contents import csv
 from isentrope.system.files import write_bytes
+from isentrope.system.log import log
 from isentrope.system.manifest import verification
 from isentrope.system.processes import barrier, gather, join_processes, world_size
 from isentrope.verbs.evaluation_chunks import ChunkedEvaluation
-
-log = logging.getLogger("isentrope")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 A verb that does not fit is refused before its work.
 """
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ from isentrope.planning.room import libraries_bytes, memory_of
 from isentrope.planning.shapes import meta_model
 from isentrope.results.verbs import VERBS
 from isentrope.system.formatting import gigabytes, sizes_in_words
+from isentrope.system.log import log
 from isentrope.verbs.passes import COUNTED, Counting, batches_of
-
-_log = logging.getLogger("isentrope")
 
 
 def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> None:
@@ -41,12 +39,12 @@ def require_memory(verb: str, name: str, path: Path, config: MeasureConfig) -> N
         model = shapes_of(path, where, config)
         counting = counting_of(verb, config, model)
     except (ValueError, OSError, RuntimeError, TypeError, AttributeError) as error:
-        _log.debug("%s: no plan, %s", name, error)  # loading it says what is wrong, if anything is
+        log.debug("%s: no plan, %s", name, error)  # loading it says what is wrong, if anything is
         return
     free = memory_of(where.device_map)
     terms = held_by_verb(counting, verb, model, free)
     least = sum(terms.values()) + libraries_bytes(where.device_map)
-    _log.info(
+    log.info(
         "%s of %s holds %s at least, and %s are free; isentrope plan says what its passes take",
         verb,
         name,

@@ -11,7 +11,6 @@ and not before. Processes of torchrun share the work on each batch; each has all
 first of them writes.
 """
 
-import logging
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -30,11 +29,12 @@ from isentrope.results.results import load_result
 from isentrope.results.verbs import MEASURE, Verb
 from isentrope.run.folder import content_differences, heed, resolved_content, run_directory
 from isentrope.run.identity import CONFIG, Identity, require_same
-from isentrope.run.origin import PATHS, of_measurement
+from isentrope.run.origin import PATH_KEYS, of_measurement
 from isentrope.run.runner import Earlier, Item, Run, Runner
 from isentrope.run.study import study_items
 from isentrope.run.study_table import write_study
 from isentrope.system.files import whole_folder, write_bytes
+from isentrope.system.log import log
 from isentrope.system.manifest import verification
 from isentrope.system.outputs import require_apart, require_writable
 from isentrope.system.processes import join_processes, world_size
@@ -43,8 +43,6 @@ from isentrope.system.reading import figure_left_out
 from isentrope.verbs.batches import at_precision
 from isentrope.verbs.least_memory import require_memory
 from isentrope.verbs.prepare import Prepare, Prepared, prepare_checkpoint
-
-log = logging.getLogger("isentrope")
 
 Draw = Callable[[Any], Any]
 """From a result to its figure, which has matplotlib's `savefig`."""
@@ -168,7 +166,7 @@ class MeasuringRunner(Runner[SettingsInForce, Result]):
 
     def compare(self, item: MeasuredItem, earlier: Earlier[Result]) -> None:
         """Compare settings, and paths by their content where that is recorded."""
-        by_content = PATHS if earlier.identity.digests else ()
+        by_content = PATH_KEYS if earlier.identity.digests else ()
         require_same(item.target, earlier.identity, item.identity, by_content)
         if not by_content:
             log.warning(

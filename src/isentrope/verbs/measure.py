@@ -12,7 +12,6 @@ A folder appears when its measurement is complete, and not before. Keys of resul
 in `results.sweep`.
 """
 
-import logging
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,8 +34,6 @@ from isentrope.verbs.detailed_log import detailed_log
 from isentrope.verbs.measurement import Measurement, measure_checkpoint
 from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed_measure import AT_RATE
-
-log = logging.getLogger("isentrope")
 
 
 def find_change(ready: Prepared) -> MeasureResult:

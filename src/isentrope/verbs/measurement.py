@@ -43,7 +43,7 @@ from isentrope.verbs.prepare import Prepared
 from isentrope.verbs.printed_measure import WITHHELD
 from isentrope.verbs.step_budget import budget_of_step
 
-GROUPS = 16
+GROUPS_OF_ANGLE = 16
 """Groups of E's prompts for the angle of the gradients of reward and entropy."""
 
 
@@ -122,7 +122,7 @@ def measure_checkpoint(ready: Prepared) -> Measurement:
     )
 
 
-T = TypeVar("T", EntropyChange, RewardChange)
+_Change = TypeVar("_Change", EntropyChange, RewardChange)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def _take_steps(
         yield ready.along(eta).direction, [eta]
 
 
-def _join(parts: list[T]) -> T:
+def _join(parts: list[_Change]) -> _Change:
     """The first change, with the points of all, which are compared with its orders."""
     change = parts[0]
     influences = {name: x for part in parts for name, x in part.influences.items()}
@@ -253,10 +253,10 @@ def _estimate_price(
         )
         price.at.update(part.at)
     cosine = None
-    if rewards is not None and E.n_prompts >= GROUPS:
+    if rewards is not None and E.n_prompts >= GROUPS_OF_ANGLE:
         where = ready.gradients.storage.where
         samples = [sample, of_reward(sample, rewards)]
-        g_H, g_J = gradients_by_group(ready.policy, E, samples, GROUPS, where)
+        g_H, g_J = gradients_by_group(ready.policy, E, samples, GROUPS_OF_ANGLE, where)
         cosine = alignment(g_J, g_H, ready.step.preconditioner, confidence)
     return replace(price, momentum=momentum, cosine=cosine)
 

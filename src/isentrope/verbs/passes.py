@@ -21,7 +21,7 @@ from isentrope.config.measure import MeasureConfig
 from isentrope.estimators.price import PRICED
 from isentrope.planning.plan import Batch, PassesOver
 from isentrope.system.file_contents import count_rows
-from isentrope.verbs.measurement import GROUPS
+from isentrope.verbs.measurement import GROUPS_OF_ANGLE
 
 DIFFERENCES = 4
 """Evaluations of E from which `checks` takes the rounding floor."""
@@ -146,7 +146,7 @@ def _count_measure(counting: Counting) -> Iterator[PassesOver]:
     if order:
         yield counting.part("budget", "E", "budget", forward_mode=2)
     priced = analysis.price and estimator.options.method in PRICED and order
-    if priced and analysis.reward and counting.batches["E"].prompts >= GROUPS:
+    if priced and analysis.reward and counting.batches["E"].prompts >= GROUPS_OF_ANGLE:
         yield counting.part(
             "angle", "E", "price", forward=1, backward=_count_gradients(counting, True)
         )

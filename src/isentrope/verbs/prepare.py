@@ -3,7 +3,6 @@
 The header of every result describes these four.
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,13 +31,12 @@ from isentrope.results.header import (
 )
 from isentrope.run.folder import versions
 from isentrope.sampling.batches import UpdateBatchReport
+from isentrope.system.log import log
 from isentrope.system.manifest import verify
 from isentrope.system.progress import Clock
 from isentrope.update.optimizer_state import load_optimizer_state
 from isentrope.update.rounding import RoundedStep
 from isentrope.verbs.batches import Sampler, at_precision
-
-log = logging.getLogger("isentrope")
 
 
 @dataclass(frozen=True)

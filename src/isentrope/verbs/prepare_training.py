@@ -3,7 +3,6 @@
 Observers are what watches and corrects it: probe, alarm, noise scale, entropy budget.
 """
 
-import logging
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -40,6 +39,7 @@ from isentrope.sampling.batches import Groups
 from isentrope.sampling.prompts import Prompt, as_prompts, require_room
 from isentrope.sampling.tasks.task import Task
 from isentrope.system.files import sha256
+from isentrope.system.log import log
 from isentrope.system.outputs import require_disk
 from isentrope.system.processes import world_size
 from isentrope.system.progress import progress
@@ -50,8 +50,6 @@ from isentrope.training.run_files import RunFiles, kept_steps
 from isentrope.training.tensorboard import TENSORBOARD
 from isentrope.training.trainer import EntropyGRPOTrainer
 from isentrope.training.update_batches import UpdateBatches
-
-log = logging.getLogger("isentrope")
 
 
 def prepare_training(

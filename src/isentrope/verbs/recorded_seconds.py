@@ -6,7 +6,6 @@ same precision, at a checkpoint of the same training. A training's timing.jsonl 
 each step.
 """
 
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -19,12 +18,14 @@ from isentrope.config.train import TrainConfig
 from isentrope.planning.plan import PassesOver
 from isentrope.results.result import RESULTS
 from isentrope.results.results import load_result
+from isentrope.system.log import log
 from isentrope.system.reading import read_json_lines
 from isentrope.verbs.passes import Counting, batches_of, count_passes
 
-_log = logging.getLogger("isentrope")
-
-UNKNOWN = "No time is given: no earlier run of {verb} with the same passes is recorded in {places}."
+NOT_RECORDED = (
+    "No time is given: no earlier run of {verb} with the same passes is recorded in {places}."
+)
+NO_FOLDER = "a run folder (output.directory is not set)"
 Seconds = tuple[dict[str, float], str]
 """Seconds by stage, and a sentence on where they are from."""
 Work = dict[tuple[str, str], tuple[tuple[int, ...], int]]
@@ -56,12 +57,12 @@ def seconds_of_verb(
             try:
                 scaled = _scale(verb, config, counting, parts, checkpoint, path.parent)
             except (ValueError, OSError) as error:
-                _log.debug("%s has no rates: %s", path, error)
+                log.debug("%s has no rates: %s", path, error)
                 continue
             if scaled is not None:
                 return scaled
-    places = " or ".join(map(str, folders)) or "a run folder (output.directory is not set)"
-    return {}, UNKNOWN.format(verb=verb, places=places)
+    places = " or ".join(map(str, folders)) or NO_FOLDER
+    return {}, NOT_RECORDED.format(verb=verb, places=places)
 
 
 def _list_run_folders(directory: str | None, checkpoint: Path) -> Iterator[Path]:
@@ -146,17 +147,17 @@ def seconds_of_training(config: TrainConfig) -> Seconds:
     """
     directory = config.output.directory
     if directory is None:
-        return {}, UNKNOWN.format(verb="train", places="a run folder (output.directory is not set)")
+        return {}, NOT_RECORDED.format(verb="train", places=NO_FOLDER)
     folder = Path(directory)
     try:
         earlier = load_config(folder / "config.yaml", root=TrainConfig)
         rows = [row for _, row in read_json_lines(folder / "logs" / "timing.jsonl")]
         steps = [float(row["seconds"]) for row in rows]
     except (ValueError, OSError, KeyError, TypeError) as error:
-        _log.debug("%s has no rates: %s", folder, error)
-        return {}, UNKNOWN.format(verb="train", places=folder)
+        log.debug("%s has no rates: %s", folder, error)
+        return {}, NOT_RECORDED.format(verb="train", places=folder)
     if not steps or _list_settings(earlier) != _list_settings(config):
-        return {}, UNKNOWN.format(verb="train", places=folder)
+        return {}, NOT_RECORDED.format(verb="train", places=folder)
     total = median(steps) * config.training.steps
     return {"step": total}, (
         f"Seconds are {config.training.steps} times the median of {len(steps)} steps in {folder}."

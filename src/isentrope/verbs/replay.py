@@ -37,8 +37,8 @@ from isentrope.system.progress import progress
 from isentrope.update.step import optimizer_step
 from isentrope.verbs.batches import at_precision
 
-STEP = "the recorded step is the one taken"
-NORM = "its gradient has the recorded norm"
+SAME_STEP = "the recorded step is the one taken"
+SAME_NORM = "its gradient has the recorded norm"
 
 
 class NoNextStepError(ValueError):
@@ -78,7 +78,7 @@ def replay(config: MeasureConfig) -> dict[str, list[Finding]]:
                 )
             except NoNextStepError as error:
                 missing.append(error)
-                replayed = [Finding(STEP, None, str(error))]
+                replayed = [Finding(SAME_STEP, None, str(error))]
             findings[checkpoint.name] = replayed
     if len(missing) == len(checkpoints):
         raise missing[0]
@@ -135,7 +135,7 @@ def _replay_one(
         if recorded:
             gap = abs(gap - recorded) / recorded
         detail = f"relative error {gap:.2g}, allowed {limit:.2g}"
-        findings.append(Finding(NORM, gap <= limit, detail))
+        findings.append(Finding(SAME_NORM, gap <= limit, detail))
     return findings
 
 
@@ -150,7 +150,7 @@ def _judge_step(error: float, rounding: float, limit: float) -> Finding:
         "What is measured is not the step that training took: compare the optimizer's state and "
         "settings with those of training."
     )
-    return Finding.judged(STEP, "" if error <= allowed else detail, advice, detail)
+    return Finding.judged(SAME_STEP, "" if error <= allowed else detail, advice, detail)
 
 
 def _find_next(checkpoint: Checkpoint) -> Checkpoint:

@@ -11,7 +11,6 @@ At the end the model answers held-out prompts greedily, whose format and reward 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +35,7 @@ from isentrope.run.lock import one_writer
 from isentrope.run.origin import training_origin
 from isentrope.sampling.tasks.task import Demonstrator, FormattedTask
 from isentrope.system.files import write_bytes
+from isentrope.system.log import log
 from isentrope.system.manifest import verify
 from isentrope.system.processes import barrier, join_processes, rank
 from isentrope.system.progress import progress
@@ -133,7 +133,7 @@ def sft(config: SftConfig) -> FineTuned:
         return _fine_tune(config, files, None)
 
 
-def resume(folder: str | Path, overrides: Iterable[str] = ()) -> FineTuned:
+def resume_sft(folder: str | Path, overrides: Iterable[str] = ()) -> FineTuned:
     """Resume a run from its newest checkpoint, bit-for-bit identically.
 
     Args:
@@ -153,9 +153,7 @@ def resume(folder: str | Path, overrides: Iterable[str] = ()) -> FineTuned:
         files, overrides, SftConfig, ("output.",), "only output.* may change.", begun
     ) as config:
         if (files.folder / MODEL).exists():
-            logging.getLogger("isentrope").info(
-                "The run has done its %d steps.", config.fine_tuning.steps
-            )
+            log.info("The run has done its %d steps.", config.fine_tuning.steps)
             return FineTuned(files.folder / MODEL, _read_last_loss(files))
         files.require_known_names()
         if (checkpoint := files.latest()) is not None:

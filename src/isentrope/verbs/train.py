@@ -26,6 +26,7 @@ from isentrope.run.lock import noted_if_interrupted, one_writer
 from isentrope.run.origin import training_origin
 from isentrope.run.resuming import BY_CONTENT, MAY_CHANGE, RESUMED, require_same_training
 from isentrope.system.files import write_bytes
+from isentrope.system.log import log
 from isentrope.system.manifest import verify
 from isentrope.system.memory import is_lack_of_memory
 from isentrope.system.processes import barrier, join_processes, rank
@@ -36,7 +37,7 @@ from isentrope.training.run_files import RunFiles
 from isentrope.training.tensorboard import continue_tensorboard
 from isentrope.verbs.prepare_training import prepare_training
 
-C = TypeVar("C", TrainConfig, SftConfig)
+_Config = TypeVar("_Config", TrainConfig, SftConfig)
 
 MISMATCH = "do not match the ones in the `trainer_state.json`"
 """In the warning of transformers where a setting is not that of the checkpoint."""
@@ -134,11 +135,11 @@ def resume(
 def resumed(
     files: RunFiles,
     overrides: Iterable[str],
-    root: type[C],
+    root: type[_Config],
     may_change: tuple[str, ...],
     others: str,
     without: str,
-) -> Iterator[C]:
+) -> Iterator[_Config]:
     """Hold the folder of a run that goes on.
 
     Args:
@@ -212,7 +213,7 @@ def under_way(files: RunFiles, verb: str, smaller: str) -> Iterator[None]:
         raise  # a run resumed from the last checkpoint would end the same way
     except Exception as error:
         if sentence := kept():
-            logging.getLogger("isentrope").warning("The run stopped. %s", sentence)
+            log.warning("The run stopped. %s", sentence)
         if not is_lack_of_memory(error):
             raise
         raise DoesNotFitError(
@@ -236,9 +237,9 @@ def _go_on(files: RunFiles, config: TrainConfig, until: int | None) -> Path:
         require_same_training(checkpoint, read_contract(checkpoint), config, origin, changed)
         files.require_whole_log(done)
         for sentence in rollout_faults(files, done) if rank() == 0 else ():
-            logging.getLogger("isentrope").warning("%s", sentence)
+            log.warning("%s", sentence)
     if done >= min(config.training.steps, until or config.training.steps):
-        logging.getLogger("isentrope").info("The run has done its %d steps.", done)
+        log.info("The run has done its %d steps.", done)
         return files.folder
     trainer = prepare_training(config, files, checkpoint)
     continue_tensorboard(trainer, files.folder, done)
@@ -259,7 +260,7 @@ def _run(trainer: Any, files: RunFiles, checkpoint: Path | None) -> Path:
     if checkpoint is not None:
         begun = Branch.at(files, max(files.steps()))
         trainer.restore(checkpoint, None if begun is None else begun.changed)
-        logging.getLogger("isentrope").info("Resuming from %s.", checkpoint)
+        log.info("Resuming from %s.", checkpoint)
     smaller = (
         f"training.micro_batch (now {trainer.args.per_device_train_batch_size} sequences per "
         "backward pass) or sampling.batch_size"
