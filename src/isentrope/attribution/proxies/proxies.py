@@ -24,8 +24,8 @@ one state moves the others, which the kernel describes.
 Sources, with what is equal to them on a fresh batch:
 
 - Token covariance: Cui et al. (2025), arXiv 2505.22617.
-- S*, and the local change: arXiv 2602.03392, theorems 3.2 and 3.3. Its Clip_B thresholds S*, and
-  its Clip_V Σ_a π_a S*_a − S* of punished tokens.
+- S*, and the local change: arXiv 2602.03392, theorems 3.2 and 3.3. Its Clip_B thresholds the
+  centred S* of punished tokens, and its Clip_V their Σ_a π_a S*_a − S*.
 - STEER: arXiv 2510.10150; Ω of `compute_token_weights` in zz-haooo/STEER, with π_old = π, which the
   source uses without its sign. A comment there has (1 − π)², the code (1 − π).
 - STARE: arXiv 2606.19236; the sets L⁺ and L⁻ of `compute_stare_token_weights` in hp-luo/STARE.
