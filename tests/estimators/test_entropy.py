@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from isentrope.estimators.entropy import entropy, surprisal_entropy
+import isentrope as ise
+from isentrope.estimators.entropy import entropy
 from isentrope.estimators.identities import (
     identities_verdict,
     in_words,
@@ -24,14 +25,14 @@ def test_both_estimators_find_the_entropy(name, functional):
     exact = cases.exact(name)
     batch, truth = exact.sample(2000, 0), exact.entropy(functional)
     rao_blackwell = entropy(exact.policy, batch, functional=functional)
-    surprisal = surprisal_entropy(exact.policy, batch, functional=functional)
+    surprisal = ise.surprisal_entropy(exact.policy, batch, functional=functional)
     assert abs(rao_blackwell.value - truth) < 4 * rao_blackwell.se
     assert abs(surprisal.value - truth) < 4 * surprisal.se
     assert rao_blackwell.se < surprisal.se
     assert functional.split("_")[1] in rao_blackwell.unit
 
 
-@pytest.mark.parametrize("estimator", [entropy, surprisal_entropy])
+@pytest.mark.parametrize("estimator", [entropy, ise.surprisal_entropy])
 def test_a_declared_sampler_is_weighted_away_or_leaves_no_interval(estimator):
     exact = cases.exact("qwen2")
     truth, found = exact.entropy("per_sequence"), {}

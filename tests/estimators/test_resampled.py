@@ -1,8 +1,9 @@
 import pytest
 import torch
 
+import isentrope as ise
 from isentrope.estimators.options import EstimatorOptions
-from isentrope.estimators.resampled import coupled_change, resampled_entropy_change
+from isentrope.estimators.resampled import coupled_change
 from isentrope.policy.token_statistics import Scores
 from tests import cases
 
@@ -10,7 +11,7 @@ from tests import cases
 def resampled(exact, eta, n=600, seed=0, functional="per_token"):
     batch = exact.sample(n, 0)
     v = cases.direction(exact.policy)
-    return resampled_entropy_change(
+    return ise.resampled_entropy_change(
         exact.policy,
         batch,
         v,

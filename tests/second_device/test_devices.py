@@ -18,8 +18,8 @@ from isentrope.config.stages import SamplingConfig
 from isentrope.config.train import TrainConfig
 from isentrope.models.sharding import shard_base
 from isentrope.parallel.ranks import Ranks
-from isentrope.planning.room import CONTEXT, libraries_bytes, memory_of
 from isentrope.policy.scoring import tokens_in
+from isentrope.system.memory import CONTEXT, libraries_bytes, memory_of
 from isentrope.training.models import build_toy_policy
 from isentrope.verbs.train import resume, train
 from tests import cases

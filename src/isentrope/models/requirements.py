@@ -124,20 +124,16 @@ def dropout_rates(model: nn.Module, *, attributes_only: bool = False) -> dict[st
     Returns:
         Rate by module name, in the model's order.
     """
-    return {
-        name: rate
-        for name, module in model.named_modules()
-        if not (attributes_only and isinstance(module, _DropoutNd))
-        and (rate := _dropout_rate(module)) > 0
-    }
-
-
-def _dropout_rate(module: nn.Module) -> float:
-    """The rate of torch's own modules, or the largest rate that a module keeps as a number."""
-    if isinstance(module, _DropoutNd):
-        return module.p
-    kept = (x for key, x in vars(module).items() if "drop" in key and isinstance(x, float))
-    return max(kept, default=0.0)
+    rates: dict[str, float] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, _DropoutNd):
+            rate = 0.0 if attributes_only else module.p
+        else:  # the largest that a module keeps as a number
+            kept = [x for key, x in vars(module).items() if "drop" in key and isinstance(x, float)]
+            rate = max(kept, default=0.0)
+        if rate > 0:
+            rates[name] = rate
+    return rates
 
 
 def require_plain_weights(model: nn.Module) -> None:

@@ -140,6 +140,11 @@ class SharedWork:
 
     ranks: Ranks = ALONE
 
+    @property
+    def alone(self) -> bool:
+        """Whether no other process shares the work."""
+        return self.ranks.size == 1
+
     def share_work(self) -> None:
         """Share the work on each batch with all processes of this run, from here on."""
         self.ranks = Ranks(rank(), world_size())

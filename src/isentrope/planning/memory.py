@@ -201,31 +201,3 @@ def scored_logits(model: Any, tokens: int, chunk: int, size: int) -> int:
 def autocast_copies(model: Any) -> int:
     """Bytes of the bfloat16 copies of float32 weights that a backward pass under autocast keeps."""
     return sum(2 * p.numel() for p in model.parameters() if p.dtype == torch.float32)
-
-
-def cache_bytes(config: Any, sequences: int, length: int, size: int) -> int:
-    """Keys and values of sequences that are sampled at a time.
-
-    Args:
-        config: Configuration of the model.
-        sequences: Sequences at a time.
-        length: Tokens of each at the end.
-        size: Bytes of a number.
-
-    Returns:
-        Bytes.
-    """
-    config = config.get_text_config(decoder=True)
-    heads = config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    keys = 2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads)
-    return sequences * keys * width * length * size
-
-
-NEXT_LOGITS = 28
-"""Bytes of a next token's logit while it is drawn: float32, float64, with a cumulative sum."""
-
-
-def next_logits(config: Any, sequences: int) -> int:
-    """Bytes of the logits of the next token of sequences that are sampled at a time."""
-    return sequences * NEXT_LOGITS * config.get_text_config(decoder=True).vocab_size

@@ -88,6 +88,7 @@ class PassesOver:
 
 ACTIVATIONS = "activations"
 CACHE = "KV cache"
+MERGED = "merged weights"
 PROPORTIONAL = (ACTIVATIONS, CACHE)
 """Terms of memory in proportion to the setting of a part."""
 

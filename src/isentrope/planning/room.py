@@ -1,4 +1,4 @@
-"""The memory that there is, and the refusal of a training that is sure not to fit."""
+"""A size in words, and the refusal of a training that is sure not to fit."""
 
 from typing import Any
 
@@ -8,22 +8,6 @@ from isentrope.planning.memory import held_in_training
 from isentrope.planning.plan import DoesNotFitError
 from isentrope.system.formatting import gigabytes, sizes_in_words
 from isentrope.system.memory import free_memory
-
-CONTEXT = 500 * 2**20
-"""Bytes of a device that CUDA and its libraries take in a process, about, before any tensor."""
-
-
-def libraries_bytes(device: str) -> int:
-    """Memory of this process on cpu, cuda or cuda:N that holds libraries and no model."""
-    import psutil
-
-    return CONTEXT if device.startswith("cuda") else int(psutil.Process().memory_info().rss)
-
-
-def memory_of(device: str) -> int:
-    """Bytes that are free on cpu, cuda or cuda:N, or hold libraries; the host's without CUDA."""
-    present = device if torch.cuda.is_available() else "cpu"
-    return free_memory(present) + libraries_bytes(present)
 
 
 def bytes_of(text: str) -> int:

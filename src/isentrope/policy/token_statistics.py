@@ -133,7 +133,13 @@ def token_statistics(
         s and H, each (m,), in nats; then V in nats² and F in nats² per unit η², if requested. F is
         0 outside forward mode.
     """
-    rows = rows_held(_count_columns(head, softmax.chunk))
+    # vocabulary entries whose logits are held at once
+    columns = softmax.chunk
+    if isinstance(head, ScaledHead):  # applied whole
+        columns = head.vocabulary
+    elif type(head) is nn.Linear:
+        columns = min(columns, head.weight.shape[0])
+    rows = rows_held(columns)
     parts: list[tuple[Tensor, ...]] = []
     for h, t in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
         args = (h, head, t, softmax, variances)
@@ -142,13 +148,6 @@ def token_statistics(
         else:
             parts.append(_sum_over_vocabulary(*args))
     return tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
-
-
-def _count_columns(head: nn.Module, chunk: int) -> int:
-    """Vocabulary entries whose logits are held at once."""
-    if isinstance(head, ScaledHead):  # applied whole
-        return head.vocabulary
-    return min(chunk, head.weight.shape[0]) if type(head) is nn.Linear else chunk
 
 
 def logit_chunks(hidden: Tensor, head: nn.Module, chunk: int) -> Iterator[tuple[int, Tensor]]:

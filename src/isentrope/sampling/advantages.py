@@ -109,12 +109,11 @@ def with_advantages(rollouts: Rollouts, rule: str) -> Rollouts:
     some = torch.zeros_like(counts).scatter_(0, group, rollouts.rewards)
     rewards = rollouts.rewards - some[group]
 
-    def sums(values: Tensor) -> Tensor:
-        return torch.zeros_like(counts).index_add_(0, group, values)
-
-    centred = rewards - (sums(rewards) / counts)[group]
+    totals = torch.zeros_like(counts).index_add_(0, group, rewards)
+    centred = rewards - (totals / counts)[group]
     if rule == "grpo":
-        variance = sums(centred**2) / (counts - 1)
+        squares = torch.zeros_like(counts).index_add_(0, group, centred**2)
+        variance = squares / (counts - 1)
         centred = centred / (variance.sqrt() + GRPO_EPSILON)[group]
     elif rule == "rloo":
         centred = centred * (counts / (counts - 1))[group]

@@ -4,27 +4,30 @@
 per (sequence, position), fixed before anything runs, read through the inverse CDF of the float64
 softmax of the raw logits. So a seed gives the same sequences at any batch size and padding, two
 policies read through the same uniforms are coupled (common random numbers), and the log-probability
-kept beside a token is the one it was drawn with.
+kept beside a token is the one it was drawn with. LoRA is merged meanwhile where that is exact to
+rounding (`models.merged`).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack
-from typing import NamedTuple
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from isentrope.models.architecture import refusal_by_name
+from isentrope.models.architecture import refusal_by_name, text_config
 from isentrope.models.attention import attention_in_blocks
 from isentrope.models.float_switches import own_forward
+from isentrope.models.merged import adapters_merged
 from isentrope.models.module_state import attributes_kept
 from isentrope.policy.language_model import Policy
-from isentrope.system.memory import give_back, is_lack_of_memory, mapped_blocks
+from isentrope.system.memory import free_memory, give_back, is_lack_of_memory, mapped_blocks
 from isentrope.system.progress import ProgressCallback, silent
 
 _log = logging.getLogger("isentrope")
@@ -45,6 +48,62 @@ class DrawnResponses(NamedTuple):
     sampler_entropies: list[Tensor] | None
 
 
+SHARE_OF_FREE = 0.5
+"""Part of a device's free memory for cache and logits: a layer's cache is copied as it grows, and
+the allocator keeps blocks of the sizes that it had before."""
+
+NEXT_LOGITS = 28
+"""Bytes of a next token's logit while it is drawn: float32, and its copy by `generate`; in float64
+its log-probability and its probability; and what reductions take."""
+
+
+def cache_bytes(config: Any, sequences: int, length: int, size: int) -> int:
+    """Keys and values of sequences that are sampled at a time.
+
+    Args:
+        config: Configuration of the model.
+        sequences: Sequences at a time.
+        length: Tokens of each at the end.
+        size: Bytes of a number.
+
+    Returns:
+        Bytes.
+    """
+    config = config.get_text_config(decoder=True)
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    keys = 2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads)
+    return sequences * keys * width * length * size
+
+
+def next_logits(config: Any, sequences: int) -> int:
+    """Bytes of the logits of the next token of sequences that are sampled at a time."""
+    return sequences * NEXT_LOGITS * config.get_text_config(decoder=True).vocab_size
+
+
+def sequences_at_once(policy: Policy, longest_prompt: int, response: int, batch_size: int) -> int:
+    """How many sequences to sample at a time: on a device as many as its free memory holds.
+
+    A decoding step of a device takes as long for a few sequences as for many. On a CPU it does
+    not, and several processes must take equally many.
+
+    Args:
+        policy: The policy.
+        longest_prompt: Tokens.
+        response: Longest response in tokens.
+        batch_size: The number on a CPU, and the least on a device.
+
+    Returns:
+        `batch_size` at least.
+    """
+    if policy.device.type == "cpu" or not policy.alone:
+        return batch_size
+    config = text_config(policy.causal_lm)
+    size = next(policy.causal_lm.parameters()).element_size()
+    each = cache_bytes(config, 1, longest_prompt + response, size) + next_logits(config, 1)
+    return max(batch_size, int(SHARE_OF_FREE * free_memory(policy.device)) // each)
+
+
 def sample_responses(
     policy: Policy,
     prompt_ids: Sequence[Tensor],
@@ -62,7 +121,7 @@ def sample_responses(
         prompt_ids: n prompts, 1-D int64 each.
         uniforms: (n, >= max_new_tokens) float64 in [0, 1), one per sequence and position.
         max_new_tokens: Longest response in tokens.
-        batch_size: Sequences at a time.
+        batch_size: Sequences at a time; a device takes more where its memory holds them.
         progress: Called after each batch.
 
     Returns:
@@ -79,27 +138,32 @@ def sample_responses(
     n = len(prompt_ids)
     sequences: list[tuple[Tensor, ...]] = [()] * n
     order = sorted(range(n), key=lambda i: -len(prompt_ids[i]))  # similar lengths share a batch
-    at_once = batch_size
-    for chosen in policy.rounds(order, batch_size):
-        drawn: list[tuple[Tensor, ...]] = []
-        while len(drawn) < len(chosen):  # in smaller pieces where memory is short
-            piece = chosen[len(drawn) : len(drawn) + at_once]
-            prompts = [prompt_ids[i] for i in piece]
-            try:
-                drawn += _generate(policy, prompts, uniforms[piece], max_new_tokens)
-                continue
-            except (RuntimeError, MemoryError) as error:
-                at_once = min(at_once, len(chosen)) // 2
-                if not at_once or policy.sharded or not is_lack_of_memory(error):
-                    raise
-                _log.warning(
-                    "Memory is short: %d responses at a time from here on (sampling.batch_size).",
-                    at_once,
-                )
-            give_back()
-        for i, sequence in policy.gather_lists(list(zip(chosen, drawn, strict=True))):
-            sequences[i] = sequence
-        (progress or silent)(sum(map(bool, sequences)), n)
+    longest = max(map(len, prompt_ids), default=0)
+    with ExitStack() as merged:
+        with policy.precision.active():
+            merged.enter_context(adapters_merged(policy.model))
+        at_once = sequences_at_once(policy, longest, max_new_tokens, batch_size)
+        for chosen in policy.rounds(order, at_once):
+            drawn: list[tuple[Tensor, ...]] = []
+            while len(drawn) < len(chosen):  # in smaller pieces where memory is short
+                piece = chosen[len(drawn) : len(drawn) + at_once]
+                prompts = [prompt_ids[i] for i in piece]
+                try:
+                    drawn += _generate(policy, prompts, uniforms[piece], max_new_tokens)
+                    continue
+                except (RuntimeError, MemoryError) as error:
+                    at_once = min(at_once, len(chosen)) // 2
+                    if not at_once or policy.sharded or not is_lack_of_memory(error):
+                        raise
+                    _log.warning(
+                        "Memory is short: %d responses at a time from here on "
+                        "(sampling.batch_size).",
+                        at_once,
+                    )
+                give_back()
+            for i, sequence in policy.gather_lists(list(zip(chosen, drawn, strict=True))):
+                sequences[i] = sequence
+            (progress or silent)(sum(map(bool, sequences)), n)
     return DrawnResponses(*(list(column) for column in zip(*sequences, strict=True)))
 
 
@@ -125,23 +189,23 @@ def _generate(
     mask = pad_sequence(ones, True, padding_side="left").to(device)
     draw = _InverseCdf(uniforms.to(device), policy.temperature)
     models_config = model.generation_config
+    # no derivative is taken, so attention may be fused; the plain kernel keeps float64
+    plain = policy.precision.runtime_dtype == "float64"
+    blocks = attention_in_blocks(model, input_ids) if plain else nullcontext()
     with (
         mapped_blocks(),
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
-        policy.precision.active(),
+        policy.precision.active(forward_mode=False),
         torch.no_grad(),
         own_forward(model),
         refusal_by_name(model),
         attributes_kept(model),
         draw.after_prompts,  # later each query is alone
     ):
-        draw.after_prompts.enter_context(attention_in_blocks(model, input_ids))
+        draw.after_prompts.enter_context(blocks)
         try:
             model.generation_config = GenerationConfig(
-                do_sample=True,
-                temperature=1.0,
-                top_k=0,
-                top_p=1.0,
+                do_sample=False,  # of what `draw` leaves, one token
                 max_new_tokens=max_new_tokens,
                 eos_token_id=list(policy.eos_token_ids) or None,
                 pad_token_id=policy.pad_token_id,
@@ -172,32 +236,38 @@ def _generate(
     return sequences
 
 
+@dataclass
 class _InverseCdf(LogitsProcessor):
-    """Draw token a where CDF(a-1) <= u < CDF(a), and mask every other token for `generate`.
+    """Draw token a where CDF(a-1) <= u < CDF(a), and make it the largest logit for `generate`.
 
     `after_prompts` is closed once the model has read the prompts.
     """
 
-    def __init__(self, uniforms: Tensor, temperature: float) -> None:
-        self.uniforms = uniforms
-        self.temperature = temperature
-        self.drawn: list[tuple[Tensor, Tensor, Tensor]] = []  # s and H beside each token
-        self.after_prompts = ExitStack()
+    uniforms: Tensor
+    temperature: float
+    drawn: list[tuple[Tensor, Tensor, Tensor]] = field(  # s and H beside each token
+        default_factory=list[tuple[Tensor, Tensor, Tensor]]
+    )
+    after_prompts: ExitStack = field(default_factory=ExitStack)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         self.after_prompts.close()
         step = len(self.drawn)
-        logprobs = (scores.double() / self.temperature).log_softmax(-1)  # (b, v)
-        if bool(logprobs.isnan().any()):
-            row = int(logprobs.isnan().any(-1).nonzero()[0])
-            raise ValueError(
-                f"The logits hold NaN or infinity at response position {step + 1} (row {row} of "
-                "the batch): check the checkpoint's weights, or use a longer precision."
-            )
+        logprobs = scores.double().div_(self.temperature).log_softmax(-1)  # (b, v)
+        # a probability of 0 adds nothing to the entropy, whatever its logarithm
+        logprobs.clamp_min_(torch.finfo(logprobs.dtype).min)
         probabilities = logprobs.exp()
-        cdf = probabilities.cumsum(-1)
+        entropy = -torch.einsum("bv,bv->b", probabilities, logprobs)
+        cdf = probabilities.cumsum_(-1)
         height = self.uniforms[:, step, None] * cdf[:, -1:]
         token = torch.searchsorted(cdf, height, right=True).clamp_(max=cdf.shape[1] - 1)
         logprob = logprobs.gather(1, token)[:, 0]
-        self.drawn.append((token[:, 0], logprob, torch.special.entr(probabilities).sum(-1)))
-        return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)
+        bad = logprob.isnan()  # so is then every other of the row
+        if bool(bad.any()):
+            raise ValueError(
+                f"The logits hold NaN or infinity at response position {step + 1} (row "
+                f"{int(bad.nonzero()[0])} of the batch): check the checkpoint's weights, or use a "
+                "longer precision."
+            )
+        self.drawn.append((token[:, 0], logprob, entropy))
+        return scores.scatter_(1, token, torch.inf)  # generate's own copy of them

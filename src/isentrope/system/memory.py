@@ -73,15 +73,32 @@ def free_memory(device: str | torch.device) -> int:
     """Bytes that are free on a device; processes of torchrun share those of a CPU.
 
     Args:
-        device: The CPU, or a CUDA device, of which no other is touched.
+        device: The CPU, or a CUDA device, of which no other is touched. What torch keeps of a
+            device without using it is free.
 
     Returns:
         Bytes.
     """
     if torch.device(device).type == "cuda":
         require_device(str(device))
-        return int(torch.cuda.mem_get_info(device)[0])
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
     return psutil.virtual_memory().available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+CONTEXT = 500 * 2**20
+"""Bytes of a device that CUDA and its libraries take in a process, about, before any tensor."""
+
+
+def libraries_bytes(device: str) -> int:
+    """Memory of this process on cpu, cuda or cuda:N that holds libraries and no model."""
+    return CONTEXT if device.startswith("cuda") else int(psutil.Process().memory_info().rss)
+
+
+def memory_of(device: str) -> int:
+    """Bytes that are free on cpu, cuda or cuda:N, or hold libraries; the host's without CUDA."""
+    present = device if torch.cuda.is_available() else "cpu"
+    return free_memory(present) + libraries_bytes(present)
 
 
 @contextmanager

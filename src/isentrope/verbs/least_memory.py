@@ -12,11 +12,11 @@ from isentrope.config.measure import CheckpointConfig, MeasureConfig
 from isentrope.models.float_types import DTYPES
 from isentrope.planning.memory import SIZES, held, trainable_parameters
 from isentrope.planning.plan import DoesNotFitError
-from isentrope.planning.room import libraries_bytes, memory_of
 from isentrope.planning.shapes import meta_model
 from isentrope.results.verbs import VERBS
 from isentrope.system.formatting import gigabytes, sizes_in_words
 from isentrope.system.log import log
+from isentrope.system.memory import libraries_bytes, memory_of
 from isentrope.verbs.passes import COUNTED, Counting, batches_of
 
 

@@ -12,18 +12,18 @@ from isentrope.config.measure import BatchConfig
 from isentrope.config.stages import SamplingConfig
 from isentrope.models.architecture import text_config
 from isentrope.models.checkpoint import load_tokenizer
+from isentrope.models.merged import merged_bytes
 from isentrope.models.precision import Precision
 from isentrope.planning.memory import (
     SIZES,
     activation_bytes,
-    cache_bytes,
     language_model,
-    next_logits,
     scored_logits,
     trainable_parameters,
 )
-from isentrope.planning.plan import ACTIVATIONS, CACHE, PassesOver
+from isentrope.planning.plan import ACTIVATIONS, CACHE, MERGED, PassesOver
 from isentrope.policy.gradient import DIRECTIONS_OF_A_BATCH
+from isentrope.sampling.draw import cache_bytes, next_logits
 from isentrope.sampling.encoding import count_prompt_tokens
 from isentrope.sampling.prompts import Prompt, name_prompts
 
@@ -105,7 +105,11 @@ class Holding:
         if not any(part.passes):
             at_once = min(self._sampling.batch_size, part.responses)
             cache_size = cache_bytes(self._config, at_once, self.length, self._size)
-            memory = {CACHE: cache_size, "logits": next_logits(self._config, at_once)}
+            memory = {
+                CACHE: cache_size,
+                "logits": next_logits(self._config, at_once),
+                MERGED: merged_bytes(self._model),
+            }
             return replace(part, memory=memory, setting="sampling.batch_size", value=at_once)
         memory: dict[str, int] = {}
         tokens = 0

@@ -17,9 +17,10 @@ from isentrope.config.train import SftConfig, TrainConfig
 from isentrope.config.trl import training_device
 from isentrope.planning.memory import language_model
 from isentrope.planning.plan import Plan
-from isentrope.planning.room import bytes_of, libraries_bytes, memory_of
+from isentrope.planning.room import bytes_of
 from isentrope.policy.scoring import tokens_in
 from isentrope.results.verbs import INFLUENCE, MEASURE, VERBS
+from isentrope.system.memory import libraries_bytes, memory_of
 from isentrope.verbs.least_memory import counting_of, held_by_verb, shapes_of
 from isentrope.verbs.part_memory import (
     PROMPT,

@@ -10,18 +10,18 @@ import torch
 from isentrope.config.train import ModelConfig, SftConfig, TrainConfig
 from isentrope.config.trl import planned_fields, training_device
 from isentrope.models.architecture import text_config
+from isentrope.models.merged import merged_bytes
 from isentrope.planning.memory import (
     activation_bytes,
     autocast_copies,
-    cache_bytes,
     held_in_training,
     language_model,
-    next_logits,
     training_logits,
 )
-from isentrope.planning.plan import ACTIVATIONS, CACHE, PassesOver, Plan
-from isentrope.planning.room import libraries_bytes
+from isentrope.planning.plan import ACTIVATIONS, CACHE, MERGED, PassesOver, Plan
 from isentrope.planning.shapes import meta_model
+from isentrope.sampling.draw import cache_bytes, next_logits
+from isentrope.system.memory import libraries_bytes
 from isentrope.training.models import TOY, build_toy_policy, find_model, fresh_adapter
 from isentrope.verbs.part_memory import PROMPT, PROMPTS, length_of
 from isentrope.verbs.recorded_seconds import seconds_of_training
@@ -114,7 +114,11 @@ def training_parts(config: TrainConfig | SftConfig, model: Any) -> list[PassesOv
         batch = "U"
         at_once = sampling.batch_size  # a round of redrawing fills it
         cache_size = cache_bytes(lm_config, at_once, length, model.dtype.itemsize)
-        drawing = {CACHE: cache_size, "logits": next_logits(lm_config, at_once)}
+        drawing = {
+            CACHE: cache_size,
+            "logits": next_logits(lm_config, at_once),
+            MERGED: merged_bytes(model),
+        }
         options = {"memory": drawing, "setting": "sampling.batch_size", "value": at_once}
         parts.append(PassesOver("drawing", "U", responses, "step", **options))
     model.train()
