@@ -146,6 +146,28 @@ def test_full_rounds_keep_the_responses_that_groups_with_an_advantage_have(polic
     assert chisquare(observed, expected).pvalue > 1e-4
 
 
+@pytest.mark.parametrize(
+    ("useful", "batch_size", "at_once", "expected"),
+    [
+        ([True, True, True, False], 8, 0, [4, 2]),  # 1 missing of a rate of 3/4: 2, and not 4
+        ([True, False, False, False], 8, 0, [4, 4]),  # 3 of 1/4 would be 18: no more than a round
+        ([True, False, False, False], 8, 24, [4, 12]),  # where a device holds more of them
+        ([True, False, False, False], 8, 80, [4, 18]),
+        ([False, False, False, False], 8, 24, [4, 12]),
+    ],
+)
+def test_a_later_round_draws_what_is_expected_to_be_enough(useful, batch_size, at_once, expected):
+    drawn = []
+
+    def draw(number):
+        drawn.append(number)
+        kinds = useful if len(drawn) == 1 else [True] * number
+        return rollouts_of_kinds(["a" if x else "useless" for x in kinds])
+
+    Filling(Groups(4, 2, 1), batch_size, at_once, warn=lambda _: None).fill(draw)
+    assert drawn == expected
+
+
 def test_many_rounds_are_forecast_after_the_first(policy, caplog):
     def seldom(rollouts):
         return [float(i == 0) for i in range(len(rollouts))]

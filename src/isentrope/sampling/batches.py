@@ -7,9 +7,11 @@ order of drawing, are the batch. The report counts what was rejected. E and U ar
 calls: they never share samples.
 
 Groups are drawn in rounds. A round fills the sequences that are sampled at a time, however few
-groups are missing: a pass of the model takes as long for one of them. Groups with an advantage
-after the n-th are dropped, and their prompts are drawn again later. So prompts, tokens and counts
-of a batch do not depend on how many sequences a round has.
+groups are missing: a pass of the model takes as long for one of them. After the first round it
+draws no more than half as many again as are expected to be enough. Groups with an advantage after
+the n-th are dropped, and their prompts are drawn again later. How many a round draws depends on
+earlier rounds alone, and where it ends changes no prompt and no uniform of the groups in their
+order. So prompts, tokens and counts of a batch do not depend on how many sequences a round has.
 """
 
 import logging
@@ -24,6 +26,7 @@ from torch import Tensor
 from isentrope.nouns.rollouts import Rollouts, concatenate
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import RewardFunction, with_advantages, with_rewards
+from isentrope.sampling.draw import sequences_at_once
 from isentrope.sampling.generate import respond
 from isentrope.sampling.prompts import Prompt, PromptLike, as_prompts, name_prompts
 from isentrope.sampling.streams import generator_of
@@ -31,6 +34,10 @@ from isentrope.sampling.tasks.task import Task
 from isentrope.system.progress import ProgressCallback, silent
 
 _log = logging.getLogger("isentrope")
+
+ENOUGH = 1.5
+"""Groups of a later round, over those that are expected to be enough: one round mostly is the
+last, and few are drawn in vain."""
 
 FEW_ROUNDS = 3
 """Rounds that a batch may need before a forecast warns of it."""
@@ -124,7 +131,9 @@ def update_batch(
         )
         return policy.from_first(lambda: with_rewards(batch, task, policy))
 
-    filling = Filling(groups, batch_size)
+    longest = groups.max_new_tokens  # prompts are encoded when they are drawn
+    at_once = sequences_at_once(policy, longest, groups.max_new_tokens, batch_size)
+    filling = Filling(groups, batch_size, at_once)
     return filling.fill(draw, progress or silent)
 
 
@@ -134,7 +143,9 @@ class Filling:
 
     Attributes:
         groups: What is drawn.
-        batch_size: Sequences that all processes sample at a time.
+        batch_size: Sequences that all processes sample at a time, of which a round is a multiple.
+        at_once: Sequences that are sampled at a time where memory holds more of them; a round
+            after the first may have as many.
         available: Prompts that one batch may draw; None for any number.
         warn: Called with a sentence where many rounds are to be expected.
         rejected: The groups without advantage that were drawn before the batch was full.
@@ -142,6 +153,7 @@ class Filling:
 
     groups: Groups
     batch_size: int
+    at_once: int = 0
     available: int | None = None
     warn: Callable[[str], object] = _log.warning
     rejected: list[Rollouts] = field(default_factory=list[Rollouts])
@@ -175,6 +187,11 @@ class Filling:
             missing = n - self._useful
             # the missing ones, and what else their last batch has room for
             number = -(-missing * size // self.batch_size) * self.batch_size // size
+            if round_ > 1:
+                number = max(number, self.at_once // size)
+                if self._useful:
+                    enough = ENOUGH * missing * len(self._rewards) / self._useful
+                    number = min(number, math.ceil(enough))
             number = max(missing, number if number < left else int(left))
             batch = with_advantages(draw(number), self.groups.advantages)
             assert batch.rewards is not None
@@ -190,12 +207,13 @@ class Filling:
                 if len(rows):
                     parts.append(batch.select(rows))
             progress(min(self._useful, n) * size, n * size)
+            if round_ > 1 or self._useful < n:
+                _log.info(
+                    "Round %d of drawing: %d groups drawn, %d have an advantage, %d are needed.",
+                    *(round_, len(self._rewards), self._useful, n),
+                )
             if self._useful >= n:
                 return concatenate(self._kept), self._report()
-            _log.info(
-                "Round %d of drawing: %d groups drawn, %d have an advantage, %d are needed.",
-                *(round_, len(self._rewards), self._useful, n),
-            )
             if round_ == 1 and self.groups.redraw_limit:
                 self._forecast(number)
             left -= number

@@ -21,7 +21,7 @@ from isentrope.parallel.ranks import from_first
 from isentrope.policy.language_model import Policy
 from isentrope.sampling.advantages import RewardFunction, with_rewards
 from isentrope.sampling.batches import Filling, Groups, UpdateBatchReport
-from isentrope.sampling.draw import DrawnResponses
+from isentrope.sampling.draw import DrawnResponses, sequences_at_once
 from isentrope.sampling.generate import rollouts_of
 from isentrope.sampling.prompts import Prompt
 from isentrope.sampling.streams import generator_of
@@ -114,7 +114,11 @@ class UpdateBatches:
             return batch
 
         at_once = self.batch_size * world_size()
-        filling = Filling(self.groups, at_once, len(self.prompts), warn=self._warn)
+        filling = Filling(self.groups, at_once, available=len(self.prompts), warn=self._warn)
+        if world_size() == 1:  # several processes draw equally many
+            longest = max(len(prompt.token_ids or ()) for prompt in self.prompts)
+            most = self.groups.max_new_tokens
+            filling.at_once = sequences_at_once(policy, longest, most, self.batch_size)
         rollouts, report = filling.fill(draw_groups)
         # those after the last one in the batch depend on how many a round draws
         self.sampler.keep(report.drawn)
