@@ -38,13 +38,14 @@ LISTED = {
     "checkpoint/infer/arguments.py": {"yaml.safe_load"},
     "system/inert.py": {"_Unpickler", "zipfile.ZipFile"},
     "system/manifest.py": {"json.loads"},
-    "planning/shapes.py": {"AutoModelForCausalLM.from_config"},
     "planning/room.py": {"psutil.Process"},
     "models/adapter.py": {"PeftConfig.from_pretrained", "PeftModel.from_pretrained"},
     "models/base_model.py": {
         *("AutoConfig.from_pretrained", "auto.from_pretrained", "try_to_load_from_cache"),
     },
-    "models/checkpoint.py": {"get_tokenizer_config", "kind.from_pretrained"},
+    "models/checkpoint.py": {
+        *("AutoModelForCausalLM.from_config", "get_tokenizer_config", "kind.from_pretrained"),
+    },
     "system/processes.py": {"dist.all_gather_object"},
     "system/file_contents.py": {
         *("json.loads", "load_file", "safe_open", "torch.load"),

@@ -4,8 +4,7 @@ import pytest
 
 from isentrope.checkpoint.convert.gathered import described_model
 from isentrope.models.base_model import adapter_base, causal_lm
-from isentrope.models.checkpoint import load_tokenizer
-from isentrope.planning.shapes import meta_model
+from isentrope.models.checkpoint import load_tokenizer, meta_model
 from isentrope.system.errors import FileError
 from tests import cases
 

@@ -9,8 +9,7 @@ from isentrope.checkpoint.infer.settings import first_row
 from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
 from isentrope.config.train import TrainConfig
-from isentrope.models.checkpoint import load_tokenizer
-from isentrope.planning.shapes import meta_model
+from isentrope.models.checkpoint import load_tokenizer, meta_model
 from isentrope.system import files
 from isentrope.system.errors import FileError
 from isentrope.system.failures import ENDINGS, advice, naming, os_error_number

@@ -7,8 +7,8 @@ import pytest
 
 from isentrope.cli.commands import MEASURING
 from isentrope.config.io import load_config
+from isentrope.models.checkpoint import meta_model
 from isentrope.planning.memory import trainable_parameters
-from isentrope.planning.shapes import meta_model
 from isentrope.verbs import passes
 from isentrope.verbs.loop import run_verb
 from tests.tiny_checkpoint import settings

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from isentrope.config.measure import CheckpointConfig, MeasureConfig
+from isentrope.models.checkpoint import meta_model
 from isentrope.models.float_types import DTYPES
 from isentrope.planning.memory import SIZES, held, trainable_parameters
 from isentrope.planning.plan import DoesNotFitError
-from isentrope.planning.shapes import meta_model
 from isentrope.results.verbs import VERBS
 from isentrope.system.formatting import gigabytes, sizes_in_words
 from isentrope.system.log import log

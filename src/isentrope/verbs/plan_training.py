@@ -10,6 +10,7 @@ import torch
 from isentrope.config.train import ModelConfig, SftConfig, TrainConfig
 from isentrope.config.trl import planned_fields, training_device
 from isentrope.models.architecture import text_config
+from isentrope.models.checkpoint import meta_model
 from isentrope.models.merged import merged_bytes
 from isentrope.planning.memory import (
     activation_bytes,
@@ -19,7 +20,6 @@ from isentrope.planning.memory import (
     training_logits,
 )
 from isentrope.planning.plan import ACTIVATIONS, CACHE, MERGED, PassesOver, Plan
-from isentrope.planning.shapes import meta_model
 from isentrope.sampling.draw import cache_bytes, next_logits
 from isentrope.system.memory import libraries_bytes
 from isentrope.training.models import TOY, build_toy_policy, find_model, fresh_adapter
