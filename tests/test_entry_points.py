@@ -38,7 +38,6 @@ LISTED = {
     "checkpoint/infer/arguments.py": {"yaml.safe_load"},
     "system/inert.py": {"_Unpickler", "zipfile.ZipFile"},
     "system/manifest.py": {"json.loads"},
-    "planning/room.py": {"psutil.Process"},
     "models/adapter.py": {"PeftConfig.from_pretrained", "PeftModel.from_pretrained"},
     "models/base_model.py": {
         *("AutoConfig.from_pretrained", "auto.from_pretrained", "try_to_load_from_cache"),
